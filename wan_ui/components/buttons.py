@@ -73,8 +73,8 @@ def play_button(texts: Texts, attributes: str) -> str:
 
 
 def _render_icon_button(classes: str, label: str, attributes: str, *icons: str) -> str:
-    words, drawn = escape(label), "".join(map(icon, icons))
-    return f'<button type="button" class="{classes}" title="{words}" aria-label="{words}" {attributes}>{drawn}</button>'
+    words, drawings = escape(label), "".join(map(icon, icons))
+    return f'<button type="button" class="{classes}" title="{words}" aria-label="{words}" {attributes}>{drawings}</button>'
 
 
 def text_button(act: str, label: str, *, name: str = "", hint: str = "", **data: str) -> str:

@@ -82,29 +82,29 @@ class EditHandlers(Panel):
         """Load the inputs and settings of an edited video, or open any video as the clip."""
         act, caller = Act.from_event(event), self.context.identify_caller(request)
         job = self.context.find_job(act.job, caller)
-        takes_video = {"clip": caller.texts.loaded_as_clip, "continue": caller.texts.loaded_extend}
-        if job is None or (job.request.is_from_pictures and act.what not in takes_video):
+        clip_messages = {"clip": caller.texts.loaded_as_clip, "continue": caller.texts.loaded_extend}
+        if job is None or (job.request.is_from_pictures and act.what not in clip_messages):
             return {self.message: gr.skip()}
         try:
-            if act.what in takes_video:
+            if act.what in clip_messages:
                 is_continued = act.what == "continue"
                 fill = yield from self._load_as_clip(job, self._choose_preset(job.request, caller), is_continued)
-                lost = unused_settings_text(job.request, _CONTINUED | fill["kept"].keys(), caller.texts) if is_continued else ""
-                message = Message(text=" ".join(filter(None, (takes_video[act.what], lost))), view="edit")
+                unused = unused_settings_text(job.request, _CONTINUED | fill["kept"].keys(), caller.texts) if is_continued else ""
+                message = Message(text=" ".join(filter(None, (clip_messages[act.what], unused))), view="edit")
                 return {self.panel: self._render(caller, fill), self.message: message.html(caller.texts)}
             fill = yield from self._load_settings(job)
             if act.what == "fits":
                 fill |= _fitting_settings(job.request, fill["start"], parse_proposed_size(act.value))
         except (StudioError, OSError) as error:
-            what = "the video" if act.what in takes_video else "an input file of this video"
+            what = "the video" if act.what in clip_messages else "an input file of this video"
             error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
             return {self.message: Message.from_error(error).html(caller.texts)}
         full, loaded = full_preset(job.request) if act.what == "full" else None, shown_settings(job.request) | fill["kept"].keys()
         if full is not None:
             loaded -= {"steps", "guidance", *fill["kept"]}
             fill |= {"preset": full.name, "steps": full.steps, "guidance": full.guidance, "kept": {}}
-        lost = unused_settings_text(job.request, loaded, caller.texts)
-        text = " ".join(filter(None, (caller.texts.loaded.format(seed=job.request.seed), lost)))
+        unused = unused_settings_text(job.request, loaded, caller.texts)
+        text = " ".join(filter(None, (caller.texts.loaded.format(seed=job.request.seed), unused)))
         message = Message(text=text, view="edit")
         return {self.panel: self._render(caller, fill), self.message: message.html(caller.texts)}
 
@@ -147,8 +147,8 @@ class EditHandlers(Panel):
         request, clip = job.request, (yield from _read_clip(Path(copy_to_cache(job.folder / "video.mp4"))))
         same = ("prompt", "negative_prompt", "width", "height", "num_frames")
         settings = {name: getattr(request, name) for name in same}
-        goes_on_alike = is_continued and preset.name == request.preset
-        source, kept = (request, kept_settings(request)) if goes_on_alike else (preset, {})
+        keeps_settings = is_continued and preset.name == request.preset
+        source, kept = (request, kept_settings(request)) if keeps_settings else (preset, {})
         own = {"preset": preset.name, "steps": source.steps, "guidance": source.guidance, "seed": "", "kept": kept}
         way = "extend" if is_continued and extend_directions(preset) else supported_modes(preset)[0]
         whole = {"way": way, "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}

@@ -34,9 +34,9 @@ _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 
 
 def edit_routes(context: StudioContext) -> Sequence[Route]:
-    async def run_in_sandbox(request: Request, opening: SandboxCall) -> dict[str, Any]:
-        who, path = requester_from_caller(context.identify_caller(gr.Request(request))), opening.arguments[0]
-        facts = await cancel_on_disconnect(request, context.engine.sandbox.run_async(opening, who))
+    async def run_in_sandbox(request: Request, call: SandboxCall) -> dict[str, Any]:
+        who, path = requester_from_caller(context.identify_caller(gr.Request(request))), call.arguments[0]
+        facts = await cancel_on_disconnect(request, context.engine.sandbox.run_async(call, who))
         return facts | {"path": public_upload_path(path)}
 
     @json_endpoint
@@ -80,8 +80,8 @@ def edit_routes(context: StudioContext) -> Sequence[Route]:
 async def _queue_video(context: StudioContext, caller: Caller, wanted: GenerationRequest) -> Job:
     """Queue the requested video. Raises: StudioError."""
     if wanted.mask is not None:
-        opening = SandboxCall(work=check_painted_mask, arguments=(wanted,), seconds=LONG_SECONDS)
-        await context.engine.sandbox.run_async(opening, requester_from_caller(caller))
+        call = SandboxCall(work=check_painted_mask, arguments=(wanted,), seconds=LONG_SECONDS)
+        await context.engine.sandbox.run_async(call, requester_from_caller(caller))
     return await context.submit(wanted, caller)
 
 
@@ -90,11 +90,11 @@ def _render_estimate(context: StudioContext, caller: Caller, given: dict[str, An
     if _is_upscale(given):
         return _render_upscale_estimate(context, caller, given)
     prompt = given.get("prompt")
-    stands_in: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
+    placeholders: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
     if given.get("mask") is None:
-        stands_in["mask"] = given.get("clip")  # no file is opened for an estimate
+        placeholders["mask"] = given.get("clip")  # no file is opened for an estimate
     try:
-        wanted = to_request(given | stands_in)
+        wanted = to_request(given | placeholders)
     except StudioError:
         return ""
     engine = context.engine
@@ -109,8 +109,8 @@ def _is_upscale(given: dict[str, Any]) -> bool:
 async def _build_upscale_request(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
     """Build the request to upscale the clip. Opens the clip for its size and settings. Raises: StudioError."""
     clip, (scale, name) = check_upload_path(given.get("clip"), "clip"), parse_offer(str(given.get("upscale", "")))
-    opening = SandboxCall(work=upscale_file_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
-    return GenerationRequest.from_stored(await context.engine.sandbox.run_async(opening, requester_from_caller(caller)))
+    call = SandboxCall(work=upscale_file_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
+    return GenerationRequest.from_stored(await context.engine.sandbox.run_async(call, requester_from_caller(caller)))
 
 
 def _render_upscale_estimate(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:

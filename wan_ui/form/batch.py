@@ -132,8 +132,8 @@ class BatchHandlers:
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
         text = caller.texts.batch_queued_one if len(jobs) == 1 else caller.texts.batch_queued
-        said = Message(text=text.format(count=len(jobs)))
-        return {batch.table: "", batch.plan: csv_button_html(caller.texts), self.message: said.html(caller.texts)}
+        message = Message(text=text.format(count=len(jobs)))
+        return {batch.table: "", batch.plan: csv_button_html(caller.texts), self.message: message.html(caller.texts)}
 
     def _read_requests(self, values: Values) -> tuple[GenerationRequest, list[GenerationRequest]]:
         """Return the form's own request, and the requests of the table. Raises: StudioError."""

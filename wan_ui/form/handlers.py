@@ -119,8 +119,8 @@ class FormHandlers:
 
     def wire_choice(self, choice: Listener) -> None:
         """Connect the event that the page sends when the visitor has chosen a preset."""
-        asked = [self.form.settings.preset, self.form.task]
-        self._keep_typed_after(choice(self.choose_preset, asked, [self.form.task, *self._preset_outputs], **QUIET, **LAST))
+        inputs = [self.form.settings.preset, self.form.task]
+        self._keep_typed_after(choice(self.choose_preset, inputs, [self.form.task, *self._preset_outputs], **QUIET, **LAST))
 
     @property
     def _preset_outputs(self) -> list[gr.blocks.Block]:
@@ -288,8 +288,8 @@ class FormHandlers:
         if path is None:
             return empty_preview_html(size, caller.texts), note_html()
         try:
-            opening = SandboxCall(work=encode_preview, arguments=(path, size, focus))
-            address = await self.context.engine.sandbox.run_async(opening, requester_from_caller(caller))
+            call = SandboxCall(work=encode_preview, arguments=(path, size, focus))
+            address = await self.context.engine.sandbox.run_async(call, requester_from_caller(caller))
         except Busy as error:
             return gr.skip(), note_html(error_sentence(error))
         except StudioError as error:
@@ -302,8 +302,8 @@ class FormHandlers:
             path, size = uploaded_picture(file), parse_size(resolution)
             if path is None:
                 return CENTRE
-            opening = SandboxCall(work=focus_at_point, arguments=(path, tuple(event.index), size))
-            return tuple(await self._run_in_sandbox(opening, request))
+            call = SandboxCall(work=focus_at_point, arguments=(path, tuple(event.index), size))
+            return tuple(await self._run_in_sandbox(call, request))
         except StudioError:
             return CENTRE
 
@@ -319,9 +319,9 @@ class FormHandlers:
         except StudioError:
             return gr.skip()
 
-    async def _run_in_sandbox(self, opening: SandboxCall, request: gr.Request) -> Any:
+    async def _run_in_sandbox(self, call: SandboxCall, request: gr.Request) -> Any:
         caller = await asyncio.to_thread(self.context.identify_caller, request)
-        return await self.context.engine.sandbox.run_async(opening, requester_from_caller(caller))
+        return await self.context.engine.sandbox.run_async(call, requester_from_caller(caller))
 
     def _translate_page(self, caller: Caller) -> Updates:
         """Return updates that show the choice of presets, the note and the examples in the visitor's language."""

@@ -134,8 +134,8 @@ class LoadHandlers:
         self._check_available(request, texts)
         is_clip_lost, are_cues_lost = not request.is_from_pictures, bool(request.cues or request.action)
         sentences = texts.loaded_clip if is_clip_lost else "", texts.loaded_cues if are_cues_lost else ""
-        lost = (*sentences, unused_settings_text(request, loaded, texts))
-        message = replace(message, text=" ".join(filter(None, (message.text, *lost))))
+        unused = (*sentences, unused_settings_text(request, loaded, texts))
+        message = replace(message, text=" ".join(filter(None, (message.text, *unused))))
         shown = self.form.show_settings(request, texts, self.context.can_run) | self.form.show_prompt(
             request, is_seed_new=is_seed_new
         )
@@ -176,15 +176,15 @@ class LoadHandlers:
         if preset is None:
             return self._load_same(job, texts)
         pictures = [role for role in job.request.inputs() if role in self.form.image.by_role]
-        heard = ("sound", "sound_start") if takes_sound(preset) else ()
-        same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures, *heard)}
+        sound_names = ("sound", "sound_start") if takes_sound(preset) else ()
+        same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures, *sound_names)}
         shots = omit_input_files({"shots": job.request.shots}) if job.request.shots else {}
         request = GenerationRequest.from_preset(preset, **same, **shots)
-        said = (
+        parts = (
             texts.loaded_full.format(title=preset.words(texts.language).title),
             unused_settings_text(job.request, {*same, *shots}, texts),
         )
-        message = Message(text=" ".join(filter(None, said)), view="create")
+        message = Message(text=" ".join(filter(None, parts)), view="create")
         return self.show_request(request, texts, message) | self._load_input_files(request)
 
     def _continue_video(self, job: Job, caller: Caller) -> Steps[Updates]:
@@ -198,8 +198,8 @@ class LoadHandlers:
             if same
             else (GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture))
         )
-        lost = unused_settings_text(job.request, SHOWN_BY_FORM - _ONE_SHOT.keys() if same else {"prompt", "seed"}, texts)
-        message = Message(text=" ".join(filter(None, (texts.loaded_continue, lost))), view="create")
+        unused = unused_settings_text(job.request, SHOWN_BY_FORM - _ONE_SHOT.keys() if same else {"prompt", "seed"}, texts)
+        message = Message(text=" ".join(filter(None, (texts.loaded_continue, unused))), view="create")
         return self.show_request(base, texts, message, is_seed_new=True) | {self.form.image.image: picture}
 
     def _choose_image_preset(self, request: GenerationRequest) -> Preset:
@@ -226,12 +226,12 @@ class LoadHandlers:
             return self._load_job(job, texts, message)
         picture = None if request.task == "t2v" else (yield from _extract_frame(path, 0))
         missing = {texts.loaded_first_frame: picture, texts.loaded_own_sound: request.sound}
-        said = " ".join((text, *(words for words, value in missing.items() if value)))
+        text = " ".join((text, *(words for words, value in missing.items() if value)))
         filled: Updates = {self.form.image.image: picture, self.form.image.focus: CENTRE} if picture else {}
         if request.sound:
             filled |= self.form.sound.load_audio(request, None)
         loaded = SHOWN_BY_FORM - FILES_OF_SHOTS - {"last_image"}
-        return self.show_request(request, texts, Message(text=said, button=again, view="create"), loaded=loaded) | filled
+        return self.show_request(request, texts, Message(text=text, button=again, view="create"), loaded=loaded) | filled
 
     def _find_original(self, request: GenerationRequest, caller: Caller) -> Job | None:
         """Return the visitor's own job that generated this video, None if it no longer exists."""

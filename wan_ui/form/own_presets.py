@@ -119,8 +119,10 @@ class OwnPresetHandlers:
         request = check_settings(settings)
         if not self.context.can_run(find_preset(request.preset)):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
-        lost = unused_settings_text(request, SHOWN_BY_FORM, texts)
-        return self.form.show_settings(request, texts, self.context.can_run) | (self._show_message(lost, texts) if lost else {})
+        unused = unused_settings_text(request, SHOWN_BY_FORM, texts)
+        return self.form.show_settings(request, texts, self.context.can_run) | (
+            self._show_message(unused, texts) if unused else {}
+        )
 
     def _import(self, text: str, owner: str, texts: Texts) -> Updates:
         """Import all presets of a file, or none."""

@@ -52,8 +52,8 @@ def build_sound_panel(preset: Preset, labels: Texts) -> SoundPanel:
             buttons=[],
             elem_id="input-sound",
         )
-        for event, told in (file.start_recording, "begun"), (file.stop_recording, "sent"), (file.clear, "dropped"):
-            event(None, js=f"() => studio.recordingChanged('{told}')", **QUIET)
+        for event, news in (file.start_recording, "begun"), (file.stop_recording, "sent"), (file.clear, "dropped"):
+            event(None, js=f"() => studio.recordingChanged('{news}')", **QUIET)
         start = gr.Number(label=labels.own_sound_start, value=0, minimum=0, step=0.1, elem_id="sound-start", min_width=100)
         note = build_note("sound-note")
     return SoundPanel(box=box, file=file, start=start, note=note)

@@ -35,9 +35,9 @@ def build_rewrite_panel(labels: Texts, is_there: bool) -> RewritePanel:
 
 def partial_suggestion_html(text: str, texts: Texts) -> str:
     """Render an unfinished suggestion with a Stop button."""
-    said = f"<p>{escape(text)}</p>" if text else f'<p class="hint">{escape(texts.rewrite_waiting)}</p>'
+    content = f"<p>{escape(text)}</p>" if text else f'<p class="hint">{escape(texts.rewrite_waiting)}</p>'
     stop = text_button("rewrite:stop", texts.stop)
-    return f'<div class="suggestion" aria-busy="true">{said}<div class="actions">{stop}</div></div>'
+    return f'<div class="suggestion" aria-busy="true">{content}<div class="actions">{stop}</div></div>'
 
 
 def suggestion_used_html(old: str, texts: Texts) -> str:

@@ -85,9 +85,9 @@ class RewriteHandlers:
         try:
             with self._reserve_place(caller):
                 yield partial_suggestion_html("", caller.texts)
-                asked = await self._build_request(self.form.read(values), prompt, caller)
-                async with aclosing(_stream_html(ended, self.context.rewriter, asked, caller.texts)) as drawn:
-                    async for html in drawn:
+                rewrite_request = await self._build_request(self.form.read(values), prompt, caller)
+                async with aclosing(_stream_html(ended, self.context.rewriter, rewrite_request, caller.texts)) as stream:
+                    async for html in stream:
                         yield html
                 if ended.is_set():
                     yield ""
@@ -162,30 +162,34 @@ class RewriteHandlers:
         starts, picture = given["task"] == "i2v", None
         if starts and given["image"]:
             size = (given["width"], given["height"])
-            opening = SandboxCall(work=encode_preview, arguments=(given["image"], size, given["image_focus"]))
-            picture = await self.context.engine.sandbox.run_async(opening, requester_from_caller(caller))
+            call = SandboxCall(work=encode_preview, arguments=(given["image"], size, given["image_focus"]))
+            picture = await self.context.engine.sandbox.run_async(call, requester_from_caller(caller))
         seconds = (given["num_frames"] or preset.num_frames) / (given.get("fps") or preset.fps)
         return RewriteRequest(prompt=prompt, preset=preset, seconds=seconds, starts_from_picture=starts, picture=picture)
 
 
-async def _stream_html(ended: asyncio.Event, helper: Helper, asked: RewriteRequest, texts: Texts) -> AsyncGenerator[str]:
+async def _stream_html(
+    ended: asyncio.Event, helper: Helper, rewrite_request: RewriteRequest, texts: Texts
+) -> AsyncGenerator[str]:
     """Yield the growing suggestion as HTML from time to time, then its changes to the prompt. Raises: StudioError."""
-    async with aclosing(_stream_until_ended(ended, helper, asked)) as growing:
+    async with aclosing(_stream_until_ended(ended, helper, rewrite_request)) as growing:
         async for suggestion, is_whole in growing:
             if is_whole:
-                yield await asyncio.to_thread(suggestion_html, asked.prompt, suggestion, texts)
+                yield await asyncio.to_thread(suggestion_html, rewrite_request.prompt, suggestion, texts)
             else:
                 yield partial_suggestion_html(suggestion, texts)
 
 
-async def _stream_until_ended(ended: asyncio.Event, helper: Helper, asked: RewriteRequest) -> AsyncGenerator[tuple[str, bool]]:
+async def _stream_until_ended(
+    ended: asyncio.Event, helper: Helper, rewrite_request: RewriteRequest
+) -> AsyncGenerator[tuple[str, bool]]:
     """Yield the suggestion from time to time with False, and the complete suggestion with True. Stop at `ended`.
 
     Raises: StudioError.
     """
     shown, suggestion, stopping = 0.0, "", asyncio.ensure_future(ended.wait())
     try:
-        async with aclosing(stream_suggestions(helper, asked)) as growing:
+        async with aclosing(stream_suggestions(helper, rewrite_request)) as growing:
             while True:
                 piece = asyncio.ensure_future(anext(growing))
                 await asyncio.wait({piece, stopping}, return_when=asyncio.FIRST_COMPLETED)

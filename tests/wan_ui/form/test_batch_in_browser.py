@@ -52,7 +52,8 @@ def test_a_strangers_table_names_no_file_and_no_other_model(studio):
     def said(table: str) -> str:
         return json.dumps(stranger.call(look, {"prompt": "x", "many-table": table}), ensure_ascii=False)
 
-    assert "no setting" in said("prompt,image\na,/etc/passwd") and "no setting" in said("prompt,seed,model\na,1,/etc")
+    for column, table in ("image", "prompt,image\na,/etc/passwd"), ("model", "prompt,seed,model\na,1,/etc"):
+        assert f"column &#x27;{column}&#x27; must be one of" in said(table)
     assert "many:queue" not in said("prompt,loras\na,/etc/passwd") and "/etc" not in said("prompt,steps,loras\na,2,/etc/passwd")
     assert "many:queue" not in said("prompt,num_frames\na,100000") and "many:queue" in said("a <script>")
     assert "<script>" not in said("a <script>")
