@@ -57,7 +57,7 @@ begin() {
     fi
     for _ in $(seq 120); do # a start ends with the operator's link
         sleep 1
-        grep -q "For the operator" "$log" && break
+        grep -q '[?]operator=' "$log" && break
     done
     cat "$log"
     echo "The studio continues when you log out. Its log is $log; tmux kill-session -t $session ends it."
