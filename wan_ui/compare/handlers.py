@@ -1,4 +1,4 @@
-"""Queues comparisons, fills the compare view, and makes its link."""
+"""Handlers of the compare view: queue comparisons, show them, and create links to them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class CompareHandlers(Panel):
 
     @property
     def loading(self) -> LoadHandlers:
-        """The handlers that put somebody else's comparison into the form."""
+        """The handlers that load the settings of another visitor's comparison into the form."""
         return LoadHandlers(context=self.context, form=self.form, message=self.message)
 
     @property
@@ -56,7 +56,7 @@ class CompareHandlers(Panel):
         return {"compare": self.act}
 
     def wire(self) -> None:
-        """Wires the bar above the videos."""
+        """Connect the bar above the videos."""
         panel = self.panel
         panel.start.click(self.start, self.form.inputs | panel.inputs, self._comparison_outputs, **RAW)
         panel.what.input(_values_or_presets, panel.what, [panel.values, panel.presets], **QUIET, **LAST)
@@ -67,21 +67,21 @@ class CompareHandlers(Panel):
         return [self.panel.view, self.panel.shown, self.panel.chosen, self.message]
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """The visitor's words, and the comparison of a link, unless there is also a link to settings."""
+        """Return the view in the visitor's language, and the comparison of a link. A link to settings takes precedence."""
         shown = {} if caller.uses_english else self._translated_updates(caller)
         return shown | (
             self._open_link(parameters["compare"], caller) if "compare" in parameters and "settings" not in parameters else {}
         )
 
     def tick(self, caller: Caller, values: Values) -> Updates:
-        """The comparison on view as it is now."""
+        """Render the current comparison."""
         shown = values[self.panel.shown]
         found = self.context.engine.user_presets.comparison(shown) if shown else None
         return {self.panel.view: compare_html(self._read_content(found, caller), caller.texts)} if found else {}
 
     @runs_sandbox_calls
     def start(self, values: Values, request: gr.Request) -> Steps[Updates]:
-        """Queues the form's settings with one thing varied: all of them, or none."""
+        """Queue the form's settings with one or two settings varied. If one video is refused, none is queued."""
         panel, caller = self.panel, self.context.identify_caller(request)
         try:
             base = self.form.read(values).to_request()
@@ -94,7 +94,7 @@ class CompareHandlers(Panel):
         return self._show_comparison(comparison, caller, lost) | {panel.chosen: []}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Chooses a video for comparing, shows one beside its clip, makes the link, or starts over."""
+        """Add a video, compare a video with its source clip, create a link, or clear the view."""
         act, caller, panel = Act.from_event(event), self.context.identify_caller(request), self.panel
         match act.what:
             case "add":
@@ -108,7 +108,7 @@ class CompareHandlers(Panel):
         return {panel.chosen: gr.skip()}
 
     def _translated_updates(self, caller: Caller) -> Updates:
-        """The parts that were built in English, in the visitor's language."""
+        """Return the parts of the view in the visitor's language. They were built in English."""
         presets = preset_choices("t2v", self.context.preset_filter(caller)).dropdown_choices(caller.texts.language)
         return {
             self.panel.view: compare_html(CompareContent(), caller.texts),
@@ -118,14 +118,14 @@ class CompareHandlers(Panel):
         }
 
     def _open_link(self, comparison_id: str, caller: Caller) -> Updates:
-        """The comparison of a link for visitors who may see its videos, else its settings; nothing if there is none."""
+        """Return the comparison of a link for visitors who may see its videos, else its settings. Empty for an unknown id."""
         found = self.context.engine.user_presets.comparison(comparison_id)
         if found is None:
             return {}
         return self._show_comparison(found, caller) if caller.may_see(found.owner) else self._load_settings(found, caller)
 
     def _load_settings(self, comparison: Comparison, caller: Caller) -> Updates:
-        """Somebody else's comparison: its settings, ready to be queued; never its videos."""
+        """Load the settings of another visitor's comparison into the form, never its videos."""
         try:
             requests = [self.context.engine.job(job_id).request for job_id in comparison.jobs]
             if not requests:
@@ -138,7 +138,7 @@ class CompareHandlers(Panel):
         return filled | self._bar_updates(requests, comparison.columns, caller)
 
     def _unsupported_differences_text(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> str:
-        """A sentence that names the settings that differ and that the bar cannot vary; "" if there are none."""
+        """Return a sentence with the differing settings that the bar cannot vary, "" without such settings."""
         across, down = (
             find_varied_setting(requests[:columns] if columns else requests)[0],
             find_varied_setting(requests[::columns])[0] if columns else "",
@@ -150,7 +150,7 @@ class CompareHandlers(Panel):
         return caller.texts.compare_not_varied.format(settings=named) if names else ""
 
     def _bar_updates(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> Updates:
-        """The bar with the values that it had when these requests were queued."""
+        """Return the bar with the values that gave these requests."""
         what, values = find_varied_setting(requests[:columns] if columns else requests)
         also, others = find_varied_setting(requests[::columns]) if columns else ("", [])
         is_preset = what == "preset"
@@ -164,7 +164,10 @@ class CompareHandlers(Panel):
         }
 
     def _requested_videos(self, base: GenerationRequest, values: Values) -> tuple[list[GenerationRequest], int]:
-        """The requests that the bar asks for, and the columns of a grid, 0 for none. Raises: RequestError."""
+        """Return the requests for the bar's values, and the number of columns of a grid, 0 without a grid.
+
+        Raises: RequestError.
+        """
         panel, also = self.panel, str(values[self.panel.also] or "")
         what, text, presets = values[panel.what], values[panel.values] or "", values[panel.presets] or []
         if not also:
@@ -189,7 +192,7 @@ class CompareHandlers(Panel):
         return self._show_comparison(comparison, caller) | {self.panel.chosen: chosen}
 
     def _compare_with_original(self, job_id: str, caller: Caller) -> Updates:
-        """A video beside the clip that it was made from: the only comparison of one job."""
+        """Compare a video with its source clip. Only this comparison has a single job."""
         job = self.context.find_job(job_id, caller)
         if job is None or not job.request.has_original:
             return {self.panel.chosen: gr.skip()}
@@ -217,10 +220,10 @@ class CompareHandlers(Panel):
 
 
 def _also_values(also: str) -> Any:
-    """The field for the rows' values, for a grid only."""
+    """Show the field for the values of the rows only for a grid."""
     return gr.update(visible=bool(also))
 
 
 def _values_or_presets(what: str) -> tuple[Any, Any]:
-    """Models are chosen from a list, everything else is typed; LoRAs are on or off."""
+    """Show the list of models for models, no field for LoRAs, and a text field for all other settings."""
     return gr.update(visible=what not in ("preset", "loras")), gr.update(visible=what == "preset")

@@ -1,4 +1,4 @@
-"""Draws a comparison: players side by side, shared controls, and a table of the differences. Pure."""
+"""Render a comparison: players side by side, shared controls, and a table of the differences. Without side effects."""
 
 from dataclasses import dataclass
 from html import escape
@@ -21,7 +21,7 @@ _PLAYS = 'data-compare="play"'
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One job of a comparison; one that `is_original` shows the clip that the job's video is made from."""
+    """One video of a comparison. With `is_original`, it is the source clip of the job's video."""
 
     job: Job
     view: StageView
@@ -33,13 +33,16 @@ class Cell:
 
     @property
     def has_sound(self) -> bool:
-        """Whether its player can be heard: the clip that a video was made from is shown without its sound."""
+        """True if the player has audio. Source clips are shown without audio."""
         return bool(self.result and self.result.has_sound and not self.is_original)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareContent:
-    """What the compare view shows. `chosen` counts the videos chosen so far; with `columns` it is a grid, row by row."""
+    """The content of the compare view.
+
+    `chosen` is the number of videos that are selected so far. With `columns`, the cells are a grid, row by row.
+    """
 
     id: str = ""
     cells: tuple[Cell, ...] = ()
@@ -48,12 +51,12 @@ class CompareContent:
 
     @property
     def has_original(self) -> bool:
-        """Whether a video is compared with its clip."""
+        """True if a video is compared with its source clip."""
         return any(cell.is_original for cell in self.cells)
 
 
 def compare_html(content: CompareContent, texts: Texts) -> str:
-    """The view without its bar."""
+    """Render the view without its bar."""
     if not content.cells:
         words = texts.compare_tray.format(count=content.chosen) if content.chosen else texts.compare_empty
         return (
@@ -136,7 +139,7 @@ def _bar_html(content: CompareContent, labels: list[str], done: int, texts: Text
 
 
 def _table_html(content: CompareContent, texts: Texts) -> str:
-    """The table of the settings that differ, and of the seconds."""
+    """Render the table of the differing settings and of the seconds."""
     requests = [cell.job.request for cell in content.cells]
     rows = [(name, [format_value(value) or texts.compare_off for value in values]) for name, values in differences(requests)]
     note = f'<p class="hint">{escape(texts.compare_same)}</p>' if not rows else ""
@@ -153,13 +156,13 @@ def _table_html(content: CompareContent, texts: Texts) -> str:
 
 
 def _source_rows(request: GenerationRequest, texts: Texts) -> list[tuple[str, list[str]]]:
-    """What was asked for of the clip, beside which there is nothing."""
+    """Return the prompt and the strength of a restyled clip. The column of the source clip is empty."""
     strength = [] if request.strength is None else [(texts.edit_strength, ["", f"{request.strength:g}"])]
     return [(texts.prompt, ["", request.prompt]), *strength]
 
 
 def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]]:
-    """The fields that are not the same in all requests, with their values."""
+    """Return the fields that differ between the requests, with the value of each request."""
     shared = [request.for_sharing() for request in requests]
     names = dict.fromkeys(name for data in shared for name in data)
     rows = {name: [data.get(name, SETTINGS[name].default) for data in shared] for name in names}
@@ -167,7 +170,7 @@ def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]
 
 
 def difference_labels(requests: list[GenerationRequest], texts: Texts) -> list[str]:
-    """A name for each request, from the first field that differs; numbers if none does."""
+    """Return a label for each request from the first differing fields, or numbers if no field differs."""
     differing = differences(requests)
     if not differing:
         return [str(number) for number in range(1, len(requests) + 1)]

@@ -1,4 +1,4 @@
-"""Up to four settings side by side: one setting of the form is varied, or videos of the library are chosen. Or a grid of two.
+"""The compare panel: up to four videos with one setting varied, a grid of two settings, or videos of the library.
 
 Element ids: `compare-what`, `compare-values`, `compare-presets`, `compare-also`, `compare-also-values`, `compare-start`,
 `compare`.
@@ -16,7 +16,7 @@ from wan_ui.services.presets import CanRun, preset_choices
 
 @dataclass(frozen=True, kw_only=True)
 class ComparePanel:
-    """The panel's components; `shown` is the id of the comparison on view, `chosen` the jobs picked so far."""
+    """The panel's components. `shown` is the id of the current comparison, `chosen` the jobs that are selected so far."""
 
     what: gr.Dropdown
     values: gr.Textbox
@@ -34,7 +34,7 @@ class ComparePanel:
 
 
 def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> ComparePanel:
-    """Builds the panel, with nothing to compare."""
+    """Build the panel without videos."""
     choices = preset_choices("t2v", can_run).dropdown_choices(texts.language)
     with gr.Row(elem_id="compare-bar"):
         what = _setting_dropdown(what_choices(texts), "seed", labels.compare_vary, "compare-what")
@@ -68,12 +68,12 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
 
 
 def _setting_dropdown(choices: list[tuple[str, str]], value: str, label: str, elem_id: str) -> gr.Dropdown:
-    """What varies along the rows, or from row to row."""
+    """Return a dropdown for the setting that varies within a row, or from row to row."""
     return gr.Dropdown(choices, value=value, label=label, elem_id=elem_id, filterable=False, min_width=140, scale=2)
 
 
 def _values_box(labels: Texts, elem_id: str, *, visible: bool = True) -> gr.Textbox:
-    """The field for its values."""
+    """Return the text field for the values of a setting."""
     return gr.Textbox(
         label=labels.compare_values,
         placeholder=labels.compare_hint,
@@ -86,10 +86,10 @@ def _values_box(labels: Texts, elem_id: str, *, visible: bool = True) -> gr.Text
 
 
 def also_choices(texts: Texts) -> list[tuple[str, str]]:
-    """The choices for what else can be varied, which makes a grid: what is typed as numbers, or nothing."""
+    """Return the choices for the second varied setting, which gives a grid: none, or a setting with numbers."""
     return [(texts.compare_also_none, ""), *((name, key) for key, name in texts.compare_what if key not in ("preset", "loras"))]
 
 
 def what_choices(texts: Texts) -> list[tuple[str, str]]:
-    """The choices for what can be varied."""
+    """Return the choices for the varied setting."""
     return [(name, key) for key, name in texts.compare_what]

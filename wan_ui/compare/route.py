@@ -1,5 +1,7 @@
-"""Serves a comparison as one tiled mp4, silent or with the sound of one of its videos, made when it is first asked for, to those
-who may see its videos."""
+"""Serve a comparison as one tiled mp4, silent or with the audio of one video, to callers who may see its videos.
+
+The file is created at the first request.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,9 +26,12 @@ from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_r
 
 
 def compare_route(engine: Engine, access: Access) -> Route:
-    """`/studio/compare/ID.mp4`, with `?sound=2` the sound of the second tile. Answers 404 for somebody else's comparison, as if
-    there were none, and for a tile that is not there or has no sound."""
-    making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # who asks for the same video waits for it
+    """Return the route `/studio/compare/ID.mp4`. `?sound=2` adds the audio of the second tile.
+
+    It answers 404 for another visitor's comparison, an unknown id, and a missing or silent tile.
+    """
+    # A lock per comparison: requests for the same file wait until the first request has written it.
+    making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def serve(request: Request) -> Response:
         found = await asyncio.to_thread(_find_comparison, engine, request, access)
@@ -44,7 +49,7 @@ def compare_route(engine: Engine, access: Access) -> Route:
 
 
 def _find_comparison(engine: Engine, request: Request, access: Access) -> Comparison | None:
-    """The comparison, if there is one that the caller may see."""
+    """Return the comparison, None if it does not exist or the caller may not see it."""
     found = engine.user_presets.comparison(request.path_params["comparison_id"])
     return found if found is not None and access.may_see(request.cookies, found.owner) else None
 
@@ -54,7 +59,7 @@ async def _write_comparison(engine: Engine, found: Comparison, tile: str, who: R
     if tile and heard is None:
         return None
     folder = engine.settings.comparisons_dir
-    path = folder / (f"{found.id}.{tile}.mp4" if tile else f"{found.id}.mp4")  # safe names: the id and the tile were just found
+    path = folder / (f"{found.id}.{tile}.mp4" if tile else f"{found.id}.mp4")  # id and tile are checked above
     if path.is_file():
         return path
     async with making:
@@ -76,8 +81,10 @@ async def _write_comparison(engine: Engine, found: Comparison, tile: str, who: R
 
 
 def _find_audio_source(engine: Engine, found: Comparison, tile: str) -> Path | None:
-    """The video whose sound this tile has, by its number from 1; None if there is no such tile, or it is silent. The clip beside
-    a video that was made from it is the first of two tiles, and silent."""
+    """Return the video with the audio of a tile, by the tile's number from 1. None for a missing or silent tile.
+
+    A source clip is the first of two tiles, and silent.
+    """
     try:
         jobs = [engine.job(job_id) for job_id in found.jobs]
     except StudioError:
@@ -91,7 +98,7 @@ def _find_audio_source(engine: Engine, found: Comparison, tile: str) -> Path | N
 
 def _make_tiles(jobs: Sequence[Job], original: Path | None) -> list[Tile]:
     if original is not None:
-        video = jobs[0].folder / VIDEO  # as fast as the clip beside it
+        video = jobs[0].folder / VIDEO  # without fps, the tile plays at the speed of its source clip
         return [Tile(path=original, label=ENGLISH.compare_before), Tile(path=video, label=ENGLISH.compare_after)]
     labels = difference_labels([job.request for job in jobs], ENGLISH)
     return [Tile(path=job.folder / VIDEO, label=label, fps=job.request.fps) for job, label in zip(jobs, labels, strict=True)]

@@ -1,4 +1,4 @@
-"""Makes requests that differ in one setting, and finds the setting in which given requests differ."""
+"""Create requests that differ in one setting, and find the setting in which requests differ."""
 
 import secrets
 from dataclasses import dataclass, replace
@@ -11,11 +11,11 @@ from wan_ui.compare.html import MOST, differences
 
 _SIZE = ("width", "height", "num_frames")
 SAME_FOR_MODELS = ("prompt", "seed", "image", "image_focus", *_SIZE)
-"""The settings that all models of a comparison share; the others are each model's own."""
+"""The settings that all models of a comparison share. Each model has its own values of the others."""
 
 
 def varied_requests(base: GenerationRequest, what: str, text: str, presets: list[str]) -> list[GenerationRequest]:
-    """The requests to compare: the base with one setting varied. Raises: RequestError."""
+    """Return requests with one setting of `base` varied. Raises: RequestError."""
     match what:
         case "seed":
             requests = [base.changed(seed=seed) for seed in _parse_seeds(text)]
@@ -39,19 +39,19 @@ def varied_requests(base: GenerationRequest, what: str, text: str, presets: list
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """What varies, and its values as they were typed; models by name in `presets`."""
+    """A varied setting: its name and its values as typed. For models, `presets` has their names."""
 
     what: str
     text: str = ""
     presets: tuple[str, ...] = ()
 
     def with_fixed_seeds(self) -> "Axis":
-        """The same, with seeds drawn where none were typed, so that all rows have the same ones."""
+        """Return the axis with random seeds if none were typed. All rows then have the same seeds."""
         return replace(self, text=", ".join(map(str, _parse_seeds(self.text)))) if self.what == "seed" else self
 
 
 def grid_requests(base: GenerationRequest, across: Axis, down: Axis) -> tuple[list[GenerationRequest], int]:
-    """The requests of a grid, row by row, and its columns: as many as `across` has values. Raises: RequestError."""
+    """Return the requests of a grid, row by row, and the number of columns. Raises: RequestError."""
     if across.what == down.what:
         raise RequestError(f"{down.what} was chosen", "for the columns and for the rows", "choose two different settings")
     across, down = across.with_fixed_seeds(), down.with_fixed_seeds()
@@ -85,7 +85,7 @@ def _parse_numbers(text: str, what: str) -> list[float]:
     try:
         return [_parse_finite(word) for word in words if word]
     except ValueError:
-        raise RequestError(f"{what}={text[:40]!r}", "must be numbers with commas between them", "such as 8, 20, 40") from None
+        raise RequestError(f"{what}={text[:40]!r}", "must be numbers separated by commas", "such as 8, 20, 40") from None
 
 
 def _parse_finite(word: str) -> float:
@@ -96,7 +96,7 @@ def _parse_finite(word: str) -> float:
 
 
 def _with_other_preset(base: GenerationRequest, preset: Preset) -> GenerationRequest:
-    """The preset's own settings with the base's prompt, seed and pictures; also its size, if the preset allows it."""
+    """Return the preset's settings with the prompt, seed and images of `base`, and with its size if the preset allows it."""
     same: dict[str, Any] = {name: getattr(base, name) for name in SAME_FOR_MODELS if name not in _SIZE}
     size = {name: getattr(base, name) for name in _SIZE}
     try:
@@ -106,7 +106,7 @@ def _with_other_preset(base: GenerationRequest, preset: Preset) -> GenerationReq
 
 
 def find_varied_setting(requests: list[GenerationRequest]) -> tuple[str, list[str]]:
-    """What a comparison varies, as in the compare bar, and its values."""
+    """Return the setting that a comparison varies, as named in the compare bar, and its values."""
     for name, values in differences(requests):
         if name in ("seed", "steps", "flow_shift", "preset"):
             return name, [str(value) for value in values]

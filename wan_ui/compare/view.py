@@ -1,4 +1,4 @@
-"""The view of videos side by side."""
+"""The compare view: up to four videos side by side."""
 
 from wan_ui.compare.handlers import CompareHandlers
 from wan_ui.compare.panel import build_compare_panel
@@ -7,7 +7,7 @@ from wan_ui.view import FORM, Shell, View
 
 
 def build_compare(shell: Shell) -> CompareHandlers:
-    """The panel with its handlers."""
+    """Build the panel with its handlers."""
     panel = build_compare_panel(shell.texts, shell.labels, shell.context.preset_filter())
     return CompareHandlers(context=shell.context, form=shell.form, panel=panel, message=shell.message)
 

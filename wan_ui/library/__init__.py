@@ -1,1 +1,1 @@
-"""The view of all videos that were made."""
+"""The library: the view of all finished videos."""

@@ -1,4 +1,4 @@
-"""The desktop of the machine that the studio runs on, if it has one."""
+"""Access to the desktop of the server's machine, if it has a desktop."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ OPENER = "xdg-open"
 
 
 def open_folder(folder: Path) -> bool:
-    """Shows a folder in the file manager; False if there is no desktop."""
+    """Show a folder in the file manager. Return False without a desktop."""
     opener = shutil.which(OPENER)
     if opener is None or not has_screen():
         return False

@@ -1,4 +1,4 @@
-"""Searches and draws the library, and shows everything about one video of it."""
+"""Search and render the library, and show the details of one video."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,13 +43,13 @@ class LibraryHandlers(Panel):
         return {"choose": self.act, "project": self.projects.act}
 
     def wire(self) -> None:
-        """Wires the search and the filters."""
+        """Connect the search and the filters."""
         panel = self.panel
         changes = [panel.search.change, *(control.input for control in panel.filters if control is not panel.search)]
         gr.on(changes, self.search, panel.inputs, panel.grid, **QUIET, **LAST)
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """The visitor's words; the videos come with the first tick."""
+        """Return the view in the visitor's language. The first update adds the videos."""
         shown, panel, texts = self.projects.current_updates(caller), self.panel, caller.texts
         if caller.uses_english:
             return shown
@@ -62,17 +62,17 @@ class LibraryHandlers(Panel):
         }
 
     def tick(self, caller: Caller, values: Values) -> Updates:
-        """The grid and the detail as they are now."""
+        """Render the grid and the details."""
         job = self.context.find_job(values[self.panel.chosen], caller)
         drawn = {self.panel.grid: self._grid_html(values, caller), self.panel.detail: self._job_detail_html(job, caller)}
         return drawn | {self.panel.projects: self.projects.current_updates(caller)[self.panel.projects]}
 
     def search(self, values: Values, request: gr.Request) -> Updates:
-        """The grid for the search and the filters."""
+        """Render the grid for the search and the filters."""
         return {self.panel.grid: self._grid_html(values, self.context.identify_caller(request))}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Shows all about a card, or more cards, or opens the card's folder."""
+        """Show a video's details, show more cards, or open a video's folder."""
         act, caller, panel = Act.from_event(event), self.context.identify_caller(request), self.panel
         if act.what == "more":
             values = values | {panel.most: values[panel.most] + CARDS_AT_ONCE}
@@ -85,7 +85,7 @@ class LibraryHandlers(Panel):
         return {panel.chosen: job.id} | self.tick(caller, values | {panel.chosen: job.id})
 
     def _open_folder(self, job: Job, caller: Caller) -> Updates:
-        """Opens the job's folder on the server's desktop, or says its path; for the operator only."""
+        """Open the job's folder on the server's desktop, or show its path. For the operator only."""
         if not caller.is_operator:
             return {self.message: gr.skip()}
         words = caller.texts.folder_opened if open_folder(job.folder) else caller.texts.folder_at

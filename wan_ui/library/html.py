@@ -1,4 +1,4 @@
-"""Draws the library: a grid of videos, and all about the chosen one. Pure."""
+"""Render the library: a grid of videos, and the details of the selected video. Without side effects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from wan_ui.stage.html import add_to_storyboard_button, continue_button, sound_d
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryContent:
-    """The grid's content: jobs with a video, how many there are in all, the chosen one, and those with sound."""
+    """The grid's content: jobs with a video, their total number, the selected job's id, and the ids of jobs with audio."""
 
     jobs: tuple[ListedJob, ...]
     count: int
@@ -35,7 +35,7 @@ class LibraryContent:
 
 
 def library_html(content: LibraryContent, texts: Texts) -> str:
-    """The grid."""
+    """Render the grid."""
     count = texts.library_count_one if content.count == 1 else texts.library_count.format(count=content.count)
     if not content.jobs:
         words = texts.library_none if content.is_filtered else texts.library_empty
@@ -84,8 +84,11 @@ def detail_html(
     projects: Sequence[Project] = (),
     offers: Sequence[UpscaleOffer] = (),
 ) -> str:
-    """All about one video, which can be made larger by the `offers`. `owner` is given for the operator only, `projects` are those
-    that the visitor may see."""
+    """Render the details of one video.
+
+    `owner` is set only for the operator. `projects` are the projects that the visitor may see. `offers` are the video's
+    upscalers.
+    """
     if job is None or result is None:
         return f'<aside class="detail"><p class="hint empty">{escape(texts.library_choose)}</p></aside>'
     label = escape(texts.video_label.format(prompt=video_name(job.request, texts)))
@@ -131,6 +134,6 @@ def _action_buttons_html(job: Job, result: VideoResult, texts: Texts, is_operato
 
 
 def _request_rows(job: Job) -> list[tuple[str, str]]:
-    """The whole request by its field names, as in a file or in the API."""
+    """Return all fields of the request, with the names that files and the API use."""
     data = job.request.for_sharing()
     return [(name, format_value(value)) for name, value in data.items() if value not in (None, "", []) and name != "prompt"]

@@ -1,4 +1,4 @@
-"""All videos that were made: a search, filters, a grid of videos that play under the pointer, and all about the chosen one.
+"""The library's panel: search, filters, a grid of videos that play under the pointer, and details of the selected video.
 
 Element ids: `library-search`, `library-preset`, `library-project`, `library-size`, `library-length`, `library-order`,
 `library-starred`, `library-bin`, `library-grid`, `library-detail`.
@@ -22,7 +22,7 @@ CARDS_AT_ONCE = 48
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryPanel:
-    """The panel's components; `chosen` is a job's id, `most` how many cards are shown."""
+    """The panel's components. `chosen` is the selected job's id, `most` the number of shown cards."""
 
     search: gr.Textbox
     preset: gr.Dropdown
@@ -49,7 +49,7 @@ class LibraryPanel:
         return [self.search, *choices, self.is_starred, self.is_deleted]
 
     def selection(self, values: dict[gr.blocks.Block, Any], caller: Caller) -> Selection:
-        """The search and the filters, limited to what this visitor may see."""
+        """Return the search and the filters, limited to the jobs that the visitor may see."""
         preset = values[self.preset]
         return Selection(
             owner=caller.scope,
@@ -66,18 +66,18 @@ class LibraryPanel:
 
 
 def preset_filter_choices(texts: Texts) -> list[tuple[str, str]]:
-    """The choices of the filter: all presets, or one of them."""
+    """Return the choices of the filter: all presets, or a single preset."""
     named = [(preset.words(texts.language).title, preset.name) for preset in list_presets()]
     return [(texts.library_presets, ""), *named]
 
 
 def dropdown_choices(table: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-    """A table of words as the choices of a dropdown."""
+    """Convert (value, text) pairs to the (text, value) choices of a dropdown."""
     return [(words, value) for value, words in table]
 
 
 def _filter_dropdown(choices: list[tuple[str, str]], value: str, label: str, name: str) -> gr.Dropdown:
-    """A dropdown of the bar; `label` is read aloud only."""
+    """Return a dropdown for a filter. Only screen readers use `label`."""
     return gr.Dropdown(
         choices,
         value=value,
@@ -92,7 +92,7 @@ def _filter_dropdown(choices: list[tuple[str, str]], value: str, label: str, nam
 
 
 def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
-    """Builds the panel, empty."""
+    """Build the panel without videos."""
     presets = preset_filter_choices(texts)
     with gr.Row(elem_id="library-bar"):
         search = gr.Textbox(

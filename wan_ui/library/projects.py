@@ -1,4 +1,4 @@
-"""The library's menu of projects: make, rename, archive, export and import them, and choose the one that new videos go into.
+"""The library's menu of projects: create, rename, archive, export and import projects, and select one for new videos.
 
 Element ids: `projects` (the menu), `project-name`, `project-file`.
 """
@@ -24,11 +24,11 @@ from wan_ui.services.projects import project_file_name, project_url
 from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
 
-EVERYWHERE, NOWHERE = "all", "none"  # values of the filter besides the projects' ids
+EVERYWHERE, NOWHERE = "all", "none"  # values of the filter besides the ids of projects
 
 
 def project_filter(projects: Sequence[Project], texts: Texts) -> list[tuple[str, str]]:
-    """The choices of the filter: all, the videos in none, or one project."""
+    """Return the choices of the filter: all videos, videos without a project, or one project."""
     named = [
         (f"{project.name} ({texts.projects_archived})" if project.is_archived else project.name, project.id)
         for project in projects
@@ -37,17 +37,17 @@ def project_filter(projects: Sequence[Project], texts: Texts) -> list[tuple[str,
 
 
 def selected_project(value: object) -> str | None:
-    """What the filter's value means to a `Selection`."""
+    """Convert the filter's value to `Selection.project`: None for all videos, "" for videos without a project."""
     return {EVERYWHERE: None, NOWHERE: ""}.get(str(value or EVERYWHERE), str(value))
 
 
 def build_projects_menu(texts: Texts) -> gr.HTML:
-    """The menu, with no project yet."""
+    """Build the menu without projects."""
     return gr.HTML(projects_html((), "", texts), js_on_load=start_script("projects"), elem_id="projects", apply_default_css=False)
 
 
 def projects_html(projects: Sequence[Project], current: str, texts: Texts) -> str:
-    """The button and the menu that it opens; `current` is the project that new videos go into."""
+    """Render the button and its menu. `current` is the id of the project for new videos."""
     rows = "".join(_project_row(project, project.id == current, texts) for project in projects)
     named = escape(texts.project_name)
     return (
@@ -85,7 +85,7 @@ def _project_row(project: Project, is_current: bool, texts: Texts) -> str:
 
 
 def project_and_tags_html(job: Job, projects: Sequence[Project], texts: Texts) -> str:
-    """The detail's fields for a video's project and tags; only projects of its owner are offered."""
+    """Render the fields for a video's project and tags. Only projects of the video's owner are offered."""
     fitting = [one for one in projects if one.owner == job.owner and (not one.is_archived or one.id == job.project)]
     options = "".join(
         f'<option value="{escape(value)}"{" selected" if value == job.project else ""}>{escape(name)}</option>'
@@ -105,7 +105,7 @@ def project_and_tags_html(job: Job, projects: Sequence[Project], texts: Texts) -
 
 
 def project_target_html(projects: Sequence[Project], current: str, texts: Texts) -> str:
-    """The line at the Generate button: which project a new video goes into; "" for none."""
+    """Render the line at the Generate button that names the project of new videos, "" without a project."""
     name = next((project.name for project in projects if project.id == current), "")
     if not name:
         return ""
@@ -115,8 +115,10 @@ def project_target_html(projects: Sequence[Project], current: str, texts: Texts)
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectHandlers:
-    """Handlers of the menu and of the detail's fields. `filter` is the library's choice of a project, `goes` the line at the
-    Generate button."""
+    """Handlers of the menu and of the details' fields.
+
+    `filter` is the library's filter by project, `goes` the line at the Generate button.
+    """
 
     context: StudioContext
     menu: gr.HTML
@@ -129,7 +131,7 @@ class ProjectHandlers:
         return [self.menu, self.filter, self.goes, self.message]
 
     def current_updates(self, caller: Caller) -> Updates:
-        """The menu, the filter and the line as they are now."""
+        """Render the menu, the filter and the line at the Generate button."""
         projects = self.context.engine.projects.list_for_owner(caller.scope, caller.owner)
         current, texts = self.context.engine.projects.current(caller.owner), caller.texts
         return {
@@ -140,7 +142,7 @@ class ProjectHandlers:
 
     @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
-        """Handles a press in the menu, and a change in the detail's fields."""
+        """Handle a button of the menu, or a change of the details' fields."""
         caller, act = self.context.identify_caller(request), Act.from_event(event)
         try:
             if act.what == "import":
@@ -154,7 +156,7 @@ class ProjectHandlers:
         return message_updates | self.current_updates(caller)
 
     def _run_action(self, act: Act, caller: Caller) -> str:
-        """Does what a button or a field says, within what this visitor may see; what is said of it. Raises: StudioError."""
+        """Run an action on projects and videos that the visitor may see. Return its message, "" for none. Raises: StudioError."""
         projects, job = self.context.engine.projects, self.context.find_job(act.job, caller)
         match act.what:
             case "create":
@@ -176,8 +178,7 @@ class ProjectHandlers:
         return ""
 
     def _import_project(self, path: str, caller: Caller) -> Steps[str]:
-        """Brings a project in from an uploaded file, which goes then: it counts as an upload each time. What is said of it.
-        Raises: StudioError."""
+        """Import a project from an uploaded file, and delete the upload. Return a message. Raises: StudioError."""
         archive = check_upload_path(path, "project")
         with temporary_upload_folder() as folder:
             project, count = yield from self.context.import_project_steps(archive, folder, caller)

@@ -1,4 +1,4 @@
-"""The view of all videos that were made."""
+"""The library: the view of all finished videos."""
 
 from wan_ui.library.handlers import LibraryHandlers
 from wan_ui.library.panel import build_library_panel
@@ -7,7 +7,7 @@ from wan_ui.view import Shell, View
 
 
 def build_library(shell: Shell) -> LibraryHandlers:
-    """The panel with its handlers."""
+    """Build the panel with its handlers."""
     panel = build_library_panel(shell.texts, shell.labels)
     goes = shell.form.actions.project
     projects = ProjectHandlers(context=shell.context, menu=panel.projects, filter=panel.project, goes=goes, message=shell.message)

@@ -1,1 +1,1 @@
-"""The view of videos that are steered while they are made."""
+"""The live view: generate a video that keys and prompts steer."""

@@ -1,4 +1,4 @@
-"""Draws the live view when a page opens. What is pressed and said there goes through `wan_ui.live.routes`."""
+"""Render the live view when a page opens. Keys and prompts are sent to `wan_ui.live.routes`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from wan_ui.services.studio_context import StudioContext
 
 @dataclass(frozen=True, kw_only=True)
 class LiveHandlers(Panel):
-    """The handlers of the live view, which has routes of its own: frames and their state arrive over its stream."""
+    """The handlers of the live view. Its own routes send frames and state."""
 
     context: StudioContext
     panel: gr.HTML
@@ -25,7 +25,7 @@ class LiveHandlers(Panel):
         return [self.panel]
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """The visitor's words, and what they are making live: a page that is loaded again goes on with it."""
+        """Render the view in the visitor's language, with their running live video, which a reloaded page continues."""
         presets = [preset for preset in list_presets() if preset.live and self.context.preset_filter(caller)(preset)]
         running = [job.id for job in self.context.engine.library.unended(caller.owner) if job.summary.is_open]
         return {self.panel: live_html(presets, running[0] if running else "", caller.texts)}

@@ -1,4 +1,4 @@
-"""Draws the live view before anything runs; its script does the rest. Pure."""
+"""Render the live view before a video runs. Its script updates the view later. Without side effects."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from html import escape
 from presets import Preset
 from wan_ui.i18n.english import Texts
 
-KEYS = {  # of the actions that have any, the first of them shown; others are buttons only
+KEYS = {  # action -> keys, the first is shown on its button; other actions have only a button
     "left": ("ArrowLeft", "a"),
     "right": ("ArrowRight", "d"),
     "up": ("ArrowUp", "w"),
@@ -21,7 +21,7 @@ _SHOWN = {"ArrowLeft": "←", "ArrowRight": "→", "ArrowUp": "↑", "ArrowDown"
 
 
 def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
-    """The view, for a visitor who may use these presets and is making this video live, if any."""
+    """Render the view for a visitor who may use these presets. `job_id` is their running live video, "" for none."""
     if not presets:
         empty = f'<p class="hint">{escape(texts.live_none)}</p>'
         return f'<section class="live" data-job="" aria-label="{escape(texts.live_on)}">{empty}</section>'
@@ -57,7 +57,7 @@ def _preset_option(preset: Preset, texts: Texts) -> str:
 
 
 def _action_buttons(presets: Sequence[Preset], texts: Texts) -> str:
-    """A button for each action of any preset; the script shows those of the chosen one."""
+    """Render a button for each action of any preset. The script shows the buttons of the selected preset."""
     names = dict.fromkeys(action for preset in presets for action in preset.actions)
     return "".join(_action_button(name, dict(texts.live_actions).get(name, name)) for name in names)
 

@@ -1,9 +1,9 @@
-"""The live view's addresses: start, say, stop, and the stream of frames.
+"""The routes of the live view: start, say (prompts and actions), stop, and the stream of frames.
 
-`GET /studio/live/JOB/frames` answers with packets: two numbers of four bytes, big endian, then as many bytes as the second says.
-The first is the number of the frame that follows as a JPEG, or 0xFFFFFFFF before JSON that says how things stand. One plain
-answer that does not end goes through every proxy and share link that lets pictures through, needs no second protocol, and is
-never cached; the rest are small requests of their own. What a slow browser has not taken when a new block comes is left out.
+`GET /studio/live/JOB/frames` returns packets: two big-endian numbers of four bytes, then data. The second number is the length of
+the data. The first number is the frame number of a JPEG, or 0xFFFFFFFF if the data is JSON with the state. A single endless
+response passes through every proxy and share link, needs no second protocol, and is never cached. All other calls are small
+requests. Frames that a slow browser has not received when a new block arrives are skipped.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from wan_ui.services.sandbox_calls import cancel_on_disconnect
 from wan_ui.services.studio_context import StudioContext
 
 STATE = 0xFFFFFFFF
-STATE_SECONDS = 1.0  # between two packets that say how things stand
-_AT_ONCE = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies pass each packet on
+STATE_SECONDS = 1.0  # between two packets with the state
+_AT_ONCE = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies must not delay packets
 
 
 def live_routes(context: StudioContext) -> Sequence[Route]:
-    """The addresses, and from now on somebody who ends what nobody watches."""
+    """Return the routes, and start the thread that ends unwatched live videos."""
     watch = LiveWatcher(context.engine)
 
     @json_endpoint
@@ -48,7 +48,7 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
         return {"job": job.id}
 
     @json_endpoint
-    async def say(request: Request) -> Response | dict[str, Any]:
+    async def steer(request: Request) -> Response | dict[str, Any]:
         job, given = _find_own_job(context, request), await read_json_object(request)
         if job is None:
             return _missing_response()
@@ -66,26 +66,26 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
 
     async def frames(request: Request) -> Response:
         job = _find_own_job(context, request)
-        if job is None or not (job.request.is_open or job.has_ended):  # an ended one is open no more, and still says how it ended
+        if job is None or not (job.request.is_open or job.has_ended):  # an ended job still reports how it ended
             return _missing_response()
         packets = _packet_stream(context, watch, job, context.identify_caller(gr.Request(request)))
         return StreamingResponse(packets, media_type="application/octet-stream", headers=_AT_ONCE)
 
     return [
         Route("/studio/live", start, methods=["POST"]),
-        Route("/studio/live/{job_id}/say", say, methods=["POST"]),
+        Route("/studio/live/{job_id}/say", steer, methods=["POST"]),
         Route("/studio/live/{job_id}/stop", stop, methods=["POST"]),
         Route("/studio/live/{job_id}/frames", frames, methods=["GET"]),
     ]
 
 
 async def _submit_live(context: StudioContext, caller: Caller, given: dict[str, Any]) -> Job:
-    """Queues an open video. Raises: StudioError."""
+    """Queue a live video. Raises: StudioError."""
     return await context.submit(await asyncio.to_thread(to_request, given), caller)
 
 
 def to_request(given: dict[str, Any]) -> GenerationRequest:
-    """The request in what the page sent, which may be anything. Raises: StudioError."""
+    """Build the request from untrusted values of the page. Raises: StudioError."""
     preset = find_preset(str(given.get("preset", "")))
     prompt, seed, image = (given.get(name) for name in ("prompt", "seed", "image"))
     return GenerationRequest.from_preset(
@@ -110,7 +110,7 @@ async def _packet_stream(context: StudioContext, watch: LiveWatcher, job: Job, c
                 try:
                     picture = await asyncio.to_thread(path.read_bytes)
                 except OSError:
-                    continue  # removed: this page is far behind
+                    continue  # the frame was deleted, because this page is far behind
                 yield struct.pack(">II", number, len(picture)) + picture
             now = time.monotonic()
             if now - last >= STATE_SECONDS or view.phase != "live" or phase != "live":

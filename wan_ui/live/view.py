@@ -1,5 +1,4 @@
-"""The view in which a video is steered while it is made: one piece of HTML, whose own script talks to `wan_ui.live.routes`
-without a detour through Gradio.
+"""The live view: one piece of HTML, whose script calls `wan_ui.live.routes` directly, without Gradio.
 
 Element ids: `live`, inside it `live-preset`, `live-prompt`, `live-start`, `live-stop`, `live-canvas`.
 """
@@ -16,7 +15,7 @@ from wan_ui.view import Shell, View
 
 
 def build_live(shell: Shell) -> LiveHandlers:
-    """The panel, with nothing running, and its handlers."""
+    """Build the panel without a video, and its handlers."""
     presets = [preset for preset in list_presets() if preset.live and shell.context.preset_filter()(preset)]
     panel = gr.HTML(live_html(presets, "", shell.texts), js_on_load=start_script("live"), elem_id="live", apply_default_css=False)
     return LiveHandlers(context=shell.context, panel=panel)

@@ -1,4 +1,4 @@
-"""Ends open videos that nobody watches, and those whose turn is over while others wait."""
+"""End live videos that no page shows, and live videos that used up their time while other videos wait."""
 
 import contextlib
 import threading
@@ -9,29 +9,29 @@ from collections.abc import Generator
 from backend.engine.engine import Engine
 from backend.errors import StudioError
 
-UNSEEN_SECONDS = 15.0  # without an open page
-TURN_SECONDS = 60.0  # that a video goes on after somebody else's has begun to wait
+UNSEEN_SECONDS = 15.0  # a live video without an open page ends after this time
+TURN_SECONDS = 60.0  # a live video may continue for this time after another video starts to wait
 _POLL_SECONDS = 1.0
 
 
 class LiveWatcher:
-    """One engine's open videos. Times are monotonic seconds."""
+    """Watches the live videos of one engine. Times are monotonic seconds."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._lock = engine, threading.Lock()
         self._watchers: Counter[str] = Counter()
         self._seen: dict[str, float] = {}
-        self._ends: dict[str, float] = {}  # of those whose turn is counted
+        self._ends: dict[str, float] = {}  # job id -> end of its time, while other videos wait
         threading.Thread(target=self._end_unwatched, name="live", daemon=True).start()
 
     def mark_seen(self, job_id: str) -> None:
-        """Somebody has just asked for this video."""
+        """Record that a page has just requested this video."""
         with self._lock:
             self._seen[job_id] = time.monotonic()
 
     @contextlib.contextmanager
     def keep_watched(self, job_id: str) -> Generator[None]:
-        """While a page shows this video."""
+        """Count a page that shows this video, until the block ends."""
         with self._lock:
             self._watchers[job_id] += 1
         try:
@@ -42,19 +42,19 @@ class LiveWatcher:
                 self._seen[job_id] = time.monotonic()
 
     def seconds_left(self, job_id: str) -> float | None:
-        """Until this video's turn is over, if others wait."""
+        """Return the seconds until the video must end, None while no other video waits."""
         end = self._ends.get(job_id)
         return None if end is None else max(0.0, end - time.monotonic())
 
     def _end_unwatched(self) -> None:
-        while self._engine.wait_for_change(-1, 0.0) is not None:  # None: it is closed
+        while self._engine.wait_for_change(-1, 0.0) is not None:  # None: the engine is closed
             for job_id in self._jobs_to_end(time.monotonic()):
                 with contextlib.suppress(StudioError):
                     self._engine.cancel(job_id)
             time.sleep(_POLL_SECONDS)
 
     def _jobs_to_end(self, now: float) -> list[str]:
-        """The open videos to end now. Where the server has just started, pages have `UNSEEN_SECONDS` to come back."""
+        """Return the live videos to end now. After a restart of the server, pages have UNSEEN_SECONDS to reconnect."""
         running = [job for job in self._engine.library.unended(None) if job.summary.is_open]
         others_wait = any(job.state == "queued" for job in self._engine.library.unended(None))
         with self._lock:

@@ -1,4 +1,4 @@
-"""Draws the models while a visitor looks at them; fetches, pauses and removes them for the operator."""
+"""Render the models while the view is open. Download, pause and remove models for the operator."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from wan_ui.services.studio_context import StudioContext
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsHandlers(Panel):
-    """Handlers of the models' view. `chosen` keeps the form's choice of presets, which is the same for many pages."""
+    """Handlers of the models view. `chosen` caches the updates of the form's presets, which are the same for many pages."""
 
     context: StudioContext
     form: Form
@@ -41,7 +41,7 @@ class ModelsHandlers(Panel):
         return {"look_models": self.look, "model": self.act}
 
     def tick(self, caller: Caller, values: Values) -> Updates:
-        """The presets that the form offers, once a model has come or gone since the server began."""
+        """Update the presets of the form if a model was downloaded or removed since the server started."""
         count, task = self.context.engine.models.changes(), values[self.form.task]
         if count == 0 or task not in ("t2v", "i2v"):
             return {}
@@ -56,11 +56,11 @@ class ModelsHandlers(Panel):
         return dict(self.chosen[key])
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """The panel, when it has come into view and while it stays there."""
+        """Render the panel when the view opens, and repeatedly while it is open."""
         return self._redraw(self.context.identify_caller(request))
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """A press of a button of a model. For the operator only."""
+        """Handle a button of a model. For the operator only."""
         caller, act = self.context.identify_caller(request), Act.from_event(event)
         if not caller.is_operator:
             return {self.panel: gr.skip()}
@@ -80,7 +80,7 @@ class ModelsHandlers(Panel):
         self.context.engine.models.pause(source)
 
     def _ask(self, source: str, caller: Caller) -> Message:
-        """Asks before anything is removed."""
+        """Ask for confirmation before a model is removed."""
         button = text_button("model:remove", caller.texts.model_remove, value=source)
         return Message(text=caller.texts.model_remove_ask.format(model=short_name(source)), button=button)
 

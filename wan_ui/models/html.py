@@ -1,4 +1,7 @@
-"""Draws the models as cards. Pure. Visitors see what is here, the operator also what can be fetched, with the buttons for it."""
+"""Render the models as cards. Without side effects.
+
+Visitors see the installed models. The operator also sees models that can be downloaded, and buttons.
+"""
 
 from collections.abc import Sequence
 from html import escape
@@ -12,11 +15,11 @@ from wan_ui.components.values import format_bytes, pairs_html
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 
-VARIANTS = ("-draft", "-fast", "-distilled")  # of presets; a card is named after a plain one
+VARIANTS = ("-draft", "-fast", "-distilled")  # endings of preset names; a card has the title of a preset without them
 
 
 def models_html(rows: Sequence[ModelRow], caller: Caller) -> str:
-    """The view for this visitor."""
+    """Render the view for this visitor."""
     texts = caller.texts
     here = [row for row in rows if _model_state(row) == "here"]
     others = [row for row in rows if _model_state(row) == "elsewhere"]
@@ -32,7 +35,7 @@ def models_html(rows: Sequence[ModelRow], caller: Caller) -> str:
 
 
 def short_name(source: str) -> str:
-    """A model's or a LoRA's name without its owner's."""
+    """Return the name of a model or LoRA without its owner."""
     return source.rpartition("/")[2].rpartition(":")[2]
 
 

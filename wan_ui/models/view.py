@@ -1,6 +1,8 @@
-"""The view of the models as cards: what is here, what each needs, and how it is fetched. Element id: `models`, each card's
-model in `data-model`. It is drawn when it comes into view and every few seconds while it stays there, each second while
-something is downloaded."""
+"""The models view: a card per model with its sizes, its memory and its download.
+
+Element id: `models`. `data-model` is the model of a card. The view is rendered when it opens and every few seconds while it is
+open, every second during a download.
+"""
 
 import gradio as gr
 
@@ -9,7 +11,7 @@ from wan_ui.view import Shell, View
 
 
 def build_models(shell: Shell) -> ModelsHandlers:
-    """The panel, empty, with its handlers."""
+    """Build the empty panel with its handlers."""
     panel = gr.HTML("", elem_id="models", apply_default_css=False)
     return ModelsHandlers(context=shell.context, form=shell.form, panel=panel, message=shell.message)
 

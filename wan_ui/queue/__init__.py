@@ -1,1 +1,1 @@
-"""The queue: the videos that are made now, that wait, and that have just ended."""
+"""The queue: videos that are running, waiting, or have just ended."""

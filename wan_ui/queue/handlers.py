@@ -1,4 +1,4 @@
-"""Handles the buttons of jobs: order and cancel, star and delete, make again, show on the stage. Redraws the queue."""
+"""Handlers of the buttons of jobs: move, cancel, star, delete, generate again, show on the stage."""
 
 import re
 import secrets
@@ -37,11 +37,11 @@ class QueueHandlers:
         return [self.queue, self.message]
 
     def draw(self, caller: Caller) -> Updates:
-        """The queue as it is now."""
+        """Render the queue."""
         return {self.queue: stamped_queue_html(self.context, caller)}
 
     def act(self, request: gr.Request, event: gr.EventData) -> Updates:
-        """Orders, cancels, stars, deletes or restores a job."""
+        """Move, cancel, resume, star, delete or restore a job."""
         act, caller = Act.from_event(event), self.context.identify_caller(request)
         job = self.context.find_job(act.job, caller)
         updates: Updates = {}
@@ -55,8 +55,10 @@ class QueueHandlers:
 
     @runs_sandbox_calls
     def again(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
-        """Queues a job's request once more: the same, with a new seed, a storyboard from one of its shots on, or its video made
-        larger. Shows it on the stage."""
+        """Queue a job's request again, and show the new job on the stage.
+
+        The request is unchanged, has a new seed, regenerates a storyboard from one of its shots, or upscales the video.
+        """
         act, caller = Act.from_event(event), self.context.identify_caller(request)
         job = self.context.find_job(act.job, caller)
         if job is None:
@@ -72,11 +74,11 @@ class QueueHandlers:
             copy = yield from steps
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
-        shown = copy.id if job.has_ended else gr.skip()  # a copy of a job that still waits does not replace it on the stage
+        shown = copy.id if job.has_ended else gr.skip()  # an unended job stays on the stage
         return self.draw(caller) | {self.job_id: shown, self.message: Message(view="stage").html(caller.texts)}
 
     def show(self, request: gr.Request, event: gr.EventData) -> Updates:
-        """Puts a job on the stage."""
+        """Show a job on the stage."""
         act, caller = Act.from_event(event), self.context.identify_caller(request)
         job = self.context.find_job(act.job, caller)
         if job is None:
@@ -84,11 +86,11 @@ class QueueHandlers:
         return {self.job_id: job.id, self.message: Message(view="stage").html(caller.texts)}
 
     def _next_request(self, job: Job, act: Act) -> GenerationRequest:
-        """The job's request once more, with a new seed, or of its video made larger. Raises: RequestError."""
+        """Return the job's request unchanged, with a new seed, or for upscaling its video. Raises: RequestError."""
         if act.what == "upscale":
             result = self.context.engine.library.result(job.id)
             if result is None:
-                raise RequestError("this video", "is not there to be made larger", "choose another")
+                raise RequestError("this video", "does not exist and cannot be upscaled", "choose another")
             return upscale_job_request(job, result, *parse_offer(act.value))
         if act.what in ("seed", "shot"):
             made = job.request.model_copy(update={"finished_video": None})
@@ -96,12 +98,12 @@ class QueueHandlers:
         return job.request
 
     def _regenerate_from_shot(self, job: Job, wanted: GenerationRequest, first: int, caller: Caller) -> Steps[Job]:
-        """The storyboard with new seeds from this shot on, and those before as they are. Raises: StudioError."""
+        """Queue the storyboard with new seeds from shot `first` on. Earlier shots are kept. Raises: StudioError."""
         reseeded = [shot.model_dump() | {"seed": None} for shot in wanted.shots]
         return self.context.submit_steps(wanted.changed(shots=reseeded), caller, again=(job.id, first))
 
     def _run_action(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
-        """Does one act on one job, with a message if it can be undone."""
+        """Run one action on a job. Return a message if it can be undone."""
         engine = self.context.engine
         match what:
             case "cancel":
@@ -126,7 +128,7 @@ class QueueHandlers:
 
 
 def _new_index(line: list[str], own: set[str], job_id: str, what: str, value: str) -> int:
-    """The number among the owner's waiting jobs that the job should have."""
+    """Return the job's new index among the waiting jobs of its owner."""
     mine = [key for key in line if key in own]
     if job_id not in mine:
         return 0
@@ -136,7 +138,7 @@ def _new_index(line: list[str], own: set[str], job_id: str, what: str, value: st
 
 
 def _parse_shot_number(value: str) -> int:
-    """0, which no storyboard has, for anything but a number."""
+    """Return the shot's number. 0, which no shot has, if `value` is not a number."""
     return int(value) if re.fullmatch(r"[0-9]{1,3}", str(value)) else 0
 
 

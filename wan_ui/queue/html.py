@@ -1,4 +1,4 @@
-"""Draws the queue: jobs that run, that wait (grouped by compiled shape), and that have just ended. Pure."""
+"""Render the queue: running jobs, waiting jobs grouped by compiled shape, and recently ended jobs. Without side effects."""
 
 from dataclasses import dataclass
 from html import escape
@@ -18,8 +18,11 @@ from wan_ui.services.media import media_url
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A job in the queue. Only waiting jobs have a `shape` and an estimate. `wait` is when it is expected to be done, in seconds
-    from now (None if not known); `place` counts everybody's waiting jobs from 1."""
+    """A job in the queue. Only waiting jobs have a `shape` and an estimate.
+
+    `wait` is the estimated time until the job ends, in seconds, None if unknown. `place` is the job's position among the waiting
+    jobs of all visitors, from 1.
+    """
 
     job: ListedJob
     view: StageView
@@ -32,8 +35,10 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """The part of the queue that one visitor sees. `others` counts the waiting videos of other visitors; `shortage` is what the
-    disk lacks, for which the queue waits."""
+    """The part of the queue that one visitor sees.
+
+    `others` is the number of waiting videos of other visitors. `shortage` is the missing disk space for which the queue waits.
+    """
 
     running: tuple[Entry, ...] = ()
     waiting: tuple[Entry, ...] = ()
@@ -43,7 +48,7 @@ class Queue:
 
 
 def queue_html(queue: Queue, texts: Texts) -> str:
-    """The panel."""
+    """Render the panel."""
     is_empty = not (queue.running or queue.waiting)
     empty = f'<p class="hint">{escape(texts.queue_empty)}</p>' if is_empty and not queue.recent else ""
     pause = f'<p class="pause" role="alert">{escape(disk_shortage_text(queue.shortage, texts))}</p>' if queue.shortage else ""
@@ -60,7 +65,7 @@ def queue_html(queue: Queue, texts: Texts) -> str:
 
 
 def disk_shortage_text(shortage: Shortage, texts: Texts) -> str:
-    """Why the queue waits, and what to do."""
+    """Return why the queue waits for disk space, and what to do."""
     if not shortage.needed:
         return texts.disk_full
     return texts.disk_short.format(free=f"{shortage.free / 1e9:.1f} GB", needed=f"{shortage.needed / 1e9:.1f} GB")
@@ -70,7 +75,7 @@ def _groups_html(waiting: tuple[Entry, ...], texts: Texts) -> str:
     parts = []
     for shape, entries in groupby(waiting, key=lambda entry: entry.shape):
         entries = tuple(entries)
-        assert shape is not None, "a waiting job has one"
+        assert shape is not None, "a waiting job has a shape"
         words = texts.queue_group.format(width=shape.width, height=shape.height, frames=shape.num_frames)
         state = texts.queue_warm if entries[0].is_warm else texts.estimate_compiles_unknown
         waits = [entry.wait for entry in entries if entry.wait is not None]
@@ -112,7 +117,7 @@ def _thumbnail_html(entry: Entry) -> str:
 
 
 def _state_text(entry: Entry, texts: Texts) -> str:
-    """What the job does or did, in a few words; empty if it waits."""
+    """Return the job's state in a few words, "" for a waiting job."""
     view = entry.view
     match entry.job.state:
         case "queued" if view.interrupted_at:

@@ -1,4 +1,4 @@
-"""Builds the queue's panel. Element id: `queue`."""
+"""Build the queue's panel. Element id: `queue`."""
 
 import gradio as gr
 
@@ -8,6 +8,6 @@ from wan_ui.queue.html import Queue, queue_html
 
 
 def build_queue(texts: Texts) -> gr.HTML:
-    """The queue, empty; `render` gives it its place."""
+    """Build the empty queue. Call `render` where it belongs on the page."""
     html, script = queue_html(Queue(), texts), start_script("queue")
     return gr.HTML(html, js_on_load=script, elem_id="queue", apply_default_css=False, render=False)

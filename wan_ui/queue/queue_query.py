@@ -1,4 +1,4 @@
-"""Reads from the engine the queue as one visitor sees it. Element ids: `queue`; items carry `data-job`, `data-state`."""
+"""Read the queue that one visitor sees from the engine. Element id: `queue`. Items have `data-job` and `data-state`."""
 
 import threading
 import time
@@ -17,20 +17,20 @@ from wan_ui.services.job_followers import list_view
 from wan_ui.services.studio_context import StudioContext
 
 MOST_RECENT = 5
-PAUSE_FACTOR = 4.0  # times as long as reading the line took, before it is read again: many changes a second must not fill a core
-FRESH_SECONDS = 1.0  # waits follow the clock and what workers have learned, which no count of changes shows
+PAUSE_FACTOR = 4.0  # after a read, wait this factor times its duration, so that frequent changes do not occupy a core
+FRESH_SECONDS = 1.0  # the largest age of a snapshot; estimated waits change without a change of the queue
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSnapshot:
-    """What is the same for all visitors: everybody's jobs that run, and those that wait, with their waits."""
+    """The running and waiting jobs of all visitors, with their estimated waits."""
 
     running: tuple[Entry, ...]
     waiting: tuple[Entry, ...]
 
 
 class QueueReader:
-    """The line of one engine as it is now, read once for all pages that ask at the same time."""
+    """Reads the queue of one engine, once for all pages that ask at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,8 +38,10 @@ class QueueReader:
         self._changes, self._read, self._next_read = -1, 0.0, 0.0
 
     def read(self, context: StudioContext) -> QueueSnapshot:
-        """The line after the engine's last change; at most `FRESH_SECONDS` old where nothing has changed. If a long line has just
-        been read it waits."""
+        """Return the queue after the engine's last change, at most FRESH_SECONDS old.
+
+        Wait before the next read if the last read took long.
+        """
         with self._lock:
             if self._line is None or context.engine.changes() != self._changes or time.monotonic() - self._read > FRESH_SECONDS:
                 time.sleep(max(0.0, self._next_read - time.monotonic()))
@@ -53,7 +55,7 @@ _READERS: WeakKeyDictionary[Engine, QueueReader] = WeakKeyDictionary()
 
 
 def visible_queue(context: StudioContext, caller: Caller) -> Queue:
-    """The queue as this visitor sees it; the operator sees everybody's."""
+    """Return the queue that this visitor sees. The operator sees all jobs."""
     engine = context.engine
     line = _READERS.setdefault(engine, QueueReader()).read(context)
     waiting = tuple(entry for entry in line.waiting if caller.may_see(entry.job.owner))
@@ -72,7 +74,7 @@ def visible_queue(context: StudioContext, caller: Caller) -> Queue:
 
 
 def stamped_queue_html(context: StudioContext, caller: Caller) -> str:
-    """The queue's drawing, with its moment."""
+    """Render the queue with the time of reading, so that the page can ignore older versions."""
     now = now_microseconds()
     return stamp_html(queue_html(visible_queue(context, caller), caller.texts), now)
 
@@ -84,18 +86,20 @@ def _read_queue(context: StudioContext) -> QueueSnapshot:
     running = tuple(_make_entry(context, job) for job in everybody.values() if job.state == "running")
     places = {job_id: place for place, job_id in enumerate(order)}
     queued = [job for job in everybody.values() if job.state == "queued"]
-    queued.sort(key=lambda job: places.get(job.id, len(places)))  # those that came in between, and another server's, at the end
+    queued.sort(
+        key=lambda job: places.get(job.id, len(places))
+    )  # jobs without a place (just queued, or of another server) come last
     return QueueSnapshot(running=running, waiting=tuple(_estimate_waits(context, queued, everybody)))
 
 
 def _estimate_waits(context: StudioContext, line: list[ListedJob], everybody: dict[str, ListedJob]) -> list[Entry]:
-    """All waiting jobs, with the seconds until each should be done; each goes to the worker that is free first."""
+    """Return the waiting jobs with their estimated seconds until they end. Each job goes to the first free worker."""
     free = _seconds_until_free(context, everybody.values())
     known, entries, compiled = True, [], set()
     for job in line:
         try:
             entry = _make_entry(context, job)
-        except StudioError:  # its request is of another version, or it has gone
+        except StudioError:  # its request has another version, or the job was deleted
             continue
         known = known and entry.estimate is not None
         done = free[0]
@@ -108,7 +112,7 @@ def _estimate_waits(context: StudioContext, line: list[ListedJob], everybody: di
 
 
 def _seconds_until_free(context: StudioContext, jobs: Iterable[ListedJob]) -> list[float]:
-    """The seconds until each worker that can run is free, as a heap; one at least."""
+    """Return the seconds until each working worker is free, as a heap with at least one entry."""
     free = [0.0] * max(1, sum(worker.is_fit for worker in context.engine.workers()))
     for job in jobs:
         if job.state == "running":

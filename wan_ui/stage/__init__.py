@@ -1,1 +1,1 @@
-"""The view in which videos are made."""
+"""The stage: the column that shows the current video."""

@@ -1,6 +1,6 @@
-"""Handles the stage: queues a job, follows it to its end, stops it, draws it.
+"""Handlers of the stage: queue a job, follow it to its end, stop it, render it.
 
-Every handler that is given a job checks that the visitor may see it, whatever the page's state says.
+Every handler checks that the visitor may see its job, because the page's state is untrusted.
 """
 
 import asyncio
@@ -40,19 +40,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class StageHandlers(Panel):
-    """The stage's handlers, for one engine and one form. The page's follower draws it; its buttons belong to the queue and the
-    form."""
+    """The stage's handlers, for one engine and one form. The handlers of the buttons are in the queue and the form."""
 
     context: StudioContext
     form: Form
     panel: Stage
     message: gr.HTML
-    followed: dict[str, str] = field(default_factory=dict)  # which job each page shows, by Gradio's session
-    placed: dict[str, str] = field(default_factory=dict)  # and which was put on its stage and is not followed yet
+    followed: dict[str, str] = field(default_factory=dict)  # Gradio session -> the job that the page follows
+    placed: dict[str, str] = field(
+        default_factory=dict
+    )  # Gradio session -> the job that was placed on the stage and is not followed yet
 
     @property
     def form_handlers(self) -> FormHandlers:
-        """The form's handlers, for when a job was queued or has ended."""
+        """The form's handlers, for updates of the form when a job is queued or ends."""
         return FormHandlers(context=self.context, form=self.form, message=self.message)
 
     @property
@@ -60,7 +61,7 @@ class StageHandlers(Panel):
         return [self.panel.job_id, self.panel.view]
 
     def wire(self) -> None:
-        """Wires the form's large buttons, and the one on the stage."""
+        """Connect the form's Generate and Stop buttons, and the stage's button for keeping the seed."""
         stage, actions, seed = self.panel, self.form.actions, self.form.settings
         inputs = self.form.inputs | {self.form.editing, stage.job_id}
         submitted = actions.generate.click(self.submit, inputs, self._submit_outputs, **EACH)
@@ -70,9 +71,9 @@ class StageHandlers(Panel):
         stage.view.keep_seed(self.keep_seed, stage.job_id, [seed.seed, seed.is_seed_random], **QUIET)
 
     def follow_after(self, event: gr.events.Dependency) -> None:
-        """After this event the page follows its job to the end.
+        """Make the page follow its job to the end after this event.
 
-        A follower keeps its place in Gradio's queue as long as its job runs, so their number has no limit.
+        A follower occupies Gradio's queue until its job ends, so the number of followers is not limited.
         """
         followed = event.then(
             self.follow,
@@ -88,7 +89,7 @@ class StageHandlers(Panel):
         self.form_handlers.estimate_after(updated)
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """The visitor's job if there is one, and their words. Without one the page keeps a job that it has queued since."""
+        """Return the visitor's job and the stage in their language. Without a job, a job that the page just queued stays."""
         job_id = self.find_initial_job(caller)
         shown: Updates = {self.panel.job_id: job_id} if job_id else {}
         words: Updates = {} if caller.uses_english else {self.panel.view: stage_html(StageView(), None, caller.texts)}
@@ -104,9 +105,9 @@ class StageHandlers(Panel):
 
     @runs_sandbox_calls
     def submit(self, values: Values, request: gr.Request) -> Steps[Updates]:
-        """Queues the form's request, or replaces that of the waiting job that is being edited.
+        """Queue the form's request, or replace the request of the waiting job that is being edited.
 
-        A wrong form changes only the notes: the stage stays as it is.
+        An invalid form changes only the error notes, not the stage.
         """
         caller, notes = self.context.identify_caller(request), self.form_handlers.show_note
         try:
@@ -115,7 +116,7 @@ class StageHandlers(Panel):
         except StudioError as error:
             return notes(error_sentence(error), error_place(error, is_of_shots=bool(values[self.form.prompt.shots.lines])))
         except Exception:
-            log.exception("a request could not be submitted")
+            log.exception("A request could not be queued")
             return notes(f"{caller.texts.error_unexpected} {caller.texts.error_unexpected_fix}")
         is_seed_new = bool(values[self.form.settings.is_seed_random])
         shown = self._show_on_stage(values[self.panel.job_id], job, caller, request.session_hash or "")
@@ -129,7 +130,7 @@ class StageHandlers(Panel):
         )
 
     def _form_updates(self, draft: Draft, job: Job, is_seed_new: bool) -> Updates:
-        """The form after its job was queued, and the values that the browser keeps."""
+        """Return the form after its job was queued, and the settings that the browser stores."""
         session = job.request.for_sharing() | {"is_seed_new": is_seed_new}
         return {self.form.editing: None, self.form.settings.seed: draft.given["seed"], self.form.session: session}
 
@@ -137,9 +138,9 @@ class StageHandlers(Panel):
         return {self.panel.queue: stamped_queue_html(self.context, caller)}
 
     def _show_on_stage(self, shown: str | None, job: Job, caller: Caller, page: str) -> Updates:
-        """Puts the new job on the stage, unless the job there has not ended: then only the queue shows the new one.
+        """Show the new job on the stage, unless the stage shows a job that has not ended.
 
-        `shown` is older than a press of Generate that is being answered, so what that one has put there counts too.
+        `shown` may be outdated while another press of Generate is processed. Therefore `placed` and `followed` count too.
         """
         for job_id in (shown, self.placed.get(page), self.followed.get(page)):
             old = self.context.find_job(job_id, caller)
@@ -156,7 +157,7 @@ class StageHandlers(Panel):
         return (yield from self.context.submit_steps(wanted, caller))
 
     async def follow(self, job_id: str | None, request: gr.Request) -> AsyncIterator[Any]:
-        """The stage after each of the job's events, until it ends or the page shows another job."""
+        """Yield the stage after each of the job's events, until the job ends or the page shows another job."""
         caller, page = await asyncio.to_thread(self.context.identify_caller, request), request.session_hash or ""
         job = self.context.find_job(job_id, caller)
         if job is None or self.followed.get(page) == job.id:
@@ -174,7 +175,7 @@ class StageHandlers(Panel):
                 del self.followed[page]
 
     def stop(self, job_id: str | None, request: gr.Request) -> Updates:
-        """Asks the engine to stop the page's job; the follower shows the result."""
+        """Cancel the page's job. The follower shows the result."""
         caller, button = self.context.identify_caller(request), self.form.actions.stop
         job = self.context.find_job(job_id, caller)
         if job is None:
@@ -186,7 +187,7 @@ class StageHandlers(Panel):
         return {button: gr.update(value=caller.texts.stopping, interactive=False)}
 
     def update_after_job(self, request: gr.Request) -> Updates:
-        """The worker's status, a Stop button that can be pressed again, and the queue without the job that has ended."""
+        """Update the worker status, the Stop button and the queue after the job has ended."""
         caller, now = self.context.identify_caller(request), now_microseconds()
         return self._queue_updates(caller) | {
             self.panel.status: stamp_html(status_html(self.context.engine.workers(), caller.texts), now),
@@ -194,18 +195,18 @@ class StageHandlers(Panel):
         }
 
     def find_initial_job(self, caller: Caller) -> str | None:
-        """The job that a newly opened page shows: the visitor's running one, else their newest."""
+        """Return the job that a new page shows: the visitor's running job, else their newest job."""
         running = [job for job in self.context.engine.library.unended(caller.owner) if job.state == "running"]
         newest = running or self.context.engine.jobs(caller.owner, most=1)
         return newest[0].id if newest and not newest[0].deleted else None
 
     def keep_seed(self, job_id: str | None, request: gr.Request) -> tuple[Any, Any]:
-        """Puts the seed of the video on the stage into the form, and keeps it there."""
+        """Copy the seed of the video on the stage to the form, and turn off random seeds."""
         job = self.context.find_job(job_id, self.context.identify_caller(request))
         return (job.request.seed, False) if job else (gr.skip(), gr.skip())
 
     def draw(self, view: StageView, job: Job, texts: Texts) -> str:
-        """The stage as HTML, with the name of the model."""
+        """Render the stage with the title of the model."""
         full = full_preset(job.request)
         try:
             title = find_preset(job.request.preset).words(texts.language).title

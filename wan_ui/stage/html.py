@@ -1,8 +1,8 @@
-"""Draws a `StageView` as HTML. Pure: the same view gives the same text.
+"""Render a `StageView` as HTML. Without side effects: the same view gives the same text.
 
-Gradio's HTML component patches the page node by node, by position. So the skeleton below always has the same elements
-in the same places and only attributes and texts change: the picture swaps without a flash, the bar glides, and a
-playing video is left alone. All text from people is escaped here.
+Gradio's HTML component updates the page node by node, by position. Therefore the elements and their order never change, only
+attributes and texts. The image then changes without flicker, the progress bar moves smoothly, and a playing video continues. All
+texts from visitors are escaped here.
 """
 
 import json
@@ -40,8 +40,7 @@ _PLAYS = 'data-player="play"'
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """The model's title on the stage, the title of the model that makes the same at full quality, and what the video on the stage
-    can be made larger by."""
+    """The model of the video on the stage: its title, the title of the full-quality model of a draft, and the upscalers."""
 
     title: str = ""
     full_title: str = ""
@@ -49,7 +48,7 @@ class Model:
 
 
 def stage_html(view: StageView, job: Job | None, texts: Texts, model: Model = Model()) -> str:
-    """The stage for this view; `job` is None only while nothing was made yet."""
+    """Render the stage for a view. Before the first video there is no `job`."""
     ratio = f"{job.request.width / job.request.height:.4f}" if job else "1.3333"
     return (
         f'<section class="stage" data-phase="{view.phase}" data-active="{_true_or_false(view.is_active)}"'
@@ -86,7 +85,7 @@ def _veil_html(view: StageView, texts: Texts) -> str:
 
 
 def _veil_texts(view: StageView, texts: Texts) -> tuple[str, str]:
-    """The words on the screen while there is no picture."""
+    """Return the title and the detail that are shown while no image exists."""
     match view.phase:
         case "idle":
             return texts.idle_title, texts.idle_detail
@@ -135,7 +134,7 @@ def _facts_html(view: StageView, job: Job | None, texts: Texts) -> str:
 
 
 def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
-    """The most important settings, by their names."""
+    """Return the most important settings as (name, value)."""
     seconds = result.num_frames / result.fps
     if request.preset == FOREIGN:
         length = texts.length_choice.format(seconds=seconds, frames=result.num_frames)
@@ -160,7 +159,7 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
 
 
 def upscaling_fact(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
-    """By what the video was made larger, and from which size; nothing if it was not."""
+    """Return the upscaler, its scale and the original size, empty without upscaling."""
     if not request.upscale:
         return []
     facts = {"scale": request.upscale, "name": upscaler_name(request), "width": request.width, "height": request.height}
@@ -168,7 +167,7 @@ def upscaling_fact(request: GenerationRequest, texts: Texts) -> list[tuple[str, 
 
 
 def _window_facts(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
-    """The length of the context windows; nothing without them, or if the preset no longer exists."""
+    """Return the length of the context windows, empty without windows or if the preset no longer exists."""
     try:
         length = request.window_frames
     except RequestError:
@@ -177,7 +176,10 @@ def _window_facts(request: GenerationRequest, texts: Texts) -> list[tuple[str, s
 
 
 def _player_html(view: StageView, texts: Texts) -> str:
-    """Play, frame by frame, position over the sound's waveform, loop, sound: the page's script moves them."""
+    """Render the player: play, previous and next frame, position over the audio waveform, loop and volume.
+
+    The page's script updates the player.
+    """
     result = view.result
     facts = f'data-fps="{result.fps}" data-frames="{result.num_frames}"' if result else ""
     has_sound = bool(result and result.has_sound)
@@ -192,7 +194,7 @@ def _player_html(view: StageView, texts: Texts) -> str:
 
 
 def _volume_html(has_sound: bool, texts: Texts) -> str:
-    """Sound on or off, and how loud; the page's script remembers both."""
+    """Render the buttons for audio and volume. The page's script stores both settings."""
     words = escape(texts.sound), escape(texts.sound_refused)
     attributes = f'data-player="sound" data-words="{words[0]}" data-refused-words="{words[1]}"{_hidden_attribute(not has_sound)}'
     return (
@@ -208,7 +210,7 @@ def _player_button(name: str, label: str, is_pressed: bool = False) -> str:
 
 
 def _actions_html(view: StageView, job: Job | None, texts: Texts, model: Model) -> str:
-    """The buttons for the job in its state; a video that failed can be made again, one that is held let go."""
+    """Render the buttons for the job's state."""
     if job and view.is_held:
         return f'<div class="actions">{text_button("queue:go_on", texts.resume_job, name="play", job=job.id)}</div>'
     if not job or view.is_active or view.phase == "idle":
@@ -233,7 +235,7 @@ def _actions_html(view: StageView, job: Job | None, texts: Texts, model: Model) 
 
 
 def _proposal_button(proposal: Proposal, job: Job, texts: Texts) -> str:
-    """Puts what would fit into the form; nothing is made by it."""
+    """Render the button that copies settings that fit to the form. It does not queue a video."""
     words = texts.fits.format(width=proposal.width, height=proposal.height, frames=proposal.num_frames)
     value = f"{proposal.width}x{proposal.height}x{proposal.num_frames}"
     group = "fill" if job.request.is_from_pictures else "edit"
@@ -242,7 +244,7 @@ def _proposal_button(proposal: Proposal, job: Job, texts: Texts) -> str:
 
 def _download_html(view: StageView, job: Job, texts: Texts) -> str:
     result = view.result
-    assert result is not None, "a finished video has one"
+    assert result is not None, "called only for a finished video"
     name = f"{job.request.preset}-{job.request.seed}{PurePath(result.path).suffix}"
     return (
         f'<a id="download" href="{media_url(job, result.path)}" download="{escape(name)}">'
@@ -252,7 +254,7 @@ def _download_html(view: StageView, job: Job, texts: Texts) -> str:
 
 
 def sound_download(job: Job, result: VideoResult, texts: Texts) -> str:
-    """The link to the video's sound, if it has one; it stands beside that to the video."""
+    """Render the link to the video's audio file, "" for a silent video."""
     if not result.has_sound:
         return ""
     name = f"{job.request.preset}-{job.request.seed}.wav"
@@ -282,13 +284,13 @@ def _video_buttons(job: Job, result: VideoResult, texts: Texts, model: Model) ->
 
 
 def continue_button(job: Job, texts: Texts) -> str:
-    """Begins the next video: with the end of this one, if its model goes on with the sound too, or with its last frame."""
+    """Render the button that continues the video: by its end with audio if the model supports this, else by its last frame."""
     act, hint = ("edit", texts.continue_sound_hint) if can_extend_with_audio(job.request) else ("fill", texts.continue_hint)
     return text_button(f"{act}:continue", texts.continue_video, name="go_on", hint=hint, job=job.id)
 
 
 def add_to_storyboard_button(job: Job, result: VideoResult, texts: Texts) -> str:
-    """Puts the video on the storyboard's timeline as a shot that is made; `storyboard.js` reads what it says."""
+    """Render the button that adds the video to the storyboard as a finished shot. `storyboard.js` reads its `data-take`."""
     shot = {"job": job.id, "frames": result.num_frames, "fps": result.fps, "first": 0, "prompt": job.request.prompt}
     shot |= {"video": media_url(job, result.path), "poster": media_url(job, POSTER)}
     return (
@@ -298,7 +300,7 @@ def add_to_storyboard_button(job: Job, result: VideoResult, texts: Texts) -> str
 
 
 def _small_buttons(job: Job, texts: Texts, group: str) -> list[str]:
-    """Those without words; they stay together where the row breaks."""
+    """Render the buttons with only an icon. They stay together when the row wraps."""
     one, starred = {"job": job.id}, _true_or_false(job.is_starred)
     settings = [
         quiet_button("pin", texts.keep_seed, 'data-action="keep_seed"'),
@@ -313,7 +315,7 @@ def _small_buttons(job: Job, texts: Texts, group: str) -> list[str]:
 
 
 def _shot_buttons(job: Job, texts: Texts) -> list[str]:
-    """Of a storyboard, to make it again from each of its later shots."""
+    """Render a button for each shot after the first. It regenerates the storyboard from that shot on."""
     numbers = () if needs_only_cutting(job.request) else range(2, len(job.request.shots) + 1)
     words = {"name": "dice", "hint": texts.from_shot_hint, "job": job.id}
     return [text_button("again:shot", texts.from_shot.format(index=number), value=str(number), **words) for number in numbers]

@@ -1,4 +1,4 @@
-"""The stage: the video that is being made or was made last, large, with its progress, its numbers and its buttons.
+"""The stage: a large view of the running or last video, with its progress, its numbers and its buttons.
 
 Element ids: `stage`, inside it `download`; the phase is the attribute `data-phase` of `.stage`, the job `data-job`.
 """
@@ -15,7 +15,7 @@ from wan_ui.stage.html import stage_html
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """The components that show the job on the stage. `status` is the worker's, in the header."""
+    """The components that show the job on the stage. `status` is the worker status in the header."""
 
     view: gr.HTML
     job_id: gr.State
@@ -24,7 +24,7 @@ class Stage:
 
 
 def build_stage(queue: gr.HTML, status: gr.HTML, texts: Texts) -> Stage:
-    """The stage before the first video. `render` gives its view a place."""
+    """Build the stage without a video. Call `render` of its view where it belongs on the page."""
     html = stage_html(StageView(), None, texts)
     view = gr.HTML(html, js_on_load=start_script("stage", "keep_seed"), elem_id="stage", apply_default_css=False, render=False)
     return Stage(view=view, job_id=gr.State(None), queue=queue, status=status)

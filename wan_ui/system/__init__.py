@@ -1,1 +1,1 @@
-"""The view of the machine."""
+"""The system view: the state of the machine and of the server."""

@@ -1,4 +1,4 @@
-"""Small charts of the last hour and day: steps' times, the queue, the memory of the devices, the disk. As SVG. Pure."""
+"""Small SVG charts of the last hour and day: step times, queue, device memory and disk. Without side effects."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -8,15 +8,15 @@ from wan_ui.components.progress import format_duration
 from wan_ui.components.values import format_bytes
 from wan_ui.i18n.english import Texts
 
-WIDTH, HEIGHT = 300, 64  # of a chart, in its own units
-TOP_MARGIN = 22  # above the highest value, for the words
+WIDTH, HEIGHT = 300, 64  # size of a chart, in SVG units
+TOP_MARGIN = 22  # SVG units above the highest value, for the text
 HOUR, DAY = 3600.0, 86_400.0
-_GAP_SECONDS = 4 * BETWEEN_SECONDS  # without a sample for so long, the line is broken
+_GAP_SECONDS = 4 * BETWEEN_SECONDS  # a longer time without a sample breaks the line
 Value = Callable[[Sample], float | None]
 
 
 def charts_html(samples: Sequence[Sample], now: float, texts: Texts) -> str:
-    """The charts, each of the hour and of the day; of devices that do not tell their memory there is none."""
+    """Render the charts of the last hour and day. A chart without values is left out."""
     rows = (
         (texts.chart_steps, lambda one: one.step_seconds, lambda one: None, format_duration),
         (texts.chart_queue, lambda one: float(one.waiting + one.running), lambda one: None, lambda value: f"{value:.0f}"),

@@ -1,4 +1,4 @@
-"""Draws the system panel while a visitor looks at it; for the operator, it cleans up and keeps models."""
+"""Render the system view while it is open. Clean the disk and manage cached models for the operator."""
 
 from dataclasses import dataclass
 from typing import cast, get_args
@@ -33,11 +33,11 @@ class SystemHandlers(Panel):
         return {"look_system": self.look, "clean": self.clean, "keep": self.keep}
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """The panel, when it has come into view and while it stays there."""
+        """Render the panel when the view opens, and repeatedly while it is open."""
         return self._redraw(self.context.identify_caller(request))
 
     def clean(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Removes at once what the hourly cleaning would remove, and says how much that was. For the operator only."""
+        """Run the hourly cleaning now, and show how much it deleted. For the operator only."""
         caller = self.context.identify_caller(request)
         if not caller.is_operator:
             return {self.panel: gr.skip()}
@@ -48,7 +48,7 @@ class SystemHandlers(Panel):
         return self._redraw(caller) | {self.message: message.html(caller.texts)}
 
     def keep(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Pins a model that a worker keeps, lets it go, or drops it. For the operator only."""
+        """Keep a cached model loaded, allow unloading, or unload it. For the operator only."""
         caller, act = self.context.identify_caller(request), Act.from_event(event)
         if caller.is_operator and act.what in get_args(CacheAction):
             self.context.engine.keep_model(act.job, act.value, cast(CacheAction, act.what))

@@ -1,6 +1,6 @@
-"""Draws the state of the machine: devices, memory, model, compiled sizes, disk, versions, errors.
+"""Render the state of the machine: devices, memory, model, compiled sizes, disk, versions, errors.
 
-Visitors see no prompts and no folders of others: errors and the worker's log are shown to the operator only.
+Visitors see no prompts and no folders of other visitors. Only the operator sees errors and the worker's log.
 """
 
 import platform
@@ -36,20 +36,20 @@ Sections = tuple[tuple[str, Rows], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Titles and their rows, as text; also as one text to copy."""
+    """The content of the view: titled sections with rows, errors, and the log."""
 
     sections: Sections
     errors: tuple[str, ...]
     log: str = ""
 
     def text(self) -> str:
-        """The whole report as one text, for a bug report."""
+        """Return the whole report as one text, for a bug report."""
         parts = [f"{title}\n" + "\n".join(f"  {name}: {value}" for name, value in rows) for title, rows in self.sections]
         return "\n".join([*parts, "errors", *(f"  {error}" for error in self.errors), *([self.log] if self.log else [])])
 
 
 def system_html(engine: Engine, caller: Caller) -> str:
-    """The panel for this visitor."""
+    """Render the panel for this visitor."""
     texts = caller.texts
     report = build_report(engine, caller)
     buttons = _operator_buttons(engine.workers(), texts) if caller.is_operator else {}
@@ -71,13 +71,13 @@ def system_html(engine: Engine, caller: Caller) -> str:
 
 
 def _operator_buttons(workers: Sequence[WorkerView], texts: Texts) -> dict[str, str]:
-    """What the operator can do, below the section of each title."""
+    """Return the operator's buttons by the title of their section."""
     kept = {title: _cached_models_html(worker, texts) for title, worker in _titled_workers(workers, texts)}
     return kept | {texts.system_storage: text_button("clean:now", texts.system_clean, hint=texts.system_clean_hint)}
 
 
 def _cached_models_html(worker: WorkerView, texts: Texts) -> str:
-    """The kept models with their buttons; one that is in use cannot be dropped."""
+    """Render the cached models with their buttons. The current model cannot be unloaded."""
 
     def button(how: CacheAction, label: str, hint: str, model: CachedModel) -> str:
         return text_button(f"keep:{how}", label, hint=hint, job=worker.name, value=model.model)
@@ -102,7 +102,7 @@ def _log_html(report: Report, texts: Texts) -> str:
 
 
 def build_report(engine: Engine, caller: Caller) -> Report:
-    """The report, in the order in which it is shown."""
+    """Build the report, in the order of the view."""
     texts = caller.texts
     return Report(
         sections=(
@@ -117,8 +117,10 @@ def build_report(engine: Engine, caller: Caller) -> Report:
 
 
 def _worker_sections(workers: Sequence[WorkerView], texts: Texts, is_operator: bool) -> Sections:
-    """The devices and the worker; if there are several, each worker with its devices; if there are none, that one is expected.
-    The machines of a cluster are named to the operator."""
+    """Return a section for the devices and one for the worker. Several workers: a section per worker, with its devices.
+
+    Only the operator sees the names of nodes. Without workers, the section states that none has connected.
+    """
     if not workers:
         return ((texts.system_worker, ((texts.system_worker, texts.worker_none),)),)
     if _has_one_local_worker(workers):
@@ -134,7 +136,7 @@ def _has_one_local_worker(workers: Sequence[WorkerView]) -> bool:
 
 
 def _titled_workers(workers: Sequence[WorkerView], texts: Texts) -> list[tuple[str, WorkerView]]:
-    """Each worker with the title of its section."""
+    """Return each worker with the title of its section."""
     if _has_one_local_worker(workers):
         return [(texts.system_worker, workers[0])]
     return [(f"{texts.system_worker} {number}", worker) for number, worker in enumerate(workers, 1)]
@@ -159,7 +161,7 @@ def _worker_rows(worker: WorkerView, texts: Texts) -> Rows:
 
 
 def _cached_model_rows(worker: WorkerView, texts: Texts) -> Rows:
-    """What the kept models take together, what they share counted once, and where each of them lies."""
+    """Return rows with the total memory of the cached models (shared networks counted once), and the memory of each."""
     facts = worker.facts
     if not facts.kept:
         return ()
@@ -222,7 +224,7 @@ def _limits_text(limits: Limits, texts: Texts) -> str:
 
 
 def freed_space_text(freed: Mapping[Part, int], texts: Texts) -> str:
-    """One sentence about what cleaning has removed: the bytes of each part."""
+    """Return a sentence with the bytes that the cleaning deleted, in total and by part."""
     if not freed:
         return texts.system_cleaned_nothing
     sizes: dict[str, int] = {**freed}
@@ -252,7 +254,7 @@ def _recent_errors(engine: Engine) -> tuple[str, ...]:
 
 
 def _log_tails(workers: Sequence[WorkerView]) -> str:
-    """The end of each worker's log; if there are several, below their names."""
+    """Return the end of each worker's log. With several workers, each has its name above it."""
     if len(workers) == 1:
         return _log_tail(workers[0].log)
     return "\n\n".join(f"{worker.name}\n{_log_tail(worker.log)}" for worker in workers)

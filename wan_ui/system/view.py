@@ -1,5 +1,7 @@
-"""The view of the machine: devices, memory, model, compiled sizes, disk, versions, errors. Element id: `system`. It is drawn
-when it comes into view and every few seconds while it stays there, not at every tick of every page."""
+"""The system view: devices, memory, model, compiled sizes, disk, versions, errors.
+
+Element id: `system`. The view is rendered when it opens and every few seconds while it is open.
+"""
 
 import gradio as gr
 
@@ -8,7 +10,7 @@ from wan_ui.view import Shell, View
 
 
 def build_system(shell: Shell) -> SystemHandlers:
-    """The panel, empty, with its handlers."""
+    """Build the empty panel with its handlers."""
     return SystemHandlers(
         context=shell.context, panel=gr.HTML("", elem_id="system", apply_default_css=False), message=shell.message
     )
