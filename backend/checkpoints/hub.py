@@ -314,7 +314,7 @@ def _convert_errors(repository: str, of_lora: str) -> Generator[None]:
 
 
 class _HiddenProgressBar(tqdm):
-    """Hides the progress bar: all bytes are here before the library is called."""
+    """A progress bar that is never shown, because all bytes are downloaded before the library is called."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options | {"disable": True})

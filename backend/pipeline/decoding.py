@@ -179,7 +179,7 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
         count = sum(map(len, pieces))
         if THIS_HOST.is_first:
             write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
-        if sound is not None and (THIS_HOST.is_first or run.is_shot):  # all hosts: the next shot may start with it
+        if sound is not None and (THIS_HOST.is_first or run.is_shot):  # on all hosts, for the next shot
             write_sound(run, sound)
         if THIS_HOST.is_first:
             has_sound = _add_audio(run, path, count, sound)

@@ -163,7 +163,8 @@ class _Pace:
         self._start_time, self._start_frames = 0.0, 0
 
     def is_ahead(self, num_frames: int) -> bool:
-        """Return whether these frames play longer than the time since the first frame, by more than the lead."""
+        """Return whether `num_frames` frames are ahead of their playback by more than the lead. Playback starts with the
+        first frame."""
         now = time.monotonic()
         if not self._start_time and num_frames:
             self._start_time, self._start_frames = now, num_frames
@@ -213,7 +214,7 @@ class _BlockDecoder:
             self._blocks[-1].exception()
 
     def finished_blocks(self, waits: bool = False) -> Iterator[Block]:
-        """Yield the blocks decoded since the last call. `waits` waits for all. Raises: any error of the decoding."""
+        """Yield the blocks decoded since the last call; with `waits`, wait for all blocks. Raises: any error of the decoding."""
         while self._blocks and (waits or self._blocks[0].done()):
             yield self._blocks.pop(0).result()
 

@@ -27,7 +27,7 @@ from backend.schemas.worker import CachedModel
 from backend.weights.cached_network import CachedNetwork, Content
 
 ROOM = 0.97  # share of a device's memory for models and programs: the runtime needs the rest
-HOST_SHARE = 0.5  # maximum share of the host memory for cached models, of the memory that is free without them
+HOST_SHARE = 0.5  # share of the host memory for cached models; the models themselves count as free memory
 
 Key = tuple[str, str]
 """The checkpoint that a model comes from, and the dtype of its weights."""

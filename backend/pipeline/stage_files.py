@@ -99,9 +99,8 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
     names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY  # a clip is converted to this rate
     if any(written.get(name) != wanted.get(name) for name in names):
         return None
-    sizes = {
-        request_at_first_size(one).geometry() for one in (request, written_for)
-    }  # images are encoded at both sizes of a video
+    # Images are encoded at both sizes of a video.
+    sizes = {request_at_first_size(one).geometry() for one in (request, written_for)}
     return arrays if len(sizes) == 1 or not request.inputs() else None
 
 

@@ -59,7 +59,7 @@ class StoryboardFiles:
         return self.folder / FOLDER / str(index + 1)
 
     def request_for_shot(self, index: int) -> GenerationRequest:
-        """Return the shot's own request, which starts from the previous shot's last frames. A shot with a given video has none:
+        """Return the shot's own request, which starts from the previous shot's last frames. For a shot with a given video,
         return the storyboard's request."""
         if self.given_video(index) is not None:
             return self._request

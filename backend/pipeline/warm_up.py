@@ -115,9 +115,8 @@ def _video_work(model: Model, request: GenerationRequest, stages: Collection[Sta
     is_enlarged = model.kind.enlarges and request_at_first_size(request) != request  # otherwise previews have the video's size
     sizes = (request, request_at_first_size(request)) if is_enlarged else (request,)
     for sized in sizes if "denoise" in stages else ():
-        if (
-            sized != request or "decode" not in stages or model.preview_stride != model.decode_stride
-        ):  # else previews use its program
+        # Otherwise previews use the decoder's program.
+        if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:
             yield from decode_preview(run, _describe_latents(model, sized)[VIDEO])
     own = select_conditions_for_size(prompt_schedule.select_conditions(conditions, 0), is_full=True)
     latents = describe(model.finish(own, _describe_latents(model, request)))

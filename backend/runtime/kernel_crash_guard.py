@@ -23,7 +23,7 @@ import jax
 from backend.errors import KernelRefused, one_line
 from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS, KernelFallbacks
 
-KEPT_SECONDS = 24 * 3600.0  # then the kernels are tried again: something else may have been the cause
+KEPT_SECONDS = 24 * 3600.0  # after this time the kernels are tried again, because something else may have caused the crash
 HANGS_SECONDS = 600.0  # maximum time of a first run; other hosts may still compile the program in this time
 EXCUSED_SECONDS = 60.0  # if a process must end within this time after a start, its kernels are not blamed
 _SUFFIX = ".first-run"

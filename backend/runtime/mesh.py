@@ -36,7 +36,7 @@ Shaped = jax.Array | jax.ShapeDtypeStruct
 
 
 def as_leaf(value: P | jax.ShapeDtypeStruct) -> jax.Array:
-    """Return a partition or a shape as a leaf of a tree that has arrays elsewhere. JAX accepts such trees for both."""
+    """Type a partition or a shape as an array, for trees that have arrays in other places. JAX accepts such trees."""
     return cast(jax.Array, value)
 
 
@@ -278,7 +278,7 @@ class Layout:
         """Return one layer's matrix [in, out] in the partition in which it is used.
 
         For a copied matrix, the layer's part is cut out of the stack before the product, or inside the product without
-        `cuts_copies`. The product is then slower for many tokens, faster for few.
+        `cuts_copies`. Cutting inside the product is slower for many tokens, faster for few.
         """
         if name in self.copied:
             return jax.lax.optimization_barrier(matrix) if cuts_copies else matrix

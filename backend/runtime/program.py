@@ -45,7 +45,7 @@ def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
 
 
 def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
-    """Compile with these options, except options that this version of the compiler refuses. They only affect speed."""
+    """Compile with these options, except options that this version of the compiler refuses. Options only affect speed."""
     left = {name: value for name, value in options.items() if name not in KERNEL_FALLBACKS}
     while True:
         try:

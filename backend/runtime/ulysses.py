@@ -40,8 +40,10 @@ def self_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnHeads:
-    """One chip's heads of all tokens, [B, S, W]. Queries are of all tokens if `group` is all of sp, otherwise of this group's
-    tokens."""
+    """One chip's heads, [B, S, W]: keys and values of all tokens, and queries of the tokens of its group of chips.
+
+    `group` is the number of chips in the group.
+    """
 
     query: jax.Array
     key: jax.Array

@@ -47,9 +47,8 @@ def create_empty_stack(leaf: Shaped) -> jax.Array:
     shape = leaf.sharding.shard_shape(leaf.shape)
     devices = leaf.sharding.addressable_devices
     shards = [jax.device_put(_allocate_host_array(shape, leaf.dtype), device) for device in devices]
-    jax.block_until_ready(
-        shards
-    )  # small arrays are copied in the background, and the copy would overwrite values written meanwhile
+    # Small arrays are copied in the background, and the copy would overwrite values that are written meanwhile.
+    jax.block_until_ready(shards)
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
 
 
