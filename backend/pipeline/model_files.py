@@ -33,7 +33,7 @@ class ModelFiles:
     kind: Kind
 
     @property
-    def mark(self) -> str:
+    def files_hash(self) -> str:
         """A short hash of the files' names and sizes. Hosts that generate a video together must have the same hash."""
         folder = self.checkpoint.folder
         places = [(path.relative_to(folder) if path.is_relative_to(folder) else path.name, path) for path in self.paths]

@@ -72,7 +72,7 @@ class WorkerModel:
             return
         self._reports.send_status("loading", f"Loading {preset.title}")
         files = self.started.check(preset, self._model, report)
-        if len(set(self._reports.gather("checked", getattr(files, "mark", "")))) > 1:
+        if len(set(self._reports.gather("checked", getattr(files, "files_hash", "")))) > 1:
             raise ModelError("The hosts have different files", "of this model", "download it anew on each of them")
         self.loaded = self._source = None
         self.loaded = self._load_with_retry(preset, report, files, request)
