@@ -93,7 +93,7 @@ def _find_torch_file(folder: Path) -> TorchFile | None:
     paths = sorted(folder.glob("*.pt"))
     if len(paths) > 1:
         names = " and ".join(path.name for path in paths[:2])
-        raise ModelError(f"{folder.name} holds {names}:", "one .pt file can be its transformer", "leave only one there")
+        raise ModelError(f"{folder.name} contains {names}:", "only one .pt file can be its transformer", "leave only one there")
     return TorchFile(path=paths[0]) if paths else None
 
 

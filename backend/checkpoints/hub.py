@@ -82,7 +82,7 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_prog
         if is_checkpoint(folder):
             return open_checkpoint(folder, transformer=transformer)
         raise ModelError(
-            f"{folder.name}", "must hold model_index.json, as diffusers writes it", "give a diffusers checkpoint folder"
+            f"{folder.name}", "must contain a model_index.json, as diffusers writes it", "give a diffusers checkpoint folder"
         )
     if not is_hub_id(source):
         raise ModelError(f"The model {folder.name}", "is not on this machine", _suggest_alternatives())
@@ -290,7 +290,7 @@ def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lo
         [everything] = _run_in_parallel([lambda stopped: _list_files(repository)], lambda: on_bytes(0, 0))
         if "model_index.json" in patterns and all(file.name != "model_index.json" for file in everything):
             raise ModelError(
-                f"{repository} holds no model_index.json:",
+                f"{repository} contains no model_index.json:",
                 "a checkpoint must be in diffusers' layout",
                 "authors often publish it under a name that ends in -Diffusers",
             )

@@ -6,7 +6,7 @@ from typing import Any
 
 from backend.errors import ModelError
 
-AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
+AGAIN = "copy the checkpoint again, or run `python app.py models download ID`, which downloads missing files"
 
 
 def read_json(path: Path) -> dict[str, Any]:

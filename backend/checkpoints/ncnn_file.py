@@ -32,7 +32,9 @@ def read_ncnn_tensors(layers: Path, numbers: Path, names: Sequence[str]) -> dict
         for name, arrays in zip(names, places, strict=True):
             named |= {f"{name}.{kind}": place for kind, place in arrays.items()}
     except (OSError, ValueError, IndexError, KeyError) as error:
-        raise ModelError(f"{short_path(numbers)} cannot be read:", f"it must be whole ({type(error).__name__})", AGAIN) from None
+        raise ModelError(
+            f"{short_path(numbers)} cannot be read:", f"it must be complete ({type(error).__name__})", AGAIN
+        ) from None
     if numbers.stat().st_size != max(place.end for place in named.values()):
         raise ModelError(f"{short_path(numbers)} is too short or too long", f"for {layers.name}", AGAIN)
     return named

@@ -47,7 +47,9 @@ def weight_files(folder: Path, part: str) -> list[Path]:
     if not indexes:
         paths = sorted((folder / part).glob("*.safetensors"))
         if not paths:
-            raise ModelError(f"{short_path(folder / part)} holds no .safetensors file:", "a checkpoint needs its weights", AGAIN)
+            raise ModelError(
+                f"{short_path(folder / part)} contains no .safetensors file:", "a checkpoint needs its weights", AGAIN
+            )
         return paths
     paths = [folder / part / name for name in sorted(set(read_json(indexes[0]).get("weight_map", {}).values()))]
     for path in paths:
@@ -85,7 +87,7 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
         if size < 8 or length > min(LARGEST_HEADER, size - 8):
             raise ModelError(
                 f"{short_path(path)} has {size:,} bytes, and its header alone says {length:,}:",
-                "it must be a whole safetensors file",
+                "it must be a complete safetensors file",
                 AGAIN,
             )
         try:

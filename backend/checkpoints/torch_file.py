@@ -28,7 +28,7 @@ WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")  # prefixes 
 LARGEST_CONTENTS = 10_000_000  # bytes of the pickle; about a hundred per tensor
 MOST_AXES = 8  # maximum axes of a tensor
 LITTLE = b"little"  # the only supported byte order
-SAFE = "it may hold tensors, and dictionaries, lists, texts and numbers around them"
+SAFE = "it may contain only tensors, in dictionaries and lists with texts and numbers"
 OTHER_FILE = "use the original file, or save it again with torch.save as a dictionary of tensors"
 _DTYPES = {
     "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16", "LongStorage": "I64",
@@ -76,7 +76,7 @@ def _read_tensors(file: TorchFile, size: int, changed: int) -> dict[str, TensorP
             entries = {entry.filename.removeprefix(folder): entry for entry in archive.infolist()}
             order = entries.get("byteorder")
             if order is not None and (order.file_size > len(LITTLE) or archive.read(order) != LITTLE):
-                raise _refused_error(path, "has its numbers in another order of bytes")
+                raise _refused_error(path, "has another byte order than little-endian")
             named = _select_tensors(file, found)
             places = {name: _find_place(path, raw, size, name, tensor, entries) for name, tensor in named.items()}
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as error:
@@ -241,7 +241,7 @@ def _find_place(
     entry, width = entries.get(tensor.storage.entry), ITEM_BYTES[tensor.storage.dtype]
     count = math.prod(tensor.shape)
     if entry is None or entry.compress_type != zipfile.ZIP_STORED or not _is_contiguous(tensor):
-        raise _refused_error(path, f"has {name[:80]} in pieces, or not at all")
+        raise _refused_error(path, f"has no contiguous data for {name[:80]}")
     raw.seek(entry.header_offset)
     header = raw.read(_ENTRY_HEADER)
     begin = entry.header_offset + len(header) + sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))

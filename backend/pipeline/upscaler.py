@@ -139,8 +139,8 @@ class Upscaler:
         """Check the scale. Raises: RequestError if the model cannot upscale by it."""
         if scale not in (self.scale, self.scale / 2):
             offered = [one for one in (self.scale, self.scale // 2) if one in (2, 4)]
-            fix = f"take {offered[0]}" if offered else "take another model"
-            raise RequestError(f"upscale={scale}", f"is not what {name} does: its scale is {self.scale}", fix)
+            fix = f"use {offered[0]}" if offered else "use another model"
+            raise RequestError(f"upscale={scale}", f"is not supported by {name}, whose scale is {self.scale}", fix)
 
     def plan_tiling(self, height: int, width: int) -> Tiling:
         """Return how frames of this size are divided on these devices."""
@@ -264,10 +264,10 @@ def _read_torch_file(file: UpscalerFile) -> dict[str, torch.Tensor]:
     try:
         found = torch.load(file.path, map_location="cpu", weights_only=True)
     except Exception as error:  # an untrusted file can raise any error
-        rule = f"must be a file of PyTorch that holds tensors alone ({type(error).__name__})"
-        raise ModelError(f"the upscaler {file.name}", rule, "take a .safetensors file") from None
+        rule = f"must be a PyTorch file that contains only tensors ({type(error).__name__})"
+        raise ModelError(f"the upscaler {file.name}", rule, "use a .safetensors file") from None
     trees = [found[name] for name in ("params_ema", "params", "state_dict") if isinstance(found, dict) and name in found]
     tensors = next(iter(trees), found)
     if not isinstance(tensors, dict) or not all(isinstance(one, torch.Tensor) for one in tensors.values()):
-        raise ModelError(f"the upscaler {file.name}", "must hold a network's tensors by name", "take another file")
+        raise ModelError(f"the upscaler {file.name}", "must contain a network's tensors by name", "use another file")
     return tensors

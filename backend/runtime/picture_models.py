@@ -27,7 +27,7 @@ from backend.runtime.torch_modules import call_module
 TRIAL = 32  # side in pixels of the image on which a network is compared with PyTorch
 TOLERANCE = 1e-3  # for values in 0..1: a quarter of an 8-bit step
 PROBE = 64  # side in pixels of the image for measuring a network's memory
-KINDS = "a network that spandrel knows, for colour pictures, such as ESRGAN, Compact, SPAN, SwinIR, DAT or HAT"
+KINDS = "a network for colour images that spandrel knows, such as ESRGAN, Compact, SPAN, SwinIR, DAT or HAT"
 INSTALL = "pip install --no-deps -r requirements-upscalers.txt"
 _TORCHVISION_NAMES = {
     TORCHVISION: (),
@@ -130,11 +130,11 @@ def _build_network(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureMod
         with torch.no_grad():
             found = spandrel.ModelLoader("cpu").load_from_state_dict(dict(tensors))
     except Exception as error:  # an architecture can raise any error for tensors of another network
-        raise ModelError(f"the upscaler {name}", f"must be {KINDS} ({type(error).__name__})", "take another file") from None
+        raise ModelError(f"the upscaler {name}", f"must be {KINDS} ({type(error).__name__})", "use another file") from None
     is_one = isinstance(found, spandrel.ImageModelDescriptor)
     if not is_one or found.input_channels != 3 or found.output_channels != 3 or found.scale < 1:
         what = f"the upscaler {name} is of the kind {found.architecture.name} and"
-        raise ModelError(what, "must make colour pictures larger", "take another file")
+        raise ModelError(what, "must enlarge colour images", "use another file")
     needs = found.size_requirements
     return PictureModel(
         module=found.model,
@@ -156,9 +156,9 @@ def _compare_with_torch(name: str, model: PictureModel, picture: np.ndarray, exp
             weights = {key: jnp.asarray(value.numpy(), describe_weights[key].dtype) for key, value in model.weights.items()}
             actual = np.asarray(jax.jit(model)(weights, picture))
     except Exception as error:  # torchax can raise any error for an operation that it lacks
-        raise ModelError(what, f"cannot be run here ({type(error).__name__})", "take another file") from None
+        raise ModelError(what, f"cannot be run here ({type(error).__name__})", "use another file") from None
     if actual.shape != expected.shape or np.abs(actual - expected).max() > TOLERANCE:
-        raise ModelError(what, "does not give here what it gives in PyTorch", "take another file")
+        raise ModelError(what, "gives another result here than in PyTorch", "use another file")
 
 
 def _host_device() -> jax.Device:
@@ -185,7 +185,7 @@ def _import_spandrel(name: str = "") -> ModuleType:
             import spandrel
     except ImportError:
         rule = "is no Real-ESRGAN, and the package spandrel, which reads other networks, is not installed"
-        raise ModelError(f"the upscaler {name}", rule, f"run `{INSTALL}`, or take another file") from None
+        raise ModelError(f"the upscaler {name}", rule, f"run `{INSTALL}`, or use another file") from None
     return spandrel
 
 

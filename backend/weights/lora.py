@@ -104,7 +104,7 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
 def _unusable_error(path: Path, keys: Sequence[str], problem: str) -> ModelError:
     what = f"The LoRA {path.name} changes nothing in this model: none of its {len(keys)} keys"
     example = f"such as {next(iter(keys), 'none')} fits"
-    return ModelError(what, f"{example} ({problem})" if problem else example, "take one that was made for this model")
+    return ModelError(what, f"{example} ({problem})" if problem else example, "use a LoRA that was trained for this model")
 
 
 def _read_lora_header(path: Path) -> dict[str, TensorPlace]:

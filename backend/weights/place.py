@@ -125,4 +125,4 @@ def _as_numpy(tensor: torch.Tensor, dtype: jnp.dtype) -> np.ndarray:
         return tensor.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(jnp.bfloat16)
     if dtype == jnp.float32:
         return tensor.to(torch.float32).contiguous().numpy()
-    raise AssertionError(f"no model is run in {dtype}")
+    raise AssertionError(f"the dtype {dtype} is not supported")

@@ -161,7 +161,9 @@ def check_flat(part: Part, described: Mapping[str, Shaped]) -> dict[str, tuple[i
     expected = {name: leaf.shape for name, leaf in described.items() if name not in part.tied or name in part.places}
     check_shapes(part.name, part.places, expected)
     if part.tied and not any(name in part.places for name in part.tied):
-        raise ModelError(f"{part.name} lacks the tensor {part.tied[0]}:", "it must hold this tensor", "give a whole checkpoint")
+        raise ModelError(
+            f"{part.name} lacks the tensor {part.tied[0]}:", "it must contain this tensor", "use a complete checkpoint"
+        )
     return expected
 
 

@@ -127,7 +127,9 @@ def test_another_layout_is_told_where_the_right_one_is(hub: FakeHub, tmp_path):
     (hub.folder / "model_index.json").unlink()
     told = app(tmp_path, hub.url, "models", "download", REPOSITORY)
     assert told.returncode == 1 and hub.log == []
-    assert "holds no model_index.json: a checkpoint must be in diffusers' layout" in told.stderr and "-Diffusers" in told.stderr
+    assert (
+        "contains no model_index.json: a checkpoint must be in diffusers' layout" in told.stderr and "-Diffusers" in told.stderr
+    )
 
 
 @pytest.mark.parametrize("name", ["style.safetensors", "style [v2].safetensors"])

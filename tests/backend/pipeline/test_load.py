@@ -71,7 +71,7 @@ def test_a_folder_that_is_not_there():
 
 
 def test_a_folder_that_is_no_checkpoint(tmp_path):
-    with pytest.raises(ModelError, match="must hold model_index.json"):
+    with pytest.raises(ModelError, match="must contain a model_index.json"):
         load(tmp_path)
 
 
@@ -79,7 +79,7 @@ def test_a_folder_that_is_no_checkpoint(tmp_path):
     ("broken", "message"),
     [
         ("transformer/config.json", r"transformer/config\.json is missing"),
-        ("vae/diffusion_pytorch_model.safetensors", r"model/vae holds no \.safetensors file"),
+        ("vae/diffusion_pytorch_model.safetensors", r"model/vae contains no \.safetensors file"),
     ],
 )
 def test_a_missing_file_is_named(checkpoint, broken, message):

@@ -157,7 +157,7 @@ def test_frames_are_spread_over_all_devices_and_come_back_in_order(tmp_path):
 
 
 def test_a_scale_that_the_model_does_not_have_is_one_sentence():
-    with pytest.raises(RequestError, match="upscale=3 is not supported by animevideov3: its scale is 4; take 4"):
+    with pytest.raises(RequestError, match="upscale=3 is not supported by animevideov3, whose scale is 4; use 4"):
         embedded().check_scale(3, "animevideov3")
 
 
@@ -264,7 +264,7 @@ def test_a_network_that_spandrel_does_not_know_or_that_is_for_something_else_is_
     from spandrel.architectures.SAFMN import SAFMN
 
     grey = Compact(num_in_ch=1, num_out_ch=1, num_feat=8, num_conv=2, upscale=2).state_dict()
-    with pytest.raises(ModelError, match="is of the kind RealESRGAN Compact and must make colour pictures larger"):
+    with pytest.raises(ModelError, match="is of the kind RealESRGAN Compact and must enlarge colour images"):
         build_picture_model("grey.pth", grey)
     with pytest.raises(ModelError, match="of the kind SAFMN, which cannot be run here"):
         build_picture_model("other.pth", SAFMN(dim=8, n_blocks=1, upscaling_factor=2).state_dict())
@@ -279,5 +279,5 @@ def test_a_model_that_gives_something_else_here_is_refused(monkeypatch):
     called = picture_models.call_module
     monkeypatch.setattr(picture_models, "call_module", lambda *given: called(*given) * 0.9)
     torch.manual_seed(0)
-    with pytest.raises(ModelError, match="does not give here what it gives in PyTorch"):
+    with pytest.raises(ModelError, match="gives another result here than in PyTorch"):
         picture_models.build_picture_model("a.pth", Compact(num_feat=8, num_conv=2, upscale=2).state_dict())

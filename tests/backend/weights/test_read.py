@@ -162,7 +162,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_named(checkpoint):
     ("content", "said"),
     [
         (b"", "has 0 bytes"),
-        (b"<html>404</html>", "must be a whole safetensors file"),
+        (b"<html>404</html>", "must be a complete safetensors file"),
         (b"\x05\0\0\0\0\0\0\0{a:1}", "cannot be read"),
     ],
 )
@@ -202,7 +202,7 @@ def test_experts_of_different_shape_are_refused(checkpoint):
     config = json.loads((checkpoint / "transformer_2" / "config.json").read_text())
     (checkpoint / "transformer_2" / "config.json").write_text(json.dumps(config | {"num_layers": 2}))
     write_other_parts(checkpoint, "transformer_2")
-    with pytest.raises(ModelError, match="transformer_2/config.json says num_layers=2, and transformer/config.json 3"):
+    with pytest.raises(ModelError, match="transformer_2/config.json says num_layers=2, and transformer/config.json says 3"):
         recognise(open_checkpoint(checkpoint))
 
 
