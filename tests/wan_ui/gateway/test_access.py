@@ -84,7 +84,7 @@ def test_another_key_does_nothing(access, key):
 
 
 @pytest.mark.parametrize(
-    ("doors", "is_needed"),
+    ("server_options", "is_needed"),
     [
         (dict(host="127.0.0.1", share=False), False),
         (dict(host="localhost", share=False), False),
