@@ -71,7 +71,7 @@ def test_scaled_numbers_are_what_they_stand_for(prefix, ending, by_row, tmp_path
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ({"a.weight": ((4, 4), "uint8")}, "as U8: float32, float16, bfloat16 and fp8 .* can be read"),
+        ({"a.weight": ((4, 4), "uint8")}, "as U8: only float32, float16, bfloat16, and fp8 .* can be read"),
         ({"a.weight": ((4, 4), "int8"), "a.weight_scale": ((4,), "float32")}, "as I8"),
         ({"a.weight": ((4, 4), "float8_e4m3fn"), "a.weight_scale": ((8,), "float32")}, "8 scales: it must have one"),
         ({"a.weight": ((4, 4), "float8_e4m3fn"), "scaled_fp8": ((0,), "float32")}, "a.weight has no scale"),

@@ -99,7 +99,7 @@ def test_an_entry_that_is_missing_is_named():
     with pytest.raises(ModelError, match=r"action_config\.windows_size"):
         recognise(found)
     del found.configs["transformer"]["action_config"]
-    with pytest.raises(ModelError, match="does not say action_config"):
+    with pytest.raises(ModelError, match="no action_config"):
         recognise(found)
 
 
