@@ -1,7 +1,7 @@
-"""What is removed from the data folder, when and in which order, and how much each part of it takes.
+"""Delete old files of the data folder, and measure how much space each part takes.
 
-`plan` decides about jobs, from values alone; `Cleaner` does it, hourly and when it is asked. Jobs that wait or run are never
-touched.
+`plan_removals` decides which jobs' files to delete, from values alone. `Cleaner` deletes them every hour and on request. Waiting
+and running jobs are never changed.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ PARTS: tuple[Part, ...] = ("videos", "intermediate", "bin", "uploads", "comparis
 
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
-RECENT_SECONDS = _HOUR  # somebody may still look at what ended within this time
-BIN_SECONDS = 7 * _DAY  # a deleted video can be restored this long
-EXPORT_SECONDS = 30 * _DAY  # a comparison as one video; it is made again when it is asked for
-KEPT_BYTES = 20_000_000_000  # of one visitor's videos with their inputs, deleted ones included
-BIN_BYTES_OF_OWNER, BIN_BYTES = 2_000_000_000, 10_000_000_000  # of deleted videos that can be restored, of one owner and in all
-MOST_UPLOADED = 5_000_000_000  # bytes; as much as all visitors may send within an hour
-MOST_COMPILED = 20_000_000_000
-MOST_LOG = 20_000_000  # of one worker's start; a longer one keeps its last half
+RECENT_SECONDS = _HOUR  # jobs that ended within this time may still be viewed, so their files are kept
+BIN_SECONDS = 7 * _DAY  # a deleted video can be restored within this time
+EXPORT_SECONDS = 30 * _DAY  # lifetime of a comparison's exported video, which can be generated again
+KEPT_BYTES = 20_000_000_000  # quota of one visitor's videos with their inputs, including deleted ones
+BIN_BYTES_OF_OWNER, BIN_BYTES = 2_000_000_000, 10_000_000_000  # quotas of deleted videos, per owner and in total
+MOST_UPLOADED = 5_000_000_000  # bytes; all visitors together may upload this much per hour
+MOST_COMPILED = 20_000_000_000  # bytes
+MOST_LOG = 20_000_000  # bytes of one log file; the first half of a longer file is deleted
 _EVERY_SECONDS = _HOUR
-_USAGE_SECONDS = 30.0  # after this the folders are counted again
+_USAGE_SECONDS = 30.0  # lifetime of a measurement of all folders
 _CLOSE_SECONDS = 10.0
 
 logger = logging.getLogger(__name__)
@@ -48,8 +48,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How long videos without a star are kept, in days, and how much all jobs may take, in gigabytes of 10^9 bytes. None: no
-    limit."""
+    """The operator's limits: `days` that videos without a star are kept, and `gigabytes` (10^9 bytes) of all jobs.
+
+    None means no limit.
+    """
 
     days: float | None = None
     gigabytes: float | None = None
@@ -60,7 +62,10 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """What is removed of one job: its intermediate files, or all of it, from the bin or from the videos. `size` in bytes."""
+    """The files of one job to delete: its intermediate files, or all files of a job in the bin or in the library.
+
+    `size` is in bytes.
+    """
 
     job: EndedJob
     part: Part
@@ -76,12 +81,17 @@ def plan_removals(
     unended: int = 0,
     is_clock_trusted: bool = True,
 ) -> list[Removal]:
-    """What to remove, in this order: intermediate files, what is long in the bin, what is too old; then, while all jobs take more
-    than the limit, younger intermediate files, the bin, and the oldest videos. Starred videos stay, unless their week in the bin
-    is over; whole jobs that ended within `RECENT_SECONDS` stay, too.
+    """Return the files to delete, in order.
 
-    `jobs` have ended, oldest first; `sizes` are theirs by id; `unended` are the bytes of all others. While the clock may be wrong
-    no video goes because of its age.
+    First: intermediate files, jobs whose time in the bin is over, and jobs that are too old. Then, while all jobs exceed the
+    limit: recent intermediate files, jobs in the bin, and the oldest videos. Starred videos are kept, unless their time in the
+    bin is over. Jobs that ended within `RECENT_SECONDS` are kept too.
+
+    Args:
+        jobs: the ended jobs, oldest first.
+        sizes: their sizes by id.
+        unended: the bytes of all other jobs.
+        is_clock_trusted: if False, no video is deleted because of its age.
     """
     expired = [job for job in jobs if is_clock_trusted and _is_expired(job, limits, now)]
     going = {job.id for job in expired}
@@ -110,7 +120,7 @@ def _is_expired(job: EndedJob, limits: Limits, now: float) -> bool:
 def _removals_for_space(
     fresh: Iterable[EndedJob], kept: Sequence[EndedJob], sizes: Mapping[str, Size], now: float
 ) -> Iterator[Removal]:
-    """What may go for more room; of whole jobs the intermediate files have gone before."""
+    """Yield what may be deleted to free space. Intermediate files come before whole jobs."""
     yield from (_intermediate_removal(job, sizes) for job in fresh if sizes[job.id].intermediate)
     loose = [job for job in kept if not job.is_starred and now - job.ended > RECENT_SECONDS]
     in_bin = sorted(((job.deleted, job) for job in loose if job.deleted is not None), key=lambda one: one[0])
@@ -127,10 +137,11 @@ def _job_removal(job: EndedJob, size: int) -> Removal:
 
 
 class Clock:
-    """Whether ages can be reckoned by the system's clock.
+    """Decides whether ages can be computed from the system's clock.
 
-    It is not trusted for a day after it has jumped by more than an hour, nor at a start where it is more than a day ahead of all
-    that the store knows: after a long pause that costs a day, after a wrong date nothing.
+    The clock is not trusted for a day after it jumped by more than an hour. At a start it is not trusted for a day if it is more
+    than a day ahead of the last time in the store. After a long pause this delays cleaning by a day. With a wrong date it
+    prevents the loss of videos.
     """
 
     def __init__(self) -> None:
@@ -139,10 +150,10 @@ class Clock:
         self._jumped: float | None = None
 
     def is_trusted(self, newest: float) -> bool:
-        """Whether it is trusted now; `newest` is the last moment that the store knows."""
+        """Return whether the clock is trusted now. `newest` is the last time in the store."""
         steady, offset = _steady_seconds(), time.time() - _steady_seconds()
         if abs(offset - self._offset) > _HOUR:
-            logger.warning("The clock has jumped by %.0f s: no video goes because of its age for a day", offset - self._offset)
+            logger.warning("The clock jumped by %.0f s: no video is deleted by age for a day", offset - self._offset)
             self._offset, self._jumped = offset, steady
         if self._jumped is not None:
             return steady - self._jumped > _DAY
@@ -150,13 +161,15 @@ class Clock:
 
 
 def _steady_seconds() -> float:
-    """Seconds that no setting of the clock changes and that go on while the machine sleeps, where the system counts them."""
+    """Return seconds of a clock that cannot be set. If the system supports it, the clock also counts while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Cleaner:
-    """Keeps the data folder within its limits: at its start, every hour, and when it is asked. Safe to use from several threads
-    and beside other servers on the same folder. Calls `on_removal` after videos have gone."""
+    """Keeps the data folder within its limits: at the start, every hour, and on request.
+
+    Safe to use from several threads and with other servers on the same folder. `on_removal` is called after videos were deleted.
+    """
 
     def __init__(
         self,
@@ -182,26 +195,26 @@ class Cleaner:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Cleans from now on, in a thread of its own."""
+        """Start cleaning in a separate thread."""
         self._thread = threading.Thread(target=self._run, name="cleaning", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, after the job that it is removing."""
+        """End the thread after the current job."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
 
     def clean(self) -> dict[Part, int]:
-        """Removes what should go now; returns the bytes that each part lost. Raises: DataFolderError."""
+        """Delete what `plan_removals` and the quotas require. Return the freed bytes by part. Raises: DataFolderError."""
         try:
             with self._cleaning:
                 freed = self._clean_all()
         except (OSError, sqlite3.Error) as error:
             raise DataFolderError(
                 f"{self._settings.data_dir} could not be cleaned ({error}):",
-                "it must be a folder that the server may change",
-                "look at its permissions",
+                "the server must be able to write to it",
+                "check its permissions",
             ) from error
         self._usage = None
         found = {part: freed[part] for part in PARTS if freed[part]}
@@ -211,8 +224,7 @@ class Cleaner:
         return found
 
     def trim_bin(self, owner: str, more: int = 0) -> None:
-        """Remove for good what was deleted first while the bin holds too much, or while the owner's videos and so many `more`
-        bytes are too many."""
+        """Permanently delete the oldest jobs in the bin while the bin or the owner's videos plus `more` bytes exceed a quota."""
         with self._trimming:
             while self._is_bin_too_full(owner, more) and self._remove_oldest_deleted(owner):
                 pass
@@ -220,11 +232,11 @@ class Cleaner:
                 pass
 
     def check_visitor_quota(self, owner: str, more: int = 0) -> None:
-        """Raises: RequestError if the owner's videos with so many more bytes take more than a visitor may keep."""
+        """Check that the owner's videos plus `more` bytes stay within the visitor's quota. Raises: RequestError."""
         self.trim_bin(owner, more)
         kept = self._store.stored_bytes(owner)
         if kept + more > KEPT_BYTES:
-            what = f"your videos and what they are made from take {format_gigabytes(kept)} on the server and"
+            what = f"your videos and their inputs take {format_gigabytes(kept)} on the server and"
             raise RequestError(what, f"may take {format_gigabytes(KEPT_BYTES)}", "delete some of them")
 
     def _is_bin_too_full(self, owner: str, more: int) -> bool:
@@ -232,7 +244,7 @@ class Cleaner:
         return in_bin > BIN_BYTES_OF_OWNER or self._store.stored_bytes(owner) + more > KEPT_BYTES
 
     def _remove_oldest_deleted(self, owner: str | None) -> bool:
-        """Removes it with its files; whether there was any."""
+        """Permanently delete the job that was deleted first. Return whether such a job existed."""
         job_id = self._store.oldest_deleted(owner)
         if job_id is not None:
             self._remove_files(self._settings.runs_dir / job_id)
@@ -240,7 +252,7 @@ class Cleaner:
         return job_id is not None
 
     def usage(self) -> dict[Part, int]:
-        """The bytes that each part takes, at most half a minute old."""
+        """Return the bytes by part, at most 30 seconds old."""
         with self._counting:
             if self._usage is None or time.monotonic() - self._usage[0] > _USAGE_SECONDS:
                 self._usage = time.monotonic(), self._count()
@@ -296,32 +308,32 @@ class Cleaner:
                 break
             try:
                 freed[removal.part] += self._remove(removal)
-            except JobNotFound:  # another server has removed it
+            except JobNotFound:  # another server has deleted the job
                 continue
         if freed["videos"] or freed["bin"]:
             self._on_removal()
         return freed
 
     def _remove(self, removal: Removal) -> int:
-        """Returns the bytes that are free now."""
+        """Delete files of a job. Return the freed bytes."""
         job = self._store.job(removal.job.id)
         if removal.part == "intermediate":
             return self._remove_intermediates(removal.job)
-        if job.deleted is None and (job.is_starred or removal.part == "bin"):  # somebody was faster
+        if job.deleted is None and (job.is_starred or removal.part == "bin"):  # the job was starred or restored since the plan
             return 0
         size = self._remove_files(job.folder)
         if self._is_in_runs_folder(job.folder) and job.folder.exists():
-            logger.warning("%s could not be removed", job.folder)
+            logger.warning("%s could not be deleted", job.folder)
         else:
             self._store.forget(job.id)
         return size
 
     def _remove_intermediates(self, job: EndedJob) -> int:
-        """Removes them and the events that nobody needs; a job without a video keeps its last preview, which the page shows."""
+        """Delete a job's intermediate files and unneeded events. A job without a video keeps its last preview for the page."""
         kept = None if job.has_video else self._store.last_preview(job.id)
         names = [name for name, _ in files_below(job.folder) if is_intermediate(name) and name != kept]
         freed = sum(_remove_file(job.folder / name) for name in names) if self._is_in_runs_folder(job.folder) else 0
-        with contextlib.suppress(OSError):  # not empty, or not there
+        with contextlib.suppress(OSError):  # the folder is not empty or does not exist
             (job.folder / PREVIEWS).rmdir()
         self._store.mark_cleaned(job.id)
         self._store.measure_folder(job.id)
@@ -335,8 +347,7 @@ class Cleaner:
         return before - folder_size(folder).total
 
     def _remove_unqueued_folders(self) -> int:
-        """Removes folders of requests that were never queued, because the server ended meanwhile. A folder with a video stays,
-        whatever the store knows of it."""
+        """Delete folders of requests that were never queued because the server ended. Folders with a video are kept."""
         known = self._store.job_ids()
         folders = [
             folder for folder in _paths(self._settings.runs_dir, "*") if folder.name not in known and _age_seconds(folder) > _DAY
@@ -344,11 +355,11 @@ class Cleaner:
         return sum(self._remove_files(folder) for folder in folders if not (folder / "video.mp4").exists())
 
     def _is_in_runs_folder(self, folder: Path) -> bool:
-        """A store that was moved here must not delete files elsewhere."""
+        """Return whether the folder may be deleted. A store that was moved must not delete files outside its data folder."""
         return folder.parent == self._settings.runs_dir
 
     def _clean_comparisons(self) -> int:
-        """Removes comparisons of which no job is left, and the videos of those of which one is missing, or which are old."""
+        """Delete comparisons without any remaining job. Delete exported videos that are old or whose comparison lacks a job."""
         paths = _paths(self._settings.comparisons_dir, "*")
         comparisons = {one.id: one for one in self._user_presets.comparisons()}
         there, in_library = self._store.job_ids(), self._store.job_ids(is_deleted=False)
@@ -360,20 +371,21 @@ class Cleaner:
 
 
 def _is_export(path: Path, whole: Collection[str]) -> bool:
-    """Whether this file is a video of one of these comparisons, silent or with a sound, or is being written."""
+    """Return whether this file is the exported video of a comparison in `whole`, or is being written."""
     return path.name.partition(".")[0] in whole or (path.name.startswith(".") and _age_seconds(path) < _HOUR)
 
 
 def _size_for_plan(job: EndedJob) -> Size:
-    """As `folder_size`; what a cleaned job has left is no longer intermediate."""
+    """Return the size of the job's folder. The remaining files of a cleaned job are not intermediate."""
     size = folder_size(job.folder)
     return Size(rest=size.total) if job.is_cleaned else size
 
 
 def trim(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
-    """Removes files, those first that were used longest ago, until all take at most so many bytes; returns the bytes that are
-    free now. Files younger than `spare_seconds` stay. A disk that does not note when files are read counts when they were
-    written."""
+    """Delete the least recently used files until the rest takes at most `most_bytes`. Return the freed bytes.
+
+    Files younger than `spare_seconds` are kept. The time of use is the last access or write, if the disk records accesses.
+    """
     found = sorted(((max(status.st_atime, status.st_mtime), name, status.st_size) for name, status in files_below(folder)))
     left, freed = sum(size for _, _, size in found), 0
     for used, name, size in found:
@@ -385,7 +397,7 @@ def trim(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
 
 
 def _truncate_log(path: Path, most_bytes: int) -> int:
-    """Leaves the last half of a log that is too long; a worker that writes to it goes on at its new end."""
+    """Cut a long log to its last half. Return the freed bytes. A worker that writes to the log continues at its end."""
     try:
         size = path.stat().st_size
         if size <= most_bytes:
@@ -406,7 +418,7 @@ def _paths(folder: Path, pattern: str) -> list[Path]:
 
 
 def _age_seconds(path: Path) -> float:
-    """The seconds since it was written."""
+    """Return the seconds since the file was written."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:
@@ -414,7 +426,7 @@ def _age_seconds(path: Path) -> float:
 
 
 def _remove_file(path: Path) -> int:
-    """Removes a file; returns the bytes that are free now."""
+    """Delete a file. Return the freed bytes."""
     try:
         size = path.lstat().st_size
         path.unlink()

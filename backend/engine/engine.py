@@ -124,7 +124,7 @@ class Engine:
 
         A storyboard whose shots are all finished is cut at once, without a worker. `may_download` is True for the operator.
         `again` is the id of a storyboard's job and the number (from 1) of the first shot that this request regenerates.
-        `queue_limits` is None for an unlimited queue.
+        Without `queue_limits` the queue is not limited.
 
         After an error nothing remains on the disk.
 

@@ -1,4 +1,4 @@
-"""How long a video will take, from this machine's earlier videos or the published rates of its TPUs. Pure arithmetic."""
+"""Estimate how long a video takes, from this machine's earlier videos or the published rates of its TPUs. Pure."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -17,13 +17,15 @@ from backend.schemas.worker import Device
 
 Basis = Literal["measured", "scaled", "predicted"]
 _SCALING = 1.5  # derived: between 1 (projections dominate, short videos) and 2 (attention dominates, long ones)
-_DONE_SECONDS = {"compile": 0.5, "load": 0.2}  # a run that did so for less time found its programs, or its model, ready
+_DONE_SECONDS = {"compile": 0.5, "load": 0.2}  # a run with less time for this stage had its programs or its model ready
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A finished video: its shape, its steps, its tokens, its seconds by stage, and the kind of device that made it, "" if it
-    is not known."""
+    """The timings of a finished video: `seconds` by stage, its shape, its number of steps and tokens, and the device.
+
+    `device` is the kind of device, "" if not known.
+    """
 
     shape: Shape
     steps: int
@@ -34,11 +36,11 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Expected seconds. `compile_seconds` is the part for compiling: 0 if warm, None if it is not known; `load_seconds` the
-    part for loading the model, in the same way.
+    """The expected seconds of a video.
 
-    `basis` is "measured" for runs of the same shape, "scaled" for runs of another one; `runs` says how many. "predicted": no
-    run of this model was made here, so the estimate comes from the devices' published rates.
+    `compile_seconds` is the part for compiling, `load_seconds` the part for loading the model: 0 if ready, None if not known.
+    `basis` is "measured" for runs of the same shape and "scaled" for runs of other shapes; `runs` is their number. "predicted"
+    means that this machine has no run of the model, and the estimate comes from the devices' published rates.
     """
 
     seconds: float
@@ -52,7 +54,7 @@ class Estimate:
 def estimate(
     request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_warm: bool, is_kept: bool = True
 ) -> Estimate | None:
-    """The estimate from these runs, newest first; None if none of them is of the same model."""
+    """Return the estimate from these runs, newest first. None without runs of the same model."""
     same = [run for run in runs if run.shape == shape]
     same_model = [run for run in runs if run.shape.model == shape.model]
     used = (same or same_model)[:20]
@@ -73,9 +75,11 @@ def estimate(
 
 
 def estimate_upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> Estimate | None:
-    """The estimate of the step that makes a video larger, by the pixels: from runs of it with the same model, newest first;
-    without any, from those with others, by the numbers of weights, each of which does its work once a pixel. None if nothing is
-    known."""
+    """Estimate the upscaling of a video from the seconds per pixel of earlier runs, newest first.
+
+    Runs of other upscalers count only if this upscaler has none. They are scaled by the number of weights, because each weight is
+    used once per pixel. Return None without usable runs.
+    """
     every = [run for run in runs if run.shape.task == shape.task]
     same_model = [run for run in every if run.shape.model == shape.model]
     shares = {run.shape.model: 1.0 for run in same_model} or _weight_ratios(shape.model, every, num_weights)
@@ -89,7 +93,7 @@ def estimate_upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[
 
 
 def _weight_ratios(model: str, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> dict[str, float]:
-    """By the model of these runs, how many times as many weights this model has, where both are known."""
+    """Return this model's number of weights relative to each model of the runs, by model, if both numbers are known."""
     own = num_weights(model.removeprefix(UPSCALER))
     if not own:
         return {}
@@ -98,12 +102,12 @@ def _weight_ratios(model: str, runs: Sequence[Run], num_weights: Callable[[str],
 
 
 def runs_on(device: str, runs: Sequence[Run]) -> list[Run]:
-    """The runs on this kind of device, and those whose device is not known; all runs for ""."""
+    """Return the runs on this kind of device and the runs on unknown devices. All runs for ""."""
     return [run for run in runs if not device or run.device in ("", device)]
 
 
 def _scale_seconds(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> float:
-    """This run's seconds for the request's steps and size, without compiling and loading."""
+    """Scale this run's seconds to the request's steps and size, without compiling and loading."""
     size = (tokens / max(run.num_tokens, 1)) ** _SCALING
     branches = (2 if shape.is_guided else 1) / (2 if run.shape.is_guided else 1)
     step = run.seconds.get("denoise", 0.0) / max(run.steps, 1)
@@ -120,18 +124,18 @@ def _compiling(runs: Sequence[Run]) -> float | None:
 
 
 def load_seconds(model: str, runs: Sequence[Run]) -> float | None:
-    """How long this checkpoint's model took to load before earlier runs, newest first; None if it was there before all."""
+    """Return the usual seconds to load this checkpoint's model, from runs, newest first. None if no run had to load it."""
     return _median_seconds("load", [run for run in runs if run.shape.model == model])
 
 
 def _median_seconds(stage: str, runs: Sequence[Run]) -> float | None:
-    """The median of the last runs that did this at all."""
+    """Return the median seconds of a stage in the last 20 runs that had it. None without such runs."""
     seconds = [run.seconds[stage] for run in runs if run.seconds.get(stage, 0.0) > _DONE_SECONDS[stage]]
     return median(seconds[:20]) if seconds else None
 
 
 def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> float | None:
-    """Seconds of the denoising steps on these devices; None if they are not TPUs of one known kind."""
+    """Predict the seconds of the denoising steps on these devices. None if the devices are not TPUs of one known kind."""
     names = {DEVICE_KINDS.get(device.kind) for device in devices}
     name = names.pop() if len(names) == 1 else None
     if name is None:

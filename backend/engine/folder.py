@@ -1,4 +1,4 @@
-"""A request with its inputs in a folder: how the engine keeps jobs, and the stage commands keep runs. Imports no jax."""
+"""Store a request with its inputs in a folder: a job of the engine, or a run of the stage commands. Imports no jax."""
 
 import contextlib
 import json
@@ -23,12 +23,14 @@ from backend.schemas.sound import SoundPart
 
 REQUEST = "request.json"
 Inputs = Mapping[str, tuple[Path, ...]]
-"""A request's inputs by role: pictures that can be opened, clips and sounds that have the wanted part."""
+"""The checked input files of a request, by role."""
 
 
 def write_request_steps(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
-    """Writes the inputs and `request.json` into the folder, as steps: what opens the inputs is done in the sandbox. The returned
-    request names those files. Raises: ImageError, ClipError, SoundError, OSError."""
+    """Return steps that write the inputs and `request.json` into the folder. The sandbox opens the inputs.
+
+    The steps return the request with the paths of the written files. Raises: ImageError, ClipError, SoundError, OSError.
+    """
     if request.inputs():
         is_long = any(one.media != "picture" for one in INPUTS if one.name in request.inputs())
         seconds = LONG_SECONDS if is_long else QUICK_SECONDS
@@ -39,7 +41,10 @@ def write_request_steps(request: GenerationRequest, folder: Path) -> Steps[Gener
 
 
 def move_request_files(request: GenerationRequest, folder: Path, place: Path) -> GenerationRequest:
-    """Moves what `written` has left in `folder` to another folder, and names it there. Raises: OSError."""
+    """Move the files that `write_request_steps` wrote from `folder` to `place`. Return the request with the new paths.
+
+    Raises: OSError.
+    """
     for path in sorted(folder.iterdir()):
         if path.name != REQUEST:
             path.replace(place / path.name)
@@ -50,8 +55,10 @@ def move_request_files(request: GenerationRequest, folder: Path, place: Path) ->
 
 
 def write_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str]]:
-    """Opens the request's inputs and writes them into the folder; their paths by role. Opens strangers' files: for the sandbox.
-    Raises: ImageError, ClipError, SoundError, OSError."""
+    """Open the request's inputs and write them into the folder. Return their paths by role.
+
+    Opens uploaded files, so it must run in the sandbox. Raises: ImageError, ClipError, SoundError, OSError.
+    """
     return {
         role: [str(_keep(one, folder / _stem(role, place), role)) for place, one in enumerate(given)]
         for role, given in open_inputs(request).items()
@@ -59,7 +66,7 @@ def write_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str
 
 
 def open_inputs(request: GenerationRequest) -> Inputs:
-    """The request's inputs by role. Raises: ImageError, ClipError, SoundError."""
+    """Open and check the request's inputs. Return their paths by role. Raises: ImageError, ClipError, SoundError."""
     given = request.inputs()
     opened = {one.name: tuple(_open(one, path, request) for path in given[one.name]) for one in INPUTS if one.name in given}
     if request.mask and request.video:
@@ -83,8 +90,7 @@ def _open(one: Setting, path: str, request: GenerationRequest) -> Path:
 
 
 def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> GenerationRequest:
-    """Writes the inputs and `request.json` into the folder, where a power cut leaves them; the returned request names those
-    files."""
+    """Write the inputs and `request.json` into the folder and flush them to disk. Return the request with the new paths."""
     paths = {
         role: [str(_keep(one, folder / _stem(role, place), role)) for place, one in enumerate(given)]
         for role, given in inputs.items()
@@ -95,13 +101,13 @@ def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> G
 
 
 def write_request_file(request: GenerationRequest, folder: Path) -> None:
-    """Writes `request.json` alone. Raises: OSError."""
+    """Write only `request.json`. Raises: OSError."""
     with replacing(folder / REQUEST, is_durable=True) as part:
         part.write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
 
 
 def _stem(role: str, place: int) -> str:
-    """A file's name without its ending: "image"; "input-video", because "video" is the result's; "references-2"."""
+    """Return an input's file name without suffix, such as "image", "input-video" ("video" is the result) or "references-2"."""
     name = f"input-{role}" if role in ("video", "sound") else role
     return f"{name}-{place + 1}" if SETTINGS[role].many else name
 
@@ -112,20 +118,20 @@ def _keep(one: Path, stem: Path, role: str) -> Path:
         path = _keep_picture(one, stem)
     else:
         path = stem.with_suffix((read_sound_facts if media == "sound" else read_clip_facts)(one).suffix)
-        if one != path:  # a waiting request that is changed may keep its clip
+        if one != path:  # a revised request may use the clip that is already in the folder
             link_or_copy(one, path) if role == "shot_videos" else shutil.copyfile(one, path)
     sync(path)
     return path
 
 
 def _keep_picture(source: Path, stem: Path) -> Path:
-    """Write a picture without its metadata: a JPEG, PNG or WebP as it is, so that it does not grow; others as PNG."""
+    """Write an image without its metadata. JPEG, PNG and WebP keep their format and size; other formats become PNG."""
     picture = load_checked_image(source)
     plain = strip_metadata(source)
     if plain is not None:
         path = stem.with_suffix(plain[1])
         path.write_bytes(plain[0])
-        with contextlib.suppress(ImageError):  # what this program takes for the picture may not be what the decoder does
+        with contextlib.suppress(ImageError):  # the decoder may not accept what `plain_picture` extracted
             if load_checked_image(path).size == picture.size:
                 return path
         path.unlink()
@@ -135,8 +141,10 @@ def _keep_picture(source: Path, stem: Path) -> Path:
 
 
 def link_or_copy(source: Path, place: Path) -> None:
-    """A finished video under another name, or a copy where there can be no link: neither is ever written again. Raises:
-    OSError."""
+    """Link a finished video to another path, or copy it if links are not possible. Finished videos are never rewritten.
+
+    Raises: OSError.
+    """
     try:
         os.link(source, place)
     except OSError:
@@ -144,14 +152,14 @@ def link_or_copy(source: Path, place: Path) -> None:
 
 
 def read_request(folder: Path) -> GenerationRequest:
-    """The folder's request, with its inputs where the folder is now. Raises: RequestError if there is none."""
+    """Read the folder's request, with the inputs' current paths. Raises: RequestError without a readable request."""
     try:
         data = json.loads((folder / REQUEST).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise RequestError(
             f"run={str(folder)!r}",
             "must be a folder that `app.py encode` or the studio has written",
-            "check the path, or begin with `app.py encode`",
+            "check the path, or start with `app.py encode`",
         ) from error
     request = GenerationRequest.from_stored(data)
     moved = {role: [str(folder / Path(path).name) for path in paths] for role, paths in request.inputs().items()}

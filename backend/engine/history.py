@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 class Sample:
     """The load at `time`, seconds since the epoch.
 
-    `step_seconds` is the mean time of the steps since the previous sample, None without steps. Bytes are None if not reported;
-    the devices' bytes are sums over all devices.
+    `step_seconds` is the mean time of the steps since the previous sample, None without steps. The devices' bytes are sums over
+    all devices. Numbers that the system does not report have the value None.
     """
 
     time: float

@@ -1,4 +1,4 @@
-"""Exports a project as one file, and imports one with all of its videos, settings, stars and tags."""
+"""Export a project as one file, and import such a file with its videos, settings, stars and tags."""
 
 import errno
 import json
@@ -23,19 +23,21 @@ from backend.schemas.settings import INPUTS, to_input_fields
 from backend.schemas.shots import check_shots
 
 VIDEO = "video.mp4"
-_LONGEST_TABLE = 50  # entries of `seconds` and of `versions` that are kept
-_LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # of such an entry
+_LONGEST_TABLE = 50  # entries of `seconds` and `versions` that are imported
+_LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # limits of one entry: characters, and seconds
 
 
 def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
-    """Writes the project with all videos that are not in the bin, as steps; how many there are. Raises: RequestError, Busy,
-    OSError, also where the disk has no room for all of it."""
+    """Return steps that write all videos of the project that are not in the bin, and return their number.
+
+    Raises: RequestError; Busy; OSError, also if the disk has not enough space.
+    """
     selection = Selection(owner=project.owner, project=project.id, order="oldest", most=MOST_VIDEOS + 1)
     jobs = [job for job in store.videos(selection) if (job.folder / VIDEO).is_file()]
     if not jobs:
         raise RequestError(f"the project {project.name!r}", "has no videos", "move some into it first")
     if len(jobs) > MOST_VIDEOS:
-        raise RequestError(f"the project {project.name!r}", f"has more than {MOST_VIDEOS:,} videos", "make two of it first")
+        raise RequestError(f"the project {project.name!r}", f"has more than {MOST_VIDEOS:,} videos", "divide it into two")
     entries = [_entry(store.job(job.id), store.result(job.id)) for job in jobs]
     files = (file for entry in entries for file in (entry.video, *(one for many in entry.inputs.values() for one in many)))
     if find_shortage(path.parent, sum(file.stat().st_size for file in files)):
@@ -61,8 +63,11 @@ def _entry(job: Job, result: VideoResult | None) -> ArchiveEntry:
 def import_project(
     store: Store, projects: Projects, runs: Path, engine: str, owner: str, archive: Path, folder: Path
 ) -> Steps[tuple[Project, int]]:
-    """Brings the project in `archive`, a stranger's file, into a new one of this owner, as steps; the project, and how many
-    videos it has. `folder` is an empty one, for what is unpacked. All come in, or none. Raises: StudioError, OSError."""
+    """Return steps that import an untrusted project file as a new project of this owner: all videos or none.
+
+    The steps return the project and its number of videos. `folder` is an empty folder for the unpacked files.
+    Raises: StudioError, OSError.
+    """
     unpacked = yield SandboxCall(work=unpack_archive, arguments=(archive, folder), seconds=EXPORT_SECONDS, task="import")
     project = projects.create(owner, _free_name(unpacked["name"], projects, owner))
     made: list[str] = []
@@ -89,7 +94,7 @@ def import_project(
 
 
 def _job(one: Mapping[str, Any], request: GenerationRequest, place: Path, project: Project) -> Job:
-    """A job for one video, which it is to be given."""
+    """Return a job for an imported video."""
     said, now = one["said"], time.time()
     created = said.get("created")
     return Job(
@@ -108,7 +113,7 @@ def _job(one: Mapping[str, Any], request: GenerationRequest, place: Path, projec
 
 
 def _result(one: Mapping[str, Any], job: Job) -> VideoResult:
-    """The video of this job: what the file itself shows, and what is said of how it was made."""
+    """Return the imported video of this job. Size, length and audio are read from the file, the rest from the archive's data."""
     said, fps = one["said"], max(1, round(one["fps"]))
     notes = said.get("notes")
     return VideoResult(
@@ -126,24 +131,26 @@ def _result(one: Mapping[str, Any], job: Job) -> VideoResult:
 
 
 def _request(one: Mapping[str, Any]) -> GenerationRequest:
-    """How the video was made, with its inputs as they were unpacked. Raises: RequestError."""
+    """Return the video's request, with the unpacked inputs. Raises: RequestError."""
     said = one["said"].get("request")
     if not isinstance(said, dict):
-        raise RequestError("the project", "does not say how each video was made", "export it anew")
+        raise RequestError("the project file", "must contain the request of each video", "export the project again")
     if len(json.dumps(said, ensure_ascii=False)) > MOST_STORED_CHARACTERS:
         raise RequestError(
-            "the project", f"says more than {MOST_STORED_CHARACTERS:,} characters of how a video was made", "export it again"
+            "the project file",
+            f"contains a request with more than {MOST_STORED_CHARACTERS:,} characters",
+            "export the project again",
         )
     own = {name: value for name, value in said.items() if name not in {setting.name for setting in INPUTS}}
     request = GenerationRequest.from_stored(own | to_input_fields(one["inputs"]))
     check_imported_size(request)
     if request.shots:
-        check_shots(request, find_preset(request.preset))  # others could not be shown: the preset says how long they are
+        check_shots(request, find_preset(request.preset))  # the page needs the preset to know the length of each shot
     return request
 
 
 def _free_name(name: str, projects: Projects, owner: str) -> str:
-    """The name, with a number behind it if the owner has such a project already."""
+    """Return the name. Append a number if the owner already has a project with this name."""
     name = _line(name)[:50].strip() or "project"
     taken = {project.name.casefold() for project in projects.list_for_owner(owner)}
     names = [name, *(f"{name} {number}" for number in range(2, 1000))]
@@ -158,21 +165,23 @@ def _tags(given: object) -> tuple[str, ...]:
 
 
 def _line(given: object) -> str:
-    """The text in one line, of characters that can be seen."""
+    """Return the text on one line, without invisible characters."""
     return " ".join("".join(character for character in str(given) if character.isprintable() or character.isspace()).split())
 
 
 def _table(given: object, kinds: tuple[type, ...]) -> dict[str, Any]:
-    """The entries of a table whose values are of these kinds: short texts, or numbers of seconds."""
+    """Return the entries whose values have these types and are within the limits."""
     if not isinstance(given, dict):
         return {}
     entries = {
-        _line(key)[:40]: _line(value) if isinstance(value, str) else value for key, value in given.items() if _is(value, kinds)
+        _line(key)[:40]: _line(value) if isinstance(value, str) else value
+        for key, value in given.items()
+        if _is_valid(value, kinds)
     }
     return dict(list(entries.items())[:_LONGEST_TABLE])
 
 
-def _is(value: Any, kinds: tuple[type, ...]) -> bool:
+def _is_valid(value: Any, kinds: tuple[type, ...]) -> bool:
     if not isinstance(value, kinds) or isinstance(value, bool):
         return False
     return len(value) <= _LONGEST_TEXT if isinstance(value, str) else 0 <= value < _MOST_SECONDS

@@ -1,8 +1,10 @@
-"""Word when a video is done, through Apprise: to the operator of their own videos (`serve --notify URL`), and to those behind a
-program's key of what it made (`keys create NAME --notify URL`). Visitors give no addresses, and nothing is told of their videos.
+"""Send notifications through Apprise when a video ends.
 
-What is told is the prompt and how it went. Sending waits in a thread of its own, so a service that does not answer keeps nothing
-else waiting; one that fails is logged without its address, which often holds a password.
+The operator is notified about their own videos (`serve --notify URL`), a program's addresses about its videos (`keys create NAME
+--notify URL`). Visitors have no addresses and are not notified.
+
+A notification contains the prompt and the outcome. A separate thread sends it, so a slow service delays nothing else. Failures
+are logged without the address, which often contains a password.
 """
 
 import logging
@@ -16,7 +18,7 @@ from backend.engine.store import Store
 from backend.errors import StudioError
 from backend.schemas.events import Event, Failed, Finished
 
-LONGEST_PROMPT = 200  # characters of it that are told
+LONGEST_PROMPT = 200  # characters; a longer prompt is cut
 MOST_WAITING = 100
 CLOSING_SECONDS = 5.0
 
@@ -24,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 def is_address(text: str) -> bool:
-    """Whether Apprise knows how to reach this."""
-    from apprise import Apprise  # late: it brings requests, and most servers tell nobody
+    """Return whether Apprise supports this address."""
+    from apprise import Apprise  # late: it imports requests, and most servers send no notifications
 
     return bool(Apprise().add(text))
 
 
 class Notifications:
-    """Tells of the ends of jobs. `addresses` are the operator's."""
+    """Notifies when jobs end. `addresses` are the addresses of the operator."""
 
     def __init__(self, addresses: Sequence[str], store: Store, keys: Keys) -> None:
         self._addresses, self._store, self._keys = tuple(addresses), store, keys
@@ -40,16 +42,16 @@ class Notifications:
         self._thread.start()
 
     def ended(self, job_id: str, event: Event) -> None:
-        """Tells of a job's end, soon, if this event is that; nothing of one that somebody has stopped."""
+        """Queue a notification if the event finished or failed the job. Cancelled jobs cause none."""
         if not isinstance(event, Finished | Failed):
             return
         try:
             self._waiting.put_nowait((job_id, event))
         except queue.Full:
-            logger.warning("The end of job %s is not told: too many are being told", job_id)
+            logger.warning("Notification for job %s dropped: the queue is full", job_id)
 
     def close(self) -> None:
-        """Tells what has ended, for a few seconds at most."""
+        """Send the queued notifications, for at most `CLOSING_SECONDS`."""
         try:
             self._waiting.put_nowait(None)
         except queue.Full:
@@ -62,9 +64,9 @@ class Notifications:
             try:
                 self._send(self._store.job(job_id), event)
             except StudioError:
-                logger.exception("The end of job %s could not be told", job_id)
-            except Exception:  # of a hundred services; what they say may hold the address
-                logger.warning("The end of job %s could not be told", job_id)
+                logger.exception("The notification for job %s could not be sent", job_id)
+            except Exception:  # not logged in full: the errors of services may contain the address
+                logger.warning("The notification for job %s could not be sent", job_id)
 
     def _send(self, job: Job, event: Event) -> None:
         key = self._keys.find_by_owner(job.owner)
@@ -77,16 +79,16 @@ class Notifications:
         sender.add(list(addresses))
         kind = NotifyType.FAILURE if isinstance(event, Failed) else NotifyType.SUCCESS
         if not sender.notify(title=title, body=body, notify_type=kind):
-            logger.warning("The end of job %s could not be told to every address", job.id)
+            logger.warning("The notification for job %s could not be sent to every address", job.id)
 
 
 def words(job: Job, event: Event) -> tuple[str, str]:
-    """What is told: a title and a text."""
+    """Return the title and the text of a notification."""
     request = job.request
     prompt = request.prompt if len(request.prompt) <= LONGEST_PROMPT else request.prompt[: LONGEST_PROMPT - 3] + "..."
     facts = f"{request.preset}, {request.width}x{request.height}, seed {request.seed}"
     if isinstance(event, Failed):
         return f"A video failed: {event.cause}", f"{prompt}\n{event.fix}\n{facts}"
     seconds = event.result.seconds.get("total") if isinstance(event, Finished) else None
-    took = f"{facts}, made in {seconds:.0f} s" if seconds else facts
-    return "A video is done", f"{prompt}\n{took}"
+    details = f"{facts}, generated in {seconds:.0f} s" if seconds else facts
+    return "A video is finished", f"{prompt}\n{details}"

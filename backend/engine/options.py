@@ -1,4 +1,4 @@
-"""How an engine starts: which workers, with what loaded first, and how much the videos may take."""
+"""The options of an engine: its workers, the model to load first, and the limits of the data folder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +14,23 @@ from presets import Preset, list_presets
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """The workers are one for each of this machine's `shares`, reached through `transport`; or one that is spread over several
-    `hosts`; or, with a `cluster`'s address, one for each of its machines, as they come and go.
+    """The options of an engine.
 
-    `model` replaces the presets' checkpoint, `preset` is loaded first, `warm_up` compiles its shapes ahead,
-    `resume` continues with the jobs that earlier engines left, `pipeline` names a stand-in module for tests, `options` say
-    how a worker uses its devices, `limits` how much the videos may take on the disk.
-    Without `start_worker` the processes start with their first jobs. With `has_standby` another process waits beside each worker
-    of this machine, so that one that dies is soon replaced. `notify` are the addresses at which the operator is told of the end
-    of their own videos (see `backend.engine.notifications`).
+    Attributes:
+        model: a checkpoint that replaces the presets' checkpoints.
+        start_worker: if False, each worker process starts with its first job.
+        preset: the preset whose model is loaded first.
+        warm_up: compile the preset's shapes ahead.
+        resume: continue the jobs of earlier engines.
+        pipeline: a module that replaces the pipeline in tests.
+        options: how a worker uses its devices.
+        shares: the parts of this machine, one worker each.
+        transport: how the engine reaches the workers of this machine.
+        hosts: several hosts that run one worker together.
+        cluster: the address of a Ray cluster. Each of its machines becomes a worker.
+        limits: the limits of the data folder.
+        has_standby: start a standby process for each worker of this machine, which replaces a dead worker quickly.
+        notify: the addresses that are notified when the operator's videos end (see `backend.engine.notifications`).
     """
 
     model: str | None = None
@@ -41,7 +49,7 @@ class EngineOptions:
     notify: Sequence[str] = ()
 
     def plan(self, settings: Settings) -> WorkerPlan:
-        """What all workers have in common."""
+        """Return the plan that all workers have in common."""
         return WorkerPlan(
             preset=self.preset or choose_first_preset(self.model).name,
             model=self.model,
@@ -55,7 +63,7 @@ class EngineOptions:
         )
 
     def plans(self, plan: WorkerPlan) -> list[WorkerPlan]:
-        """The plan of each worker of this machine; if there are several, their names are numbered."""
+        """Return the plan of each worker of this machine. Several workers get numbered names."""
         if self.cluster is not None:
             return []
         if len(self.shares) == 1:
@@ -64,7 +72,7 @@ class EngineOptions:
 
 
 def choose_first_preset(model: str | None) -> Preset:
-    """The preset to load first: the one made for this checkpoint, else one of its kind, else the first of all."""
+    """Return the preset to load first: the preset of this checkpoint, else a preset that fits it, else the first preset."""
     presets = list_presets()
     named = [preset for preset in presets if model in (preset.model, preset.model_source)]
     return next(iter(named), None) or next((preset for preset in presets if model and fits(preset, model)), presets[0])

@@ -1,6 +1,6 @@
-"""Projects: each video belongs to one of its owner's, or to none; and the tags of videos. Keeps no files.
+"""Store projects and the tags of videos. Each video belongs to at most one project of its owner. Stores no files.
 
-One project of an owner may be the current one: what they make then goes into it.
+An owner may have a current project, to which new videos are added.
 """
 
 import json
@@ -13,8 +13,8 @@ from backend.engine.database import Database
 from backend.engine.user_presets import validate_name
 from backend.errors import RequestError
 
-MOST_PROJECTS = 200  # of an owner
-MOST_TAGS, LONGEST_TAG = 12, 40  # of a video, and in characters
+MOST_PROJECTS = 200  # per owner
+MOST_TAGS, LONGEST_TAG = 12, 40  # tags per video, and characters per tag
 _SCHEMA = "CREATE TABLE IF NOT EXISTS current_projects (owner TEXT PRIMARY KEY, project TEXT NOT NULL)"
 _LISTED = """
 SELECT projects.*, (SELECT COUNT(*) FROM jobs WHERE project = projects.id AND has_video = 1 AND deleted IS NULL) AS videos
@@ -25,7 +25,7 @@ ORDER BY owner IS NOT ?, archived IS NOT NULL, name COLLATE NOCASE LIMIT ?
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """A project, and how many videos it has, without those in the bin."""
+    """A project and its number of videos, without videos in the bin."""
 
     id: str
     owner: str
@@ -35,21 +35,26 @@ class Project:
 
 
 class Projects(Database):
-    """Safe from several threads. Each method is one transaction. A project that is not the owner's, or None's, is none."""
+    """The projects of all owners. Safe to use from several threads. Each method is one transaction.
+
+    With an owner, methods find only this owner's projects. For the owner None, the operator, they find all projects.
+    """
 
     def _prepare(self) -> None:
         self._database.execute(_SCHEMA)
 
     def list_for_owner(self, owner: str | None, first: str = "") -> list[Project]:
-        """The owner's projects by name, those that are archived last; for None everybody's, those of `first` before others', and
-        as many in all as one owner may have."""
+        """Return the owner's projects by name, archived projects last.
+
+        For the owner None, return the projects of all owners, with the projects of `first` first, at most `MOST_PROJECTS`.
+        """
         return self._query(owner, first=first)
 
     def find(self, project_id: str, owner: str | None) -> Project:
-        """The owner's project with this id. Raises: RequestError."""
+        """Return the owner's project with this id. Raises: RequestError."""
         found = self._query(owner, project_id)
         if not found:
-            raise RequestError(f"project={project_id[:40]!r}", "must be one of your projects", "choose one of the list")
+            raise RequestError(f"project={project_id[:40]!r}", "must be one of your projects", "choose a project from the list")
         return found[0]
 
     def _query(self, owner: str | None, project_id: str | None = None, first: str = "") -> list[Project]:
@@ -61,32 +66,32 @@ class Projects(Database):
         ]
 
     def create(self, owner: str, name: str) -> Project:
-        """A new project. Raises: RequestError for a name that is taken, or one project too many."""
+        """Create a project. Raises: RequestError if the name is used or the owner has too many projects."""
         name = self._validate_free_name(owner, name)
         project_id = secrets.token_hex(8)
         with self._transaction() as database:
             count = database.execute("SELECT COUNT(*) FROM projects WHERE owner = ?", (owner,)).fetchone()[0]
             if count >= MOST_PROJECTS:
-                raise RequestError(f"{count} projects are kept and", f"there may be {MOST_PROJECTS}", "delete some first")
+                raise RequestError(f"you have {count} projects and", f"may have {MOST_PROJECTS}", "delete some first")
             row = (project_id, owner, name, time.time())
             database.execute("INSERT INTO projects (id, owner, name, created) VALUES (?, ?, ?, ?)", row)
         return self.find(project_id, owner)
 
     def rename(self, project_id: str, owner: str | None, name: str) -> None:
-        """Gives a project another name. Raises: RequestError."""
+        """Rename a project. Raises: RequestError."""
         project = self.find(project_id, owner)
         if validate_name(name) != project.name:
             self._update_column("name", self._validate_free_name(project.owner, name, but=project.id), project.id)
 
     def archive(self, project_id: str, owner: str | None, is_archived: bool) -> None:
-        """Takes a project out of sight with its videos, or brings it back. Raises: RequestError."""
+        """Hide a project with its videos, or show it again. Raises: RequestError."""
         project = self.find(project_id, owner)
         self._update_column("archived", time.time() if is_archived else None, project.id)
         if is_archived:
             self._rows("DELETE FROM current_projects WHERE project = ?", (project.id,))
 
     def delete(self, project_id: str, owner: str | None) -> None:
-        """Removes a project; its videos stay, in none. Raises: RequestError."""
+        """Delete a project. Its videos remain without a project. Raises: RequestError."""
         project = self.find(project_id, owner)
         with self._transaction() as database:
             database.execute("UPDATE jobs SET project = '' WHERE project = ?", (project.id,))
@@ -94,33 +99,33 @@ class Projects(Database):
             database.execute("DELETE FROM projects WHERE id = ?", (project.id,))
 
     def set_current(self, owner: str, project_id: str) -> None:
-        """Makes one of the owner's projects the current one, or none for "". Raises: RequestError."""
+        """Set the owner's current project, "" for none. Raises: RequestError."""
         if project_id and self.find(project_id, owner).is_archived:
-            raise RequestError("an archived project", "takes no new videos", "bring it back first")
+            raise RequestError("an archived project", "cannot get new videos", "restore it first")
         self._rows("INSERT OR REPLACE INTO current_projects VALUES (?, ?)", (owner, project_id))
 
     def current(self, owner: str) -> str:
-        """The id of the owner's current project; "" for none."""
+        """Return the id of the owner's current project, "" for none."""
         rows = self._rows("SELECT project FROM current_projects WHERE owner = ?", (owner,))
         return rows[0]["project"] if rows else ""
 
     def assign_video(self, job_id: str, owner: str, project_id: str) -> None:
-        """Puts a video of this owner into one of their projects, or into none for "". Raises: RequestError."""
+        """Move a video to a project of its owner, "" for no project. Raises: RequestError."""
         if project_id:
             self.find(project_id, owner)
         self._rows("UPDATE jobs SET project = ? WHERE id = ? AND owner = ?", (project_id, job_id, owner))
 
     def set_tags(self, job_id: str, text: str) -> tuple[str, ...]:
-        """Gives a video these tags, with commas or blanks between them, in place of those it has. Raises: RequestError."""
+        """Replace the tags of a video. Commas or blanks separate the tags in `text`. Raises: RequestError."""
         tags = validate_tags(text.replace(",", " ").replace("，", " ").split())
         self._rows("UPDATE jobs SET tags = ? WHERE id = ?", (json.dumps(tags, ensure_ascii=False), job_id))
         return tags
 
     def _validate_free_name(self, owner: str, name: str, but: str = "") -> str:
-        """The name as it is kept. Raises: RequestError if it is no name, or another project of the owner has it."""
+        """Return the normalized name. Raises: RequestError if it is invalid or another project of the owner has it."""
         name = validate_name(name)
         if any(project.name.casefold() == name.casefold() and project.id != but for project in self.list_for_owner(owner)):
-            raise RequestError(f"the name {name!r}", "is another project's", "choose another")
+            raise RequestError(f"the name {name!r}", "is used by another project", "choose another")
         return name
 
     def _update_column(self, column: str, value: str | float | None, project_id: str) -> None:
@@ -128,7 +133,7 @@ class Projects(Database):
 
 
 def validate_tags(words: Sequence[str]) -> tuple[str, ...]:
-    """The tags without "#" before them, each once. Raises: RequestError."""
+    """Return the tags without "#" and without duplicates. Raises: RequestError."""
     tags = tuple(dict.fromkeys(tag for word in words if (tag := str(word).lstrip("#＃").strip())))
     if len(tags) > MOST_TAGS:
         raise RequestError(f"{len(tags)} tags were given, and", f"a video may have {MOST_TAGS}", "leave some out")

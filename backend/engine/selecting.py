@@ -1,4 +1,4 @@
-"""Which videos a search, a project and filters choose, as SQL over the store's table of jobs."""
+"""Convert a selection of videos to SQL over the store's table of jobs."""
 
 from backend.engine.job import LENGTHS, SIZES, Selection
 
@@ -15,7 +15,7 @@ _PROMPTS = f"lower(json_extract(summary, '$.prompt') || ' ' || {_SHOTS})"
 
 
 def where_clause(selection: Selection) -> tuple[str, tuple]:
-    """The selection as a condition with its values."""
+    """Return the selection as an SQL condition with its values."""
     parts = ["has_video = 1", f"deleted IS {'NOT ' if selection.is_deleted else ''}NULL"]
     values: list[str | float] = []
 
@@ -48,5 +48,5 @@ def where_clause(selection: Selection) -> tuple[str, tuple]:
 
 
 def order_clause(selection: Selection) -> str:
-    """The order of the selection's videos; that of `Selection.order` or, if there is none of that name, the newest first."""
+    """Return the SQL order of the selection. Unknown orders mean newest first."""
     return ORDERS.get(selection.order, ORDERS["newest"])

@@ -1,4 +1,4 @@
-"""How many bytes the folders of jobs take, and which of their files only work in progress needs."""
+"""Measure the folders of jobs, and find their intermediate files, which are needed only while the job runs."""
 
 import contextlib
 import os
@@ -10,38 +10,38 @@ from pathlib import Path
 from backend.schemas.shots import FOLDER, FRAMES
 
 PREVIEWS = "previews"
-_SHOT = re.compile(rf"^{FOLDER}/\d+/")  # a storyboard's shots have the files of a job, each in a folder of its own
+_SHOT = re.compile(rf"^{FOLDER}/\d+/")  # each shot of a storyboard has a folder with the same files as a job
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The bytes of a job's folder: files that only work in progress needs, and the rest."""
+    """The bytes of a job's folder: intermediate files and the rest."""
 
     intermediate: int = 0
     rest: int = 0
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The bytes of all files."""
         return self.intermediate + self.rest
 
 
 def folder_size(folder: Path) -> Size:
-    """The bytes of a job's folder, or of any other; nothing if there is none."""
+    """Measure a folder. The size is 0 if the folder does not exist."""
     found = [(is_intermediate(name), status.st_size) for name, status in files_below(folder)]
     intermediate = sum(size for is_of_work, size in found if is_of_work)
     return Size(intermediate=intermediate, rest=sum(size for _, size in found) - intermediate)
 
 
 def is_intermediate(name: str) -> bool:
-    """Whether this file of a job's folder, by its name there, is of no use once the job has ended."""
+    """Return whether this file is unneeded after the job has ended. `name` is its path in the job's folder."""
     name = _SHOT.sub("", name)
     is_stage = (name.startswith("stage") and name.endswith((".safetensors", ".wav", ".mp4", ".json"))) or name == FRAMES
     return is_stage or name.startswith(f"{PREVIEWS}/") or name == ".lock" or (name.startswith(".") and name.endswith(".part"))
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The files below a folder, by their names there; those that go meanwhile are left out."""
+    """Yield the files below a folder by their relative paths. Files that disappear meanwhile are left out."""
     waiting = [""]
     while waiting:
         inner = waiting.pop()

@@ -1,4 +1,4 @@
-"""Parses the requests of stored jobs, each as rarely as possible. Knows no database."""
+"""Parse the requests of stored jobs, and cache them, because parsing is slow. Knows no database."""
 
 import json
 import logging
@@ -14,27 +14,27 @@ from backend.schemas.request import GenerationRequest
 
 log = logging.getLogger(__name__)
 
-_MOST_READ_CHARACTERS = 2_000_000  # of JSON: some thousand usual requests, which take 30 times as many bytes
-_MOST_VALUES = 2000  # that a RequestMemo keeps
+_MOST_READ_CHARACTERS = 2_000_000  # JSON of about a thousand usual requests; parsed, they take 30 times as many bytes
+_MOST_VALUES = 2000  # entries of a RequestMemo
 Value = TypeVar("Value")
 
 
 def parse_request(text: str, folder: str, job_id: str) -> GenerationRequest:
-    """Raises: RequestError."""
+    """Parse the JSON of a job's request. Raises: RequestError."""
     return GenerationRequest.from_stored(make_absolute(json.loads(text), folder, job_id))
 
 
 class _Requests:
-    """Keeps requests that were read last, so that each list of jobs does not read them again. Safe from several threads."""
+    """A cache of the last parsed requests. Safe to use from several threads."""
 
     def __init__(self, most_characters: int) -> None:
         self._most, self._size = most_characters, 0
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str, str], GenerationRequest] = OrderedDict()  # the one that was used last is last
+        self._kept: OrderedDict[tuple[str, str, str], GenerationRequest] = OrderedDict()  # ordered by last use
         self._refused: set[str] = set()
 
     def read(self, text: str, folder: str, job_id: str) -> GenerationRequest:
-        """The request that this JSON of a job's row holds. Raises: RequestError."""
+        """Return the request of this JSON, from the cache if possible. Raises: RequestError."""
         key = text, folder, job_id
         with self._lock:
             if (found := self._kept.get(key)) is not None:
@@ -60,20 +60,21 @@ read_request = _Requests(_MOST_READ_CHARACTERS).read
 
 
 class RequestMemo:
-    """Keeps values that were computed from whole requests, so that a list parses each request once. Safe from several threads."""
+    """A cache of values that were computed from whole requests. Safe to use from several threads."""
 
     def __init__(self, read: Callable[[str], Job]) -> None:
-        """`read(job_id)` returns a job with its whole request."""
+        """Create an empty cache. `read(job_id)` returns a job with its whole request."""
         self._read = read
         self._values: dict[tuple[Hashable, str], Any] = {}
 
     def value(self, job: ListedJob, name: Hashable, compute: Callable[[GenerationRequest], Value]) -> Value:
-        """`compute` of the job's request, which must depend on `name` and the request only."""
+        """Return `compute(request)` for the job's request. The result must depend on `name` and the request only."""
         key = name, job.summary.digest
         if key in (values := self._values):
             return values[key]
         if len(values) >= _MOST_VALUES:
             self._values = values = {}
         whole = self._read(job.id)
-        value = values[name, whole.summary.digest] = compute(whole.request)  # it may have been revised since it was listed
+        # The request may have been revised since the job was listed, so the key uses the current digest.
+        value = values[name, whole.summary.digest] = compute(whole.request)
         return value

@@ -1,4 +1,4 @@
-"""The shots of storyboards: each a video of its own in the library, and kept where a storyboard is made again from a later."""
+"""Add the shots of storyboards to the library, and reuse finished shots when a storyboard is regenerated."""
 
 import json
 import re
@@ -21,19 +21,21 @@ from backend.schemas.shots import FILES, FOLDER, LAST, LAST_FRAMES, LOOK, RESULT
 
 
 def shot_id(story_id: str, number: int) -> str:
-    """The id of the job that a storyboard's shot is in the library; `number` counts from 1."""
+    """Return the id of a shot's job in the library. `number` counts from 1."""
     return f"{story_id}-shot-{number}"
 
 
 def split_shot_id(job_id: str) -> tuple[str, int]:
-    """The storyboard's job and the number of a shot, of an id that `shot_id` made; the id itself and 0 of any other."""
+    """Split an id from `shot_id` into the storyboard's job id and the shot's number. Return other ids with the number 0."""
     found = re.fullmatch(r"(.+)-shot-(\d{1,6})", job_id)
     return (found[1], int(found[2])) if found else (job_id, 0)
 
 
 def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: str) -> None:
-    """Puts a shot into the library, as a finished video of the storyboard's owner; does nothing if it is there already, or is
-    all of its storyboard. Raises: OSError, StudioError, sqlite3.Error."""
+    """Add a shot to the library as a finished video of the storyboard's owner.
+
+    Do nothing if the shot is already there or is the storyboard's only shot. Raises: OSError, StudioError, sqlite3.Error.
+    """
     if event.total == 1:
         return
     job_id = shot_id(story.id, event.index)
@@ -54,7 +56,7 @@ def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: 
 
 
 def add_finished_job(store: Store, job_id: str, owner: str, event: Finished, engine: str, project: str = "") -> None:
-    """Puts a video that is there already into the library, and into this project. Raises: sqlite3.Error."""
+    """Add a finished video to the library and to this project. Raises: sqlite3.Error."""
     request, folder = event.result.request, Path(event.result.path).parent
     job = Job(
         id=job_id,
@@ -73,7 +75,7 @@ def add_finished_job(store: Store, job_id: str, owner: str, event: Finished, eng
 
 
 def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:
-    """Cuts a storyboard whose shots are all made, in its job's folder, as steps: no model is needed. Raises: StudioError."""
+    """Return steps that cut a storyboard from its finished shots, in its job's folder, without a model. Raises: StudioError."""
     path = folder / VIDEO
     made = yield SandboxCall(work=write_storyboard_film, arguments=(request, path), seconds=EXPORT_SECONDS, task="film")
     return Finished(
@@ -92,31 +94,35 @@ def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:
 
 
 def regenerate_from(story: Job, number: int, request: GenerationRequest) -> GenerationRequest:
-    """The request that makes this storyboard again from shot `number` (from 1) on: the `request` with the earlier shots as they
-    were; its figures are those of the later ones. Raises: RequestError if there is no such shot, or the earlier ones are not here
-    any more."""
+    """Return the request that regenerates this storyboard from shot `number` (from 1) on.
+
+    It is `request` with the storyboard's earlier shots. Its characters apply to the later shots.
+    Raises: RequestError if the shot does not exist or the files of the earlier shots were deleted.
+    """
     before = story.request
     if not before.shots or not 1 <= number <= len(before.shots):
-        rule = f"must be one of its {len(before.shots)} shots" if before.shots else "belongs to a storyboard, and this is none"
+        rule = f"must be from 1 to {len(before.shots)}" if before.shots else "needs a storyboard, and this video is not one"
         raise RequestError(f"from_shot={number}", rule, "choose another")
     if any(not (story.folder / FOLDER / str(kept) / RESULT).is_file() for kept in range(1, number)):
-        raise RequestError(f"from_shot={number}", "needs the shots before it, which are no longer here", "make all of them again")
+        raise RequestError(
+            f"from_shot={number}", "needs the earlier shots, which were deleted", "regenerate the whole storyboard"
+        )
     files = {role: getattr(before, role) + getattr(request, role) for role in FILES.values()}
-    later = tuple(_moved(shot, before) for shot in request.shots[number - 1 :])
-    shots = tuple(_settled(before, index) for index in range(number - 1)) + later
+    later = tuple(_shift_files(shot, before) for shot in request.shots[number - 1 :])
+    shots = tuple(_with_seed(before, index) for index in range(number - 1)) + later
     own = ("shots", "prompt", "seed", "figures", "figure_images")
     common = {name: getattr(before, name) for name in GenerationRequest.model_fields if name not in own}
     return request.changed(**common | files, prompt=before.prompt, shots=tuple(shot.model_dump() for shot in shots))
 
 
-def _moved(shot: Shot, before: GenerationRequest) -> Shot:
-    """The shot with its files after those of the storyboard before."""
+def _shift_files(shot: Shot, before: GenerationRequest) -> Shot:
+    """Return the shot with its file numbers shifted behind the files of the storyboard `before`."""
     places = {kind: getattr(shot, kind) for kind in FILES if getattr(shot, kind) is not None}
     return shot.model_copy(update={kind: place + len(getattr(before, FILES[kind])) for kind, place in places.items()})
 
 
-def _settled(request: GenerationRequest, index: int) -> Shot:
-    """A shot with its seed, whatever the storyboard's becomes."""
+def _with_seed(request: GenerationRequest, index: int) -> Shot:
+    """Return a shot with an explicit seed, so that it does not depend on the storyboard's seed."""
     shot = request.shots[index]
     if shot.video is not None:
         return shot
@@ -124,7 +130,7 @@ def _settled(request: GenerationRequest, index: int) -> Shot:
 
 
 def copy_shots(before: Path, folder: Path, count: int) -> None:
-    """Copies the first `count` shots of the storyboard in the folder `before` to the one in `folder`. Raises: OSError."""
+    """Copy the first `count` shots from the storyboard's folder `before` to `folder`. Raises: OSError."""
     for number in range(1, count + 1):
         source, place = before / FOLDER / str(number), folder / FOLDER / str(number)
         place.mkdir(parents=True)

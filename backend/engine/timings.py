@@ -1,4 +1,4 @@
-"""Learns from every video made on this machine how long the next will take."""
+"""Estimate the time of videos from the timings of this machine's earlier videos."""
 
 import logging
 import sqlite3
@@ -21,20 +21,24 @@ logger = logging.getLogger(__name__)
 
 
 class Timings:
-    """The estimates from the store's timings, each computed once until something new is learned. `num_weights` tells an
-    upscaler's by its name, None if it is not known."""
+    """Estimates from the stored timings. Each estimate is cached until a new timing is stored.
+
+    `num_weights(name)` returns the number of weights of an upscaler, None if not known.
+    """
 
     def __init__(self, store: Store, num_weights: Callable[[str], int | None] = lambda name: None):
         self._store, self._num_weights = store, num_weights
         self._estimates: dict[tuple, Estimate | None] = {}
-        self.count = 0  # of the videos that were learned from
-        self._loading: dict[str, float | None] = {}  # seconds by checkpoint
+        self.count = 0  # number of timings stored since the start
+        self._loading: dict[str, float | None] = {}  # seconds to load, by checkpoint
 
     def estimate(
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
-        """How long a video will take on this worker; if it is the first of its model, a prediction for TPUs, None for others.
-        `is_kept`: its model need not be loaded."""
+        """Estimate the seconds of a video on this worker. Without timings of its model, predict for TPUs; None for others.
+
+        `is_kept` is True if the model is in memory.
+        """
         if request.upscale:
             return self._estimate_upscaled(request, shape, worker, is_warm, is_kept)
         if request.shots:
@@ -46,7 +50,7 @@ class Timings:
         return self._estimates[key]
 
     def load_seconds(self, model: str) -> float | None:
-        """How long this checkpoint's model takes to load, by earlier videos; None if that is not known."""
+        """Return the usual seconds to load this checkpoint's model, None if not known."""
         if model not in self._loading:
             try:
                 self._loading[model] = load_seconds(model, self._store.load_runs())
@@ -57,7 +61,7 @@ class Timings:
     def _estimate_shots(
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
-        """All shots of a storyboard together; what is loaded and compiled is so for the first."""
+        """Estimate all shots of a storyboard together. Only the first shot loads and compiles."""
         preset = find_preset(request.preset)
         shots = list(unfinished_shot_requests(request, preset))
         estimates: list[Estimate] = []
@@ -75,7 +79,7 @@ class Timings:
     def _estimate_upscaled(
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
-        """The video and the step that makes it larger; of a finished video that step alone."""
+        """Estimate the video and its upscaling, or only the upscaling of a finished video."""
         key = (Shape.for_upscaling(request), worker.device_kind)
         if key not in self._estimates:
             runs = runs_on(worker.device_kind, self._store.load_runs())
@@ -87,7 +91,7 @@ class Timings:
         return made and replace(made, seconds=made.seconds + step.seconds)
 
     def record_run(self, entry: QueueEntry, event: Finished, device_kind: str) -> None:
-        """Keeps the seconds of a finished video."""
+        """Store the timings of a finished video."""
         request, seconds = event.result.request, event.result.seconds
         try:
             if request.upscale:
@@ -103,7 +107,7 @@ class Timings:
             self.count += 1
             self._loading.clear()
         except (sqlite3.Error, RequestError):
-            logger.exception("What a video took could not be kept")
+            logger.exception("The timings of a video could not be stored")
 
 
 def _predict(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool, is_kept: bool) -> Estimate | None:

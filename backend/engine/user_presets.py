@@ -1,4 +1,4 @@
-"""Stores visitors' own presets and comparisons in SQLite. Keeps no files and no paths."""
+"""Store visitors' presets and comparisons in SQLite. Stores no files and no paths."""
 
 import json
 import secrets
@@ -11,8 +11,8 @@ from backend.engine.database import Database
 from backend.errors import RequestError
 
 LONGEST_NAME = 60
-MOST_PRESETS = 200  # for one visitor
-LONGEST_SETTINGS = 10_000  # characters of JSON; real ones have below 2,000
+MOST_PRESETS = 200  # per visitor
+LONGEST_SETTINGS = 10_000  # characters of JSON; real settings have fewer than 2,000
 _COMPARED = "id, owner, jobs, columns"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS own_presets (
@@ -20,12 +20,12 @@ CREATE TABLE IF NOT EXISTS own_presets (
 CREATE TABLE IF NOT EXISTS comparisons (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, jobs TEXT NOT NULL, created REAL NOT NULL, columns INTEGER NOT NULL DEFAULT 0);
 """
-_ADD_COLUMNS = "ALTER TABLE comparisons ADD COLUMN columns INTEGER NOT NULL DEFAULT 0"  # of a file that an earlier version made
+_ADD_COLUMNS = "ALTER TABLE comparisons ADD COLUMN columns INTEGER NOT NULL DEFAULT 0"  # for files of older versions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Jobs that are looked at together: up to four side by side or, with `columns`, a grid, row by row."""
+    """Jobs that are compared: up to four side by side or, with `columns`, in a grid, row by row."""
 
     id: str
     owner: str
@@ -34,7 +34,7 @@ class Comparison:
 
 
 class UserPresets(Database):
-    """Safe from several threads. Each method is one transaction."""
+    """The presets and comparisons of all visitors. Safe to use from several threads. Each method is one transaction."""
 
     def _prepare(self) -> None:
         self._database.executescript(_SCHEMA)
@@ -42,16 +42,16 @@ class UserPresets(Database):
             self._database.execute(_ADD_COLUMNS)
 
     def presets(self, owner: str) -> dict[str, dict]:
-        """The owner's presets by name: settings as plain values."""
+        """Return the owner's presets by name. Settings are plain values."""
         rows = self._rows("SELECT name, settings FROM own_presets WHERE owner = ? ORDER BY name COLLATE NOCASE", (owner,))
         return {name: json.loads(settings) for name, settings in rows}
 
     def save_preset(self, owner: str, name: str, settings: dict) -> None:
-        """Keeps settings under a name, in place of older ones of that name. Raises: RequestError."""
+        """Store settings under a name. Replace an existing preset with this name. Raises: RequestError."""
         self.save_presets(owner, {name: settings})
 
     def save_presets(self, owner: str, presets: Mapping[str, dict]) -> None:
-        """Keeps all of these under their names, or none. Raises: RequestError."""
+        """Store all of these presets, or none of them after an error. Raises: RequestError."""
         named = {validate_name(name): json.dumps(settings) for name, settings in presets.items()}
         if longest := next((name for name, text in named.items() if len(text) > LONGEST_SETTINGS), None):
             rule = f"must have at most {LONGEST_SETTINGS} characters of settings"
@@ -59,39 +59,39 @@ class UserPresets(Database):
         with self._transaction() as database:
             kept = {name for (name,) in database.execute("SELECT name FROM own_presets WHERE owner = ?", (owner,))}
             if len(kept | named.keys()) > MOST_PRESETS and named.keys() - kept:
-                raise RequestError(f"{len(kept)} presets are kept and", f"there may be {MOST_PRESETS}", "delete some first")
+                raise RequestError(f"you have {len(kept)} presets and", f"may have {MOST_PRESETS}", "delete some first")
             rows = [(owner, name, text, time.time()) for name, text in named.items()]
             database.executemany("INSERT OR REPLACE INTO own_presets VALUES (?, ?, ?, ?)", rows)
 
     def rename_preset(self, owner: str, old: str, new: str) -> None:
-        """Gives a preset another name. Raises: RequestError if it is taken or not a valid name."""
+        """Rename a preset. Raises: RequestError if the name is used or invalid."""
         new = validate_name(new)
         if new != old and new in self.presets(owner):
-            raise RequestError(f"the name {new!r}", "is taken already", "choose another")
+            raise RequestError(f"the name {new!r}", "is already used", "choose another")
         self._rows("UPDATE own_presets SET name = ? WHERE owner = ? AND name = ?", (new, owner, old))
 
     def delete_preset(self, owner: str, name: str) -> None:
-        """Removes a preset."""
+        """Delete a preset."""
         self._rows("DELETE FROM own_presets WHERE owner = ? AND name = ?", (owner, name))
 
     def compare(self, owner: str, jobs: tuple[str, ...], columns: int = 0) -> Comparison:
-        """Keeps a comparison under an id that cannot be guessed; `columns` of a grid, 0 for one that is none."""
+        """Store a comparison under an id that cannot be guessed. `columns` is the width of a grid, 0 for side by side."""
         comparison = Comparison(id=secrets.token_hex(8), owner=owner, jobs=jobs, columns=columns)
         row = (comparison.id, owner, json.dumps(jobs), time.time(), columns)
         self._rows("INSERT INTO comparisons (id, owner, jobs, created, columns) VALUES (?, ?, ?, ?, ?)", row)
         return comparison
 
     def comparison(self, comparison_id: str) -> Comparison | None:
-        """The comparison with this id; None if there is none."""
+        """Return the comparison with this id, None if it does not exist."""
         rows = self._rows(f"SELECT {_COMPARED} FROM comparisons WHERE id = ?", (comparison_id,))
         return next(map(_comparison, rows), None)
 
     def comparisons(self) -> list[Comparison]:
-        """All comparisons."""
+        """Return all comparisons."""
         return [*map(_comparison, self._rows(f"SELECT {_COMPARED} FROM comparisons"))]
 
     def forget_comparison(self, comparison_id: str) -> None:
-        """Removes a comparison."""
+        """Delete a comparison."""
         self._rows("DELETE FROM comparisons WHERE id = ?", (comparison_id,))
 
 
@@ -100,7 +100,7 @@ def _comparison(row: sqlite3.Row) -> Comparison:
 
 
 def validate_name(name: str) -> str:
-    """The name with single spaces and none around it. Raises: RequestError."""
+    """Return the name with single spaces and without outer spaces. Raises: RequestError for an invalid name."""
     name = " ".join(str(name or "").split())
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
         raise RequestError(f"name={name[:80]!r}", f"must have 1 to {LONGEST_NAME} visible characters", "type a short name")

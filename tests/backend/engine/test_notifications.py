@@ -68,7 +68,7 @@ def test_each_is_told_of_their_own_and_nobody_of_a_visitors(engine, server, tmp_
     ended(engine, "a visitor's secret", "visitor-1")
     ended(engine, "the operator's own", "visitor-2", is_operators=True)
     path, title, text, kind = told(server)
-    assert (path, title, kind) == ("/operator", "A video is done", "success")
+    assert (path, title, kind) == ("/operator", "A video is finished", "success")
     assert text.startswith("the operator's own\nwan-tiny, ") and "seed" in text and "made in" in text
     ended(engine, "for the shop", key.owner)
     path, title, text, _ = told(server)
@@ -79,7 +79,7 @@ def test_each_is_told_of_their_own_and_nobody_of_a_visitors(engine, server, tmp_
     engine.close()
     assert all(server.told.get_nowait()[0].startswith("/broken") for _ in range(server.told.qsize())), "and nobody else"
     said = " ".join(record.getMessage() for record in caplog.records if record.name == "backend.engine.notifications")
-    assert "could not be told to every address" in said and "pa55word" not in said
+    assert "could not be sent to every address" in said and "pa55word" not in said
 
 
 def test_one_that_is_stopped_is_not_told(engine, server, close_gate):

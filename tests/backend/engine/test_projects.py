@@ -66,7 +66,7 @@ def test_an_archived_project_is_out_of_sight_until_it_comes_back(engine):
     made(engine)
     engine.projects.archive(film.id, "ann", True)
     assert prompts(engine) == [] and engine.projects.current("ann") == "" and len(prompts(engine, project=film.id)) == 1
-    with pytest.raises(RequestError, match="takes no new videos"):
+    with pytest.raises(RequestError, match="cannot get new videos"):
         engine.projects.set_current("ann", film.id)
     engine.projects.archive(film.id, "ann", False)
     assert len(prompts(engine)) == 1

@@ -87,9 +87,9 @@ def test_a_shot_is_made_again_with_those_after_it_and_the_earlier_ones_stay(engi
 def test_what_cannot_be_made_again_is_refused(engine, killed):
     job, _ = killed
     for number in (0, 4):
-        with pytest.raises(RequestError, match=f"from_shot={number} must be one of its 3 shots; choose another"):
+        with pytest.raises(RequestError, match=f"from_shot={number} must be from 1 to 3; choose another"):
             engine.submit(story(), again=(job.id, number))
-    with pytest.raises(RequestError, match="from_shot=1 belongs to a storyboard, and this is none"):
+    with pytest.raises(RequestError, match="from_shot=1 needs a storyboard, and this video is not one"):
         engine.submit(story(), again=(shot_id(job.id, 1), 1))
 
 
