@@ -1,16 +1,15 @@
 // Runs before Gradio's own scripts.
 
-// Gradio's clock of the page's loading asks for animation frames for as long as the page is open, though nobody sees the clock (6.31,
-// `StatusTracker`): the browser then draws the page sixty times a second even if nothing on it changes. Once the page is complete,
-// such clocks stop; the studio shows none.
-const askForFrame = window.requestAnimationFrame.bind(window);
+// Gradio's invisible clock of the page's loading time requests animation frames as long as the page is open (6.31, `StatusTracker`).
+// The browser would therefore draw an unchanged page sixty times per second. Such clocks are stopped when the page is complete.
+const requestFrame = window.requestAnimationFrame.bind(window);
 /** @param {FrameRequestCallback} callback */
 const isClock = callback => /performance\.now\(\)-.*\/1e3/.test(String(callback));
-window.requestAnimationFrame = callback => (window.studio?.isOpen && isClock(callback) ? 0 : askForFrame(callback));
+window.requestAnimationFrame = callback => (window.studio?.isOpen && isClock(callback) ? 0 : requestFrame(callback));
 
-// Gradio shows its labels in the browser's language (6.31, `getLocaleFromNavigator`). A language that was chosen in the header, which
-// `language.js` keeps in this cookie, takes its place.
+// Gradio shows its labels in the browser's language (6.31, `getLocaleFromNavigator`). The language of the header's menu, which
+// `language.js` stores in this cookie, replaces it.
 const language = /(?:^|; )studio_language=(\w+)/.exec(document.cookie)?.[1];
-// Gradio has its own texts in zh-CN only, and takes English if it has none.
+// Gradio's Chinese texts are named zh-CN. For other names it would show English.
 const locale = language === 'zh' ? 'zh-CN' : language;
 if (locale) Object.defineProperty(navigator, 'language', { get: () => locale });

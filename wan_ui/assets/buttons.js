@@ -1,15 +1,15 @@
-// The buttons of all panels. Listens on the document, because panels are drawn again.
+// The buttons of all panels. The listeners are on the document, because panels are rendered again.
 import { act, importProject } from '../components/actions.js';
 import { fieldValue, filesOf, find, findAll, on } from '../components/dom.js';
 import { copyFrom, showToast } from '../components/toast.js';
 import { openView, showHelp, toggleQueue } from '../components/views.js';
 
-/** Buttons that make a video: each press counts, also while the one before is being answered. */
+/** Buttons that queue a video. Each press counts, also while the server answers the previous press. */
 export const MAKES = '#generate, [data-shot=alone]';
 
 const openMenus = () => /** @type {HTMLDetailsElement[]} */ (findAll('details.popover[open]'));
 
-/** Closes all open menus, except one with this element in it. Returns whether one was open. @param {Element} [inside] */
+/** Closes all open menus except the menu that contains `inside`. Returns whether a menu was open. @param {Element} [inside] */
 export const closeMenus = inside => {
   const open = openMenus();
   for (const menu of open) if (!inside || !menu.contains(inside)) menu.open = false;
@@ -36,14 +36,14 @@ const press = (target, event) => {
   if (group === 'choose' && what === 'choose' && event.detail === 0) button.focus();
   const menu = button.closest('details.popover');
   if (menu instanceof HTMLDetailsElement && ['prompt', 'load', 'link', 'use'].includes(what)) menu.open = false;
-  const field = { own: '#own-name', project: '#project-name' }[group]; // a name that is typed beside the button
+  const field = { own: '#own-name', project: '#project-name' }[group]; // the field next to the button, with a typed name
   const typed = field && find(field);
   act(group, what, { job: field ? (typed ? fieldValue(typed) : '') : job, value });
 };
 
 export const startButtons = () => {
   on(document, 'click', press);
-  // A double click is one press.
+  // A double click counts as one press.
   on(
     document,
     'click',

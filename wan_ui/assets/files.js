@@ -1,20 +1,20 @@
-// Files that are dropped anywhere or pasted. Fields for files keep what falls on them; in a view that takes clips, a file is its clip.
+// Files that are dropped on the page or pasted. Fields for files handle files themselves. A view can claim all other files.
 import { dropFile } from '../components/actions.js';
 import { find, findAll, isShown, on } from '../components/dom.js';
 
 const OWN_FIELDS = '#input-image, #last-image, .takes-files';
 /** @type {{view: string, take: (file: File) => void} | null} */
-let taker = null;
+let fileTarget = null;
 
-/** Gives dropped files to a view while it is shown. @param {string} view A selector. @param {(file: File) => void} take */
+/** Passes dropped files to a view while it is shown. @param {string} view A selector. @param {(file: File) => void} take */
 export const takeFiles = (view, take) => {
-  taker = { view, take };
+  fileTarget = { view, take };
 };
 
-const isTaken = () => taker !== null && isShown(find(taker.view));
+const hasFileTarget = () => fileTarget !== null && isShown(find(fileTarget.view));
 
 /** @param {File} file */
-const take = file => (taker && isTaken() ? taker.take(file) : dropFile(file));
+const take = file => (fileTarget && hasFileTarget() ? fileTarget.take(file) : dropFile(file));
 
 /** @param {DragEvent} event */
 const hasFiles = event => [...(event.dataTransfer?.types ?? [])].includes('Files');
@@ -27,7 +27,7 @@ const showZone = isHidden => {
   const zone = find('#drop-zone');
   if (!zone) return;
   zone.hidden = isHidden;
-  for (const words of findAll('p', zone)) words.hidden = words.matches('.clip') !== isTaken();
+  for (const words of findAll('p', zone)) words.hidden = words.matches('.clip') !== hasFileTarget();
 };
 
 /** @param {EventTarget | null} target */

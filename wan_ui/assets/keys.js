@@ -1,5 +1,5 @@
-// Keys. Fields in which something is typed keep all keys but Ctrl+Enter and Escape.
-import { hear, playTogether, stepTogether } from '../compare/compare.js';
+// Keyboard shortcuts. Text fields keep all keys except Ctrl+Enter and Escape.
+import { playTogether, stepTogether, toggleAudio } from '../compare/compare.js';
 import { act } from '../components/actions.js';
 import { find, isShown, isTyping, on } from '../components/dom.js';
 import { openView, showHelp, toggleQueue, views } from '../components/views.js';
@@ -34,7 +34,7 @@ const plainKey = (target, event) => {
   else if (card && key === 'Delete') act('queue', 'delete', { job });
   else if (key === ',' || key === '.') step(key === ',' ? -1 : 1);
   else if (key === 'm') toggleSound();
-  else if (/^[1-4]$/.test(key) && isShown(find('.compare'))) hear(Number(key));
+  else if (/^[1-4]$/.test(key) && isShown(find('.compare'))) toggleAudio(Number(key));
   else if (key === ' ' && !target.closest('button, a, summary, video, input')) {
     event.preventDefault();
     isShown(find('.compare')) ? playTogether() : toggleStage();
@@ -48,7 +48,7 @@ export const startKeys = () =>
     const isCtrlEnter = key === 'Enter' && isCtrl;
     const view = altKey && /^[1-9]$/.test(key) && views()[Number(key) - 1];
     if (event.repeat && (isCtrlEnter || (key === 'Enter' && target.closest(MAKES)))) {
-      event.preventDefault(); // a key that is held down is one press
+      event.preventDefault(); // repeated events of a pressed key count as one press
     } else if (isCtrlEnter) {
       if (press('.view-column.shown button.primary') || press('#generate')) event.preventDefault();
     } else if (key === 'Escape') {

@@ -1,4 +1,4 @@
-// The choice of the page's language. A cookie keeps it, so that the server knows it before it draws the page.
+// The menu of the page's language. A cookie stores the language, so that the server can render the page in it.
 import { fieldValue, on } from '../components/dom.js';
 
 const YEAR_SECONDS = 365 * 24 * 3600;

@@ -1,7 +1,7 @@
-// The page's entry. Gradio runs texts, not modules, when it draws a component (`js_on_load`), when an event needs something of the
-// page (`js=`) and when the page is complete. `window.studio` is the one name by which these texts reach the modules.
+// The page's entry. Gradio runs strings of code, not modules, when it renders a component (`js_on_load`), when an event needs a value
+// of the page (`js=`), and when the page is complete. These strings reach the modules only through `window.studio`.
 
-import { followLeader, showHeard, startCompare, startCompared } from '../compare/compare.js';
+import { followLeader, showAudibleVideo, startCompare, startLoadedComparison } from '../compare/compare.js';
 import { act, startActions } from '../components/actions.js';
 import { startMessage, startNote } from '../components/toast.js';
 import { showPlace, startViews } from '../components/views.js';
@@ -46,31 +46,31 @@ const STARTS = {
   worker_status: startPart('worker-status'),
 };
 
-// What is always kept up to date, by a timer: a page that asks for every animation frame is drawn sixty times a second.
+// Continuous updates use a timer. With animation frames, the browser would draw the page sixty times per second.
 const TICK_MILLISECONDS = 40;
 const tick = () => {
   if (document.hidden) return;
   showPlace();
   showStageTime();
   showSound();
-  showHeard();
-  startCompared();
+  showAudibleVideo();
+  startLoadedComparison();
   followLeader();
   drawView(performance.now());
   showCount();
 };
 
 const studio = {
-  /** Whether the page is complete. */
+  /** True when the page is complete. */
   isOpen: false,
-  /** Runs when Gradio has drawn the whole page. */
+  /** Runs when Gradio has rendered the whole page. */
   open: () => {
     startViews();
     startChanges();
     setInterval(tick, TICK_MILLISECONDS);
     studio.isOpen = true;
   },
-  /** Runs when Gradio draws a component first. @param {string} name @param {GradioComponent} component @param {string[]} events */
+  /** Runs when Gradio first renders a component. @param {string} name @param {GradioComponent} component @param {string[]} events */
   start: (name, component, events) => STARTS[name](component, events),
   act,
   form,
@@ -79,7 +79,7 @@ const studio = {
 /** @typedef {typeof studio} Studio */
 window.studio = studio;
 
-// Of listeners on the document, those that are added first run first: Generate waits for a recording before it sends a storyboard.
+// Listeners on the document run in the order of registration: Generate waits for a recording before it sends a storyboard.
 startButtons();
 startTyped();
 startRecording();

@@ -1,25 +1,25 @@
-// Long work that this visitor has started, such as exports and projects: its progress, and Stop. The server is asked once a second from
-// the press that starts such work until there is none left.
+// Progress of long tasks that this visitor started, such as exports and projects, with a Stop button. After a press that starts a
+// task, the server is polled once per second until no task remains.
 import { find, findAll, on } from '../components/dom.js';
 import { showToast } from '../components/toast.js';
 
 const EVERY_MILLISECONDS = 1000;
 const STARTERS = 'a[data-task], [data-watch-tasks], #generate, [data-shot]';
-const EMPTY_ROUNDS = 3; // that find nothing, until the server is asked no more: work starts a moment after the press
+const EMPTY_ROUNDS = 3; // polls without a task before polling stops; a task starts a moment after the press
 let emptyRounds = 0;
 let timer = 0;
 
 /** @typedef {{id: string, text: string, percent: number | null}} Task */
 
-const box = () => {
-  const page = find('.gradio-container') ?? document.body; // Gradio puts its own selector before each rule of the style sheet
+const tasksBox = () => {
+  const page = find('.gradio-container') ?? document.body; // rules of the style sheet apply only inside it
   const found = find('#tasks') ?? page.appendChild(Object.assign(document.createElement('div'), { id: 'tasks' }));
   found.setAttribute('role', 'status');
   return found;
 };
 
-/** @param {Task} task @param {string} stop The button's word. */
-const rowOf = ({ id, text, percent }, stop) => {
+/** @param {Task} task @param {string} stop The button's text. */
+const taskRow = ({ id, text, percent }, stop) => {
   const row = document.createElement('p');
   const words = Object.assign(document.createElement('span'), { textContent: text });
   const bar = document.createElement('progress');
@@ -31,24 +31,24 @@ const rowOf = ({ id, text, percent }, stop) => {
   return row;
 };
 
-const look = async () => {
+const pollTasks = async () => {
   timer = 0;
   try {
     const { tasks, stop } = await (await fetch('studio/tasks')).json();
-    box().replaceChildren(...tasks.map((/** @type {Task} */ task) => rowOf(task, stop)));
+    tasksBox().replaceChildren(...tasks.map((/** @type {Task} */ task) => taskRow(task, stop)));
     emptyRounds = tasks.length ? 0 : emptyRounds + 1;
   } catch {
-    emptyRounds += 1; // the page says elsewhere that the server is gone
+    emptyRounds += 1; // another part of the page reports a lost server
   }
-  if (emptyRounds < EMPTY_ROUNDS) timer = setTimeout(look, EVERY_MILLISECONDS);
+  if (emptyRounds < EMPTY_ROUNDS) timer = setTimeout(pollTasks, EVERY_MILLISECONDS);
 };
 
 const watchTasks = () => {
   emptyRounds = 0;
-  if (!timer) timer = setTimeout(look, EVERY_MILLISECONDS / 4);
+  if (!timer) timer = setTimeout(pollTasks, EVERY_MILLISECONDS / 4);
 };
 
-/** Opens a link to a file that is made first in a hidden frame: the file is downloaded, and a refusal can be read and shown.
+/** Opens a download link in a hidden frame, so that an error response can be read and shown.
  * @param {HTMLAnchorElement} link */
 const openInFrame = link => {
   const frame = Object.assign(document.createElement('iframe'), { hidden: true, src: link.href });

@@ -1,4 +1,4 @@
-// Light or dark: the browser keeps what the visitor chooses; at first its own setting counts.
+// Light or dark theme. The browser stores the visitor's choice. Its own setting is the default.
 import { on } from '../components/dom.js';
 
 const KEY = 'studio-theme';

@@ -1,14 +1,14 @@
-// What Gradio and the browser know by name. For the type checker only: the studio does not serve this file.
+// Types of objects of Gradio and the browser, for the type checker only. The studio does not serve this file.
 
-/** What Gradio gives to the script of an HTML component, when it draws the component first. */
+/** The argument of an HTML component's script, which runs when Gradio first renders the component. */
 interface GradioComponent {
   element: HTMLElement;
-  /** The component's properties; a new value is drawn at once. */
+  /** The component's properties. A new value is rendered immediately. */
   props: { value: string };
   /** Calls the handlers of one of the component's events. */
   trigger(event: string, data?: object): void;
   upload(file: File): Promise<{ path: string; url: string }>;
-  /** Calls back after the server has changed this property and it is drawn. */
+  /** Calls `changed` after the server changed this property and Gradio rendered it. */
   watch(property: string, changed: () => void): void;
 }
 

@@ -1,32 +1,32 @@
-// Compare: all videos follow the longest one, or the one that is heard; one may be wiped over another.
+// The compare view: all videos follow the longest or the audible video. A wipe shows two videos in one frame.
 import { find, findAll, get, input, isShown, on, play, showText } from '../components/dom.js';
-import { frameAt, timeOf } from '../stage/frames.js';
+import { frameAtTime, timeOfFrame } from '../stage/frames.js';
 import { showPlaying } from '../stage/player.js';
-import { heardVolume } from '../stage/sound.js';
-import { correction } from './pace.js';
+import { audibleVolume } from '../stage/sound.js';
+import { correctPlayback } from './pace.js';
 
 const videos = () =>
   findAll('.compare figure video').filter(
     /** @returns {video is HTMLVideoElement} */ video => video instanceof HTMLVideoElement && video.hasAttribute('src'),
   );
-const heardVideo = () => videos().find(video => video.closest('figure')?.dataset.heard === 'true');
+const audibleVideo = () => videos().find(video => video.closest('figure')?.dataset.heard === 'true');
 
 /** @param {HTMLVideoElement} video */
 const duration = video => video.duration || 0;
 
-/** The longest video; of those that are about as long, the one that is heard. */
-const leader = () => {
+/** Returns the longest video. The audible video has priority if it is about as long. */
+const findLeader = () => {
   const all = videos();
   const longest = all.toSorted((one, other) => duration(other) - duration(one))[0];
-  const heard = heardVideo();
-  return heard && duration(heard) > duration(longest) - 0.05 ? heard : longest;
+  const audible = audibleVideo();
+  return audible && duration(audible) > duration(longest) - 0.05 ? audible : longest;
 };
 
 /** @param {HTMLVideoElement} video */
-const fpsOf = video => Number(video.closest('figure')?.dataset.fps) || 16;
+const videoFps = video => Number(video.closest('figure')?.dataset.fps) || 16;
 
 export const playTogether = () => {
-  const isPaused = leader()?.paused;
+  const isPaused = findLeader()?.paused;
   for (const video of videos()) isPaused ? play(video) : video.pause();
 };
 
@@ -37,30 +37,30 @@ const seekTogether = seconds => {
 
 /** @param {number} by */
 export const stepTogether = by => {
-  const lead = leader();
+  const lead = findLeader();
   if (!lead) return;
   for (const video of videos()) video.pause();
-  seekTogether(timeOf(frameAt(lead.currentTime, fpsOf(lead)) + by, fpsOf(lead)));
+  seekTogether(timeOfFrame(frameAtTime(lead.currentTime, videoFps(lead)) + by, videoFps(lead)));
 };
 
-/** Keeps the videos together and shows where they are. Runs in every tick. */
+/** Synchronizes the videos and shows their time. Runs in every tick. */
 export const followLeader = () => {
   const section = find('.compare');
-  const lead = leader();
+  const lead = findLeader();
   if (!isShown(section) || !lead?.duration) return;
   if (lead.ended) {
     seekTogether(0);
     for (const video of videos()) play(video);
   }
-  const heard = heardVideo();
-  const isHeard = heard !== undefined && !heard.paused && !heard.ended && !heard.seeking;
-  const pace = isHeard ? heard : lead;
+  const audible = audibleVideo();
+  const isAudible = audible !== undefined && !audible.paused && !audible.ended && !audible.seeking;
+  const pace = isAudible ? audible : lead;
   for (const video of videos()) {
     const own = {
       time: video === pace ? pace.currentTime : video.currentTime,
       duration: video === pace ? Infinity : duration(video),
     };
-    const { speed, jump } = correction(own, { time: pace.currentTime, isHeard }, fpsOf(lead));
+    const { speed, jump } = correctPlayback(own, { time: pace.currentTime, isAudible }, videoFps(lead));
     if (video.playbackRate !== speed) video.playbackRate = speed;
     if (!video.seeking && jump !== null) video.currentTime = jump;
     if (video !== lead && video.paused !== lead.paused && !video.ended) lead.paused ? video.pause() : play(video);
@@ -94,39 +94,39 @@ const showWipe = section => {
   input('[data-compare=wipe]', section).checked = wipe.isOn;
 };
 
-// At most one video is heard, and none when another view is open. `tile` is its number from 1; 0: none.
-const heard = { comparison: '', tile: 0 };
+// At most one video is audible, and none while another view is open. `tile` is its number from 1, 0 for none.
+const audible = { comparison: '', tile: 0 };
 
 /** @param {number} tile */
-export const hear = tile => {
+export const toggleAudio = tile => {
   if (findAll('.compare figure')[tile - 1]?.dataset.sound !== 'true') return;
-  heard.tile = heard.tile === tile ? 0 : tile;
-  showHeard();
+  audible.tile = audible.tile === tile ? 0 : tile;
+  showAudibleVideo();
 };
 
-/** Shows which video is heard. Runs in every tick, because the comparison may be drawn again. */
-export const showHeard = () => {
+/** Shows which video is audible. Runs in every tick, because the comparison may be rendered again. */
+export const showAudibleVideo = () => {
   const section = find('.compare');
   if (!section) return;
   const comparison = section.dataset.comparison ?? '';
-  if (heard.comparison !== comparison) Object.assign(heard, { comparison, tile: 0 });
+  if (audible.comparison !== comparison) Object.assign(audible, { comparison, tile: 0 });
   findAll('figure', section).forEach((figure, place) => {
-    const isHeard = place + 1 === heard.tile && figure.dataset.sound === 'true';
+    const isAudible = place + 1 === audible.tile && figure.dataset.sound === 'true';
     const video = get('video', HTMLVideoElement, figure);
-    figure.dataset.heard = String(isHeard);
-    find('[data-compare=sound]', figure)?.setAttribute('aria-pressed', String(isHeard));
-    video.volume = heardVolume();
-    video.muted = !isHeard || !isShown(section);
+    figure.dataset.heard = String(isAudible);
+    find('[data-compare=sound]', figure)?.setAttribute('aria-pressed', String(isAudible));
+    video.volume = audibleVolume();
+    video.muted = !isAudible || !isShown(section);
   });
   const link = find('#compare-export');
-  const wanted = heard.tile ? `?sound=${heard.tile}` : '';
+  const wanted = audible.tile ? `?sound=${audible.tile}` : '';
   if (link instanceof HTMLAnchorElement && link.search !== wanted) link.search = wanted;
 };
 
 let started = '';
 
-/** Starts a comparison once all of its videos can be played. Runs in every tick. */
-export const startCompared = () => {
+/** Starts a comparison when all of its videos can play. Runs in every tick. */
+export const startLoadedComparison = () => {
   const section = find('.compare');
   const state = `${section?.dataset.comparison} ${section?.dataset.done}`;
   if (!isShown(section) || state === started || !videos().every(video => video.readyState >= 2)) return;
@@ -141,14 +141,14 @@ export const startCompare = () => {
   on(document, 'click', target => {
     if (target.closest('[data-compare=play]') || target.matches('.compare figure video')) playTogether();
     const figure = /** @type {HTMLElement | null | undefined} */ (target.closest('[data-compare=sound]')?.closest('figure'));
-    if (figure) hear(findAll('.compare figure').indexOf(figure) + 1);
+    if (figure) toggleAudio(findAll('.compare figure').indexOf(figure) + 1);
   });
   on(document, 'input', target => {
     if (!(target instanceof HTMLInputElement || target instanceof HTMLSelectElement)) return;
     const name = target.dataset.compare;
     if (name === 'scrub') {
       for (const video of videos()) video.pause();
-      const lead = leader();
+      const lead = findLeader();
       seekTogether((Number(target.value) / 1000) * (lead ? duration(lead) : 0));
     } else if (name === 'wipe' && target instanceof HTMLInputElement) wipe.isOn = target.checked;
     else if (name === 'left' || name === 'right') wipe[name] = Number(target.value);

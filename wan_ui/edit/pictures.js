@@ -134,7 +134,7 @@ export const createPictures = (client, view) => {
   /** @type {{key: Key, off: number} | null} */
   let dragged = null;
   /** @param {number} clientX */
-  const frameAt = clientX => {
+  const frameAtTime = clientX => {
     const track = one('.track');
     const box = track.getBoundingClientRect();
     const half = parseFloat(getComputedStyle(track).getPropertyValue('--key')) / 2;
@@ -146,7 +146,7 @@ export const createPictures = (client, view) => {
     const key = keyOf(target);
     if (!key) return;
     capture(one('.track'), event);
-    dragged = { key, off: frameAt(event.clientX) - key.frame };
+    dragged = { key, off: frameAtTime(event.clientX) - key.frame };
     state.chosen = key;
     show();
     one('.key[aria-pressed="true"]').focus({ preventScroll: true });
@@ -154,7 +154,7 @@ export const createPictures = (client, view) => {
   on(element, 'pointermove', (_, event) => {
     if (!dragged) return;
     const { key, off } = dragged;
-    const frame = freeFrame(frameAt(event.clientX) - off, takenFrames(key), lastFrame());
+    const frame = freeFrame(frameAtTime(event.clientX) - off, takenFrames(key), lastFrame());
     if (frame === null || frame === key.frame) return;
     key.frame = frame;
     show();
@@ -216,7 +216,7 @@ export const createPictures = (client, view) => {
     delete field.dataset.over;
     if (field.closest('.figure')) setFigure(files[0]);
     else if (field.matches('.tiles')) addReferences(files);
-    else addKeys(files, frameAt(event.clientX));
+    else addKeys(files, frameAtTime(event.clientX));
   });
 
   /** Shows the images of an earlier video. @param {Key[]} keys @param {Picture[]} references @param {Picture | null} figure */

@@ -1,4 +1,4 @@
-// The library: a video plays below the pointer and below the keyboard's focus; the arrow keys move between the cards.
+// The library: the video under the pointer or with the keyboard's focus plays. The arrow keys move between the cards.
 import { find, findAll, findVideo, on, play } from '../components/dom.js';
 
 const CARD = '#library-grid li';
@@ -27,8 +27,8 @@ const playCard = target => {
   play(video);
 };
 
-/** @param {Element} target @param {EventTarget | null} next Where the pointer or the focus goes. */
-const restCard = (target, next) => {
+/** @param {Element} target @param {EventTarget | null} next The element that gets the pointer or the focus. */
+const stopCard = (target, next) => {
   const card = cardOf(target);
   if (!card || (next instanceof Node && card.contains(next))) return;
   const video = findVideo('video', card);
@@ -39,11 +39,11 @@ const restCard = (target, next) => {
 export const startLibrary = () => {
   on(document, 'pointerover', playCard);
   on(document, 'focusin', playCard);
-  on(document, 'pointerout', (target, event) => restCard(target, event.relatedTarget));
-  on(document, 'focusout', (target, event) => restCard(target, event.relatedTarget));
+  on(document, 'pointerout', (target, event) => stopCard(target, event.relatedTarget));
+  on(document, 'focusout', (target, event) => stopCard(target, event.relatedTarget));
 };
 
-/** Keeps the menu of projects open when it is drawn again, with what is typed there. @param {GradioComponent} component */
+/** Keeps the menu of projects open, with its typed text, when the menu is rendered again. @param {GradioComponent} component */
 export const startProjects = ({ element, watch }) => {
   let isOpen = false;
   let typed = '';

@@ -1,12 +1,12 @@
-// The live view. Frames are drawn at the video's own speed; what is pressed and typed goes to the server at once.
+// The live view. Frames are drawn at the speed of the video. Keys and prompts are sent to the server immediately.
 import { capture, find, findAll, get, on, onRelease } from '../components/dom.js';
 import { createViewClient } from '../components/http.js';
 import { fill } from '../components/text.js';
-import { joined, lookAction, readPackets } from './packets.js';
+import { concatenate, lookAction, readPackets } from './packets.js';
 
-const AGAIN_MILLISECONDS = 1000; // until a stream that broke is opened again
+const AGAIN_MILLISECONDS = 1000; // until a broken stream is opened again
 
-/** @typedef {{number: number, picture: ImageBitmap, at: number}} Frame `at`: when it arrived, in milliseconds. */
+/** @typedef {{number: number, picture: ImageBitmap, at: number}} Frame `at` is its arrival, in milliseconds. */
 /** @typedef {{words: string, error?: string, has_ended: boolean, fps: number, block: number, left: number | null}} State */
 
 /** @param {GradioComponent} component */
@@ -14,15 +14,15 @@ export const startLive = ({ element, watch }) => {
   const { words, note, send, upload, one, input, select, button, canvas } = createViewClient(element, 'live');
   const live = {
     job: '',
-    /** Frames that wait to be drawn, in order. @type {Frame[]} */
+    /** Frames to draw, in order. @type {Frame[]} */
     frames: [],
     fps: 16,
     block: 4,
     due: 0,
-    /** When the frames of the last two seconds were drawn. @type {number[]} */
+    /** The times at which the frames of the last two seconds were drawn. @type {number[]} */
     drawn: [],
     hasEnded: true,
-    /** The actions whose keys or buttons are down, in the order of their presses. @type {string[]} */
+    /** The actions whose keys or buttons are pressed, oldest first. @type {string[]} */
     held: [],
     isDrawing: false,
   };
@@ -31,7 +31,7 @@ export const startLive = ({ element, watch }) => {
   const chosen = () => select('#live-preset').selectedOptions[0]?.dataset ?? {};
   const actionsOf = () => (chosen().actions ?? '').split(' ').filter(Boolean);
 
-  const show = () => {
+  const showControls = () => {
     if (!find('#live-preset', element) || !select('#live-preset').selectedOptions.length) return;
     const actions = actionsOf();
     const isOn = !live.hasEnded;
@@ -51,12 +51,12 @@ export const startLive = ({ element, watch }) => {
     one('.dot').hidden = !isOn || !live.drawn.length;
   };
 
-  // The first prompt is the model's example, if that is in the page's language. Otherwise its caption is shown in the empty field,
-  // and the example is sent in its place.
-  const offer = () => {
+  // The first prompt is the model's example, if the example is in the page's language. Otherwise the empty field shows a translation,
+  // and the example is sent if the field stays empty.
+  const showExamplePrompt = () => {
     const { example = '', caption = '' } = chosen();
     const field = input('#live-prompt');
-    if (!field.dataset.typed) field.value = caption === example ? example : ''; // what a person has typed stays
+    if (!field.dataset.typed) field.value = caption === example ? example : ''; // never replace typed text
     field.placeholder = caption;
   };
 
@@ -65,21 +65,21 @@ export const startLive = ({ element, watch }) => {
   });
 
   /** @param {string} job */
-  const begin = job => {
+  const openVideo = job => {
     Object.assign(live, { job, frames: [], due: 0, drawn: [], hasEnded: false, held: [] });
     one('.live').dataset.job = job;
     one('.veil').hidden = false;
     one('.headline').textContent = one('.numbers').textContent = '';
-    show();
-    listen(job);
+    showControls();
+    readStream(job);
   };
 
   /** Reads the job's stream until the job ends. @param {string} job */
-  const listen = async job => {
+  const readStream = async job => {
     while (live.job === job && !live.hasEnded) {
       try {
         const answer = await fetch(`studio/live/${job}/frames`);
-        if (answer.status === 404) return finish('');
+        if (answer.status === 404) return showEnd('');
         if (answer.body) await readAll(job, answer.body.getReader());
       } catch {
         // The connection was lost.
@@ -94,23 +94,23 @@ export const startLive = ({ element, watch }) => {
     for (;;) {
       const { done, value } = await reader.read();
       if (done || live.job !== job) return;
-      const { packets, rest } = readPackets(joined(held, value));
+      const { packets, rest } = readPackets(concatenate(held, value));
       for (const { number, isState, body } of packets) {
         if (isState) showState(JSON.parse(new TextDecoder().decode(body)));
-        else arrive(number, body);
+        else addFrame(number, body);
       }
       held = rest;
     }
   };
 
   /** @param {number} number @param {Uint8Array<ArrayBuffer>} body */
-  const arrive = async (number, body) => {
+  const addFrame = async (number, body) => {
     const picture = await createImageBitmap(new Blob([body], { type: 'image/jpeg' }));
     live.frames.push({ number, picture, at: performance.now() });
     live.frames.sort((one, other) => one.number - other.number);
-    const most = live.fps; // one second: older frames are of no use
+    const most = live.fps; // one second; older frames are dropped
     if (live.frames.length > most) live.frames.splice(0, live.frames.length - most);
-    if (!live.isDrawing) requestAnimationFrame(draw);
+    if (!live.isDrawing) requestAnimationFrame(drawNextFrame);
     live.isDrawing = true;
   };
 
@@ -121,23 +121,23 @@ export const startLive = ({ element, watch }) => {
     const left = state.left === null ? '' : ` · ${fill(words().left, { seconds: state.left })}`;
     one('.headline').textContent = state.words + left;
     if (state.error) note(state.error);
-    if (state.has_ended) finish(state.words);
+    if (state.has_ended) showEnd(state.words);
   };
 
   /** @param {string} text */
-  const finish = text => {
+  const showEnd = text => {
     live.hasEnded = true;
     one('.headline').textContent = text ? `${text} ${live.drawn.length ? words().saved : ''}` : '';
-    show();
+    showControls();
   };
 
-  // A frame is due one frame's time after the last one. A block arrives at once: if more than a block waits, drawing is a little
-  // faster, so that one frame is left when the next block comes, and a press is seen as soon as possible. The page asks for
-  // animation frames only while there is something to draw.
+  // A frame is due one frame duration after the previous frame. A block of frames arrives at once. If more than a block waits,
+  // drawing is a little faster. One frame then remains when the next block arrives, and the effect of a key is visible soon. The page
+  // requests animation frames only while frames wait.
   /** @param {number} now */
-  const draw = now => {
+  const drawNextFrame = now => {
     live.isDrawing = live.frames.length > 0;
-    if (live.isDrawing) requestAnimationFrame(draw);
+    if (live.isDrawing) requestAnimationFrame(drawNextFrame);
     if (!find('#live-canvas', element) || now < live.due) return;
     const frame = live.frames.shift();
     if (!frame) return;
@@ -158,11 +158,11 @@ export const startLive = ({ element, watch }) => {
     const fps = seconds > 0.5 ? (live.drawn.length - 1) / seconds : 0;
     const numbers = { fps: fps.toFixed(0), milliseconds: Math.round(now - at) };
     one('.numbers').textContent = fps && !live.hasEnded ? fill(words().rate, numbers) : '';
-    if (live.drawn.length === 1) show();
+    if (live.drawn.length === 1) showControls();
   };
 
-  // An action lasts as long as its key or button is down. Of several, the last one counts, or all of them if the model combines
-  // them; when none is left, the model gets `stay`.
+  // An action lasts while its key or button is pressed. If several are pressed, the last action is sent, or all actions if the model
+  // combines them. Without an action, the model receives `stay`.
   const steer = async () => {
     const held = chosen().combines === 'true' ? live.held : live.held.slice(-1);
     for (const one of steers()) one.setAttribute('aria-pressed', String(held.includes(one.dataset.steer ?? '')));
@@ -184,8 +184,8 @@ export const startLive = ({ element, watch }) => {
     steer();
   };
 
-  /** The action of a key, if the view is shown and the key is not typed into a field. @param {Element} target @param {KeyboardEvent} event */
-  const actionOf = (target, event) => {
+  /** Returns the action of a key, if the view is shown and no text field has the focus. @param {Element} target @param {KeyboardEvent} event */
+  const actionOfKey = (target, event) => {
     const isFree = element.offsetParent !== null && !live.hasEnded && !event.ctrlKey && !event.altKey && !event.metaKey;
     if (!isFree || target.closest('input, textarea, select')) return undefined;
     const key = event.key.length > 1 ? event.key : event.key.toLowerCase();
@@ -193,32 +193,32 @@ export const startLive = ({ element, watch }) => {
   };
 
   /** @param {Element} target */
-  const steerOf = target => /** @type {HTMLElement | null} */ (target.closest('[data-steer]'));
+  const steerButton = target => /** @type {HTMLElement | null} */ (target.closest('[data-steer]'));
 
   on(document, 'keydown', (target, event) => {
-    const action = actionOf(target, event);
+    const action = actionOfKey(target, event);
     if (!action) return;
     event.preventDefault();
     if (!event.repeat) press(action);
   });
   on(document, 'keyup', (target, event) => {
-    const action = actionOf(target, event);
+    const action = actionOfKey(target, event);
     if (action) release(action);
   });
   on(element, 'pointerdown', (target, event) => {
-    const pressed = steerOf(target);
+    const pressed = steerButton(target);
     if (!pressed) return;
     capture(pressed, event);
     press(pressed.dataset.steer ?? '');
   });
-  onRelease(element, target => release(steerOf(target)?.dataset.steer ?? ''));
+  onRelease(element, target => release(steerButton(target)?.dataset.steer ?? ''));
   on(element, 'contextmenu', (target, event) => {
-    if (steerOf(target)) event.preventDefault();
+    if (steerButton(target)) event.preventDefault();
   });
 
-  // The mouse looks around, if the model can: as long as it is dragged.
+  // Dragging the mouse turns the camera, for models with such actions.
   /** @param {number} across @param {number} down */
-  const look = (across, down) => {
+  const lookAround = (across, down) => {
     const action = lookAction(across, down);
     if (live.held.includes(action)) return;
     const others = live.held.filter(other => !other.startsWith('look-'));
@@ -226,7 +226,7 @@ export const startLive = ({ element, watch }) => {
     live.held = action ? [...others, action] : others;
     steer();
   };
-  /** Where the pointer was. @type {{x: number, y: number} | null} */
+  /** The last position of the pointer during a drag. @type {{x: number, y: number} | null} */
   let from = null;
   on(element, 'pointerdown', (target, event) => {
     if (target.id !== 'live-canvas' || !target.classList.contains('looks')) return;
@@ -237,15 +237,15 @@ export const startLive = ({ element, watch }) => {
     if (!from) return;
     const [across, down] = [event.clientX - from.x, event.clientY - from.y];
     if (Math.hypot(across, down) < 6) return;
-    look(across, down);
+    lookAround(across, down);
     from = { x: event.clientX, y: event.clientY };
   });
   onRelease(element, () => {
-    if (from) look(0, 0);
+    if (from) lookAround(0, 0);
     from = null;
   });
 
-  const begins = async () => {
+  const startVideo = async () => {
     note('');
     const file = one('.picture').hidden ? undefined : get('#live-picture', HTMLInputElement, element).files?.[0];
     const image = file && (await upload(file));
@@ -254,10 +254,10 @@ export const startLive = ({ element, watch }) => {
     if (!one('.wide').hidden) field.value ||= chosen().example ?? '';
     const prompt = one('.wide').hidden ? '' : field.value;
     const given = await send('', { preset: select('#live-preset').value, prompt, image });
-    if (given) begin(given.job);
+    if (given) openVideo(given.job);
   };
   on(element, 'click', ({ id }) => {
-    if (id === 'live-start') begins();
+    if (id === 'live-start') startVideo();
     else if (id === 'live-stop') send(`/${live.job}/stop`);
     else if (id === 'live-say') send(`/${live.job}/say`, { prompt: input('#live-prompt').value });
   });
@@ -273,16 +273,16 @@ export const startLive = ({ element, watch }) => {
       label.textContent = target.files?.[0]?.name ?? label.dataset.empty;
     }
     if (target.id !== 'live-preset') return;
-    offer();
-    show();
+    showExamplePrompt();
+    showControls();
   });
 
-  // The page was opened, perhaps again: what this visitor is making continues.
+  // A newly opened or reloaded page continues this visitor's running video.
   const open = () => {
     const job = find('.live', element)?.dataset.job;
-    if (find('#live-preset', element) && !input('#live-prompt').placeholder) offer();
-    if (job && job !== live.job) begin(job);
-    else show();
+    if (find('#live-preset', element) && !input('#live-prompt').placeholder) showExamplePrompt();
+    if (job && job !== live.job) openVideo(job);
+    else showControls();
   };
   watch('value', open);
   open();

@@ -1,10 +1,10 @@
-// The stream of `wan_ui.live.routes`: packets of a number, a length and a body. Most are frames by number; one number is a state.
+// The stream of `wan_ui.live.routes`: packets of a number, a length and a body. The number is a frame number, or STATE for a state.
 
 const STATE = 0xffffffff;
 const HEAD_BYTES = 8;
 
 /**
- * Reads all packets that are complete. Returns them and the bytes after them.
+ * Reads all complete packets. Returns the packets and the remaining bytes.
  * @param {Uint8Array<ArrayBuffer>} bytes
  */
 export const readPackets = bytes => {
@@ -22,7 +22,7 @@ export const readPackets = bytes => {
 };
 
 /** @param {Uint8Array} first @param {Uint8Array} second */
-export const joined = (first, second) => {
+export const concatenate = (first, second) => {
   const whole = new Uint8Array(first.length + second.length);
   whole.set(first);
   whole.set(second, first.length);
@@ -30,7 +30,7 @@ export const joined = (first, second) => {
 };
 
 /**
- * The action of a drag of the mouse, in the direction in which it moves most; "" if it hardly moves.
+ * Returns the action of a drag of the mouse, by its main direction, "" for a very short drag.
  * @param {number} across Pixels to the right. @param {number} down Pixels.
  */
 export const lookAction = (across, down) => {

@@ -1,12 +1,12 @@
-// Reports that a video is done: in the window's title, and by a notification of the browser, for which the page asks once, after
-// the first video that took long. Reads the queue as the server sends it, so it knows of videos from other tabs.
+// Reports finished videos: in the window's title, and by browser notifications. The page asks for permission once, after the first
+// long video. It reads the queue that the server sends, which includes videos of other tabs.
 import { act } from '../components/actions.js';
 import { find, findAll, on } from '../components/dom.js';
 
 const LONG_MILLISECONDS = 30000;
 const ASKED = 'studio-notice-asked';
 let plainTitle = ''; // Gradio sets the title after the modules have run
-/** When each running video was seen first, by job. @type {Map<string, number>} */
+/** The time at which each running video was first seen, by job. @type {Map<string, number>} */
 const watched = new Map();
 let endedWord = '';
 
@@ -16,7 +16,7 @@ const showTitle = words => {
   document.title = words ? `${words} · ${plainTitle}` : plainTitle;
 };
 
-/** Each job's state and prompt, and its progress in per cent while it runs. @param {string} html */
+/** Returns each job's state and prompt, and the progress of a running job in percent. @param {string} html */
 const readQueue = html =>
   findAll('li[data-job]', new DOMParser().parseFromString(html, 'text/html')).map(item => ({
     job: item.dataset.job ?? '',

@@ -1,4 +1,4 @@
-// The queue: an item that is dragged onto another one takes its place.
+// The queue: an item that is dragged onto another item takes the place of that item.
 import { act } from '../components/actions.js';
 import { find, on } from '../components/dom.js';
 
@@ -26,7 +26,7 @@ export const startQueue = () => {
   });
 };
 
-/** Shows how many videos the queue has at its button. Runs in every tick. */
+/** Shows the number of queued videos at the queue's button. Runs in every tick. */
 export const showCount = () => {
   const count = find('.queue')?.dataset.count ?? '0';
   const badge = find('#queue-toggle .badge');

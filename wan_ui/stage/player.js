@@ -11,9 +11,9 @@ import {
   showText,
   togglePlaying,
 } from '../components/dom.js';
-import { frameAt, frameBeside, timeOf } from './frames.js';
+import { frameAtTime, timeOfFrame, wrapFrame } from './frames.js';
 
-/** The stage's player with its video, if it is shown. */
+/** Returns the stage's player with its video, null if it is not shown. */
 const shownPlayer = () => {
   const player = find('.stage .player');
   if (!isShown(player)) return null;
@@ -22,28 +22,28 @@ const shownPlayer = () => {
 
 export const toggleStage = () => togglePlaying(findVideo('.stage video'));
 
-/** Pauses and shows the frame that is `by` frames away. @param {number} by */
+/** Pauses the video and shows the frame that is `by` frames away. @param {number} by */
 export const stepStage = by => {
   const shown = shownPlayer();
   if (!shown) return;
   const { video, fps, numFrames } = shown;
   video.pause();
-  video.currentTime = timeOf(frameBeside(frameAt(video.currentTime, fps, numFrames), by, numFrames), fps);
+  video.currentTime = timeOfFrame(wrapFrame(frameAtTime(video.currentTime, fps, numFrames), by, numFrames), fps);
 };
 
-/** Shows where the player is. Runs in every tick. */
+/** Shows the player's current frame. Runs in every tick. */
 export const showStageTime = () => {
   const shown = shownPlayer();
   if (!shown) return;
   const { player, video, fps, numFrames } = shown;
-  const frame = frameAt(video.currentTime, fps, numFrames);
+  const frame = frameAtTime(video.currentTime, fps, numFrames);
   const scrub = input('[data-player=scrub]', player);
   if (scrub !== document.activeElement || !video.paused) scrub.value = String(frame);
   showText(get('output', HTMLOutputElement, player), `${frame + 1} / ${numFrames}`);
   showPlaying(player, !video.paused);
 };
 
-/** Makes the button of a bar say what a press does now. @param {HTMLElement} bar @param {boolean} isPlaying */
+/** Labels the play button with its present effect: play or pause. @param {HTMLElement} bar @param {boolean} isPlaying */
 export const showPlaying = (bar, isPlaying) => {
   const button = get('.play-button', HTMLButtonElement, bar);
   const words = (isPlaying ? button.dataset.pauseWords : button.dataset.words) ?? '';
@@ -67,6 +67,6 @@ export const startPlayer = () => {
     const shown = target.matches('[data-player=scrub]') && shownPlayer();
     if (!shown) return;
     shown.video.pause();
-    shown.video.currentTime = timeOf(Number(fieldValue(target)), shown.fps);
+    shown.video.currentTime = timeOfFrame(Number(fieldValue(target)), shown.fps);
   });
 };

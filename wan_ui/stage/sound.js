@@ -1,4 +1,4 @@
-// How loud the stage is, and its waveform. All is muted at first; the browser keeps what the visitor chooses.
+// The stage's volume and waveform. Videos are muted by default. The browser stores the visitor's choice.
 import { fieldValue, find, get, video as getVideo, input, isShown, on, play } from '../components/dom.js';
 import { channelsOf, decodeSound, peaksOf } from '../components/waveform.js';
 
@@ -6,7 +6,7 @@ const PEAKS = 800;
 const USUAL_VOLUME = 0.8;
 const kept = Number(localStorage.getItem('studio-volume') ?? USUAL_VOLUME);
 
-/** `source` is the stage's video that was started with this loudness; `isRefused`: the browser does not start it with sound. */
+/** `source` is the video that was started with this volume. `isRefused` is true if the browser refuses to start it with audio. */
 const loudness = {
   isMuted: localStorage.getItem('studio-muted') !== 'false',
   volume: kept >= 0 && kept <= 1 ? kept : USUAL_VOLUME,
@@ -15,8 +15,8 @@ const loudness = {
   isRefused: false,
 };
 
-/** The volume of a video that the visitor asked to hear. */
-export const heardVolume = () => loudness.volume || 0.5;
+/** Returns the volume of a video that the visitor unmuted. */
+export const audibleVolume = () => loudness.volume || 0.5;
 
 /** @param {boolean} isMuted @param {number} volume */
 const remember = (isMuted, volume) => {
@@ -34,7 +34,7 @@ const setLoudness = video => {
 export const toggleSound = () => {
   if (!isShown(find('[data-player=sound]'))) return;
   const video = getVideo('.stage video');
-  remember(!video.muted, heardVolume());
+  remember(!video.muted, audibleVolume());
   setLoudness(video);
   showSound();
 };
@@ -53,7 +53,7 @@ const startWithSound = async video => {
   }
 };
 
-/** Shows the sound's controls as they are. Runs in every tick, because the stage may be drawn again. */
+/** Updates the audio controls. Runs in every tick, because the stage may be rendered again. */
 export const showSound = () => {
   const player = find('.stage .player');
   if (player?.dataset.sound !== 'true' || !isShown(player)) return;
@@ -81,7 +81,7 @@ const showWave = (player, video, source) => {
   const seconds = Number(player.dataset.frames) / Number(player.dataset.fps);
   if (wave.source !== source) {
     Object.assign(wave, { source, peaks: null });
-    readPeaks(source, seconds).catch(() => {}); // a video whose sound cannot be read has no waveform
+    readPeaks(source, seconds).catch(() => {}); // a video with unreadable audio has no waveform
   }
   player.dataset.wave = String(wave.peaks !== null);
   if (wave.peaks) drawWave(get('canvas', HTMLCanvasElement, player), wave.peaks, Math.min(1, video.currentTime / seconds));
@@ -94,7 +94,7 @@ const readPeaks = async (source, seconds) => {
   if (wave.source === source) wave.peaks = peaks;
 };
 
-/** @param {HTMLCanvasElement} canvas @param {Float32Array} peaks @param {number} played The share that was played. */
+/** @param {HTMLCanvasElement} canvas @param {Float32Array} peaks @param {number} played The played share, from 0 to 1. */
 const drawWave = (canvas, peaks, played) => {
   const scale = devicePixelRatio || 1;
   const style = getComputedStyle(canvas);
@@ -122,7 +122,7 @@ const drawWave = (canvas, peaks, played) => {
 };
 
 export const startSound = () => {
-  // A video that is put on the stage is silent until it is seen there.
+  // A new video on the stage is muted until the stage is visible.
   on(
     document,
     'loadstart',

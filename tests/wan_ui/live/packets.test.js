@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { joined, lookAction, readPackets } from '../../../wan_ui/live/packets.js';
+import { concatenate, lookAction, readPackets } from '../../../wan_ui/live/packets.js';
 
 const packet = (number, body) => {
   const bytes = new Uint8Array(8 + body.length);
@@ -11,10 +11,10 @@ const packet = (number, body) => {
 };
 
 test('packets are read however the network cuts them', () => {
-  const stream = joined(joined(packet(0, [1, 2]), packet(1, [])), packet(0xffffffff, [3]));
+  const stream = concatenate(concatenate(packet(0, [1, 2]), packet(1, [])), packet(0xffffffff, [3]));
   for (let cut = 0; cut <= stream.length; cut++) {
     const first = readPackets(stream.slice(0, cut));
-    const second = readPackets(joined(first.rest, stream.slice(cut)));
+    const second = readPackets(concatenate(first.rest, stream.slice(cut)));
     const found = [...first.packets, ...second.packets].map(({ number, isState, body }) => [number, isState, [...body]]);
     assert.deepEqual(found, [
       [0, false, [1, 2]],
