@@ -19,7 +19,7 @@ from backend.runtime.program import Compilation, Program
 from backend.schemas.request import example_request, find_preset
 from backend.schemas.worker import AXES
 from backend.tpu_analysis.fingerprint import fingerprint
-from backend.tpu_analysis.live_rate import live_rate
+from backend.tpu_analysis.live_rate import predict_live_rate
 from backend.tpu_analysis.report import Inspector, Slice, describe_slice, report
 from benchmarks.predicted import ProgramCost
 
@@ -57,7 +57,7 @@ def row(preset: str, topology: str, known: dict[str, ProgramCost]) -> dict[str, 
     request, inspector = example_request(find_preset(preset)), KeepingInspector(known)
     described = describe_slice(request, topology, dict.fromkeys(AXES), inspector)
     result = report(described, inspector)
-    result |= live_rate(described.model, request, result["components"]) | means(described)
+    result |= predict_live_rate(described.model, request, result["components"]) | means(described)
     result["components"] = {name: cost | inspector.marks[name] for name, cost in result["components"].items()}
     return result
 

@@ -36,12 +36,12 @@ class Entry:
     @property
     def licences(self) -> tuple[str, ...]:
         """What must be known before it is downloaded, a sentence each."""
-        return licences_of(self.source) if self.kind == "model" else ()
+        return required_licences(self.source) if self.kind == "model" else ()
 
 
-def entries() -> list[Entry]:
+def list_entries() -> list[Entry]:
     """All of them: checkpoints in the order of the presets, then their LoRAs."""
-    return [*_models(), *_loras()]
+    return [*_model_entries(), *_lora_entries()]
 
 
 def is_downloadable(source: str) -> bool:
@@ -52,49 +52,49 @@ def is_downloadable(source: str) -> bool:
     return is_hub_id(source) or (bool(name) and is_hub_id(repository))
 
 
-def licences_of(source: str) -> tuple[str, ...]:
+def required_licences(source: str) -> tuple[str, ...]:
     """What must be known about a checkpoint before it is downloaded, a sentence each."""
     return tuple(dict.fromkeys(one.licence for one in list_presets() if one.model == source and one.licence))
 
 
-def bytes_of(source: str, path: Path) -> int:
+def count_bytes(source: str, path: Path) -> int:
     """The bytes that downloading `source` brings of a checkpoint's folder or a file: other files that lie in the folder, such as
     another checkpoint's transformer, do not count, and a transformer's own file does."""
     from backend.checkpoints.hub import cached_torch_file
 
     torch_file = cached_torch_file(source)
-    return sum(map(_size, _own_files(source, path))) + (0 if torch_file is None else _size(torch_file.path))
+    return sum(map(_file_bytes, _source_files(source, path))) + (0 if torch_file is None else _file_bytes(torch_file.path))
 
 
-def _models() -> Iterator[Entry]:
+def _model_entries() -> Iterator[Entry]:
     for model in dict.fromkeys(preset.model for preset in list_presets()):
         users = tuple(preset for preset in list_presets() if preset.model == model)
-        folder = _folder_of(users[0])
+        folder = _find_folder(users[0])
         yield Entry(
             kind="model",
             source=model,
             presets=users,
-            num_bytes=None if folder is None else bytes_of(model, folder),
-            begun_bytes=_begun(model) if folder is None else 0,
+            num_bytes=None if folder is None else count_bytes(model, folder),
+            begun_bytes=_count_partial_bytes(model) if folder is None else 0,
         )
 
 
-def _loras() -> Iterator[Entry]:
+def _lora_entries() -> Iterator[Entry]:
     from backend.checkpoints.hub import find_cached_file
 
     for source in dict.fromkeys(lora.source for preset in list_presets() for lora in preset.loras):
         users = tuple(preset for preset in list_presets() if any(lora.source == source for lora in preset.loras))
         path = find_cached_file(source)  # a repository of LoRAs holds many files, so what is begun of one cannot be told
-        yield Entry(kind="lora", source=source, presets=users, num_bytes=None if path is None else bytes_of(source, path))
+        yield Entry(kind="lora", source=source, presets=users, num_bytes=None if path is None else count_bytes(source, path))
 
 
-def _folder_of(preset: Preset) -> Path | None:
+def _find_folder(preset: Preset) -> Path | None:
     from backend.checkpoints.hub import find_cached_folder, is_hub_id
 
     return find_cached_folder(preset.model) if is_hub_id(preset.model_source) else Path(preset.model_source)
 
 
-def _begun(model: str) -> int:
+def _count_partial_bytes(model: str) -> int:
     """The bytes of a checkpoint that is not whole. Parts that another checkpoint has brought count once its own transformer is
     begun; a transformer that is another's does not count."""
     from backend.checkpoints.checkpoint import split_source
@@ -106,14 +106,14 @@ def _begun(model: str) -> int:
         snapshot = find_newest_snapshot(base)
         if snapshot is None:
             return count_cached_bytes(base)
-        own = {file.resolve() for file in _own_files(model, snapshot)}
+        own = {file.resolve() for file in _source_files(model, snapshot)}
         others = {file.resolve() for file in _files(snapshot)} - own
-        return count_cached_bytes(base) - sum(map(_size, others)) if (snapshot / transformer).is_dir() else 0
+        return count_cached_bytes(base) - sum(map(_file_bytes, others)) if (snapshot / transformer).is_dir() else 0
     own = count_cached_bytes(named.file.partition(":")[0])
     return own + count_cached_bytes(named.base) if own else 0
 
 
-def _own_files(source: str, path: Path) -> list[Path]:
+def _source_files(source: str, path: Path) -> list[Path]:
     """The files in this folder that downloading `source` brings; all of a folder that came with the studio; a file itself."""
     from huggingface_hub.utils import filter_repo_objects
 
@@ -131,5 +131,5 @@ def _files(path: Path) -> list[Path]:
     return [file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
 
 
-def _size(file: Path) -> int:
+def _file_bytes(file: Path) -> int:
     return file.stat().st_size

@@ -31,17 +31,17 @@ class Compatibility:
     smallest: SliceNeed | None = None
 
 
-def compatibility(presets: Sequence[Preset], devices: Sequence[Device]) -> Compatibility:
+def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) -> Compatibility:
     """The compatibility of a model that these presets use, on the devices of one worker."""
     needs = find_needs(presets[0].model)
-    smallest = _smallest(needs, devices)
+    smallest = _smallest_slice(needs, devices)
     if not devices:
         return Compatibility(verdict="unknown", smallest=smallest)
     if min(step_flops(preset.name) for preset in presets) <= MOST_FLOPS_ON_A_CPU:
         return Compatibility(verdict="runs", smallest=smallest)
     if all(device.kind == "cpu" for device in devices):
         return Compatibility(verdict="slow", smallest=smallest)
-    memory = _memory(devices)
+    memory = _total_memory(devices)
     return Compatibility(verdict=_verdict(needs, devices, memory), memory_bytes=memory, smallest=smallest)
 
 
@@ -59,15 +59,15 @@ def _verdict(needs: Needs | None, devices: Sequence[Device], memory: int | None)
         return "untried"
     if needs.device_bytes > memory:
         return "short"
-    return "runs" if any(_fits(one, devices) for one in needs.slices) else "untried"
+    return "runs" if any(_matches_slice(one, devices) for one in needs.slices) else "untried"
 
 
-def _fits(need: SliceNeed, devices: Sequence[Device]) -> bool:
+def _matches_slice(need: SliceNeed, devices: Sequence[Device]) -> bool:
     """Whether these are as many chips of the same kind, or more."""
     return DEVICE_KINDS.get(devices[0].kind) == _chip(need.slice) and len(devices) >= _num_devices(need.slice)
 
 
-def _smallest(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | None:
+def _smallest_slice(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | None:
     """Of this machine's own chips if anything is known of them, else of any."""
     if needs is None or not needs.slices:
         return None
@@ -76,7 +76,7 @@ def _smallest(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | Non
     return min(own or needs.slices, key=lambda one: _num_devices(one.slice))
 
 
-def _memory(devices: Sequence[Device]) -> int | None:
+def _total_memory(devices: Sequence[Device]) -> int | None:
     known = [room for device in devices if (room := device.bytes_limit or memory_bytes(device.kind)) is not None]
     return sum(known) if len(known) == len(devices) else None
 

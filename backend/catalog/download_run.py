@@ -23,9 +23,9 @@ def main() -> None:
     threading.Thread(target=_end_with_input, name="input", daemon=True).start()
     try:
         _download(sys.argv[1])
-        say({"done": True})
+        write_message({"done": True})
     except StudioError as error:
-        say({"cause": error.cause, "fix": error.fix})
+        write_message({"cause": error.cause, "fix": error.fix})
 
 
 def _download(source: str) -> None:
@@ -35,14 +35,14 @@ def _download(source: str) -> None:
     check_space(source, files)
 
     def report(*_: int) -> None:
-        say({"bytes": [sum(file.arrived_bytes for file in files), total]})
+        write_message({"bytes": [sum(file.arrived_bytes for file in files), total]})
 
     report()
     download_model(source, recognise, report) if is_hub_id(source) else download_file(source, report)
     report()
 
 
-def say(message: dict) -> None:
+def write_message(message: dict) -> None:
     """Writes one JSON line at once."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()

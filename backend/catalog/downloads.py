@@ -115,7 +115,7 @@ class Downloads:
 
     def _work(self) -> None:
         """Downloads one after the other until none waits."""
-        while (source := self._next()) is not None:
+        while (source := self._next_waiting()) is not None:
             try:
                 failed = self._download(source)
             except OSError as error:
@@ -129,7 +129,7 @@ class Downloads:
                     self._shown[source] = failed
             self._on_change()
 
-    def _next(self) -> str | None:
+    def _next_waiting(self) -> str | None:
         with self._lock:
             source = next((source for source, one in self._shown.items() if one.phase == "waiting"), None)
             if source is None or self._is_closed:
@@ -145,12 +145,12 @@ class Downloads:
             with self._lock:
                 if self._shown[source].phase == "pausing" or self._is_closed:
                     return None
-                self._process = process = self._spawn(source, errors)
+                self._process = process = self._start_process(source, errors)
             assert process.stdout is not None, "it was started with a pipe"
             with process:
                 for line in process.stdout:
                     last = json.loads(line)
-                    self._take(source, last, speed)
+                    self._update_progress(source, last, speed)
             with self._lock:
                 self._process = None
             errors.seek(0)
@@ -163,7 +163,7 @@ class Downloads:
         cause = last.get("cause") or f"The download ended with {process.returncode}: {last_line}"
         return Download(source=source, phase="failed", cause=cause, fix=last.get("fix") or "Try again: it goes on where it was")
 
-    def _spawn(self, source: str, errors: Any) -> subprocess.Popen:
+    def _start_process(self, source: str, errors: Any) -> subprocess.Popen:
         """In a session of its own: the terminal's Ctrl+C is the server's, which ends this by closing the pipe."""
         return start_module(
             _MODULE,
@@ -182,7 +182,7 @@ class Downloads:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
-    def _take(self, source: str, message: dict[str, Any], speed: Speed) -> None:
+    def _update_progress(self, source: str, message: dict[str, Any], speed: Speed) -> None:
         if "bytes" not in message:
             return
         done, total = message["bytes"]

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from backend.catalog.catalog import Entry, entries
-from backend.catalog.compatibility import Compatibility, compatibility
+from backend.catalog.catalog import Entry, list_entries
+from backend.catalog.compatibility import Compatibility, judge_compatibility
 from backend.catalog.downloads import Download, Downloads
 from backend.errors import RequestError, StudioError
 from backend.schemas.request import GenerationRequest, find_preset
@@ -14,7 +14,7 @@ from backend.schemas.worker import Device
 from backend.settings import Settings
 from presets.needs import find_needs
 
-LOOK_SECONDS = 2.0  # that the look at the files holds for; every page that shows them asks again and again
+SCAN_SECONDS = 2.0  # that the look at the files holds for; every page that shows them asks again and again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,8 @@ class Models:
         self._in_use, self._devices, self._on_change = in_use, devices, on_change
         self._lock = threading.Lock()
         self._changes = 0
-        self._seen: tuple[float, list[Entry]] = (-LOOK_SECONDS, [])
-        self.downloads = Downloads(settings, self._changed)
+        self._scan: tuple[float, list[Entry]] = (-SCAN_SECONDS, [])
+        self.downloads = Downloads(settings, self._notify_change)
 
     def rows(self) -> list[ModelRow]:
         """All of them."""
@@ -88,9 +88,9 @@ class Models:
             raise StudioError(f"{source} is needed by a video that waits or is being made and", "stays", "remove it afterwards")
         if any(one.source == source and one.is_active for one in self.downloads.all()):
             raise StudioError(f"{source} is being downloaded and", "stays", "pause the download first")
-        freed = remove(source, self._kept(source))
+        freed = remove(source, self._sources_to_keep(source))
         self.downloads.forget(source)
-        self._changed()
+        self._notify_change()
         return freed
 
     def close(self) -> None:
@@ -105,16 +105,16 @@ class Models:
             download=download,
             total_bytes=self.downloads.total(entry.source),
             weight_bytes=needs.weight_bytes if needs else 0,
-            outlook=compatibility(entry.presets, devices) if is_model else None,
+            outlook=judge_compatibility(entry.presets, devices) if is_model else None,
         )
 
-    def _kept(self, source: str) -> list[str]:
+    def _sources_to_keep(self, source: str) -> list[str]:
         """What must stay on this machine besides: all that is whole, or is being downloaded or was begun by a press here."""
         others = [entry for entry in self._entries() if entry.is_on_hub and entry.source != source]
         return [one.source for one in others if one.is_here or self.downloads.total(one.source)]
 
     def _entry(self, source: str) -> Entry:
-        self._forget_look()
+        self._expire_scan()
         entry = next((entry for entry in self._entries() if entry.source == source), None)
         if entry is None:
             raise RequestError(f"model={source[:80]!r}", "must be one that a preset uses", "choose one of the list")
@@ -122,22 +122,22 @@ class Models:
 
     def _entries(self) -> list[Entry]:
         with self._lock:
-            if time.monotonic() - self._seen[0] > LOOK_SECONDS:
-                self._seen = time.monotonic(), entries()
-            return self._seen[1]
+            if time.monotonic() - self._scan[0] > SCAN_SECONDS:
+                self._scan = time.monotonic(), list_entries()
+            return self._scan[1]
 
-    def _changed(self) -> None:
+    def _notify_change(self) -> None:
         with self._lock:
             self._changes += 1
-        self._forget_look()
+        self._expire_scan()
         self._on_change()
 
-    def _forget_look(self) -> None:
+    def _expire_scan(self) -> None:
         with self._lock:
-            self._seen = -LOOK_SECONDS, self._seen[1]
+            self._scan = -SCAN_SECONDS, self._scan[1]
 
 
-def sources_of(request: GenerationRequest) -> set[str]:
+def required_sources(request: GenerationRequest) -> set[str]:
     """The checkpoint and the LoRA files that a request needs, by their ids; only the LoRAs if its preset is no longer there."""
     try:
         preset = find_preset(request.preset)

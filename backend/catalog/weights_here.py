@@ -23,14 +23,14 @@ def has_weights(preset: Preset, model: str | None = None) -> bool:
     Its checkpoint must be a folder, or complete in the Hub's cache, and each LoRA of the preset must be here, too. A checkpoint
     `model` that replaces the presets' own counts as here, because the operator has named it; it must be of the preset's kind.
     """
-    is_here = _is_model_here(preset.model_source) if model is None else fits(preset, model)
-    return is_here and all(_is_here(lora) for lora in preset.loras)
+    is_here = _is_model_installed(preset.model_source) if model is None else matches_preset(preset, model)
+    return is_here and all(_is_lora_installed(lora) for lora in preset.loras)
 
 
-def fits(preset: Preset, model: str) -> bool:
+def matches_preset(preset: Preset, model: str) -> bool:
     """Whether the checkpoint `model` is of the preset's kind, judged by the files on this machine."""
     try:
-        checkpoint = _opened(model)
+        checkpoint = _open_installed(model)
         if checkpoint is None:
             return True
         _, kind = recognise(complete_checkpoint(checkpoint, preset))
@@ -40,7 +40,7 @@ def fits(preset: Preset, model: str) -> bool:
     return True
 
 
-def check_here(request: GenerationRequest, model: str | None = None) -> None:
+def check_weights_installed(request: GenerationRequest, model: str | None = None) -> None:
     """Raises: RequestError if this request would begin a download. `model` as for `has_weights`.
 
     Everybody may use a LoRA that is in the cache, also one from a private repository: the operator has brought it to this
@@ -50,19 +50,19 @@ def check_here(request: GenerationRequest, model: str | None = None) -> None:
     if request.finished_video:
         return
     preset = find_preset(request.preset)
-    if model is None and not _is_model_here(preset.model_source):
+    if model is None and not _is_model_installed(preset.model_source):
         raise RequestError(f"preset={preset.name!r}: its model", _RULE, f"take another preset, or {_FIX.format(preset.name)}")
     for lora in (*preset.loras, *request.loras):
-        if not _is_here(lora):
+        if not _is_lora_installed(lora):
             raise RequestError(f"the LoRA {lora.source}", _RULE, f"leave it out, or {_FIX.format(lora.source)}")
 
 
-def _is_model_here(source: str) -> bool:
+def _is_model_installed(source: str) -> bool:
     """Whether this is a checkpoint's folder, or a checkpoint that is complete on this machine."""
-    return (Path(source).expanduser() / "model_index.json").is_file() or _opened(source) is not None
+    return (Path(source).expanduser() / "model_index.json").is_file() or _open_installed(source) is not None
 
 
-def _opened(source: str) -> Checkpoint | None:
+def _open_installed(source: str) -> Checkpoint | None:
     """A complete checkpoint on this machine, or None. Raises: ModelError if its configurations are broken."""
     if (named := parse_file_source(source)) is not None:
         from backend.checkpoints.hub import open_cached_with_files
@@ -77,7 +77,7 @@ def _opened(source: str) -> Checkpoint | None:
     return open_cached_checkpoint(source) if is_hub_id(source) else None
 
 
-def _is_here(lora: LoraChoice) -> bool:
+def _is_lora_installed(lora: LoraChoice) -> bool:
     """Whether it needs no download; a name in the `loras` folder is looked up when it is merged."""
     if not lora.is_on_hub:
         return True

@@ -10,7 +10,7 @@ from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.schemas.request import example_request, find_preset
 from backend.schemas.worker import AXES
-from backend.tpu_analysis.live_rate import live_rate
+from backend.tpu_analysis.live_rate import predict_live_rate
 from backend.tpu_analysis.report import Inspector, describe_slice, remedies, report
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     inspector = Inspector(report_progress, arguments.only)
     described = describe_slice(request, arguments.topology, mesh, inspector)
     result = report(described, inspector)
-    result |= live_rate(described.model, request, result["components"])
+    result |= predict_live_rate(described.model, request, result["components"])
     if not result["fits"]:
         result["would_fit"] = [
             dataclasses.asdict(one) for one in remedies(result, request, arguments.topology, mesh, report_progress)

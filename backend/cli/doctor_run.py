@@ -46,20 +46,20 @@ def main() -> None:
 
 def _try_kernels() -> None:
     from backend.runtime.mesh import Layout, MeshPlan
-    from backend.selftest.kernels import kernel_trials, option_trials, try_all
+    from backend.selftest.kernels import compile_option_checks, kernel_checks, run_checks
 
     devices = jax.devices()
     layout = Layout.create(MeshPlan(sp=len(devices)), devices)
-    _write_checks("kernel", try_all(kernel_trials(layout.platform), "kernel"))
-    _write_checks("compile option", try_all(option_trials(layout.compiler_options, devices), "option"))
+    _write_checks("kernel", run_checks(kernel_checks(layout.platform), "kernel"))
+    _write_checks("compile option", run_checks(compile_option_checks(layout.compiler_options, devices), "option"))
 
 
 def _try_step(name: str, memory: int | None) -> None:
     write_message({"progress": f"one step of {name}"})
-    from backend.selftest.one_step import step_checks
+    from backend.selftest.one_step import check_step
 
     try:
-        _write_checks("", step_checks(find_preset(name), memory, lambda text: write_message({"progress": text})))
+        _write_checks("", check_step(find_preset(name), memory, lambda text: write_message({"progress": text})))
     except Exception as error:  # an unreadable checkpoint is one finding; the other checks must still be reported
         _write_checks("", [Check(name="one step", state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400])])
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from backend.catalog.catalog import Entry, bytes_of, entries, licences_of
+from backend.catalog.catalog import Entry, count_bytes, list_entries, required_licences
 from backend.checkpoints.checkpoint import split_source
 from backend.checkpoints.hub import (
     cached_torch_file,
@@ -42,7 +42,7 @@ def models(arguments: argparse.Namespace) -> bool:
 
 def _print_models(arguments: argparse.Namespace) -> None:
     folder = from_environment(arguments.data_dir).loras_dir
-    rows = [*map(_entry_row, entries()), *(_own_lora_row(folder, name) for name in list_loras(folder))]
+    rows = [*map(_entry_row, list_entries()), *(_own_lora_row(folder, name) for name in list_loras(folder))]
     if arguments.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return
@@ -94,7 +94,7 @@ def print_licence(source: str, stream: TextIO) -> None:
     """Print the licences of a model before its download. Print nothing if the model is on this machine."""
     if not is_hub_id(source) or find_cached_folder(source) is not None:
         return
-    for licence in licences_of(source):
+    for licence in required_licences(source):
         stream.write(f"{licence}\n")
         stream.flush()
 
@@ -107,7 +107,7 @@ def _download(source: str) -> None:
         line = _DownloadLine(sys.stderr, source)
         path = download_model(source, recognise, line) if is_model else download_file(source, line)
         sys.stderr.write("\n" if sys.stderr.isatty() else "")
-    sys.stdout.write(f"{source} is at {path} ({_format_size(bytes_of(source, path))})\n")
+    sys.stdout.write(f"{source} is at {path} ({_format_size(count_bytes(source, path))})\n")
 
 
 class _DownloadLine:

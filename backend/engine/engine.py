@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from backend.catalog.models import Models, sources_of
-from backend.catalog.weights_here import check_here, has_weights
+from backend.catalog.models import Models, required_sources
+from backend.catalog.weights_here import check_weights_installed, has_weights
 from backend.checkpoints.upscalers import check_upscaler_exists, count_weights, list_upscalers
 from backend.cluster.nodes import Cluster
 from backend.engine.cleaning import Cleaner
@@ -473,7 +473,7 @@ class Engine:
             check_upscaler_exists(upscaler_name(request), self.settings.upscalers_dir, may_download)
             self._check_upscaling_space(request)
         if not may_download and not needs_only_cutting(request):
-            check_here(request, self._model)
+            check_weights_installed(request, self._model)
 
     def _check_upscaling_space(self, request: GenerationRequest) -> None:
         """Check that the disk has space for an upscaled video, because the queue would wait for it. Raises: RequestError."""
@@ -494,7 +494,7 @@ class Engine:
         """Return the checkpoints and LoRA files of all jobs that have not ended."""
         own = {self._model} if self._model else set()
         unended = self.library.unended(None)
-        return own.union(*(self._memo.value(job, "sources", sources_of) for job in unended))
+        return own.union(*(self._memo.value(job, "sources", required_sources) for job in unended))
 
     def _count_jobs(self) -> tuple[int, int]:
         """Return the numbers of waiting and running videos."""

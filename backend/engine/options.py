@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from backend.catalog.weights_here import fits
+from backend.catalog.weights_here import matches_preset
 from backend.engine.cleaning import NO_LIMITS, Limits
 from backend.schemas.worker import Hosts, WorkerOptions
 from backend.settings import Settings
@@ -75,4 +75,4 @@ def choose_first_preset(model: str | None) -> Preset:
     """Return the preset to load first: the preset of this checkpoint, else a preset that fits it, else the first preset."""
     presets = list_presets()
     named = [preset for preset in presets if model in (preset.model, preset.model_source)]
-    return next(iter(named), None) or next((preset for preset in presets if model and fits(preset, model)), presets[0])
+    return next(iter(named), None) or next((preset for preset in presets if model and matches_preset(preset, model)), presets[0])

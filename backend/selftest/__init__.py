@@ -1,1 +1,1 @@
-"""What `app.py doctor` tries on the devices of this machine."""
+"""The self-test that `app.py doctor` runs on the devices of this machine."""

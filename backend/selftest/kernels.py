@@ -1,6 +1,7 @@
-"""Every kernel and every compile option once, at small size, against the reference: what `app.py doctor` tries on a machine.
+"""The self-test of `app.py doctor` for kernels and compile options: each runs once at small size and is compared with a
+reference.
 
-On a CPU the kernels for TPUs run in Pallas's interpreter (`jax.experimental.pallas.tpu.force_tpu_interpret_mode`), as tests do.
+Tests run the kernels for TPUs on a CPU in interpret mode (`jax.experimental.pallas.tpu.force_tpu_interpret_mode`).
 """
 
 import dataclasses
@@ -28,23 +29,25 @@ HEADS, WIDTH = 2, 128
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The largest difference from the reference, and the largest that rounding explains."""
+    """The largest difference from the reference, and the largest difference that rounding explains."""
 
     difference: float
     allowed: float
 
 
-Trial = Callable[[], Outcome]
+Comparison = Callable[[], Outcome]
 
 
-def kernel_trials(platform: str) -> dict[str, Trial]:
-    """The kernels that run on this platform, "tpu", "gpu" or "cpu", by name."""
+def kernel_checks(platform: str) -> dict[str, Comparison]:
+    """Return comparisons of the kernels for this platform ("tpu", "gpu" or "cpu") by name."""
     if platform != "tpu":
-        chosen: dict[str, Trial] = {"attention as it is chosen here": functools.partial(_attention, implementation=None)}
+        chosen: dict[str, Comparison] = {
+            "attention as it is chosen here": functools.partial(_compare_attention, implementation=None)
+        }
         return chosen | (
-            {"attention by cuDNN": functools.partial(_attention, implementation="cudnn")} if platform == "gpu" else {}
+            {"attention by cuDNN": functools.partial(_compare_attention, implementation="cudnn")} if platform == "gpu" else {}
         )
-    own = functools.partial(_attention, implementation="pallas_tpu")
+    own = functools.partial(_compare_attention, implementation="pallas_tpu")
     return {
         "attention, constant maximum": own,
         "attention, online": functools.partial(own, tpu=TpuOptions(tests_bounds=False)),
@@ -52,42 +55,47 @@ def kernel_trials(platform: str) -> dict[str, Trial]:
         "attention, a window": functools.partial(own, window_size=(100, 50)),
         "attention, a bias a key": functools.partial(own, has_bias=True),
         "attention, keys that are counted": functools.partial(own, counted=200),
-        "norm, rotation and head groups": _preparation,
-        "norm of each head": functools.partial(_preparation, norms_heads=True),
-        "rotation by each head's own angles": functools.partial(_preparation, has_own_angles=True),
-        "head groups joined": _ungrouping,
-        "layer norm of tokens": functools.partial(_token_norm, is_centred=True),
-        "RMS norm of tokens": functools.partial(_token_norm, is_centred=False),
-        "convolution": _convolution,
-        "convolution of a doubled picture": functools.partial(_convolution, doubles=True),
+        "norm, rotation and head groups": _compare_preparation,
+        "norm of each head": functools.partial(_compare_preparation, norms_heads=True),
+        "rotation by each head's own angles": functools.partial(_compare_preparation, has_own_angles=True),
+        "head groups joined": _compare_ungrouping,
+        "layer norm of tokens": functools.partial(_compare_token_norm, is_centred=True),
+        "RMS norm of tokens": functools.partial(_compare_token_norm, is_centred=False),
+        "convolution": _compare_convolution,
+        "convolution of a doubled picture": functools.partial(_compare_convolution, doubles=True),
     }
 
 
-def try_all(trials: Mapping[str, Trial], kind: str) -> Iterator[Check]:
-    """One check for each trial; an exception is a fault of its own, and the next trial runs all the same."""
-    for name, trial in trials.items():
-        yield _tried(f"{kind} {name}", trial)
+def run_checks(comparisons: Mapping[str, Comparison], kind: str) -> Iterator[Check]:
+    """Run each comparison and yield its check. An exception is a fault, and the next comparison still runs."""
+    for name, compare in comparisons.items():
+        yield _run_check(f"{kind} {name}", compare)
 
 
-def _tried(name: str, trial: Trial) -> Check:
+def _run_check(name: str, compare: Comparison) -> Check:
     try:
-        outcome = trial()
-    except Exception as error:  # whatever a compiler or a chip refuses: that is what this looks for
+        outcome = compare()
+    except Exception as error:  # any error of the compiler or chip is a finding
         return Check(name=name, state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400], mend=REPORT)
-    comparison = f"differs from the reference by {outcome.difference:.2g}, {outcome.allowed:.2g} allowed"
-    is_close = outcome.difference <= outcome.allowed  # never for NaN
-    return Check(name=name, state="ok" if is_close else "fault", found=comparison, mend="" if is_close else REPORT)
+    found = f"differs from the reference by {outcome.difference:.2g}, {outcome.allowed:.2g} allowed"
+    is_close = outcome.difference <= outcome.allowed  # False for NaN
+    return Check(name=name, state="ok" if is_close else "fault", found=found, mend="" if is_close else REPORT)
 
 
-def option_trials(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> dict[str, Trial]:
-    """Each option of the compiler alone, and all together, on a program with products and exchanges over these devices."""
-    each: dict[str, Trial] = {name: functools.partial(_option, {name: value}, devices) for name, value in options.items()}
-    together: dict[str, Trial] = {"all together": functools.partial(_option, dict(options), devices)}
+def compile_option_checks(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> dict[str, Comparison]:
+    """Return comparisons for each compile option alone and for all together.
+
+    They use a program with matrix products and exchanges between the devices.
+    """
+    each: dict[str, Comparison] = {
+        name: functools.partial(_compare_option, {name: value}, devices) for name, value in options.items()
+    }
+    together: dict[str, Comparison] = {"all together": functools.partial(_compare_option, dict(options), devices)}
     return each | together if len(options) > 1 else each
 
 
-def _option(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> Outcome:
-    """Small whole numbers, so that every sum is exact whatever the order."""
+def _compare_option(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> Outcome:
+    """Compare a product of small whole numbers, because their sums are exact in any order."""
     mesh = Mesh(np.asarray(devices), ("chips",))
     rows, columns = (NamedSharding(mesh, spec) for spec in (P("chips", None), P(None, "chips")))
     size = 128 * len(devices)
@@ -112,10 +120,13 @@ def _difference(ours: jax.Array, exact: jax.Array) -> float:
     return float(jnp.abs(ours.astype(jnp.float32) - exact.astype(jnp.float32)).max())
 
 
-def _attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None = None, **options: Any) -> Outcome:
-    """Lengths off every block. The query is rounded once more after scaling, which moves a score by 2^-9 of itself at most, and
-    weights and result are rounded to bfloat16: at unit norm that is 2^-7 of the largest value, and 0.01 with the scores. Loud
-    heads choose few keys, and neighbours among these may change places: those are held to half of the largest value."""
+def _compare_attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None = None, **options: Any) -> Outcome:
+    """Compare the attention with the reference. The lengths are not multiples of any block size.
+
+    The scaled query is rounded once more, which changes a score by at most 2^-9 of its value. Weights and result are rounded to
+    bfloat16. At unit norm, that is 2^-7 of the largest value, and 0.01 together with the scores. With large norms few keys have
+    all weight, and two similar keys may change places. Therefore the limit is then half of the largest value.
+    """
     query, key = (_draw(number, 1, length, HEADS, WIDTH, scale=norm**0.5) for number, length in ((0, 300), (1, 520)))
     value = _draw(2, 1, 520, HEADS, WIDTH)
     bias = jnp.linspace(-3, 3, 520)[None, None, None] if has_bias else None
@@ -126,13 +137,13 @@ def _attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None
     wide = [array.astype(jnp.float32) for array in (query, key[:, seen], value[:, seen])]
     with jax.default_matmul_precision("highest"):
         reference = functools.partial(reference_attention, scale=WIDTH**-0.5, window=options.get("window_size"))
-        exact = cast(jax.Array, reference(*wide, bias))  # without log-sums
+        exact = cast(jax.Array, reference(*wide, bias))  # not a tuple, because return_lse is False
     share = 0.02 if norm == 1.0 else 0.5
     return Outcome(_difference(ours, exact), share * float(jnp.abs(value).max()))
 
 
-def _token_norm(*, is_centred: bool) -> Outcome:
-    """Both round once, values up to 8: neighbours at most."""
+def _compare_token_norm(*, is_centred: bool) -> Outcome:
+    """Compare a norm's Pallas pass with XLA. Both round values up to 8 once, so they differ by one step of bfloat16."""
     tokens, scale = _draw(0, 1, 256, HEADS * WIDTH, scale=2.0), jnp.full((HEADS * WIDTH,), 1.1, jnp.float32)
     norm = functools.partial(layer_norm if is_centred else rms_norm, eps=1e-6)
     vectors = (scale, scale) if is_centred else (scale,)
@@ -140,8 +151,11 @@ def _token_norm(*, is_centred: bool) -> Outcome:
     return Outcome(_difference(ours, plain), 8 * 2**-7)
 
 
-def _preparation(*, norms_heads: bool = False, has_own_angles: bool = False) -> Outcome:
-    """Both round to bfloat16, the plain one twice: 2^-8 of values up to 8, thrice, and 2^-7 of each."""
+def _compare_preparation(*, norms_heads: bool = False, has_own_angles: bool = False) -> Outcome:
+    """Compare the Pallas passes of `prepare` with XLA.
+
+    Both round to bfloat16, and XLA's version rounds twice: three times 2^-8 of values up to 8, and 2^-7 of each value.
+    """
     how = Preparation(eps=1e-6, groups=2, norms_heads=norms_heads, head_width=WIDTH if has_own_angles else None)
     projected = tuple(_draw(number, 1, 256, HEADS * WIDTH, scale=2.0) for number in range(3))
     norms = tuple(jnp.full((WIDTH if norms_heads else HEADS * WIDTH,), 1.1, jnp.float32) for _ in range(2))
@@ -163,13 +177,16 @@ def _preparation(*, norms_heads: bool = False, has_own_angles: bool = False) -> 
     return Outcome(max(map(_difference, passes, plain)), 3 * 8 * 2**-8 + 8 * 2**-7)
 
 
-def _ungrouping() -> Outcome:
+def _compare_ungrouping() -> Outcome:
     value = _draw(0, 1, 256, HEADS * WIDTH)
     return Outcome(_difference(jax.jit(functools.partial(ungroup_heads, use_pallas=True))(group_heads(value, HEADS)), value), 0.0)
 
 
-def _convolution(*, doubles: bool = False) -> Outcome:
-    """Sums in float32, written as bfloat16: 2^-8 of the largest, and as much again for another order."""
+def _compare_convolution(*, doubles: bool = False) -> Outcome:
+    """Compare the convolution. Sums are float32 and are rounded to bfloat16: 2^-8 of the largest value.
+
+    A different order of the sums is allowed the same difference again.
+    """
     frames, before, weight = _draw(0, 2, 4, 16, WIDTH), _draw(1, 2, 4, 16, WIDTH), _draw(2, WIDTH, WIDTH, 3, 3, 3, scale=0.02)
     nothing = jnp.zeros((4, 1, 16, WIDTH), jnp.bfloat16)
     call = functools.partial(causal_conv, num_rows=16, doubles=doubles, edges=Edges(left=nothing, right=nothing))

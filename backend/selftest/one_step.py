@@ -1,5 +1,6 @@
-"""One real denoising step of a preset on this machine's devices, without a checkpoint: what it needs, what was predicted, and
-what it takes. The weights are made up, so nothing is said of pictures.
+"""One denoising step of a preset on this machine's devices, without a checkpoint: memory, predicted and measured seconds.
+
+The weights are artificial, so the result of the step is not checked.
 """
 
 import time
@@ -27,12 +28,12 @@ from backend.tpu_analysis.report import STEP, Inspector, Slice
 from presets import Preset
 
 RUNS = 3
-SMALLER = "take a preset that needs less; `python app.py check-tpu` says what fits which slice"
+SMALLER = "use a smaller preset; `python app.py check-tpu` shows what fits on a slice"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The step's program with its arguments' shapes, compiled, and the seconds that were predicted for it, if there are any."""
+    """The compiled step with the shapes of its arguments. Without a prediction, `predicted_seconds` is not set (None)."""
 
     call: Call
     predicted_seconds: float | None
@@ -40,7 +41,7 @@ class Prepared:
 
 @dataclass
 class _Kept:
-    """A lowered program that keeps what is compiled from it, with the options that the compiler takes."""
+    """A lowered program that stores its compiled form. Compiles with the options that the compiler accepts."""
 
     name: str
     lowered: jax.stages.Lowered
@@ -52,24 +53,26 @@ class _Kept:
 
 
 class KeepingInspector(Inspector):
-    """An inspector for devices that are here: what it compiles can be run."""
+    """An inspector for real devices. It returns the compiled programs, so that they can run."""
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
-        """The compiled program; its costs are kept, too."""
+        """Compile the program and store its costs."""
         kept = _Kept(program.name, lowered)
-        super().__call__(program, cast(jax.stages.Lowered, kept))  # the inspector only compiles it
+        super().__call__(program, cast(jax.stages.Lowered, kept))  # the inspector calls only `compile`
         return Compilation(kept.compiled)
 
 
-def step_checks(preset: Preset, memory: int | None, tell: Callable[[str], None]) -> Iterator[Check]:
-    """Whether the preset's weights fit, and how long one step takes on all devices. `memory` are the bytes that a device has, or
-    None if it does not report them. Ends after the first fault."""
+def check_step(preset: Preset, memory: int | None, tell: Callable[[str], None]) -> Iterator[Check]:
+    """Check whether the preset's weights fit, and measure one step on all devices. Stop after the first fault.
+
+    `memory` is the number of bytes of a device, or None if the devices do not report it.
+    """
     devices, request = jax.devices(), example_request(preset)
     family, _ = find_family(preset)
     flops = family.step_flops(preset.network_configs(), request, request.num_branches).total
     if devices[0].platform == "cpu" and flops > MOST_FLOPS_ON_A_CPU:
         found = f"one step of {preset.name} takes {flops / 1e12:,.0f} TFLOP, too much for a CPU"
-        mend = "take a TPU slice; `python app.py check-tpu` predicts without one"
+        mend = "use a TPU slice; `python app.py check-tpu` predicts steps without a TPU"
         yield Check(name="one step", state="warning", found=found, mend=mend)
         return
     chip = CHIPS.get(DEVICE_KINDS.get(devices[0].device_kind, ""))
@@ -80,17 +83,17 @@ def step_checks(preset: Preset, memory: int | None, tell: Callable[[str], None])
         yield Check(name="mesh", state="fault", found=error.cause, mend=error.fix)
         return
     room = memory or memory_bytes(devices[0].device_kind)
-    check = weights_check(preset.name, sum(weight_bytes(model).values()), room)
+    check = check_weights(preset.name, sum(weight_bytes(model).values()), room)
     yield check
     if check.state == "fault":
         return
     if inspector is not None and chip is not None:
         inspector.slice = Slice(request=request, family=family, model=model, chip=chip, num_devices=len(devices))
-    yield timed_step(model, request, inspector, chip)
+    yield time_step(model, request, inspector, chip)
 
 
-def weights_check(name: str, needed: int, room: int | None) -> Check:
-    """Whether the weights at rest, `needed` bytes on each device, leave anything of its `room`."""
+def check_weights(name: str, needed: int, room: int | None) -> Check:
+    """Check whether weights of `needed` bytes on each device are smaller than its memory of `room` bytes."""
     if room is None:
         return Check(name="memory", state="skipped", found="the devices do not report their memory")
     found = f"the weights of {name} take {needed / GIB:.2f} of {room / GIB:.1f} GiB on each device"
@@ -99,17 +102,17 @@ def weights_check(name: str, needed: int, room: int | None) -> Check:
     return Check(name="memory", state="fault", found=found, mend=SMALLER)
 
 
-def timed_step(model: Any, request: GenerationRequest, inspector: Inspector | None, chip: Chip | None) -> Check:
-    """How long one step takes, or why it does not run; with an `inspector` of the program, what was predicted, too."""
+def time_step(model: Any, request: GenerationRequest, inspector: Inspector | None, chip: Chip | None) -> Check:
+    """Measure one step, or report why it does not run. With an `inspector`, also report the prediction."""
     try:
-        prepared = _prepared(model, request, inspector)
+        prepared = _compile_step(model, request, inspector)
         if prepared is None:
-            assert inspector is not None and chip is not None, "only an inspector finds that it does not fit"
+            assert inspector is not None and chip is not None, "only an inspector can find that the step does not fit"
             needed = inspector.costs[STEP]["hbm_bytes_per_device"] / GIB
             found = f"one step needs {needed:.1f} GiB on each device, which has {chip.hbm_bytes / GIB:.0f}"
             return Check(name="one step", state="fault", found=found, mend=SMALLER)
         seconds = min(_run(prepared.call) for _ in range(RUNS))
-    except Exception as error:  # whatever a compiler or a chip refuses: that is what this looks for
+    except Exception as error:  # any error of the compiler or chip is a finding
         is_short = "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
         found = one_line(f"{type(error).__name__}: {error}")[:400]
         return Check(name="one step", state="fault", found=found, mend=SMALLER if is_short else REPORT)
@@ -119,8 +122,8 @@ def timed_step(model: Any, request: GenerationRequest, inspector: Inspector | No
     return Check(name="one step", state="ok", found=f"{request.preset}, {size}: measured {seconds:.3g} s, {beside}")
 
 
-def _prepared(model: Any, request: GenerationRequest, inspector: Inspector | None) -> Prepared | None:
-    """Compiles the step; None if the compiler finds no room for it."""
+def _compile_step(model: Any, request: GenerationRequest, inspector: Inspector | None) -> Prepared | None:
+    """Compile the step. None if it does not fit into the memory."""
     call = next(call for call in calls(model, request) if call.program.key == STEP)
     call.program.prepare(*call.arguments)
     cost = {} if inspector is None else inspector.costs[STEP]
@@ -128,16 +131,21 @@ def _prepared(model: Any, request: GenerationRequest, inspector: Inspector | Non
 
 
 def _run(call: Call) -> float:
-    """Seconds of one run, with arguments made before: a program uses some of them up."""
-    arguments = jax.block_until_ready(jax.tree.map(lambda leaf: _filler(leaf.shape, leaf.dtype, leaf.sharding)(), call.arguments))
+    """Return the seconds of one run. Each run needs new arguments, because the program overwrites some of them."""
+    arguments = jax.block_until_ready(
+        jax.tree.map(lambda leaf: _make_fill(leaf.shape, leaf.dtype, leaf.sharding)(), call.arguments)
+    )
     started = time.perf_counter()
     jax.block_until_ready(call.program(*arguments))
     return time.perf_counter() - started
 
 
 @cache
-def _filler(shape: tuple[int, ...], dtype: jnp.dtype, sharding: jax.sharding.Sharding) -> Callable[[], jax.Array]:
-    """Makes an array where it lies: small waves, because zeros would send the attention its slow way; whole numbers are zero."""
+def _make_fill(shape: tuple[int, ...], dtype: jnp.dtype, sharding: jax.sharding.Sharding) -> Callable[[], jax.Array]:
+    """Return a function that creates an array with this sharding.
+
+    Floating-point arrays are small waves, because zeros would select the slow form of the attention. Other arrays are zero.
+    """
 
     def fill() -> jax.Array:
         if not jnp.issubdtype(dtype, jnp.floating):

@@ -1,1 +1,1 @@
-"""What the TPU's compiler reports about our programs, without a chip: memory, scheduled cycles, predicted seconds."""
+"""Reports about programs for TPUs from the TPU's compiler, without a chip: memory, scheduled cycles, predicted seconds."""

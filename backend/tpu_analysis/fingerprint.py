@@ -1,7 +1,7 @@
-"""What the costs of a compiled program follow from, as one short text: a program that has the same need not be compiled again.
+"""A hash of everything that determines the costs of a compiled program. A program with an equal hash is not compiled again.
 
-Set jax's option `jax_traceback_in_locations_limit` to 0 before anything is lowered, or the kernels hold the paths and lines of
-their sources.
+Set jax's option `jax_traceback_in_locations_limit` to 0 before lowering. Otherwise kernels contain paths and line numbers of
+their source files.
 """
 
 import ast
@@ -16,21 +16,25 @@ import jax
 from backend.runtime.program import Program
 from backend.settings import PROJECT_FOLDER
 
-_OF_TPU = tuple(PROJECT_FOLDER / "backend" / "tpu_analysis" / name for name in ("hlo_cost.py", "kernels_cost.py", "report.py"))
-_OF_ATTENTION = tuple(PROJECT_FOLDER / "kernels" / "attention" / name for name in ("block_sizes.py", "block_sizes.json"))
-_READERS = (PROJECT_FOLDER / "backend" / "chips.py", *_OF_TPU, *_OF_ATTENTION)
+_ANALYSIS_FILES = tuple(
+    PROJECT_FOLDER / "backend" / "tpu_analysis" / name for name in ("hlo_cost.py", "kernels_cost.py", "report.py")
+)
+_ATTENTION_FILES = tuple(PROJECT_FOLDER / "kernels" / "attention" / name for name in ("block_sizes.py", "block_sizes.json"))
+_READERS = (PROJECT_FOLDER / "backend" / "chips.py", *_ANALYSIS_FILES, *_ATTENTION_FILES)
 
 
 def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
-    """The hash of the program as it is given to the compiler, the compiler's version, the code that reads its answer, and the
-    slice: the same text is given for chips of another kind."""
+    """Return the hash of the lowered program, its options, the compiler's version, the code that reads the costs, and the slice.
+
+    The slice is included because the lowered program can be equal for chips of different kinds.
+    """
     parts = [lowered.as_text(), repr(program.layout.compiler_options), version("jaxlib"), version("libtpu")]
-    parts += [_meaning(path) for path in _READERS]
-    return of_slice(_digest(parts), list(program.layout.mesh.devices.flatten()))
+    parts += [_read_code(path) for path in _READERS]
+    return fingerprint_for_slice(_digest(parts), list(program.layout.mesh.devices.flatten()))
 
 
-def of_slice(digest: str, devices: Sequence[jax.Device]) -> str:
-    """The fingerprint on these devices of what has this digest."""
+def fingerprint_for_slice(digest: str, devices: Sequence[jax.Device]) -> str:
+    """Return the fingerprint on these devices of a program with this digest."""
     sides = [max(places) + 1 for places in zip(*(device.coords for device in devices), strict=True)]
     return _digest([digest, f"{len(devices)} x {devices[0].device_kind}, {'x'.join(map(str, sides))}"])
 
@@ -40,20 +44,20 @@ def _digest(parts: Sequence[str]) -> str:
 
 
 @functools.cache
-def _meaning(path: Path) -> str:
+def _read_code(path: Path) -> str:
     """Return the file without comments, docstrings and imports, so that texts and names of modules may change."""
     text = path.read_text("utf-8")
-    return _written(ast.parse(text)) if path.suffix == ".py" else text
+    return _to_text(ast.parse(text)) if path.suffix == ".py" else text
 
 
-def _written(part: object) -> str:
+def _to_text(part: object) -> str:
     """Return a part of a syntax tree as text. Omit empty fields, because each version of Python adds some."""
     if isinstance(part, list):
-        return f"[{','.join(text for text in map(_written, part) if text)}]"
+        return f"[{','.join(text for text in map(_to_text, part) if text)}]"
     if not isinstance(part, ast.AST):
         return repr(part)
     is_docstring = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
     if is_docstring or isinstance(part, ast.Import | ast.ImportFrom):
         return ""
-    fields = (f"{name}={_written(value)}" for name, value in ast.iter_fields(part) if value not in (None, []))
+    fields = (f"{name}={_to_text(value)}" for name, value in ast.iter_fields(part) if value not in (None, []))
     return f"{type(part).__name__}({','.join(fields)})"

@@ -1,10 +1,12 @@
 """Predicted seconds of one compiled TPU program, read from its scheduled HLO text.
 
-- XLA's fusions and copies carry the compiler's own `estimated_cycles`; instructions in a loop count as often as the loop runs.
-- A Pallas kernel carries none: its cycles come from `kernel_cycles`, the bundles of its static schedule.
-- A collective's time is the bytes that a chip receives over its links; the work scheduled between its start and its end hides it.
+- XLA's fusions and copies have the compiler's own `estimated_cycles`. Instructions in a loop count once for each iteration.
+- A Pallas kernel has no estimate. Its cycles come from `kernel_cycles`, the bundles of its static schedule.
+- A collective's time is the number of bytes that a chip receives, divided by the speed of its links. Work that is scheduled
+between
+  the collective's start and end hides its time.
 
-Everything here is a prediction; docs/performance.md compares it with a published run.
+All results are predictions. docs/performance.md compares them with a published run.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """One line of a computation. `called` maps how a computation is used (body, calls, ...) to its name."""
+    """One line of a computation. `called` maps the use of another computation (body, calls, ...) to its name."""
 
     name: str
     opcode: str
@@ -49,7 +51,7 @@ class Instruction:
 
 @dataclasses.dataclass(kw_only=True)
 class Cost:
-    """Seconds by kind. `hidden` is the collectives' time that other work covers; it does not count in the total."""
+    """Seconds by kind. `hidden` is the time of collectives that other work hides. It is not part of the total."""
 
     seconds: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     hidden: float = 0.0
@@ -65,13 +67,13 @@ class Cost:
 
 
 def predict(hlo: str, chip: Chip, kernel_cycles: Callable[[Instruction], float]) -> Cost:
-    """The cost of an optimised, scheduled HLO module; `kernel_cycles` gives a Pallas call's cycles on one device."""
+    """Predict the cost of an optimised, scheduled HLO module. `kernel_cycles` returns a Pallas call's cycles on one device."""
     computations, entry = parse(hlo)
     return _CostAdder(computations, chip, kernel_cycles).cost(entry)
 
 
 def parse(hlo: str) -> tuple[dict[str, list[Instruction]], str]:
-    """All computations by name, their instructions in schedule order, and the entry's name."""
+    """Return all computations by name, with their instructions in schedule order, and the name of the entry computation."""
     computations: dict[str, list[Instruction]] = {}
     entry, current = "", []
     for line in hlo.splitlines():
@@ -96,14 +98,14 @@ def _instruction(name: str, text: str) -> Instruction:
 
 
 def _kind_of_kernel(instruction: Instruction) -> str:
-    """By the names that our Pallas kernels have; the passes around the attention move memory."""
+    """Return the kind by the kernel's name. The passes around the attention are limited by memory, so they are element-wise."""
     if "attention_" in instruction.text:
         return "attention"
     return "matmul" if "causal_conv" in instruction.text else "element-wise"
 
 
 class _CostAdder:
-    """Adds up the costs of computations, each computed once."""
+    """Sums the costs of computations. Each computation is evaluated once."""
 
     def __init__(self, computations: dict[str, list[Instruction]], chip: Chip, kernel_cycles) -> None:
         self._computations, self._chip, self._kernel_cycles = computations, chip, kernel_cycles
@@ -115,7 +117,7 @@ class _CostAdder:
         return self._costs[name]
 
     def _sum(self, instructions: list[Instruction]) -> Cost:
-        """In schedule order, so that work covers the transfers that have started and not ended."""
+        """Sum the costs in schedule order, because work hides the transfers that have started and not ended."""
         total, under_way = Cost(), {}
         for instruction in instructions:
             if instruction.opcode.endswith("-start") and (kind := self._collective(instruction)):
@@ -131,7 +133,7 @@ class _CostAdder:
         return total
 
     def _cover(self, under_way: dict[str, list[float]], seconds: float, total: Cost) -> None:
-        """Links serve one transfer after the other: the work covers the oldest first."""
+        """Hide transfers behind `seconds` of work. The oldest is first, because links serve one transfer after the other."""
         for left in under_way.values():
             covered = min(left[0], seconds)
             left[0] -= covered
@@ -139,7 +141,7 @@ class _CostAdder:
             total.hidden += covered
 
     def _started(self, later: Instruction, under_way: dict) -> str | None:
-        """The transfer that an update or an end belongs to."""
+        """Return the transfer to which an update or an end belongs."""
         return next((name for name in under_way if re.search(rf"%{re.escape(name)}(?![\w.\-])", later.text)), None)
 
     def _one(self, instruction: Instruction) -> Cost:
@@ -160,12 +162,15 @@ class _CostAdder:
         return cost
 
     def _branch(self, names: list[str]) -> Cost:
-        """A condition's cost: for a step with a cache the branch with all layers; else the least, attention without fallback."""
+        """Return the cost of a conditional.
+
+        For a step with a cache, it is the branch with all layers. Otherwise the cheapest branch: attention without its fallback.
+        """
         has_layers = any(one.opcode == "while" for name in names for one in self._computations[name])
         return (max if has_layers else min)((self.cost(name) for name in names), key=lambda branch: branch.total)
 
     def _collective(self, instruction: Instruction) -> str | None:
-        """The kind of collective that an instruction is, or starts as an asynchronous call; None for others."""
+        """Return the kind of collective that an instruction is or starts asynchronously. None for other instructions."""
         opcode = instruction.opcode.removesuffix("-start")
         if opcode in COLLECTIVES:
             return opcode
@@ -173,7 +178,7 @@ class _CostAdder:
         return next((one.opcode for one in inner if one.opcode in COLLECTIVES), None)
 
     def _inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """The instructions that this one calls, and those that they call: the SparseCore's collectives lie two calls deep."""
+        """Yield the instructions that this instruction calls, recursively. The SparseCore's collectives are two calls deep."""
         for name in instruction.called.values():
             for one in self._computations.get(name, []):
                 yield one
@@ -202,14 +207,14 @@ class _CostAdder:
                 yield from self._flattened(self._computations[one.called["calls"]])
 
     def _trips(self, condition: str) -> int:
-        """How often a scan's loop runs: the constant that its counter is compared with."""
+        """Return the number of iterations of a scan: the constant with which its counter is compared."""
         constants = [one for one in self._flattened(self._computations[condition]) if one.opcode == "constant"]
         values = [int(match.group(1)) for one in constants if (match := re.search(r"constant\((\d+)\)", one.text))]
         return max(values, default=1)
 
 
 def largest_bytes(shape: str) -> int:
-    """Bytes of the largest array in an instruction's shape, such as "(f32[8,128], bf16[2])"."""
+    """Return the bytes of the largest array in an instruction's shape, such as "(f32[8,128], bf16[2])"."""
     sizes = [_array_bytes(kind, dimensions) for kind, dimensions in _ARRAY.findall(shape) if kind in BYTES]
     return max(sizes, default=0)
 
@@ -222,7 +227,7 @@ def _array_bytes(kind: str, dimensions: str) -> int:
 
 
 def _members(text: str) -> int:
-    """How many devices take part in one group of a collective."""
+    """Return the number of devices in one group of a collective."""
     if mesh := _MESH.search(text):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh.group(1)))
         used = re.findall(r"'(\w+)'", mesh.group(2))

@@ -1,4 +1,4 @@
-"""Cycles of our own Pallas kernels on a chip, which XLA's cost model does not know."""
+"""Cycles of our Pallas kernels on a chip. XLA's cost model has no estimates for them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from backend.tpu_analysis.hlo_cost import Instruction, largest_bytes
 from kernels.attention import bundles_a_tile, predicted_bundles
 
 KERNEL_CHIP = {"v5e": "v5e", "v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
-# Of `kernels.causal_conv`, read from libtpu's schedules of six shapes for v6e (docs/lab/tpu-kernels.md): cycles for each cycle of
-# whole matrix tiles, and for each normalised element.
+# Cycles of `kernels.causal_conv` for each cycle of whole matrix tiles, and for each normalised element. Measured in libtpu's
+# schedules of six shapes for v6e (docs/lab/tpu-kernels.md).
 CONVOLUTION_CYCLES, ELEMENT_CYCLES = 1.1, 3 / 1024
 _ESTIMATE = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KernelCost:
-    """A function from a Pallas call of the program to its cycles on one device.
+    """A function that returns the cycles of a Pallas call on one device.
 
-    Attention: bundles of the static schedule, from the kernel's table, or per score tile if the table lacks the shape;
-    but no fewer cycles than its products take at the chip's peak (on v5e and v5p several units work in one bundle's time, so
-    the bundles alone would give too few).
-    The passes around it move memory: as many bytes as the call says, or those that they write and as many that they read, over
-    the HBM's bandwidth.
+    Attention: the bundles of the static schedule from the kernel's table, or an estimate for each tile of scores if the table
+    does not have the shape. The result is at least the time of the products at the chip's peak. On v5e and v5p several units
+    work in one bundle's time, so the bundles alone would be too few.
+
+    The passes around the attention move memory. Their time is the call's own estimate of bytes, or twice the bytes that the pass
+    writes, divided by the bandwidth of the HBM.
     """
 
     chip: Chip
@@ -49,7 +50,7 @@ class KernelCost:
         return self._attention(lengths.text_queries, lengths.text, lengths.text_heads * lengths.batch, "online")
 
     def _convolution(self, estimate: dict[str, int]) -> float:
-        """The greater of its products, with what is done to the results, and its memory; from the call's own estimate."""
+        """Return the larger of two times from the call's own estimate: arithmetic, and memory traffic."""
         products = CONVOLUTION_CYCLES * estimate["flops"] / self.chip.peak_flops * self.chip.clock_hz
         moved = estimate["bytes_accessed"] / self.chip.hbm_bytes_per_second * self.chip.clock_hz
         return max(products + ELEMENT_CYCLES * estimate["transcendentals"], moved)

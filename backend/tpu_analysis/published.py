@@ -1,6 +1,6 @@
-"""Seconds that others have published for the same work, to compare with our predictions: one step of the preset, guidance on.
+"""Published seconds of one guided step by other projects, to compare with our predictions.
 
-`presets/published_steps.json` is data: a row for each preset, chip such as "v6e" and number of jax's devices.
+`presets/published_steps.json` has one row for each preset, chip (such as "v6e") and number of jax devices.
 """
 
 import json
@@ -12,7 +12,7 @@ STEPS_FILE = PRESET_FOLDER / "published_steps.json"
 
 
 def published_step(preset: str, chip: str, num_devices: int) -> dict[str, Any] | None:
-    """{"step_seconds", "source"} for this preset on this many chips, or None."""
+    """Return {"step_seconds", "source"} for this preset on `num_devices` devices, or None."""
     wanted = {"preset": preset, "chip": chip, "devices": num_devices}
     rows = json.loads(STEPS_FILE.read_text("utf-8"))
     return next(({name: row[name] for name in ("step_seconds", "source")} for row in rows if wanted.items() <= row.items()), None)

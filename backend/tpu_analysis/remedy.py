@@ -1,7 +1,7 @@
-"""Finds what would fit if a preset does not: a larger slice, fewer frames, or a smaller size.
+"""Find changes that make a preset fit: a larger slice, fewer frames, or a smaller size.
 
-Sizes are estimated first: weights shrink with the slice, all else with slice and tokens. Each candidate of the estimate is then
-compiled, and offered only if it fits.
+The needed bytes are estimated first. Weights shrink with the size of the slice; everything else shrinks with the slice and the
+number of tokens. Each candidate is then compiled, and is suggested only if it fits.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from backend.schemas.request import GenerationRequest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shortage:
-    """A request that does not fit: bytes on each of `num_devices` devices of `topology`, `weights` at rest, `needed` in all."""
+    """A request that does not fit. `weights`, `needed` (in total) and `capacity` are bytes on each of `num_devices` devices."""
 
     request: GenerationRequest
     topology: str
@@ -27,7 +27,7 @@ class Shortage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """What to change, and the bytes that are then needed on each device, as compiled."""
+    """A slice and a size that fit, and the compiled bytes on each device."""
 
     topology: str
     width: int
@@ -37,24 +37,24 @@ class Remedy:
 
 
 Compiled = Callable[[str, GenerationRequest], int | None]
-"""Bytes on each device for this request on this slice, or None if that does not fit either."""
+"""A function of (topology, request) that returns the compiled bytes on each device, or None if the request does not fit."""
 
 
 def find_remedies(shortage: Shortage, compiled: Compiled) -> list[Remedy]:
-    """At most one of each kind."""
+    """Return at most one remedy of each kind."""
     share = fitting_share_of_tokens(weights=shortage.weights, needed=shortage.needed, capacity=shortage.capacity)
     same_slice = (fewer_frames(shortage.request, share), smaller_sizes(shortage.request, share))
-    kinds = (_slices(shortage), *(zip(repeat(shortage.topology), requests, strict=False) for requests in same_slice))
+    kinds = (_larger_slices(shortage), *(zip(repeat(shortage.topology), requests, strict=False) for requests in same_slice))
     fitting = filter(None, (find_first_fitting(candidates, lambda candidate: compiled(*candidate)) for candidates in kinds))
-    return [_remedy(topology, request, size) for (topology, request), size in fitting]
+    return [_make_remedy(topology, request, size) for (topology, request), size in fitting]
 
 
-def _remedy(topology: str, request: GenerationRequest, size: int) -> Remedy:
+def _make_remedy(topology: str, request: GenerationRequest, size: int) -> Remedy:
     width, height, num_frames = request.width, request.height, request.num_frames
     return Remedy(topology=topology, width=width, height=height, num_frames=num_frames, hbm_bytes_per_device=size)
 
 
-def _slices(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
+def _larger_slices(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
     chip = shortage.topology.partition(":")[0]
     for shape, num_devices in SLICES[chip].items():
         if num_devices > shortage.num_devices and shortage.needed * shortage.num_devices / num_devices <= shortage.capacity:

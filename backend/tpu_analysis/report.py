@@ -1,6 +1,6 @@
 """Compile a preset's real programs for a described TPU slice and report memory, compile time and predicted seconds.
 
-It runs in a process of its own (`backend.cli.check_tpu_run`), because libtpu reads its settings before jax is imported.
+This runs in a separate process (`backend.cli.check_tpu_run`), because libtpu reads its settings before jax is imported.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from backend.tpu_analysis.published import published_step
 from backend.tpu_analysis.remedy import Remedy, Shortage, find_remedies
 
 STEP = "denoise_step"  # the key of every family's program for one step
-REFINING_STEP = "refining_step"  # that of a step which refines a video at twice the size of those before
-SMALL_STEP = "small_step"  # that of a step at half the size, where those after it are "denoise_step"
+REFINING_STEP = "refining_step"  # the key of the program for a step that refines enlarged latents
+SMALL_STEP = "small_step"  # the key of the program for a step at half the size; later steps are "denoise_step"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Slice:
-    """The subject of a report: the request, and its model without weights on a described slice."""
+    """The subject of a report: a request, and its model without weights on a described slice."""
 
     request: GenerationRequest
     family: Family
@@ -56,23 +56,23 @@ class Slice:
 
     @property
     def step_flops(self) -> StepFlops:
-        """The arithmetic of one step, the first at its size, or of one context window in it, all branches together."""
+        """The operations of `STEP`, or of one context window in it, for all guidance branches."""
         return self.flops_of(self.steps[STEP])
 
     @property
     def steps(self) -> dict[str, int]:
-        """The number of a step that each program is for."""
+        """The index of a step that uses each program."""
         first, last = 0, self.request.num_steps - 1
         return {SMALL_STEP: first, STEP: last if self.request.progressive else first, REFINING_STEP: last}
 
     def flops_of(self, step: int) -> StepFlops:
-        """That of the step of this number."""
+        """Return the operations of the step with this index."""
         configs = find_preset(self.request.preset).network_configs()
         return self.family.step_flops(configs, at_step(self.request, step), self.request.num_branches)
 
 
 def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, int | None], compiler: Compiler) -> Slice:
-    """The request on the slice. Raises: RequestError for a mesh that is not legal."""
+    """Describe the request on the slice. Raises: RequestError for an illegal mesh."""
     preset = find_preset(request.preset)
     devices, (family, _) = described_devices(topology), of_preset(preset)
     model = describe_model(preset, devices, compiler, mesh)
@@ -80,14 +80,14 @@ def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, in
 
 
 class Inspector:
-    """A `Compiler` that keeps the costs of each program: bytes, seconds of compiling, predicted seconds.
+    """A `Compiler` that stores the costs of each program: bytes, seconds of compiling, predicted seconds.
 
-    With `only`, other programs are described but not compiled.
+    With `only`, all other programs are described but not compiled.
     """
 
     def __init__(self, tell: Callable[[str], None], only: str | None = None) -> None:
         self.costs: dict[str, dict[str, Any]] = {}
-        self.slice: Slice | None = None  # known once the programs are made, before any is compiled
+        self.slice: Slice | None = None  # set after the programs are created, before the first is compiled
         self._tell, self._only = tell, only
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
@@ -97,7 +97,7 @@ class Inspector:
         self._tell(f"compiling {program.name} for {self.slice.num_devices} x {chip} ({plan})")
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            try:  # through a file, because `as_text` fails for programs with asynchronous copies such as the decoder
+            try:  # read the HLO from a file, because `as_text` fails for programs with asynchronous copies, such as the decoder
                 options = {**program.layout.compiler_options, "xla_dump_to": folder, "xla_dump_hlo_as_text": True}
                 compiled = lowered.compile(compiler_options=options)
             except jax.errors.JaxRuntimeError as error:
@@ -111,10 +111,10 @@ class Inspector:
 
 
 def report(slice_: Slice, inspector: Inspector) -> dict[str, Any]:
-    """The report of `check-tpu` about one preset on one slice. Its "components" are the programs."""
+    """Return `check-tpu`'s report about one preset on one slice. Its "components" are the programs."""
     inspector.slice = slice_
     repeats: Counter[str] = Counter()
-    counted: dict[str, int] = {}  # bytes of weights at rest that are among a program's arguments
+    counted: dict[str, int] = {}  # bytes of weights that are arguments of each program
     for call in calls(slice_.model, slice_.request):
         call.program.prepare(*call.arguments)
         repeats[call.program.key] += 1
@@ -131,7 +131,7 @@ def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled
     number = slice_.steps.get(program.key)
     lengths = slice_.model.attention_lengths(at_step(slice_.request, number or 0))
     cost = predict(hlo, slice_.chip, KernelCost(chip=slice_.chip, lengths=lengths))
-    if number is not None:  # libtpu's estimates for v5e lie below the published peak: never predict what no chip can do
+    if number is not None:  # libtpu's estimates for v5e are below the time at the published peak: never predict less than that
         least = slice_.flops_of(number).matmul / slice_.chip.peak_flops / slice_.num_devices
         cost.seconds["matmul"] = max(cost.seconds["matmul"], least)
     needed = program_bytes(compiled)
@@ -147,7 +147,7 @@ def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled
 
 
 def _refusal_cost(error: Exception, seconds: float) -> dict[str, Any]:
-    """A program that does not fit, by the compiler's error. Raises: the error itself if it is about anything else."""
+    """Return the cost of a program that does not fit, from the compiler's error. Raises: the error if it has another reason."""
     needed = bytes_needed(error)
     if needed is None:
         raise error
@@ -189,7 +189,7 @@ def _summary(slice_: Slice, programs: dict[str, dict], resident: dict[str, int])
 def remedies(
     result: dict[str, Any], request: GenerationRequest, topology: str, mesh: dict[str, int | None], tell
 ) -> list[Remedy]:
-    """What would fit instead of the request of this report, judged by the program that needs most memory."""
+    """Return changes that make the report's request fit, judged by the program that needs most memory."""
     resident = {name.replace(" ", "_"): size for name, size in result["weight_bytes_per_device"].items()}
     largest = max(result["components"], key=lambda name: _peak_with(result["components"][name], resident))
 
@@ -212,5 +212,5 @@ def remedies(
 
 
 def _peak_with(cost: dict[str, Any], resident: dict[str, int]) -> int:
-    """Bytes on a device while this program runs: its own, and all weights at rest that are not among its arguments."""
+    """Return the bytes on a device while this program runs: its own bytes, and all weights that are not its arguments."""
     return cost["hbm_bytes_per_device"] + sum(resident.values()) - cost["weight_argument_bytes"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from backend.catalog.weights_here import fits
+from backend.catalog.weights_here import matches_preset
 from backend.checkpoints.single_file import join_source
 from backend.errors import ModelError
 from backend.models.wan.original import original_tensor_name
@@ -101,7 +101,7 @@ def test_a_file_of_another_model_is_refused_before_anything_is_read(tiny, tmp_pa
     source = join_source(made.preset.model, [str(tmp_path / "other.safetensors")])
     with pytest.raises(ModelError, match="other.safetensors is an unknown transformer .256 wide, 2 layers, 48 channels") as said:
         check_model(made.preset, source, lambda event: None)
-    assert "\n" not in str(said.value) and not fits(made.preset, source)
+    assert "\n" not in str(said.value) and not matches_preset(made.preset, source)
     own = join_source(made.preset.model, [str(tmp_path / "own.safetensors")])
     with pytest.raises(ModelError, match="The transformer own.safetensors is not on this machine"):
         check_model(made.preset, own, lambda event: None)
@@ -110,4 +110,4 @@ def test_a_file_of_another_model_is_refused_before_anything_is_read(tiny, tmp_pa
     with pytest.raises(ModelError, match="blocks.1.ffn"):
         check_model(made.preset, own, lambda event: None)
     save_file(state, tmp_path / "own.safetensors")
-    assert fits(made.preset, own) and not fits(other.preset, own)
+    assert matches_preset(made.preset, own) and not matches_preset(other.preset, own)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.catalog.catalog import bytes_of, entries
+from backend.catalog.catalog import count_bytes, list_entries
 from backend.checkpoints import hub_file
 
 DISTILLED = "Lightricks/LTX-2.5-Diffusers"
@@ -33,15 +33,15 @@ def put(cache: Path, *names: str, size: int = 100) -> Path:
 
 
 def begun_bytes(source: str) -> int:
-    return next(entry.begun_bytes for entry in entries() if entry.source == source)
+    return next(entry.begun_bytes for entry in list_entries() if entry.source == source)
 
 
 def test_each_of_two_transformers_in_one_repository_counts_for_its_own_model_alone(cache):
     snapshot = put(cache, *SHARED, *OTHERS)
     put(cache, "transformer/a.safetensors", "transformer/config.json", size=1000)
     put(cache, "transformer_full/a.safetensors", size=50_000)
-    assert bytes_of(DISTILLED, snapshot) == 3 * 100 + 2 * 1000
-    assert bytes_of(BASE, snapshot) == 3 * 100 + 50_000
+    assert count_bytes(DISTILLED, snapshot) == 3 * 100 + 2 * 1000
+    assert count_bytes(BASE, snapshot) == 3 * 100 + 50_000
 
 
 def test_what_is_begun_of_one_is_not_counted_for_the_other(cache):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.catalog.compatibility import _num_devices, compatibility
+from backend.catalog.compatibility import _num_devices, judge_compatibility
 from backend.chips import SLICES
 from backend.schemas.worker import Device
 from presets import Preset, list_presets
@@ -45,18 +45,18 @@ BIG = "wan2.1-t2v-14b-720p"
     ],
 )
 def test_the_verdict(name, machine, verdict):
-    assert compatibility(users(name), machine).verdict == verdict
+    assert judge_compatibility(users(name), machine).verdict == verdict
 
 
 def test_the_slice_shown_is_the_smallest_of_this_machines_chips_or_of_any():
-    assert compatibility(users(BIG), []).smallest.slice == "v6e:2x2"
-    assert compatibility(users(BIG), devices(1, "cpu")).smallest.slice == "v6e:2x2"
-    assert compatibility(users(BIG), devices(1, "TPU v5p")).smallest.slice == "v5p:2x2x2"
+    assert judge_compatibility(users(BIG), []).smallest.slice == "v6e:2x2"
+    assert judge_compatibility(users(BIG), devices(1, "cpu")).smallest.slice == "v6e:2x2"
+    assert judge_compatibility(users(BIG), devices(1, "TPU v5p")).smallest.slice == "v5p:2x2x2"
 
 
 def test_the_memory_is_that_of_all_devices_together():
-    assert compatibility(users(BIG), devices(8, "TPU v6 lite")).memory_bytes == 8 * 32 * GIB
-    assert compatibility(users(BIG), devices(2, "an unknown device")).memory_bytes is None
+    assert judge_compatibility(users(BIG), devices(8, "TPU v6 lite")).memory_bytes == 8 * 32 * GIB
+    assert judge_compatibility(users(BIG), devices(2, "an unknown device")).memory_bytes is None
 
 
 def test_of_every_model_the_weights_are_known():
@@ -71,4 +71,4 @@ def test_every_slice_that_is_kept_has_as_many_devices_as_the_compiler_knows():
     assert counted["v6e:4x8"] == 32 and counted["v5p:4x4x4"] == 64
     assert all(known[name] == count for name, count in counted.items() if name in known)
     for preset in list_presets():
-        assert compatibility([preset], ()).verdict == "unknown"
+        assert judge_compatibility([preset], ()).verdict == "unknown"

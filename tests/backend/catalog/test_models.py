@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from backend.catalog import catalog
-from backend.catalog.catalog import entries
+from backend.catalog.catalog import list_entries
 from backend.errors import RequestError, StudioError
 from presets import load_preset
 from tests.backend.conftest import request, wait_for
@@ -82,11 +82,11 @@ def test_only_what_presets_use_and_the_hub_has_can_be_fetched_or_removed(make_en
 
 
 def test_entries_are_what_the_command_lists():
-    sources = [entry.source for entry in entries()]
+    sources = [entry.source for entry in list_entries()]
     assert len(sources) == len(set(sources)) and sources[0] == "embedded:wan-tiny"
-    embedded = next(entry for entry in entries() if entry.source == "embedded:wan-tiny")
+    embedded = next(entry for entry in list_entries() if entry.source == "embedded:wan-tiny")
     assert embedded.is_here and not embedded.is_on_hub
-    loras = [entry for entry in entries() if entry.kind == "lora"]
+    loras = [entry for entry in list_entries() if entry.kind == "lora"]
     assert loras and all(entry.is_on_hub and ":" in entry.source for entry in loras)
-    excluded = [entry for entry in entries() if any("South Korea" in licence for licence in entry.licences)]
+    excluded = [entry for entry in list_entries() if any("South Korea" in licence for licence in entry.licences)]
     assert excluded and all("hunyuan" in entry.source for entry in excluded)

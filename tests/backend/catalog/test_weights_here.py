@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from backend.catalog.weights_here import check_here, has_weights
+from backend.catalog.weights_here import check_weights_installed, has_weights
 from backend.checkpoints.hub import parse_torch_source
 from backend.engine.options import choose_first_preset
 from backend.errors import RequestError
@@ -40,13 +40,13 @@ def with_lora(source: str) -> GenerationRequest:
 
 def test_the_demo_model_and_files_of_the_loras_folder_are_here():
     assert has_weights(load_preset("wan-tiny"))
-    check_here(with_lora("style.safetensors"))
+    check_weights_installed(with_lora("style.safetensors"))
 
 
 def test_a_model_that_is_not_here_is_refused_in_words():
     assert not has_weights(WAN)
     with pytest.raises(RequestError) as refused:
-        check_here(example_request(WAN))
+        check_weights_installed(example_request(WAN))
     assert str(refused.value) == (
         "preset='wan2.1-t2v-1.3b-480p': its model must be on this machine already: only the operator may download it; "
         "take another preset, or ask the operator to run `python app.py models download wan2.1-t2v-1.3b-480p`"
@@ -57,11 +57,11 @@ def test_a_model_that_is_not_here_is_refused_in_words():
 def test_a_model_in_the_cache_must_be_whole(cache):
     folder = Path(shutil.copytree(DEMO, snapshot(cache, WAN.model)))
     assert has_weights(WAN)
-    check_here(example_request(WAN))
+    check_weights_installed(example_request(WAN))
     (folder / WEIGHTS).unlink()
     assert not has_weights(WAN)
     with pytest.raises(RequestError, match="only the operator may download it"):
-        check_here(example_request(WAN))
+        check_weights_installed(example_request(WAN))
 
 
 @pytest.mark.demo_model
@@ -77,7 +77,7 @@ def test_a_transformers_own_file_and_its_bases_other_parts_must_be_here(cache):
     assert not has_weights(preset)
     (files / "lora.pt").touch()
     assert has_weights(preset)
-    check_here(example_request(preset))
+    check_weights_installed(example_request(preset))
     (folder / "vae" / "diffusion_pytorch_model.safetensors").unlink()
     assert not has_weights(preset)
 
@@ -93,14 +93,14 @@ def test_a_transformer_in_another_folder_must_be_here_itself(cache):
 
 def test_a_lora_that_is_not_here_is_refused_in_words(cache):
     with pytest.raises(RequestError, match=f"the LoRA {LORA} must be .*; leave it out, or .* models download {LORA}"):
-        check_here(with_lora(LORA))
+        check_weights_installed(with_lora(LORA))
     folder = snapshot(cache, "owner/name")
     folder.mkdir(parents=True)
     (folder / "style.safetensors").touch()
-    check_here(with_lora(LORA))
+    check_weights_installed(with_lora(LORA))
     for name in ("another.safetensors", f"{'x' * 300}.safetensors"):
         with pytest.raises(RequestError, match="leave it out"):
-            check_here(with_lora(f"owner/name:{name}"))
+            check_weights_installed(with_lora(f"owner/name:{name}"))
 
 
 @pytest.mark.demo_model
@@ -108,20 +108,20 @@ def test_a_presets_own_loras_count_although_a_request_leaves_them_out(cache):
     shutil.copytree(DEMO, snapshot(cache, FAST.model))
     assert not has_weights(FAST)
     with pytest.raises(RequestError, match=f"the LoRA {FAST.loras[0].source}"):
-        check_here(example_request(FAST, loras=()))
+        check_weights_installed(example_request(FAST, loras=()))
     repository, _, name = FAST.loras[0].source.partition(":")
     folder = snapshot(cache, repository)
     folder.mkdir(parents=True)
     (folder / name).touch()
     assert has_weights(FAST)
-    check_here(example_request(FAST))
+    check_weights_installed(example_request(FAST))
 
 
 def test_a_model_in_place_of_the_presets_counts_as_here():
     assert has_weights(WAN, "owner/name")
-    check_here(example_request(WAN), "owner/name")
+    check_weights_installed(example_request(WAN), "owner/name")
     with pytest.raises(RequestError, match="the LoRA"):
-        check_here(example_request(FAST), "owner/name")
+        check_weights_installed(example_request(FAST), "owner/name")
 
 
 @pytest.mark.demo_model

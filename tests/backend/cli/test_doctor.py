@@ -18,7 +18,7 @@ from backend.cli.doctor import Findings, devices_check, interrupted_check, refus
 from backend.cli.module_process import EndedProcess, run_in_process
 from backend.schemas.check import Check, worst_state
 from backend.schemas.worker import Device
-from backend.selftest.one_step import step_checks, weights_check
+from backend.selftest.one_step import check_step, check_weights
 from backend.settings import PROJECT_FOLDER, hub_address, module_environment
 from backend.workers.unused_accelerator import Surroundings
 from presets import load_preset
@@ -182,20 +182,20 @@ def test_a_checkpoint_that_is_not_here_yet(monkeypatch):
 
 
 def test_memory_that_is_too_small_for_the_weights():
-    assert weights_check("it", 2**30, 2**34).state == "ok"
-    assert weights_check("it", 2**30, None).state == "skipped"
-    check = weights_check("it", 2**35, 2**34)
+    assert check_weights("it", 2**30, 2**34).state == "ok"
+    assert check_weights("it", 2**30, None).state == "skipped"
+    check = check_weights("it", 2**35, 2**34)
     assert (check.state, check.found) == ("fault", "the weights of it take 32.00 of 16.0 GiB on each device")
     assert "check-tpu" in check.mend
 
 
 def test_a_devices_memory_that_is_too_small_ends_the_trial_before_anything_is_compiled():
-    [check] = step_checks(TINY, 1000, pytest.fail)
+    [check] = check_step(TINY, 1000, pytest.fail)
     assert (check.name, check.state) == ("memory", "fault")
 
 
 def test_a_large_model_is_not_tried_on_a_cpu():
-    [check] = step_checks(LARGE, None, pytest.fail)
+    [check] = check_step(LARGE, None, pytest.fail)
     assert check.state == "warning" and "too much for a CPU" in check.found and "check-tpu" in check.mend
 
 

@@ -6,7 +6,7 @@ import sys
 
 from backend.schemas.request import example_request, find_preset
 from backend.schemas.worker import AXES
-from backend.selftest.one_step import KeepingInspector, timed_step
+from backend.selftest.one_step import KeepingInspector, time_step
 from backend.tpu_analysis.report import STEP, describe_slice
 
 
@@ -16,7 +16,7 @@ def main() -> None:
         described = describe_slice(example_request(find_preset("wan-tiny")), "v6e:1x1", dict.fromkeys(AXES), inspector)
         chip = described.chip if hbm_bytes is None else dataclasses.replace(described.chip, hbm_bytes=hbm_bytes)
         inspector.slice = dataclasses.replace(described, chip=chip)
-        check = timed_step(described.model, described.request, inspector, chip)
+        check = time_step(described.model, described.request, inspector, chip)
         sys.stdout.write(f"{inspector.costs[STEP]['predicted_seconds']} {check}\n".replace("\n ", " ").rstrip() + "\n")
 
 

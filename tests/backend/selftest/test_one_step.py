@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from backend.selftest.one_step import step_checks
+from backend.selftest.one_step import check_step
 from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
 from presets import load_preset
 from tests.many_devices import without_quick
@@ -15,7 +15,7 @@ from tests.many_devices import without_quick
 
 @pytest.mark.demo_model
 def test_a_step_is_timed_on_a_cpu():
-    memory, step = step_checks(load_preset("wan-tiny"), 2**34, pytest.fail)
+    memory, step = check_step(load_preset("wan-tiny"), 2**34, pytest.fail)
     assert (memory.state, step.state) == ("ok", "ok")
     assert float(re.search(r"measured ([\d.e-]+) s", step.found)[1]) > 0 and "nothing is predicted" in step.found
 

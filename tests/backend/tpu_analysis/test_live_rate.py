@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from backend.schemas.request import example_request
-from backend.tpu_analysis import live_rate as module
-from backend.tpu_analysis.live_rate import live_rate
+from backend.tpu_analysis import predict_live_rate as module
+from backend.tpu_analysis.live_rate import predict_live_rate
 from presets import load_preset
 
 PRESET = load_preset("wan2.1-live-1.3b-480p")
@@ -29,12 +29,12 @@ def runs(monkeypatch):
 
 def test_a_block_is_its_steps_its_keys_and_its_frames_decoded():
     block = 4 * 0.1 + 0.05 + 3 * 0.025
-    found = live_rate(None, example_request(PRESET), PROGRAMS)
+    found = predict_live_rate(None, example_request(PRESET), PROGRAMS)
     assert found == pytest.approx({"predicted_frames_per_second": 12 / block, "predicted_delay_seconds": block})
 
 
 def test_nothing_is_said_where_a_program_is_missing_or_does_not_fit():
     request = example_request(PRESET)
-    assert live_rate(None, request, {"denoise_step": PROGRAMS["denoise_step"]}) == {}
-    assert live_rate(None, request, PROGRAMS | {"settle": {"predicted_seconds": None}}) == {}
-    assert live_rate(None, example_request(load_preset("wan2.1-t2v-1.3b-480p")), PROGRAMS) == {}
+    assert predict_live_rate(None, request, {"denoise_step": PROGRAMS["denoise_step"]}) == {}
+    assert predict_live_rate(None, request, PROGRAMS | {"settle": {"predicted_seconds": None}}) == {}
+    assert predict_live_rate(None, example_request(load_preset("wan2.1-t2v-1.3b-480p")), PROGRAMS) == {}
