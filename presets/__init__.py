@@ -1,4 +1,4 @@
-"""The presets: what each model is, its own settings and what may be asked of it. Data and its loader, nothing else."""
+"""The presets: each model's checkpoint, default settings and limits. This package has only data and its loader."""
 
 from presets.loader import ImageExample, LoraChoice, Preset, PresetWords, UnknownPreset, list_presets, load_preset
 

@@ -1,4 +1,4 @@
-"""Reads the preset files beside this module. Knows nothing of models, requests or devices."""
+"""Loads the preset files in this folder. Independent of models, requests and devices."""
 
 import difflib
 import functools
@@ -15,7 +15,7 @@ EXAMPLES_FOLDER = PRESET_FOLDER / "examples"
 ARCHITECTURES_FOLDER = PRESET_FOLDER / "architectures"
 EMBEDDED_MODELS_FOLDER = PRESET_FOLDER.parent / "models"
 EMBEDDED_PREFIX = "embedded:"
-OPENING = "wan-tiny"  # the preset that the studio opens with
+OPENING = "wan-tiny"  # the preset that is selected when the studio opens
 SERIES = (
     "wan2.2",
     "wan2.1",
@@ -23,15 +23,15 @@ SERIES = (
     "ltx-2.3",
     "ltx-2.0",
     "hunyuanvideo-1.5",
-)  # in the order of lists, then others
-KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace", "animate")  # the order within a series, by the word in the name
-VARIANTS = ("draft", "fast", "turbo", "distilled")  # of a preset, by the end of the name
+)  # sort order in lists; other series follow
+KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace", "animate")  # sort order within a series, by the word in the name
+VARIANTS = ("draft", "fast", "turbo", "distilled")  # sort order of variants, by the end of the name
 
-LEAST_STEPS = 14  # of a preset for MagCache: distilled ones have at most 12
+LEAST_STEPS = 14  # least default steps for MagCache: distilled models have at most 12
 
 Task = Literal["t2v", "i2v"]
 Solver = Literal["unipc", "euler", "euler-distilled", "lcm", "ltx", "ltx-distilled", "ltx-ancestral"]
-ANY_MODEL: tuple[Solver, ...] = ("unipc", "euler", "euler-distilled")  # solvers for which a model needs no training of its own
+ANY_MODEL: tuple[Solver, ...] = ("unipc", "euler", "euler-distilled")  # solvers that work with every model
 Expert = Literal["both", "high", "low"]
 Need = Literal["may", "must"]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -42,7 +42,7 @@ _HUB_LORA = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w
 
 
 class UnknownPreset(LookupError):
-    """No preset has this name. Carries the same three parts as the studio's own errors."""
+    """No preset has this name. Has the same three parts as the studio's errors."""
 
     def __init__(self, name: str, names: list[str]) -> None:
         self.what = f"preset={name!r}"
@@ -53,7 +53,7 @@ class UnknownPreset(LookupError):
 
 
 class ImageExample(BaseModel):
-    """A picture in `presets/examples` and a prompt that continues from it."""
+    """An image in `presets/examples` and a prompt that continues from it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -64,14 +64,14 @@ class ImageExample(BaseModel):
 
     @property
     def path(self) -> Path:
-        """Where the picture is."""
+        """The path of the image."""
         return EXAMPLES_FOLDER / self.file
 
 
 class PresetWords(BaseModel):
-    """A preset's title, description and captions in one language: one caption for each of its examples, in their order.
+    """A preset's title, description and captions in one language, with one caption for each example, in the same order.
 
-    Only captions are translated: pressing one gives the example's own prompt, which is English.
+    Only captions are translated. Pressing a caption inserts the example's prompt, which is English.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -87,10 +87,10 @@ class PresetWords(BaseModel):
 
 
 class LoraChoice(BaseModel):
-    """One LoRA, its strength, and for models of two experts which of them it changes.
+    """A LoRA, its strength, and the expert that it changes.
 
-    `source` is the name of a file in the data folder's `loras` folder, or "owner/repository:file.safetensors", or .pt, on the
-    Hugging Face Hub; never a path. `expert` is "both" for models with one network.
+    `source` is a file name in the data folder's `loras` folder, or "owner/repository:file.safetensors" (or .pt) on the Hugging
+    Face Hub, but never a path. `expert` is "both" for models with one network.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -98,9 +98,9 @@ class LoraChoice(BaseModel):
     source: str
     """A file in the data folder's `loras` folder, or `owner/repository:file.safetensors` on the Hugging Face Hub."""
     scale: float = Field(default=1.0, ge=-10, le=10, allow_inf_nan=False)
-    """Its strength."""
+    """The strength of the LoRA."""
     expert: Expert = "both"
-    """For models of two experts the one that the LoRA changes."""
+    """For models with two experts, the expert that the LoRA changes."""
 
     @field_validator("source")
     @classmethod
@@ -113,14 +113,14 @@ class LoraChoice(BaseModel):
 
     @property
     def is_on_hub(self) -> bool:
-        """Whether `source` names a file on the Hugging Face Hub."""
+        """Return whether `source` names a file on the Hugging Face Hub."""
         return ":" in self.source
 
 
 class Preset(BaseModel):
-    """One way of making videos: a model, its defaults, and the limits within which it works.
+    """A model with its default settings and limits.
 
-    `docs/presets.md` lists the fields. `python -m presets.reference` writes it from the texts below.
+    `docs/presets.md` lists the fields. `python -m presets.reference` writes that page from the texts below.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -134,17 +134,17 @@ class Preset(BaseModel):
     series: str
     """Groups models of one version; `SERIES` lists them in the order of the lists."""
     model: str
-    """The checkpoint: a Hugging Face id, a folder, `embedded:NAME`, or `owner/base+owner/repository:file.pt` for a
-    transformer of its own file."""
+    """The checkpoint: a Hugging Face id, a folder, `embedded:NAME`, or `owner/base+owner/repository:file.pt` for a single-file
+    transformer with another checkpoint's other parts."""
     licence: str = ""
     """A sentence that the user must read before a download."""
     tasks: tuple[Task, ...] = Field(min_length=1)
-    """What its videos start from: `t2v` a prompt, `i2v` a first image."""
+    """What a video starts from: `t2v` a prompt, `i2v` a first frame."""
     dtype: Literal["float32", "bfloat16"]
     """The type of the weights on the devices."""
     architecture: dict[str, str] | None = None
-    """For each part of the checkpoint the name of its configuration in `presets/architectures`, such as `transformer`. They
-    are the config.json files that diffusers and transformers write. Leave it out for an embedded checkpoint."""
+    """The configuration of each part of the checkpoint, such as `transformer`: the name of a file in `presets/architectures`. The
+    files are the config.json files that diffusers and transformers write. Leave it out for an embedded checkpoint."""
 
     width: PositiveInt
     """Default width in pixels."""
@@ -161,25 +161,26 @@ class Preset(BaseModel):
     sound_guidance: float | None = Field(default=None, ge=0)
     """Guidance of the audio; without it the value of `guidance` counts."""
     perturbed_guidance: tuple[float, float] = (0.0, 0.0)
-    """Guidance away from a step without one layer's self-attention, of image and audio; 0 is off."""
+    """Guidance away from a step without one layer's self-attention, for image and audio; 0 is off."""
     modality_guidance: tuple[float, float] = (1.0, 1.0)
     """Guidance away from image and audio that do not see each other; 1 is off."""
     guidance_rescale: tuple[Share, Share] = (0.0, 0.0)
-    """How much of the spread that guidance adds is taken back, of image and audio; 0 is off."""
+    """Share of the contrast added by guidance that is removed again, for image and audio; 0 is off."""
     flow_shift: float = Field(gt=0)
     """Larger values spend more steps at high noise."""
     solver: Solver
     """The default sampler."""
     solvers: tuple[Solver, ...] = ANY_MODEL
-    """The samplers that the user can choose."""
+    """The samplers that users can choose."""
     negative_prompt: str
     """The default negative prompt."""
     boundary: Share | None = None
-    """The share of the noise at and above which the first of two experts works. Required for two experts only."""
+    """The noise level at and above which the first of two experts works. Required for models with two experts."""
     guidance_interval: tuple[Share, Share] = (0.0, 1.0)
     """The shares of the steps between which guidance runs."""
     first_guidance: float | None = Field(default=None, gt=1)
-    """The guidance to offer for the first steps of a model that needs none; without it that is not offered."""
+    """The guidance that is offered for the first steps of a model that needs none. Without it, guided first steps are not
+    offered."""
     nag: float = Field(default=0.0, ge=0)
     """Default strength of the negative prompt in steps without guidance (NAG); 0 is off."""
     takes_nag: bool = False
@@ -187,21 +188,21 @@ class Preset(BaseModel):
     step_cache: Share = 0.0
     """Default threshold of the step cache; 0 is off."""
     loras: tuple[LoraChoice, ...] = ()
-    """LoRAs that always belong to the preset: `source`, `scale` and, for two experts, `expert`."""
+    """LoRAs that are always part of the preset: `source`, `scale` and, for two experts, `expert`."""
     draft_of: str | None = None
-    """The preset that finishes what this one shows quickly."""
+    """The full preset of a draft, which can finish the draft's videos."""
     takes_last_image: bool = False
-    """Whether a last image may be given."""
+    """Whether the model accepts a last frame."""
     needs_last_image: bool = False
-    """Whether a last image must be given."""
+    """Whether the model requires a last frame."""
     takes: dict[str, Need] = {}
-    """Further inputs by role, each `may` or `must`, such as `{ video = "may" }`."""
+    """Other inputs by role, each `may` (optional) or `must` (required), such as `{ video = "may" }`."""
     max_references: int = Field(default=8, ge=1, le=8)
     """The largest number of reference images."""
     continues: bool = False
-    """Whether its videos can begin with several frames of a clip."""
+    """Whether a video can start with several frames of a clip."""
     live: bool = False
-    """Whether its videos grow by blocks of `frame_step` frames and can be steered meanwhile."""
+    """Whether a video grows by blocks of `frame_step` frames and can be steered meanwhile."""
     actions: tuple[str, ...] = ()
     """The actions that steer a live video."""
     combines_actions: bool = False
@@ -211,20 +212,19 @@ class Preset(BaseModel):
     needs_prompt: bool = True
     """Whether the prompt must not be empty."""
     segment_frames: PositiveInt | None = None
-    """The frames of one segment of a driven video; each segment starts with the last frame of the previous one."""
+    """Pixel frames of a segment of an Animate video. Each segment starts with the previous segment's last frame."""
     face_side: PositiveInt | None = None
     """Width and height in pixels of the face clip of models that take one."""
     drive_prompt: str = ""
     """The default prompt that describes the driving clip."""
     makes_sound: bool = False
-    """Whether its videos have audio."""
+    """Whether the videos have audio."""
     latent_spectrum: tuple[PositiveFloat, PositiveFloat] | None = None
-    """A and b of the power A * w ** -b of its latents at w cycles an image, where noise has 1. Required for the first steps
-    at half the size."""
+    """A and b of the latents' power A * w ** -b at w cycles an image, where noise has 1. Required for progressive resolution."""
     refines: bool = False
-    """Whether its videos are made at half the size, and enlarged and refined by the last steps."""
+    """Whether videos are generated at half the size, and enlarged and refined by the last steps."""
     image_crf: int = Field(default=0, ge=0, le=51)
-    """The H.264 compression of first images before the model sees them; 0 is off."""
+    """The H.264 compression of input images before the model sees them; 0 is off."""
 
     size_multiple: PositiveInt
     """Width and height must be multiples of this number of pixels."""
@@ -237,9 +237,9 @@ class Preset(BaseModel):
     first_frames: PositiveInt = 1
     """See `frame_step`."""
     sizes: tuple[tuple[int, int], ...] = Field(min_length=1)
-    """The sizes that the user can choose, as [width, height]."""
+    """The sizes that users can choose, as [width, height]."""
     frame_counts: tuple[int, ...] = Field(min_length=1)
-    """The lengths that the user can choose, in pixel frames."""
+    """The lengths that users can choose, in pixel frames."""
 
     min_width: PositiveInt
     """The smallest width in pixels."""
@@ -270,12 +270,12 @@ class Preset(BaseModel):
     image_examples: tuple[ImageExample, ...] = ()
     """Example images in `presets/examples`, each with `file` and `prompt`."""
     translations: dict[str, PresetWords] = {}
-    """Title, description and captions in other languages: one table for each, named by the language's code, such as `[zh]`."""
+    """Title, description and captions in other languages: one table per language, named by its code, such as `[zh]`."""
 
     @model_validator(mode="before")
     @classmethod
     def _collect_translations(cls, values: Any) -> Any:
-        """Move the tables that are named by a language's code into `translations`."""
+        """Move tables that are named by a language code into `translations`."""
         if not isinstance(values, dict):
             return values
         tables = {name: table for name, table in values.items() if _LANGUAGE.fullmatch(name)}
@@ -290,39 +290,39 @@ class Preset(BaseModel):
         for count in (*self.frame_counts, self.num_frames):
             fits = count >= self.first_frames and (count - self.first_frames) % self.frame_step == 0
             if not fits or not self.min_frames <= count <= self.max_frames:
-                raise ValueError(f"{count} frames lie outside this preset's own limits")
+                raise ValueError(f"{count} frames are outside this preset's limits")
         if self.solver not in self.solvers:
-            raise ValueError(f"the default solver {self.solver} is none of those offered")
+            raise ValueError(f"the default solver {self.solver} must be one of solvers")
         if self.actions and not self.live:
             raise ValueError("actions need a live model")
         if self.combines_actions and not self.actions:
-            raise ValueError("combines_actions without actions")
+            raise ValueError("combines_actions needs actions")
         if self.trained_frames and (self.live or (self.trained_frames - self.first_frames) % self.frame_step):
-            raise ValueError("trained_frames must be a length of a model that makes its videos in one piece")
+            raise ValueError("trained_frames must be an allowed length, and the model must not be live")
         if self.continues and "video" not in self.takes:
-            raise ValueError("continues without video")
+            raise ValueError("continues needs video among takes")
         if self.windows_above and not self.trained_frames:
-            raise ValueError("windows_above without trained_frames")
+            raise ValueError("windows_above needs trained_frames")
         if (self.segment_frames is None) != ("drive" not in self.takes):
-            raise ValueError("a driven video is made in segments, and no other")
+            raise ValueError("segment_frames and drive among takes need each other")
         if (self.face_side is None) != ("face" not in self.takes):
-            raise ValueError("a clip of faces needs face_side, and no other does")
+            raise ValueError("face_side and face among takes need each other")
         if self.segment_frames and (self.segment_frames - 1) % self.vae_scale_temporal:
             raise ValueError("segment_frames must be whole latent frames")
         if self.nag and not self.takes_nag:
-            raise ValueError("nag without takes_nag")
+            raise ValueError("nag needs takes_nag")
         if self.steps > self.max_steps or self.fps > self.max_fps:
-            raise ValueError("the default steps or fps lie outside this preset's own limits")
+            raise ValueError("the default steps or fps are outside this preset's limits")
         return self
 
     @model_validator(mode="after")
     def _agrees_on_its_experts(self) -> Self:
         if (self.boundary is None) != (self.num_experts == 1):
-            raise ValueError("two values of guidance need a boundary, and one value needs none")
+            raise ValueError("boundary is required for two values of guidance, and not allowed for one")
         if self.num_experts == 1 and any(lora.expert != "both" for lora in self.loras):
-            raise ValueError("a LoRA for one of two experts needs a model that has two")
+            raise ValueError("a LoRA for one expert needs a model with two experts")
         if self.needs_last_image and not self.takes_last_image:
-            raise ValueError("needs_last_image without takes_last_image")
+            raise ValueError("needs_last_image needs takes_last_image")
         return self
 
     @model_validator(mode="after")
@@ -336,10 +336,10 @@ class Preset(BaseModel):
     def _check_size(self, width: int, height: int) -> None:
         fits = self.min_width <= width <= self.max_width and self.min_height <= height <= self.max_height
         if not fits or width % self.size_multiple or height % self.size_multiple:
-            raise ValueError(f"{width}x{height} lies outside this preset's own limits")
+            raise ValueError(f"{width}x{height} is outside this preset's limits")
 
     def network_configs(self) -> dict[str, dict[str, Any]]:
-        """The networks' configurations by part, such as "transformer"."""
+        """Return the networks' configurations by part, such as "transformer"."""
         if self.architecture is None:
             paths = {path.parent.name: path for path in sorted(Path(self.model_source).glob("*/config.json"))}
         else:
@@ -348,22 +348,23 @@ class Preset(BaseModel):
 
     @property
     def takes_cfg_zero(self) -> bool:
-        """Whether its guidance is the plain one, from one branch with the prompt and one without."""
+        """Return whether the preset supports CFG-Zero*, which needs plain guidance: one branch with the prompt and
+        one without."""
         return max(self.guidance) > 1 and not self.makes_sound and not self.live and not self.segment_frames
 
     @property
     def takes_progressive(self) -> bool:
-        """Whether the first steps of its videos can be made at half the size."""
+        """Return whether the first steps can run at half the size."""
         return self.latent_spectrum is not None
 
     @property
     def takes_mag_cache(self) -> bool:
-        """Whether its steps are as many and as plain as MagCache needs them."""
+        """Return whether the preset supports MagCache: it has enough steps, and no audio, live blocks or segments."""
         return self.steps >= LEAST_STEPS and not self.makes_sound and not self.live and not self.segment_frames
 
     @property
     def inputs(self) -> dict[str, Need]:
-        """The roles of all inputs that a request may give or must give."""
+        """All inputs by role, each "may" (optional) or "must" (required)."""
         needs: dict[str, Need] = {}
         if "i2v" in self.tasks:
             needs["image"] = "must" if self.tasks == ("i2v",) else "may"
@@ -373,23 +374,23 @@ class Preset(BaseModel):
 
     @property
     def patch(self) -> int:
-        """How many latents a token has on each side. Sizes of a video that begins at half of them are even in tokens."""
+        """Latents per token on each side. Videos that start at half the size have an even number of tokens on each side."""
         return self.size_multiple // self.vae_scale_spatial // (2 if self.refines else 1)
 
     @property
     def num_experts(self) -> int:
-        """How many transformers share the denoising, each with its own guidance."""
+        """Number of transformers that share the denoising, each with its own guidance."""
         return len(self.guidance)
 
     @property
     def model_source(self) -> str:
-        """Where the checkpoint is: a Hugging Face id, or a folder for an embedded model."""
+        """The Hugging Face id of the checkpoint, or the folder of an embedded model."""
         if self.model.startswith(EMBEDDED_PREFIX):
             return str(EMBEDDED_MODELS_FOLDER / self.model.removeprefix(EMBEDDED_PREFIX))
         return self.model
 
     def words(self, language: str) -> PresetWords:
-        """The preset's words in the language of this code, or in English if it has none in that language."""
+        """Return the preset's words in this language, or in English if there is no translation."""
         if language in self.translations:
             return self.translations[language]
         prompts = tuple(example.prompt for example in self.image_examples)
@@ -397,15 +398,18 @@ class Preset(BaseModel):
 
 
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
-    """All presets: first the one that the studio opens with, then the others that run anywhere, then the families from the newest
-    Wan on, in each text to video first and every draft or fast one under its own; live ones last. Read once a process."""
+    """Return all presets in the order of lists. They are read once per process.
+
+    First comes the preset with which the studio opens, then other embedded models, then the series of `SERIES`, in each the
+    `KINDS` in order, each preset followed by its `VARIANTS`. Live presets come last.
+    """
     return sorted(_read_presets(folder).values(), key=_sort_key)
 
 
 def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
-    """The preset of this name.
+    """Return the preset of this name.
 
-    Raises: UnknownPreset, which lists the names and suggests the nearest.
+    Raises: UnknownPreset with all names and the nearest name.
     """
     presets = _read_presets(folder)
     if name not in presets:  # a name is never used as a path

@@ -1,6 +1,8 @@
-"""Reads what is known of how much a checkpoint's layers add from step to step: MagCache's ratios, one JSON file a checkpoint.
+"""Reads MagCache's ratios: how much the output of a checkpoint's layers changes from step to step. There is one JSON file per
+checkpoint.
 
-Those in `presets/magnitudes` were published or belong to the demo models; a data folder may hold others, which were measured.
+Files in `presets/magnitudes` were published or belong to the demo models. A data folder can have others, measured on this
+machine.
 """
 
 import functools
@@ -20,8 +22,10 @@ Ratios = Annotated[tuple[Annotated[float, Field(gt=0, le=100)], ...], Field(min_
 
 
 class BranchRatios(BaseModel):
-    """How many times as large as in the step before that is which all layers together add to a token, in the mean of all tokens,
-    step by step, 1 for the first: in the branch with the prompt, and in the other one."""
+    """The size of the output of all layers in each step, relative to the previous step and averaged over all tokens.
+
+    The first value is 1. `prompt` is the branch with the prompt, `other` the other branch.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,15 +34,16 @@ class BranchRatios(BaseModel):
 
     @property
     def interleaved(self) -> tuple[float, ...]:
-        """Those of both branches, step by step."""
+        """The ratios of both branches, alternating."""
         return tuple(ratio for pair in zip(self.prompt, self.other, strict=False) for ratio in pair)
 
 
 class Magnitudes(BaseModel):
-    """One file: the ratios by task, where they come from, and what goes with them.
+    """A file of ratios by task, with its source and the rules for reuse.
 
-    No step is reused in the first `retention` share of each expert's steps; with `late_only` none of the first expert's. A
-    threshold of up to the first number of a pair in `longest` lets so many steps in a row reuse one; one above all, as the last.
+    No step is reused in the first `retention` share of each expert's steps, and with `late_only` none of the first expert's
+    steps. `longest` has pairs (threshold, number): up to that threshold, at most that number of consecutive steps reuse a step.
+    Thresholds above all pairs use the last number.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,23 +56,23 @@ class Magnitudes(BaseModel):
     ratios: dict[str, BranchRatios]
 
     def max_reuses_in_a_row(self, threshold: float) -> int:
-        """How many steps in a row may reuse one."""
+        """Return how many consecutive steps may reuse a step."""
         return next((count for most, count in self.longest if threshold <= most), self.longest[-1][1])
 
 
 def magnitudes_file_name(model: str) -> str:
-    """The name of a checkpoint's file, from its `Preset.model`."""
+    """Return the file name for a checkpoint, from its `Preset.model`."""
     return re.sub(r"[^\w.-]+", "--", model.removeprefix(EMBEDDED_PREFIX)).strip("-") + ".json"
 
 
 @functools.cache
 def published_magnitudes(model: str) -> Magnitudes | None:
-    """What the project knows of this checkpoint; None if that is nothing."""
+    """Return the ratios in `presets/magnitudes` for this checkpoint, or None."""
     return read_magnitudes(MAGNITUDES_FOLDER / magnitudes_file_name(model))
 
 
 def read_magnitudes(path: Path) -> Magnitudes | None:
-    """What the file says; None if it is missing, or is none of these."""
+    """Read the file. Return None if it is missing or invalid."""
     try:
         return Magnitudes(**json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError, ValidationError):
@@ -75,7 +80,7 @@ def read_magnitudes(path: Path) -> Magnitudes | None:
 
 
 def write_magnitudes(magnitudes: Magnitudes, path: Path) -> None:
-    """Writes the file, one line for each list of numbers."""
+    """Write the file, with one line per list of numbers."""
     text = json.dumps(magnitudes.model_dump(mode="json"), indent=2)
     on_one_line = re.sub(r"\[[^\[\]]*\]", lambda found: re.sub(r"\s+", " ", found[0]).replace("[ ", "[").replace(" ]", "]"), text)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""What each model needs besides the disk: the bytes of its weights, and the slices that `check-tpu` found to have room.
+"""The memory that each model needs: the bytes of its weights, and the TPU slices that `check-tpu` found large enough.
 
-`needs.json` is data: weights as `tests/presets/test_needs.py` computes them from the networks' configurations, slices as
-docs/performance.md has them. All figures of slices are predicted.
+`needs.json` is data. `tests/presets/test_needs.py` computes the weights from the networks' configurations. The slices are copied
+from docs/performance.md. All figures of slices are predicted.
 """
 
 import functools
@@ -14,7 +14,7 @@ NEEDS_FILE = Path(__file__).with_name("needs.json")
 
 
 class SliceNeed(BaseModel):
-    """One preset on a slice such as "v6e:2x4": GiB of each chip's memory, and predicted seconds of one step."""
+    """A preset on a slice such as "v6e:2x4": GiB of memory per chip, and predicted seconds per step."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,8 +25,8 @@ class SliceNeed(BaseModel):
 
 
 class Needs(BaseModel):
-    """`weights` are bytes by the checkpoint's part, in the precision in which they run; `slices` are known to fit, the smallest
-    of each chip first."""
+    """A model's needs. `weights` are bytes by part of the checkpoint, in the precision of use. `slices` are known to fit, the
+    smallest of each chip type first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,17 +35,18 @@ class Needs(BaseModel):
 
     @property
     def device_bytes(self) -> int:
-        """Of the parts that must lie on the devices: text encoders may wait on the host (`backend/weights/host_offload.py`)."""
+        """Bytes of the parts that must be on the devices. Text encoders can stay on the host
+        (`backend/weights/host_offload.py`)."""
         return sum(size for part, size in self.weights.items() if not part.startswith("text_encoder"))
 
     @property
     def weight_bytes(self) -> int:
-        """Of all parts together."""
+        """Bytes of all parts."""
         return sum(self.weights.values())
 
 
 def find_needs(model: str) -> Needs | None:
-    """The needs of a model by the id that presets give it; None if nothing is known."""
+    """Return the needs of a model by its `Preset.model`, or None if unknown."""
     return _read_needs().get(model)
 
 

@@ -1,6 +1,6 @@
-"""Writes docs/presets.md, the reference of the preset's fields, from the texts below the fields in `presets/loader.py`.
+"""Writes docs/presets.md, the reference of preset fields, from the texts below the fields in `presets/loader.py`.
 
-`python -m presets.reference` writes the file. A test compares it.
+Run `python -m presets.reference`. A test checks that the page is up to date.
 """
 
 import ast
@@ -58,7 +58,7 @@ def _field_rows(model: type) -> Iterator[tuple[str, str]]:
             continue
         name = ast.unparse(field.target)
         if not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)):
-            raise ValueError(f"{model.__name__}.{name} has no text that says what it means; write it below the field")
+            raise ValueError(f"{model.__name__}.{name} has no description; write it below the field")
         default, bounds = _default_and_bounds(field.value)
         meaning = " ".join([inspect.cleandoc(str(below.value.value)).replace("\n", " "), *bounds])
         kind = re.sub(r"\w+", lambda word: _TYPES.get(word[0], word[0]), ast.unparse(field.annotation)).replace("|", "or")

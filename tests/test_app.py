@@ -80,13 +80,13 @@ def inputs(tmp_path) -> Path:
         pytest.param({"seed": "-1"}, "seed=-1 must be between 0 and 4294967295", marks=pytest.mark.slow),
         ({"guidance": "nan"}, "guidance=nan must be between 0 and 30"),
         pytest.param({"flow-shift": "inf"}, "flow_shift=inf must be above 0 and at most 100", marks=pytest.mark.slow),
-        ({"image": "none.png"}, "image 'none.png' must be a file, and there is none at that path"),
+        ({"image": "none.png"}, "image 'none.png' must be a file, but no file is at that path"),
         ({"image": "text.png"}, "image 'text.png' is a text file and must be a picture"),
         pytest.param({"image": "cut.png"}, "image 'cut.png' is damaged or cut short", marks=pytest.mark.slow),
         ({"image": "huge.png"}, "image 'huge.png' is too large"),
         ({"image": "whole.png", "last-image": "whole.png"}, "last_image was given but wan-tiny takes a first image only"),
         pytest.param(
-            {"video": "none.mp4"}, "clip 'none.mp4' must be a file, and there is none at that path", marks=pytest.mark.slow
+            {"video": "none.mp4"}, "clip 'none.mp4' must be a file, but no file is at that path", marks=pytest.mark.slow
         ),
         ({"video": "text.png"}, "clip 'text.png' must be a video (mp4 or mov, webm, gif); choose another file"),
         ({"video": "whole.png", "trim": "0,1"}, "trim=0,1 is 16 frames at 16 fps and must be 13 or 17"),

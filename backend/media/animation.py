@@ -1,8 +1,8 @@
-"""A moving preview of a denoising step's result, without decoding all of it: numpy and Pillow only.
+"""An animated preview of a denoising step's latents, without decoding all frames. Uses numpy and Pillow only.
 
-The first frame is decoded at each step anyway. A ridge regression from its latents to its pixels gives a linear function, which
-colours the latents of all other frames. Where a frame has the colours of the first one, the first one's detail is added, so that
-whatever does not move stays sharp.
+Each step decodes the first frame anyway. A ridge regression from its latents to its pixels gives a linear function, which colours
+the latents of all other frames. Where a frame has the colours of the first frame, the first frame's detail is added, so that
+areas without motion stay sharp.
 """
 
 from pathlib import Path
@@ -13,15 +13,15 @@ from PIL import Image
 from backend.files import replacing
 
 LONGEST_SIDE = 416  # pixels: half of 832, and a few tens of kilobytes
-RIDGE = 1e-2  # of the mean variance: the demo model has more channels than a small frame has latents
-_SHARP = 24.0  # a difference of this many of 255 steps lets a third of the first frame's detail through
+RIDGE = 1e-2  # relative to the mean variance; needed because the demo model has more channels than a small frame has latents
+_SHARP = 24.0  # at this difference (of 255), a third of the first frame's detail is added
 
 
 def write_animation(latents: np.ndarray, first: np.ndarray, path: Path, fps: float) -> None:
-    """Writes an animated WebP of all latent frames.
+    """Write an animated WebP of all latent frames.
 
-    `latents` float [C, F, h, w], the clean estimate; `first` its first frame decoded, uint8 [H, W, 3]; `fps` latent frames
-    a second. The file appears whole.
+    `latents` is the clean estimate, float [C, F, h, w]; `first` its first frame decoded, uint8 [H, W, 3]; `fps` latent frames per
+    second. The file appears complete.
     """
     frames = [Image.fromarray(frame) for frame in preview_frames(latents, first)]
     with replacing(path) as part:
@@ -31,7 +31,7 @@ def write_animation(latents: np.ndarray, first: np.ndarray, path: Path, fps: flo
 
 
 def preview_frames(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """uint8 [F, height, width, 3], at most `LONGEST_SIDE` pixels wide or high."""
+    """Return the preview, uint8 [F, height, width, 3], with sides of at most `LONGEST_SIDE` pixels."""
     colours = estimate_colours(latents, first)
     height, width = _preview_size(first.shape[:2])
     rough = np.stack([_resize(frame, (height, width)) for frame in colours])
@@ -42,7 +42,8 @@ def preview_frames(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 
 def estimate_colours(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """A colour for each latent, float [F, h, w, 3] in 0..255, by the regression from the first frame's latents to its pixels."""
+    """Estimate a colour for each latent, float [F, h, w, 3] in 0..255, by regression from the first frame's latents to its
+    pixels."""
     channels, _, height, width = latents.shape
     pixels = np.asarray(Image.fromarray(first).resize((width, height), Image.Resampling.BOX), np.float64).reshape(-1, 3)
     samples = latents[:, 0].reshape(channels, -1).T.astype(np.float64)
@@ -60,7 +61,7 @@ def _preview_size(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _resize(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """float [height, width, 3] from float [h, w, 3], smooth."""
+    """Resize float [h, w, 3] smoothly to float [height, width, 3]."""
     planes = [
         Image.fromarray(picture[..., channel].astype(np.float32), mode="F").resize(size[::-1], Image.Resampling.BICUBIC)
         for channel in range(3)

@@ -1,8 +1,7 @@
-"""Opens clips from strangers: says what they are, and reads a part of one, upright, at a wanted size and rate.
+"""Opens untrusted clips: reads their facts, and decodes a part of a clip upright, at a given size and frame rate.
 
-A file's name says nothing about it, so its extension counts for nothing. ffmpeg has the limits of `backend.media.ffmpeg`, and of
-time. Only the wanted part is decoded, from the last key frame
-before it on, and one frame at a time is held here.
+File extensions are ignored. ffmpeg runs within the limits of `backend.media.ffmpeg` and a time limit. Only the requested part is
+decoded, from the last intra-coded frame before the part, and only one frame at a time is held in memory.
 """
 
 import functools
@@ -21,16 +20,16 @@ from backend.media import mp4 as mp4_boxes
 from backend.media.video import Frame, Size
 from backend.schemas.clip import Part, max_frames_within
 
-FORMATS = {"mp4 or mov": ".mp4", "webm": ".webm", "gif": ".gif"}  # what may come, and what a copy's name ends in
-MAX_PIXELS = 4096 * 2304  # a frame's: 4K in any shape. ffmpeg holds up to 20 frames of 15 MB
+FORMATS = {"mp4 or mov": ".mp4", "webm": ".webm", "gif": ".gif"}  # accepted formats, and the suffix of a copy's name
+MAX_PIXELS = 4096 * 2304  # largest frame: 4K in any shape. ffmpeg holds up to 20 frames of 15 MB
 MAX_SECONDS = 3600.0
 MIN_SIDE = 16
-READ_SECONDS = 20.0  # for a file's facts
-COUNT_SECONDS = 60.0  # for going through a file without decoding it
-KEPT_FACTS = 64  # of how many clips, the latest
-FRAME_SECONDS = 60.0  # for one frame: a key frame may lie 10 s before it, 600 frames of 4K on one slow core
+READ_SECONDS = 20.0  # time limit for a file's facts
+COUNT_SECONDS = 60.0  # time limit for scanning a file without decoding
+KEPT_FACTS = 64  # number of clips whose facts are cached
+FRAME_SECONDS = 60.0  # time limit for one frame: decoding can start 10 s earlier, which is 600 frames of 4K on one slow core
 _RAW = ("-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-")
-_WHOLE_PIXELS = 1_500_000_000  # of all frames: a clip with fewer is decoded whole for its thumbnails, in about 3 s
+_WHOLE_PIXELS = 1_500_000_000  # clips with fewer pixels in all frames are decoded completely for thumbnails, in about 3 s
 _STREAM = re.compile(r"Video: .*?, (?P<width>\d+)x(?P<height>\d+)(?P<rest>.*)")
 _SHAPE = re.compile(r"SAR (\d+):(\d+)")
 _RATE = re.compile(r"([\d.]+)(k?) fps")
@@ -41,8 +40,8 @@ TRUNCATED = re.compile(r"partial file|ended prematurely|moov atom not found|Trun
 
 @dataclass(frozen=True, kw_only=True)
 class ClipFacts:
-    """A clip as it is seen: `width` and `height` in pixels, upright and with square pixels; `fps` its usual rate, which may vary;
-    `seconds` of pictures; `suffix` of a copy's name, by the content."""
+    """Facts of a clip as it is displayed. `width` and `height` are pixels, upright and square. `fps` is the usual rate, which may
+    vary. `seconds` is the length of the video, `suffix` the ending of a copy's name, by the content."""
 
     width: int
     height: int
@@ -53,10 +52,9 @@ class ClipFacts:
 
 
 def read_clip_facts(path: str | Path) -> ClipFacts:
-    """What the clip is. Goes through all of it once, but decodes only its beginning; what is found is kept as long as the file is
-    the same.
+    """Read the clip's facts. Scans the whole file once but decodes only its start. Facts are cached until the file changes.
 
-    Raises: ClipError, with a sentence of its own for each reason why a clip cannot be used.
+    Raises: ClipError, with its own message for each reason why a clip cannot be used.
     """
     path = Path(path)
     _check_file(path)
@@ -66,7 +64,8 @@ def read_clip_facts(path: str | Path) -> ClipFacts:
 
 @functools.lru_cache(maxsize=KEPT_FACTS)
 def _read_facts(path: Path, marks: tuple[int, ...]) -> ClipFacts:
-    """The facts of the clip at this path that has these marks: its place on the disk, its size, and when it changed."""
+    """Read the facts of the clip at this path. `marks` are its place on the disk, its size and its change times; they are the key
+    of the cache."""
     report = _run_ffmpeg(["-i", str(path)], READ_SECONDS, path).errors
     header = report.partition("Output #0")[0]
     stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.parse_duration(header)
@@ -85,22 +84,22 @@ def _read_facts(path: Path, marks: tuple[int, ...]) -> ClipFacts:
 
 
 def check_part(path: str | Path, part: Part) -> ClipFacts:
-    """The clip's facts, if it has this part. Raises: ClipError."""
+    """Check that the clip contains the part, and return the clip's facts. Raises: ClipError."""
     facts, name = read_clip_facts(path), Path(path).name
     part = part.resolve_start(facts.seconds)
     most = max_frames_within(facts.seconds - part.trim[0], part.fps)
     if most < part.num_frames:
         given = "trim={:g},{:g}".format(*part.trim)
         rule = f"must be within the {facts.seconds:.2f} s of {name!r}"
-        raise ClipError(given, rule, f"from {part.start:g} s on there are {max(0, most)} frames at {part.fps} a second")
+        raise ClipError(given, rule, f"after {part.start:g} s it has {max(0, most)} frames at {part.fps} fps")
     return facts
 
 
 def read_clip(path: str | Path, part: Part) -> Generator[Frame]:
-    """The part's frames, each uint8 [height, width, 3], one at a time and all of them: cropped to the size's aspect, or whole
-    with black bars, and upright.
+    """Decode the part's frames one at a time, each uint8 [height, width, 3], upright, and cropped to the size's aspect or with
+    black bars.
 
-    Frame i is what the clip shows at `start` + i / `fps`, or is nearest to it. Raises: ClipError if there are fewer.
+    Frame i is the clip's frame at or nearest to `start` + i / `fps`. Raises: ClipError if the clip has fewer frames.
     """
     facts, path = check_part(path, part), Path(path)
     part, (width, height) = part.resolve_start(facts.seconds), part.size
@@ -117,11 +116,11 @@ def read_clip(path: str | Path, part: Part) -> Generator[Frame]:
             yield np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
     if count < part.num_frames:
         what = f"clip {path.name!r} ends or breaks after {count} of {part.num_frames} frames and"
-        raise ClipError(what, "must be whole there", "take another part of it, or copy or download it again")
+        raise ClipError(what, "must be complete there", "choose another part of it, or copy or download it again")
 
 
 def read_part(path: str | Path, part: Part) -> np.ndarray:
-    """All frames of the part, uint8 [F, height, width, 3]. Raises: ClipError."""
+    """Decode all frames of the part, uint8 [F, height, width, 3]. Raises: ClipError."""
     width, height = part.size
     frames = np.empty((part.num_frames, height, width, 3), np.uint8)
     for index, frame in enumerate(read_clip(path, part)):
@@ -130,14 +129,17 @@ def read_part(path: str | Path, part: Part) -> np.ndarray:
 
 
 def read_thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int) -> list[Image.Image]:
-    """Small pictures of equal parts of the clip, the middle of each part, `height` pixels high. Of long clips the key frames
-    before those moments, so that it takes seconds at most. Fewer if the clip breaks off. Raises: ClipError if there is none."""
+    """Read small images, `height` pixels high, from the middle of `count` equal parts of the clip.
+
+    For long clips, the images are the intra-coded frames before those times, so that it takes seconds at most. Returns fewer
+    images if the clip breaks off. Raises: ClipError if no image can be read.
+    """
     width = max(1, round(height * facts.width / facts.height))
     scale = f"scale={width}:{height}:flags=area"
     step = facts.seconds / count
     moments = [step * (index + 0.5) for index in range(count)]
     if facts.width * facts.height * max(facts.fps, 1.0) * facts.seconds <= _WHOLE_PIXELS:
-        longer = f"tpad=stop_mode=clone:stop_duration={2 * step:.6f}"  # the rate's filter leaves out what stands at the very end
+        longer = f"tpad=stop_mode=clone:stop_duration={2 * step:.6f}"  # the fps filter drops the last frame
         times = f"{longer},fps=fps={count / facts.seconds:.6f}:start_time={step / 2:.6f},{scale}"
         pictures = _read_thumbnails(Path(path), 0.0, times, count, (width, height))
     else:
@@ -150,16 +152,16 @@ def read_thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int)
 
 
 def _part_filters(facts: ClipFacts, part: Part) -> str:
-    """ffmpeg's filters: the rate, then the smallest size that covers the wanted one and a crop, or the largest that it holds and
-    bars. Turning comes before them."""
+    """Return ffmpeg's filters: the frame rate, then scaling with a crop or with black bars. ffmpeg turns frames upright before
+    the filters."""
     rate = f"fps=fps={part.fps}:start_time=0:round=near"
     wide, high, cut = _pad_filter(facts, part) if part.is_whole else _crop_filter(facts, part)
     size = f"scale={wide}:{high}:flags=lanczos+accurate_rnd+full_chroma_int,format=rgb24,{cut}"
-    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"  # one frame more: see `contract.clip.ROUNDING`
+    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"  # one more frame: see `backend.schemas.clip.ROUNDING`
 
 
 def _crop_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
-    """Width and height that cover the part's size, and the filter that cuts it out."""
+    """Return the width and height that cover the part's size, and the filter that crops them."""
     width, height = part.size
     scale = max(width / facts.width, height / facts.height)
     wide, high = max(width, round(facts.width * scale)), max(height, round(facts.height * scale))
@@ -168,8 +170,8 @@ def _crop_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
 
 
 def _pad_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
-    """Width and height that fit into the part's size, and the filter that puts black around them, as the video
-    processor of diffusers' Animate 2 does."""
+    """Return the width and height that fit into the part's size, and the filter that adds black bars, as the video processor of
+    diffusers' Animate 2 does."""
     width, height = part.size
     is_wide = width * facts.height < facts.width * height
     wide = width if is_wide else max(1, facts.width * height // facts.height)
@@ -180,7 +182,7 @@ def _pad_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
 def _read_thumbnails(
     path: Path, start: float, filters: str, count: int, size: Size, only_keys: bool = False
 ) -> list[Image.Image]:
-    """Up to so many small pictures from `start` on."""
+    """Read up to `count` small images from the time `start` on."""
     width, height = size
     keys = ["-skip_frame", "nokey"] if only_keys else []
     command = [*_reader_command(path, start, keys), "-map", "0:v:0", "-an", "-vf", filters, "-frames:v", str(count)]
@@ -194,7 +196,7 @@ def _read_thumbnails(
 
 def _check_file(path: Path) -> None:
     if not path.is_file():
-        raise ClipError(f"clip {path.name!r}", "must be a file, and there is none at that path", "check the path")
+        raise ClipError(f"clip {path.name!r}", "must be a file, but no file is at that path", "check the path")
     if path.stat().st_size == 0:
         raise ClipError(f"clip {path.name!r}", "must be a video, and this file is empty", "give another file")
 
@@ -205,10 +207,10 @@ def _check_size(size: re.Match | None, path: Path) -> None:
     width, height = int(size["width"]), int(size["height"])
     if width * height > MAX_PIXELS:
         what, rule = f"clip {path.name!r} has frames of {width}x{height} and", "must have at most 4096x2304, which is 4K"
-        raise ClipError(what, rule, "make it smaller: a video is made from far fewer pixels")
+        raise ClipError(what, rule, "make it smaller: videos need far fewer pixels")
     if min(width, height) < MIN_SIDE:
         what, rule = f"clip {path.name!r} has frames of {width}x{height} and", f"must have at least {MIN_SIDE} on each side"
-        raise ClipError(what, rule, "give a larger one")
+        raise ClipError(what, rule, "give a larger clip")
 
 
 def _check_seconds(seconds: float, path: Path) -> None:
@@ -218,7 +220,7 @@ def _check_seconds(seconds: float, path: Path) -> None:
 
 
 def _measure_seconds(path: Path, stated: float | None) -> float:
-    """The seconds of pictures, by going through the file: a header may say anything, or nothing."""
+    """Measure the seconds of video by scanning the file, because a header may be wrong or missing."""
     counting = ["-i", str(path), "-map", "0:v:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"]
     done = _run_ffmpeg(counting, COUNT_SECONDS, path)
     if TRUNCATED.search(done.errors):
@@ -230,16 +232,18 @@ def _measure_seconds(path: Path, stated: float | None) -> float:
     if int(frames) == 0:
         raise _no_frames_error(path)
     counted = int(last) / 1e6 if last.strip().isdecimal() else 0.0
-    # the count ends where the last frame is decoded, a few frames before it is shown: the header is more exact, where it agrees
+    # The scan ends when the last frame is decoded, a few frames before its display. If the header agrees, it is more exact.
     seconds = stated if stated and stated - counted < 0.5 else counted
     if seconds <= 0:
-        raise ClipError(f"clip {path.name!r} has {int(frames)} frame and", "must move", "drop a picture under Create instead")
+        raise ClipError(
+            f"clip {path.name!r} has {int(frames)} frame and", "must have several", "give it as an image under Create instead"
+        )
     _check_seconds(seconds, path)
     return seconds
 
 
 def _display_size(stream: re.Match, header: str) -> Size:
-    """Width and height with square pixels, upright."""
+    """Return the width and height with square pixels, upright."""
     width, height = int(stream["width"]), int(stream["height"])
     shape, turn = _SHAPE.search(stream["rest"]), _TURN.search(header)
     if shape and int(shape[1]) and int(shape[2]):
@@ -249,14 +253,14 @@ def _display_size(stream: re.Match, header: str) -> Size:
 
 
 def _reader_command(path: Path, start: float, more: list[str] | None = None) -> list[str]:
-    """The beginning of a command that reads from `start` on. The frame that is shown at that moment may begin before it, so
-    frames before are left to the filters."""
+    """Return the start of a command that reads from the time `start` on. The frame that is visible at that time may start
+    earlier, so the filters get earlier frames too."""
     seeking = ["-noaccurate_seek", "-ss", f"{start:.6f}"]
     return ffmpeg.command(*ffmpeg.limit_options(MAX_PIXELS), *(more or []), *seeking, "-i", str(path))
 
 
 def _run_ffmpeg(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Completed:
-    """Runs ffmpeg on a stranger's file, to its end. Raises: ClipError if that takes too long."""
+    """Run ffmpeg on an untrusted file to its end. Raises: ClipError if it takes too long."""
     try:
         return ffmpeg.run_to_end(ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), *arguments), seconds)
     except subprocess.TimeoutExpired:
@@ -272,8 +276,8 @@ def _unreadable_error(report: str, path: Path) -> ClipError:
 
 def _truncated_error(path: Path) -> ClipError:
     what = f"clip {path.name!r} is cut off or damaged and"
-    return ClipError(what, "must be a whole file", "copy or download it again")
+    return ClipError(what, "must be a complete file", "copy or download it again")
 
 
 def _no_frames_error(path: Path) -> ClipError:
-    return ClipError(f"clip {path.name!r} has no picture in it and", "must have frames", "choose another file")
+    return ClipError(f"clip {path.name!r} has no video in it and", "must have frames", "choose another file")

@@ -1,11 +1,10 @@
-"""Brings a shot's colours to those of the shots before it, so that a storyboard does not drift. Pixels are 0 to 255.
+"""Matches a shot's colours to the previous shots, so that a storyboard's colours do not drift. Pixels are 0 to 255.
 
-Two things are corrected, each channel by itself. What the model makes of the picture that it starts from is a little lighter,
-darker or flatter than that picture: median and spread of the shot's first frame become those of the frame before it, and all
-frames change by the same straight line. (The mean would follow every change at the edges of what is shown; the median is that of
-the background.) Over the shot its medians wander: each frame is moved so that its median goes back to the first shot's, if it
-lies no more than `MOST_DRIFT` away; beyond that the difference is taken for what the shot shows. The movement is averaged over
-neighbouring frames, so that nothing flickers, and begins with the first frame as it is.
+It corrects two errors for each channel. First, the model renders its start image a little lighter, darker or flatter. So the
+median and spread of the shot's first frame are set to the values of the previous shot's last frame, and all frames get the same
+linear change. (The mean would follow changes at the edges of the scene; the median is the median of the background.) Second, the
+medians drift during a shot. So each frame is shifted to the median of the first shot, if the difference is at most
+`MOST_DRIFT`; a larger difference is content. The shift is averaged over neighbouring frames against flicker, and starts at zero.
 """
 
 import dataclasses
@@ -15,10 +14,10 @@ from typing import Self
 
 import numpy as np
 
-MOST_DRIFT = 12.0  # of 255, for each channel
+MOST_DRIFT = 12.0  # largest corrected drift, out of 255, per channel
 MOST_GAIN = 1.15
-NEAR = 4  # levels around a median whose pixels make it finer than whole levels
-RAMP_FRAMES = 8  # from a first frame that stays as it is to the whole correction
+NEAR = 4  # levels around the median whose pixels are averaged for a median finer than whole levels
+RAMP_FRAMES = 8  # frames from no shift to the full shift
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,23 +28,23 @@ class Look:
 
     @classmethod
     def from_frames(cls, frames: np.ndarray) -> Self:
-        """That of frames uint8 [F, H, W, 3]."""
+        """Compute the median over frames uint8 [F, H, W, 3]."""
         red, green, blue = (float(value) for value in np.median(_frame_medians(frames), axis=0))
         return cls(median=(red, green, blue))
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What `write` wrote. Raises: OSError, ValueError."""
+        """Read a file that `write` wrote. Raises: OSError, ValueError."""
         return cls(median=tuple(json.loads(path.read_text("utf-8"))["median"]))
 
     def write(self, path: Path) -> None:
-        """As JSON."""
+        """Write the median as JSON."""
         path.write_text(json.dumps({"median": self.median}), "utf-8")
 
 
 def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, same: int = 0) -> np.ndarray:
-    """Frames uint8 [F, H, W, 3] of a shot that goes on from the frame `before` [H, W, 3], which is frame `same` of the shot, in
-    the colours of that frame and of the first shot's `look`."""
+    """Match the colours of a shot, frames uint8 [F, H, W, 3], that continues from the frame `before` [H, W, 3]. Frame `same` of
+    the shot shows the same image as `before`. `look` has the colours of the first shot."""
     gain, offset = _gain_and_offset(frames[same], before)
     medians = gain * _frame_medians(frames) + offset
     away = np.asarray(look.median) - medians
@@ -57,8 +56,8 @@ def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, same: int =
 
 
 def _gain_and_offset(frame: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gain and offset of each channel that give the frame the median of the one that is wanted, and, within `MOST_GAIN`, its
-    spread: the mean distance from the median."""
+    """Return each channel's gain and offset that give `frame` the median of `wanted` and, within `MOST_GAIN`, its spread (the
+    mean distance from the median)."""
     own, other = (one.reshape(-1, 3).astype(np.float64) for one in (frame, wanted))
     middle, aim = _fine_median(own), _fine_median(other)
     spread, goal = np.abs(own - middle).mean(axis=0), np.abs(other - aim).mean(axis=0)
@@ -67,20 +66,20 @@ def _gain_and_offset(frame: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray,
 
 
 def _frame_medians(frames: np.ndarray) -> np.ndarray:
-    """Of each frame and channel, [F, 3]."""
+    """Compute the median of each frame and channel, [F, 3]."""
     return np.stack([_fine_median(frame.reshape(-1, 3)) for frame in frames])
 
 
 def _fine_median(pixels: np.ndarray) -> np.ndarray:
-    """Of each channel of [N, 3]: the mean of the pixels near the median, so that less than a level can be told."""
+    """Compute the median of each channel of [N, 3] as the mean of the pixels near it, which is finer than whole levels."""
     median = np.median(pixels, axis=0)
     near = np.abs(pixels - median) <= NEAR
-    count = near.sum(axis=0)  # none where it lies between two colours of as many pixels
+    count = near.sum(axis=0)  # 0 if the median is between two equally frequent colours
     return np.where(count > 0, (pixels * near).sum(axis=0) / np.maximum(count, 1), median)
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """Each row of [F, 3] averaged with its neighbours, as many on both sides as `RAMP_FRAMES` has in a half."""
+    """Average each row of [F, 3] with its neighbours, `RAMP_FRAMES` // 2 on each side."""
     reach = RAMP_FRAMES // 2
     padded = np.pad(values, ((reach, reach), (0, 0)), mode="edge")
     return np.stack([padded[index : index + 2 * reach + 1].mean(axis=0) for index in range(len(values))])

@@ -1,4 +1,5 @@
-"""A picture as H.264 gives it back, a little worse: models that were trained on frames of videos expect that of a first picture.
+"""Compresses images with H.264, because some models were trained on frames of compressed videos and expect first images like
+that.
 
 Source: diffusers, `pipelines/ltx2/utils.py`, `apply_image_conditioning_crf`: one frame, preset veryfast, yuv420p.
 """
@@ -9,11 +10,12 @@ from PIL import Image
 from backend.errors import ImageError
 from backend.media import ffmpeg
 
-SECONDS = 60.0  # far above what one frame takes on a loaded machine
+SECONDS = 60.0  # far above the need of one frame on a busy machine
 
 
 def compress_image(picture: Image.Image, crf: int) -> Image.Image:
-    """The RGB picture, whose sides are even, after H.264 at this constant rate factor, 1 to 51; 0 leaves it as it is.
+    """Return the RGB image, whose sides are even, after H.264 at this constant rate factor (1 to 51). 0 returns the image
+    unchanged.
 
     Raises: ImageError if ffmpeg fails.
     """
@@ -27,12 +29,12 @@ def compress_image(picture: Image.Image, crf: int) -> Image.Image:
     )
     pixels = _pipe_through_ffmpeg(["-f", "h264", "-i", "-", "-frames:v", "1", *raw, "-"], stream)
     if len(pixels) != picture.width * picture.height * 3:
-        raise ImageError("the first picture could not be compressed", "as the model expects it", "set image_crf to 0")
+        raise ImageError("the first frame could not be compressed", "as the model expects it", "set image_crf to 0")
     return Image.fromarray(np.frombuffer(pixels, np.uint8).reshape(picture.height, picture.width, 3))
 
 
 def _pipe_through_ffmpeg(arguments: list[str], given: bytes) -> bytes:
-    """What ffmpeg makes of these bytes."""
+    """Send bytes through ffmpeg and return its output."""
     with ffmpeg.running_process(ffmpeg.command(*arguments), stdin=ffmpeg.PIPE) as process, ffmpeg.time_limit(SECONDS, process):
         made, _ = process.communicate(given)
     return made

@@ -1,4 +1,4 @@
-"""Makes control clips from ordinary ones: lines along edges, or a grey picture of them."""
+"""Converts ordinary clips to control clips: edges or grey frames."""
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -6,12 +6,12 @@ from PIL import Image, ImageFilter
 from backend.media.video import Frame
 from backend.schemas.settings import ControlKind
 
-EDGE = 12.0  # levels of one colour from a pixel to the next: weaker changes are texture or noise, and draw no line
+EDGE = 12.0  # least change of one colour between neighbouring pixels (of 255): weaker changes are texture or noise
 BLUR = 1.0  # pixels
 
 
 def control_frame(frame: Frame, kind: ControlKind) -> Frame:
-    """One frame uint8 [height, width, 3] of a control clip, from one of an ordinary clip."""
+    """Convert a frame of an ordinary clip to a frame uint8 [height, width, 3] of a control clip."""
     if kind == "as-is":
         return frame
     picture = Image.fromarray(frame)
@@ -20,10 +20,11 @@ def control_frame(frame: Frame, kind: ControlKind) -> Frame:
 
 
 def detect_edges(picture: Image.Image) -> np.ndarray:
-    """White lines on black, uint8 [height, width], one pixel wide where the picture changes most across a line.
+    """Draw white lines on black, uint8 [height, width], one pixel wide, at the strongest changes.
 
-    A smoothed picture's gradients, in each pixel of the colour that changes most, kept where they are no less than those on both
-    sides across the edge (after Canny). So a blue shape is seen on a green that is as light.
+    It takes the gradient of the smoothed image, in each pixel of the colour that changes most. A pixel is kept if its gradient is
+    at least as large as at its two neighbours across the edge (after Canny). Colours count separately, so that a blue shape on
+    equally light green is found.
     """
     colours = np.asarray(picture.filter(ImageFilter.GaussianBlur(BLUR)), np.float32)
     down, right = np.gradient(colours, axis=(0, 1))
@@ -33,12 +34,12 @@ def detect_edges(picture: Image.Image) -> np.ndarray:
     around = np.pad(strength, 1)
     height, width = strength.shape
 
-    def beside(row: int, column: int) -> np.ndarray:
+    def neighbour(row: int, column: int) -> np.ndarray:
         return around[1 + row : 1 + row + height, 1 + column : 1 + column + width]
 
-    turn = np.round(np.arctan2(down, right) / (np.pi / 4)).astype(int) % 4  # of the gradient, in eighths of a circle
+    turn = np.round(np.arctan2(down, right) / (np.pi / 4)).astype(int) % 4  # direction of the gradient, in eighths of a circle
     largest = np.select(
         [turn == index for index in range(4)],
-        [np.maximum(beside(row, column), beside(-row, -column)) for row, column in ((0, 1), (1, 1), (1, 0), (1, -1))],
+        [np.maximum(neighbour(row, column), neighbour(-row, -column)) for row, column in ((0, 1), (1, 1), (1, 0), (1, -1))],
     )
     return np.where((strength >= largest) & (strength >= EDGE), 255, 0).astype(np.uint8)

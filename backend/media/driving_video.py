@@ -1,8 +1,7 @@
-"""The clip that drives a video, segment by segment: read as it is needed, so that it may be as long as it likes.
+"""The driving clip in segments. The clip is read as needed, so that it can have any length.
 
-Where the clip ends within a segment, its last frames follow in reverse, then forwards again, until the segment is full.
-Source: diffusers' pipelines of models that animate, `pad_video_frames`, and the `ProcessVideosInputStep` of their second version,
-which does so once.
+If the clip ends within a segment, its last frames follow in reverse, then forwards again, until the segment is full. Source:
+diffusers' pipelines of Animate models, `pad_video_frames`, and `ProcessVideosInputStep` of Animate 2, which pads once.
 """
 
 import collections
@@ -20,27 +19,27 @@ from presets import Preset
 
 
 class SegmentedClip(Protocol):
-    """A clip that is gone through in segments."""
+    """A clip that is read in segments."""
 
     def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
-        """See `in_segments`; frames are uint8 [height, width, 3]."""
+        """Yield segments, see `split_into_segments`. Frames are uint8 [height, width, 3]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivingClip:
-    """A clip on disk. Raises, while it is read: ClipError."""
+    """A clip on disk. Raises ClipError while it is read."""
 
     path: str
     part: Part
 
     def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
-        """See `Segmented`. Two segments are in memory at most."""
+        """See `SegmentedClip`. At most two segments are in memory."""
         return split_into_segments(read_clip(self.path, self.part), count, length, repeats_end)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlankClip:
-    """A black clip of this size (width, height), where only shapes count."""
+    """A black clip of this size (width, height), for programs that depend on shapes only."""
 
     size: tuple[int, int]
 
@@ -52,8 +51,8 @@ class BlankClip:
 
 
 def split_into_segments(frames: Iterator[np.ndarray], count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
-    """So many segments of `length` frames, stacked; each begins with the last frame of the one before. After the end the frames
-    go back, and forth again; the one where they turn is there twice if it `repeats_end`."""
+    """Yield `count` segments of `length` stacked frames. Each segment starts with the previous segment's last frame. After the
+    clip's end, frames run backwards and forwards again. With `repeats_end`, the frame at each turn appears twice."""
     endless, kept = _back_and_forth(frames, length, repeats_end), []
     for _ in range(count):
         kept = kept[-OVERLAP:] if kept else kept
@@ -63,7 +62,7 @@ def split_into_segments(frames: Iterator[np.ndarray], count: int, length: int, r
 
 
 def _back_and_forth(frames: Iterator[np.ndarray], length: int, repeats_end: bool) -> Iterator[np.ndarray]:
-    """The frames, then the last `length` of them without end."""
+    """Yield the frames, then the last `length` of them back and forth without end."""
     last: collections.deque[np.ndarray] = collections.deque(maxlen=length)
     for frame in frames:
         last.append(frame)
@@ -75,8 +74,8 @@ def _back_and_forth(frames: Iterator[np.ndarray], length: int, repeats_end: bool
 
 
 def settings_from_files(preset: Preset, given: Mapping[str, Any]) -> dict[str, int]:
-    """What a request for a driven video leaves open that its files say: `num_frames` from the whole clip, `width` and `height`
-    from the picture. `given` are the request's settings by name, None where there is none. Raises: ClipError, ImageError."""
+    """Return missing settings of an Animate video that follow from its files: `num_frames` from the whole clip, `width` and
+    `height` from the image. `given` has the request's settings by name, None if not given. Raises: ClipError, ImageError."""
     found: dict[str, int] = {}
     if preset.segment_frames is None or not given.get("drive"):
         return found

@@ -1,4 +1,4 @@
-"""Writes a video as another kind of file: webm, gif, animated webp, or its frames as PNG pictures in a zip."""
+"""Exports a video to another format: webm, gif, animated webp, or a zip of PNG frames."""
 
 import io
 import math
@@ -18,8 +18,8 @@ from backend.media.progress import progress_range, report_progress
 from backend.media.video import MAX_PIXELS, VideoFacts, read_facts, read_frames
 from backend.schemas.formats import Format
 
-LEAST_SIDE = 32  # pixels: below it no size is tried
-_MARGIN = 0.95  # of the bytes that a smaller try aims at
+LEAST_SIDE = 32  # smallest side in pixels that is tried
+_MARGIN = 0.95  # share of the allowed bytes at which the next attempt aims
 _VP9 = tuple("-c:v libvpx-vp9 -crf 30 -b:v 0 -row-mt 1 -deadline good -cpu-used 4 -pix_fmt yuv420p".split())
 _OPUS = ("-c:a", "libopus", "-b:a", "128k")
 _WEBP = ("-an", "-c:v", "libwebp_anim", "-quality", "80", "-loop", "0")
@@ -28,7 +28,7 @@ _DITHER = "paletteuse=dither=bayer:bayer_scale=4:diff_mode=rectangle"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportLimits:
-    """What an export may have at most; None: no limit. All but `max_bytes` are for gif and webp only."""
+    """Limits of an export; None is no limit. All limits except `max_bytes` apply to gif and webp only."""
 
     max_bytes: int | None = None
     longest_side: int | None = None
@@ -40,10 +40,10 @@ NO_LIMITS = ExportLimits()
 
 
 def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = NO_LIMITS) -> dict[str, Any]:
-    """Writes the video of ours at `video` to `path` as `form`, at its own rate and with its comment. Returns its format, its
-    size in pixels, and its bytes. A gif or webp above a limit is made with smaller pictures and fewer frames until it fits.
+    """Export one of our videos to `path` at its own frame rate and with its comment. Return the format, the size in pixels and
+    the bytes. A gif or webp above a limit gets a smaller size and fewer frames until it fits.
 
-    Raises: RequestError if it does not fit in any size, or lasts too long; VideoFileError if it cannot be read or written.
+    Raises: RequestError if the video fits at no size or is too long; VideoFileError if it cannot be read or written.
     """
     first = next(read_frames(video), None)
     if first is None:
@@ -64,25 +64,25 @@ def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = N
 def _write_within(
     video: Path, form: Format, part: Path, size: tuple[int, int], facts: VideoFacts, limits: ExportLimits
 ) -> tuple[int, int]:
-    """Tries smaller and smaller sizes, and returns the one that fits."""
+    """Try smaller and smaller sizes until the file fits. Return that size."""
     if limits.max_seconds is not None and facts.seconds > limits.max_seconds:
         what, rule = f"this video lasts {facts.seconds:.1f} s and", f"a {form} may last at most {limits.max_seconds:g} s"
-        raise RequestError(what, rule, "take webm, or cut it shorter")
+        raise RequestError(what, rule, "choose webm, or cut it shorter")
     fps = limits.max_fps if limits.max_fps is not None and facts.fps > limits.max_fps else None
     share = min(1.0, (limits.longest_side or math.inf) / max(size))
     max_bytes = limits.max_bytes
     attempt = 0
     while True:
         sides = max(1, round(size[0] * share)), max(1, round(size[1] * share))
-        with progress_range(1 - 0.5**attempt, 1 - 0.5 ** (attempt + 1)):  # each attempt counts as half of what is left
+        with progress_range(1 - 0.5**attempt, 1 - 0.5 ** (attempt + 1)):  # each attempt counts as half of the remaining progress
             _write_animation(video, form, part, None if sides == size else sides, fps, facts.seconds)
         attempt += 1
         made = part.stat().st_size
         if max_bytes is None or made <= max_bytes:
             return sides
         if min(sides) <= LEAST_SIDE:
-            rule = f"does not fit in {max_bytes / 1e6:g} MB, not with {sides[0]}x{sides[1]} pixels either"
-            raise RequestError(f"this video as {form}", rule, "allow more, or take webm")
+            rule = f"does not fit in {max_bytes / 1e6:g} MB, even at {sides[0]}x{sides[1]} pixels"
+            raise RequestError(f"this video as {form}", rule, "allow more, or choose webm")
         least = LEAST_SIDE / min(size)
         share = max(least, share * min(0.9, math.sqrt(_MARGIN * max_bytes / made)))
 
@@ -95,7 +95,9 @@ def _write_animation(
     if form == "webp":
         _run(["-i", str(video), "-map", "0:v:0", "-vf", scale, *_WEBP, "-f", "webp", str(part)], seconds)
         return
-    with tempfile.TemporaryDirectory() as folder:  # two passes: one would hold all frames in memory until the palette is made
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # two passes, because a single pass would hold all frames in memory until the palette is ready
         palette = str(Path(folder) / "palette.png")
         _run(["-i", str(video), "-map", "0:v:0", "-vf", f"{scale},palettegen=stats_mode=diff", "-update", "1", palette])
         graph = f"[0:v:0]{scale}[small];[small][1:v]{_DITHER}"
@@ -103,7 +105,8 @@ def _write_animation(
 
 
 def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | None) -> None:
-    """`frame-0001.png` and so on; the pictures are compressed already. Raises: RequestError above `max_bytes`."""
+    """Write `frame-0001.png` and so on, uncompressed in the zip because PNG is compressed. Raises: RequestError above
+    `max_bytes`."""
     with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         frames, written = report_progress(read_frames(video), round(facts.seconds * facts.fps)), 0
         for number, frame in enumerate(frames, 1):
@@ -113,11 +116,11 @@ def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | N
             written += picture.tell()
             if max_bytes is not None and written > max_bytes:
                 rule = f"take more than {max_bytes / 1e6:,.0f} MB"
-                raise RequestError("this video's frames as PNG pictures", rule, "take webm, or a shorter or smaller video")
+                raise RequestError("this video's frames as PNG images", rule, "choose webm, or a shorter or smaller video")
 
 
 def _run(arguments: Sequence[str], video_seconds: float = 0.0) -> None:
-    """One run of ffmpeg, whose inputs are within limits. How long it may take is up to the caller. Raises: VideoFileError."""
+    """Run ffmpeg with limits for its inputs. The caller limits the time. Raises: VideoFileError."""
     limits, line = ffmpeg.limit_options(MAX_PIXELS, f"{ffmpeg.DEMUXERS},image2,png_pipe"), []
     for word in arguments:
         line += [*limits, word] if word == "-i" else [word]

@@ -1,7 +1,7 @@
-"""Starts ffmpeg, as the only place that does: for files of ours, and for strangers' files within limits.
+"""Starts ffmpeg, for our files and, within limits, for untrusted files. No other module starts it.
 
-A stranger's file cannot name other files or addresses, is read by a few demuxers and decoders only, in two threads, and in 1 GiB
-of memory; no frame above a number of pixels is decoded, even to find the file's facts. How long it may take is up to the caller.
+An untrusted file cannot refer to other files or addresses. It is read by a few demuxers and decoders only, in two threads and 1
+GiB of memory. No frame above a number of pixels is decoded, even for the file's facts. The caller sets the time limit.
 """
 
 import re
@@ -20,7 +20,7 @@ from backend.errors import VideoFileError
 from backend.media.progress import report_share
 
 PIPE = subprocess.PIPE
-MEMORY_BYTES = 2**30  # that ffmpeg may map, its own 130 MB and its threads' stacks included
+MEMORY_BYTES = 2**30  # limit of mapped memory, including ffmpeg's own 130 MB and the stacks of its threads
 THREADS = ("-threads", "2")
 TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
 _DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
@@ -37,17 +37,17 @@ _DECODERS = ",".join(
 
 
 def command(*arguments: str) -> list[str]:
-    """A command line of ffmpeg that says errors only, and does not read the keyboard."""
+    """Return an ffmpeg command line that reports errors only and does not read the keyboard."""
     return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "error", "-nostdin", *arguments]
 
 
 def verbose_command(*arguments: str) -> list[str]:
-    """As `command`, but ffmpeg says what it finds in the files."""
+    """Return an ffmpeg command line that also describes its files."""
     return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostats", "-nostdin", *arguments]
 
 
 def limit_options(max_pixels: int, demuxers: str = DEMUXERS) -> list[str]:
-    """The options that stand before the `-i` of each file that may be a stranger's; `max_pixels` is a frame's."""
+    """Return the options before the `-i` of each untrusted file. `max_pixels` is the largest frame."""
     safe = ["-protocol_whitelist", "file", "-format_whitelist", demuxers, "-codec_whitelist", _DECODERS]
     return [*safe, "-max_pixels", str(max_pixels), *THREADS]
 
@@ -60,19 +60,19 @@ def start_process(
     errors: IO[bytes] | int = subprocess.PIPE,
     is_limited: bool = True,
 ) -> subprocess.Popen:
-    """An ffmpeg process; `is_limited` in memory, as all must be that read a stranger's file."""
+    """Start ffmpeg. `is_limited` limits its memory; this is required for untrusted files."""
     process = subprocess.Popen(line, stdin=stdin, stdout=stdout, stderr=errors)
     if is_limited:
         try:
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         except (OSError, ValueError):
-            pass  # it has ended already, or the system allows less
+            pass  # the process has ended already, or the system allows less
     return process
 
 
 @contextmanager
 def running_process(line: Sequence[str], **options) -> Generator[subprocess.Popen]:
-    """A process, as from `start`, that is ended with the block."""
+    """Start ffmpeg as `start_process` does, and end it with the block."""
     process = start_process(line, **options)
     try:
         yield process
@@ -88,20 +88,20 @@ def running_process(line: Sequence[str], **options) -> Generator[subprocess.Pope
 
 
 def input_pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    """The pipe into a process that was started with one."""
-    assert process.stdin is not None, "it was started without a pipe"
+    """Return the pipe into a process that was started with such a pipe."""
+    assert process.stdin is not None, "the process was started without a pipe"
     return process.stdin
 
 
 def output_pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    """The pipe out of a process that was started with one."""
-    assert process.stdout is not None, "it was started without a pipe"
+    """Return the pipe out of a process that was started with such a pipe."""
+    assert process.stdout is not None, "the process was started without a pipe"
     return process.stdout
 
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """How a process has ended, and what it wrote."""
+    """The exit code and the output of a finished process."""
 
     returncode: int
     output: str
@@ -109,7 +109,7 @@ class Completed:
 
 
 def run_to_end(line: Sequence[str], seconds: float, *, is_limited: bool = True) -> Completed:
-    """Runs ffmpeg to its end. Raises: subprocess.TimeoutExpired if that takes longer; the process is ended then."""
+    """Run ffmpeg to its end. Raises: subprocess.TimeoutExpired if it takes longer than `seconds`; ffmpeg is ended then."""
     with running_process(line, is_limited=is_limited) as process:
         output, errors = process.communicate(timeout=seconds)
     decoded = {"output": output.decode(errors="replace"), "errors": errors.decode(errors="replace")}
@@ -119,9 +119,8 @@ def run_to_end(line: Sequence[str], seconds: float, *, is_limited: bool = True) 
 def write_file(
     line: Sequence[str], failure: str, fix: str, seconds: float = threading.TIMEOUT_MAX, *, video_seconds: float = 0.0
 ) -> None:
-    """Runs ffmpeg, which writes a file, to its end. `video_seconds` is how long the written video will be: with it, progress is
-    reported (`backend.media.progress`). Raises: VideoFileError, with this `failure` and `fix`, if it fails or takes longer than
-    `seconds`."""
+    """Run ffmpeg to its end to write a file, and report progress if `video_seconds`, the length of the written video, is given
+    (`backend.media.progress`). Raises: VideoFileError with `failure` and `fix` if ffmpeg fails or takes longer than `seconds`."""
     line = [line[0], "-progress", "pipe:1", *line[1:]]
     try:
         with tempfile.TemporaryFile() as log, running_process(line, errors=log) as process, time_limit(seconds, process):
@@ -139,19 +138,19 @@ def write_file(
 
 
 def last_line(log: str) -> str:
-    """The last line that ffmpeg wrote."""
+    """Return the last line that ffmpeg wrote."""
     return (log.strip().splitlines() or ["ffmpeg gave no reason"])[-1]
 
 
 def parse_duration(report: str) -> float | None:
-    """How long a file lasts by its header; None if the header does not say."""
+    """Return the length in seconds that a file's header states, or None."""
     found = _DURATION.search(report)
     return sum(float(part) * 60**place for place, part in enumerate(reversed(found.groups()))) if found else None
 
 
 @contextmanager
 def time_limit(seconds: float, process: subprocess.Popen) -> Generator[None]:
-    """Ends the process if the block takes longer than this; code in the block that waits for the process then continues."""
+    """End the process if the block takes longer than `seconds`. Code in the block that waits for the process then continues."""
     timer = threading.Timer(seconds, process.kill)
     timer.daemon = True
     timer.start()

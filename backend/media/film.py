@@ -1,5 +1,7 @@
-"""Cuts a film: pieces of clips one after another, hard or fading into each other, with their sounds and a track below. Needs no
-model; opens strangers' files where the clips or the track are theirs, so for the studio it runs in the sandbox."""
+"""Cuts a film: parts of clips in sequence, with hard cuts or cross-fades, their audio, and a soundtrack.
+
+It needs no model. Clips and soundtracks can be untrusted files, so the studio runs this module in the sandbox.
+"""
 
 import dataclasses
 import itertools
@@ -26,8 +28,8 @@ from backend.schemas.sound import SoundPart
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Film:
-    """The pieces, each of the clip at the same place of `clips`, brought to `size` (width, height) and `fps`, and the sound below
-    them. A clip that is not `heard` is silent."""
+    """A film to cut: one piece for each of the `clips`, all at `size` (width, height) and `fps`, and a soundtrack. If `is_heard`
+    is False, the clips are silent."""
 
     clips: tuple[Path, ...]
     pieces: tuple[Piece, ...]
@@ -38,12 +40,12 @@ class Film:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
+        """The length of the film."""
         return count_film_frames(self.pieces) / self.fps
 
 
 def make_film(request: GenerationRequest) -> Film:
-    """The film of a storyboard whose shots are all made. Raises: RequestError if it is too long."""
+    """Return the film of a storyboard whose shots are all finished. Raises: RequestError if it is too long."""
     return Film(
         clips=tuple(Path(request.shot_videos[shot.video]) for shot in request.shots if shot.video is not None),
         pieces=plan_pieces(request, find_preset(request.preset)),
@@ -55,15 +57,14 @@ def make_film(request: GenerationRequest) -> Film:
 
 
 def write_storyboard_film(request: GenerationRequest, path: Path) -> dict[str, Any]:
-    """Writes the film of a storyboard whose shots are all made to `path`, with the request as its comment; see `write_film`."""
+    """Write the film of a storyboard whose shots are all finished, with the request as its comment. See `write_film`."""
     return write_film(make_film(request), path, request_comment(request))
 
 
 def write_film(film: Film, path: Path, comment: str) -> dict[str, Any]:
-    """Writes the film to `path` as an mp4 with this comment; the number of its frames, whether it `has_sound`, and the `seconds`
-    that it took.
+    """Write the film to `path` as an mp4 with this comment. Return `num_frames`, `has_sound` and the `seconds` that it took.
 
-    Raises: RequestError if it is too long or what is wanted is not there, ClipError, SoundError, VideoFileError.
+    Raises: RequestError if the film is too long or a part is missing in its clip, ClipError, SoundError, VideoFileError.
     """
     began = time.monotonic()
     check_pieces(film.pieces, film.fps)
@@ -82,16 +83,16 @@ def write_film(film: Film, path: Path, comment: str) -> dict[str, Any]:
 
 
 def check_clip_length(facts: ClipFacts, end: int, fps: int, what: str) -> None:
-    """Raises: ClipError if the clip has no `end` frames at this rate."""
+    """Check that the clip has at least `end` frames at this rate. Raises: ClipError."""
     there = max_frames_within(facts.seconds, fps)
     if there < end:
-        rule = f"of which its video has {there}, {facts.seconds:.2f} s at {fps} a second"
-        raise ClipError(f"{what} shows {end} frames,", rule, "let it end earlier")
+        rule = f"but its video has {there}: {facts.seconds:.2f} s at {fps} fps"
+        raise ClipError(f"{what} shows {end} frames,", rule, "end it earlier")
 
 
 def check_shot_clips(request: GenerationRequest) -> None:
-    """Raises: ClipError if a shot that is made is not as long as what is seen of it, or one that a clip drives longer than that
-    clip; the sentence of `read_clip_facts` for a file that is no clip."""
+    """Check that finished videos and driving clips of shots are long enough. Raises: ClipError, also for files that are not
+    clips."""
     pieces = plan_pieces(request, find_preset(request.preset)) if request.shot_videos else ()
     for number, (shot, piece) in enumerate(zip(request.shots, pieces, strict=False), 1):
         if shot.video is not None:
@@ -103,8 +104,8 @@ def check_shot_clips(request: GenerationRequest) -> None:
 
 
 def cross_fade(parts: Iterable[Iterable[Frame]], fades: Sequence[int]) -> Iterator[Frame]:
-    """The frames of all parts, each uint8 [height, width, 3], one part after another; the first `fades[i]` of a part are mixed
-    with the last ones of the part before, more and more of the new. Only those are held in memory."""
+    """Yield the frames of all parts, each uint8 [height, width, 3], in sequence. The first `fades[i]` frames of part i are mixed
+    with the last frames of the previous part, with growing weight. Only those frames are held in memory."""
     before: Sequence[Frame] = ()
     for part, fade, following in zip(parts, fades, [*fades[1:], 0], strict=True):
         frames, held = iter(part), deque()
@@ -125,8 +126,8 @@ def mix_film_audio(
     pieces: Sequence[Piece], fps: int, sounds: Sequence[Callable[[float, float, int], Sound] | None], track: Track | None,
     rate: int = MAX_RATE,
 ) -> Sound | None:  # fmt: skip
-    """The sound of all pieces, `rate` samples a second, with the track; None if nothing is heard. `sounds` has one for each piece
-    that is not silent: it is asked for the part from a moment of its clip on, for so many seconds and at this rate.
+    """Return the audio of all pieces with the soundtrack, `rate` samples per second, or None if the film is silent. `sounds` has
+    a function for each piece with audio. The function gets a start and a length in seconds of the clip, and a sample rate.
 
     Raises: SoundError, VideoFileError.
     """
@@ -139,7 +140,8 @@ def mix_film_audio(
 
 
 def _piece_audio(piece: Piece, sound: Callable[[float, float, int], Sound] | None, fps: int, rate: int) -> Sound:
-    """From where the piece before is still heard; after a fade or a hard cut nothing is."""
+    """Return a piece's audio. Without a fade, it starts with the audio of `lead` frames, which the previous piece
+    also contains."""
     lead = 0 if piece.fade else piece.lead
     start, seconds = (piece.first - lead) / fps, (piece.num_frames + lead) / fps
     if sound is None:
@@ -148,7 +150,7 @@ def _piece_audio(piece: Piece, sound: Callable[[float, float, int], Sound] | Non
 
 
 def _mix_track(whole: Sound | None, track: Track, seconds: float, rate: int) -> Sound:
-    """The track mixed into the film's sound, which is made quieter where both together would be cut."""
+    """Mix the soundtrack into the film's audio. If the sum would clip, the whole audio is made quieter."""
     facts = read_sound_facts(track.path)
     length = min(facts.seconds, seconds - track.start)
     heard = read_at_rate(track.path, SoundPart(start=0.0, seconds=length), rate).samples * np.float32(track.volume)
@@ -165,7 +167,8 @@ def _mix_track(whole: Sound | None, track: Track, seconds: float, rate: int) -> 
 
 
 def clip_audio_reader(path: Path) -> Callable[[float, float, int], Sound] | None:
-    """What `film_sound` asks for the sound of a clip; None if it is silent, or its sound cannot be read."""
+    """Return a function for `mix_film_audio` that reads the clip's audio, or None if the clip is silent or its audio cannot be
+    read."""
     try:
         if not read_clip_facts(path).has_sound:
             return None

@@ -1,4 +1,4 @@
-"""The request that makes a file larger, from what the file is and says of itself. Opens strangers' files."""
+"""Builds the request that upscales a file, from the file's facts and comment. Opens untrusted files."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from backend.schemas.request import GenerationRequest
 
 
 def upscale_file_request(path: str | Path, scale: int, upscaler: str = "", name: str = "") -> GenerationRequest:
-    """The request for the video at this absolute path: one of ours keeps its settings, as long as it is as they say; `name` is
-    what another clip is called. Raises: ClipError, RequestError."""
+    """Return the request that upscales the video at this absolute path. One of our videos keeps its settings, unless it was
+    edited. `name` is used as the prompt of other clips. Raises: ClipError, RequestError."""
     path = Path(path)
     facts = read_clip_facts(path)
     made = _read_matching_request(path, facts)
@@ -24,12 +24,12 @@ def upscale_file_request(path: str | Path, scale: int, upscaler: str = "", name:
 
 
 def upscale_file_values(path: Path, scale: int, upscaler: str) -> dict[str, Any]:
-    """The same as plain values, for `GenerationRequest.from_stored`: for the sandbox."""
+    """Return the request as plain values, for use in the sandbox."""
     return upscale_file_request(path, scale, upscaler).to_json()
 
 
 def _read_matching_request(path: Path, facts: ClipFacts) -> GenerationRequest | None:
-    """The request that has made this file; None if the file is another's, or has been changed since."""
+    """Return the request that generated this file, or None for other files and edited videos."""
     try:
         made = read_request(path)
         same_size = made.final_size == (facts.width, facts.height) and abs(made.fps - facts.fps) < 0.01

@@ -1,4 +1,5 @@
-"""Writes single pictures of videos, and what a video was made from: work for the sandbox, since the videos may be strangers'."""
+"""Writes single frames of videos, and the clip that a video was generated from. Runs in the sandbox, because videos can be
+untrusted."""
 
 from pathlib import Path
 
@@ -9,13 +10,13 @@ from backend.schemas.request import GenerationRequest
 
 
 def write_frame(video: Path, index: int, path: Path) -> None:
-    """Writes a frame as a picture; counted from the end if `index` is negative. Raises: VideoFileError."""
-    read_facts(video)  # explains that frames are too large; decoding would only fail
+    """Write a frame as an image. `index` counts from the end if negative. Raises: VideoFileError."""
+    read_facts(video)  # raises a clear error for too large frames; decoding would only fail
     extract_frame(video, index).save(path, compress_level=1)
 
 
 def write_poster(video: Path, path: Path, within: Size) -> None:
-    """Writes the middle frame as a small picture. Raises: VideoFileError."""
+    """Write the middle frame as a small image. Raises: VideoFileError."""
     facts = read_facts(video)
     frame = extract_frame(video, round(facts.seconds * facts.fps / 2), within)
     with replacing(path) as part:
@@ -23,7 +24,7 @@ def write_poster(video: Path, path: Path, within: Size) -> None:
 
 
 def write_original(request: GenerationRequest, path: Path) -> None:
-    """Writes what a video was made from, as long and as large as it is (see `source.original`).
+    """Write the clip that a video was generated from, at the video's length and size (see `source.original_frames`).
 
     Raises: ClipError, VideoFileError.
     """

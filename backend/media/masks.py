@@ -1,4 +1,4 @@
-"""Opens masks from strangers: a picture that holds for all frames, or a clip. White is what is made anew."""
+"""Opens untrusted masks: one image for all frames, or a clip. White areas are regenerated."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from backend.media.clips import read_clip, read_clip_facts
 from backend.media.pictures import BROKEN, FORMATS, MAX_PIXELS, crop_to, is_animation, load_checked_image
 from backend.schemas.clip import Part
 
-LIGHT = 127  # a pixel of a mask that is lighter counts as white
-SHAPES = 0.02  # by how much, relatively, a mask's width over height may differ from its clip's
+LIGHT = 127  # lighter pixels of a mask count as white
+SHAPES = 0.02  # largest relative difference between the aspects of a mask and its clip
 
 
 def is_single_image(path: str | Path) -> bool:
-    """Whether the file is a single picture, whatever its name says. What is none may be a clip, or nothing that can be read.
+    """Return whether the file is a single image; its extension is ignored. Other files can be clips or unreadable.
 
-    Looks for a second picture only: Pillow counts those of a TIFF in time that grows with their square.
+    Only a second frame is looked for: Pillow counts the frames of a TIFF in quadratic time.
     """
     try:
         with Image.open(path, formats=FORMATS) as image:
@@ -27,7 +27,7 @@ def is_single_image(path: str | Path) -> bool:
 
 
 def check_mask_shape(mask: str | Path, clip: str | Path) -> None:
-    """Raises: ClipError if the mask has another shape than the clip to which it belongs; its size may differ."""
+    """Check that the mask has the aspect of its clip; its size may differ. Raises: ClipError."""
     facts = read_clip_facts(clip)
     if is_single_image(mask):
         width, height = load_checked_image(mask).size
@@ -42,7 +42,7 @@ def check_mask_shape(mask: str | Path, clip: str | Path) -> None:
 
 
 def read_mask(path: str | Path, part: Part) -> np.ndarray:
-    """Which pixels are made anew, bool [F, height, width], of the frames of this part, brought to its size. Raises: ImageError,
+    """Read which pixels of the part's frames are regenerated, bool [F, height, width], at the part's size. Raises: ImageError,
     ClipError."""
     width, height = part.size
     if is_single_image(path):

@@ -1,4 +1,4 @@
-"""The boxes of an mp4 file: finds them, reads the comment, sets the display size. Decodes no video."""
+"""Reads the boxes of an mp4 file: finds boxes, reads the comment, sets the display size. Decodes no video."""
 
 import struct
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_COMMENT_BYTES = 1 << 20
-MOST_BOXES = 5000  # of our own files, the largest have a few dozen outside their tables
+MOST_BOXES = 5000  # boxes that a search visits; our largest files have a few dozen outside their tables
 _CONTAINERS_SKIP = {b"meta": 4, b"stsd": 8}  # a version, flags or a count before the first inner box
 _TRACK_HEADER = (b"moov", b"trak", b"tkhd")
 _SAMPLE_ENTRY = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1")
@@ -16,7 +16,7 @@ _COMMENT = (b"moov", b"udta", b"meta", b"ilst", b"\xa9cmt", b"data")
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """One box: its kind and where its content lies in the file, in bytes."""
+    """A box: its kind, and the start and end of its content in the file, in bytes."""
 
     kind: bytes
     start: int
@@ -24,7 +24,7 @@ class Box:
 
 
 def read_comment(path: Path) -> str | None:
-    """The file's comment tag, or None if there is none, or if it is not text of a sensible length."""
+    """Return the file's comment, or None if it is missing, not text or too long."""
     with path.open("rb") as file:
         box = next(find_boxes(file, _COMMENT), None)
         if box is None or not 8 <= box.end - box.start <= MAX_COMMENT_BYTES:
@@ -38,7 +38,7 @@ def read_comment(path: Path) -> str | None:
 
 
 def set_shown_size(path: Path, width: int, height: int) -> None:
-    """Writes the size at which the video is to be shown, in pixels, into the track and into its H.264 sample entry.
+    """Write the display size in pixels into the track and its H.264 sample entry.
 
     Source: ISO/IEC 14496-12, 8.3.2 (a header ends in two 16.16 numbers), 12.1.3 (two 16-bit numbers after 24 bytes).
     """
@@ -52,20 +52,20 @@ def set_shown_size(path: Path, width: int, height: int) -> None:
 
 
 def is_mp4(path: Path) -> bool:
-    """Whether the file begins as an mp4 does."""
+    """Return whether the file starts as an mp4 file does."""
     with path.open("rb") as file:
         return file.read(8)[4:] == b"ftyp"
 
 
 def find_boxes(file: BinaryIO, kinds: tuple[bytes, ...]) -> Iterator[Box]:
-    """All boxes at the end of this path of kinds. A file of any content is safe: what is not a box ends the search, and so do
-    `MOST_BOXES` boxes."""
+    """Yield all boxes at the end of this path of kinds. Safe for any file: invalid data ends the search. At most `MOST_BOXES`
+    boxes are visited."""
     size = file.seek(0, 2)
     yield from _find_boxes(file, kinds, 0, size, iter(range(MOST_BOXES)))
 
 
 def _find_boxes(file: BinaryIO, kinds: tuple[bytes, ...], start: int, end: int, left: Iterator[int]) -> Iterator[Box]:
-    """`left` gives a number for each box that may still be looked at."""
+    """Search a range of the file. `left` yields one number for each box that may still be visited."""
     for box in _read_boxes(file, start, end):
         if next(left, None) is None:
             return

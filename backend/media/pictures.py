@@ -1,4 +1,4 @@
-"""Opens pictures from strangers: refuses those that cannot be used, and gives all others as upright opaque RGB."""
+"""Opens untrusted images: refuses unusable files, and returns all others as upright opaque RGB."""
 
 import os
 import struct
@@ -12,33 +12,33 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from backend.errors import ImageError
 
-MAX_PIXELS = 50_000_000  # 8660 x 5773: above any camera phone's ordinary mode, and 150 MB once decoded
-MIN_SIDE = 16  # below this there is nothing to see
+MAX_PIXELS = 50_000_000  # 8660 x 5773: above the ordinary mode of any camera phone, and 150 MB once decoded
+MIN_SIDE = 16  # smaller images show nothing useful
 ROWS_AT_ONCE = 256
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, struct.error, zlib.error)
-"""What Pillow raises for files that are damaged, or made to look so."""
+"""Pillow's exceptions for files that are damaged or malicious."""
 
 Box = tuple[float, float, float, float]
 
 
 def load_checked_image(path: str | Path) -> Image.Image:
-    """The picture as RGB, upright, transparent parts on white; of an animation the first picture.
+    """Load the image as upright RGB, with transparent parts on white. For an animation, load the first frame.
 
     Raises: ImageError, with a separate message for each reason why a file cannot be used.
     """
     path = Path(path)
     _check_file(path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns of sizes that are refused here anyway, and of odd metadata
+        warnings.simplefilter("ignore")  # Pillow warns about sizes that this module refuses, and about unusual metadata
         with _open_header(path) as image:
             _check_size(image.size, path)
             return _to_opaque_rgb(_decode(image, path), path)
 
 
 def is_animation(image: Image.Image) -> bool:
-    """Whether there is more than one picture in this open file; leaves it at the first."""
+    """Return whether this open file has more than one frame. The file stays at the first frame."""
     try:
         image.seek(1)
     except EOFError:
@@ -48,13 +48,13 @@ def is_animation(image: Image.Image) -> bool:
 
 
 def crop_to(image: Image.Image, width: int, height: int, focus: tuple[float, float] = (0.5, 0.5)) -> Image.Image:
-    """The picture at exactly width x height pixels: cropped to that aspect, then resized (Lanczos), RGB."""
+    """Crop the image to the aspect of width x height, then resize it (Lanczos), RGB."""
     box = crop_box(image.size, (width, height), focus)
     return to_rgb(image).resize((width, height), Image.Resampling.LANCZOS, box=box)
 
 
 def fit_on_white(image: Image.Image, width: int, height: int) -> Image.Image:
-    """All of the picture in the middle of width x height white pixels, as large as it can be (Lanczos), RGB."""
+    """Fit the whole image into width x height white pixels, centred and as large as possible (Lanczos), RGB."""
     scale = min(width / image.width, height / image.height)
     size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
     canvas = Image.new("RGB", (width, height), "white")
@@ -63,14 +63,14 @@ def fit_on_white(image: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """The picture as RGB; the same object if it is RGB already, because Pillow's own conversion would copy it."""
+    """Return the image as RGB. An RGB image is returned itself, because Pillow's conversion would copy it."""
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def crop_box(size: tuple[int, int], target: tuple[int, int], focus: tuple[float, float] = (0.5, 0.5)) -> Box:
-    """The largest part of a picture that has the target's aspect, as (left, top, right, bottom) in pixels.
+    """Return the largest part of an image with the target's aspect, as (left, top, right, bottom) in pixels.
 
-    `focus` in 0..1 says where that part lies: 0 at the left or top, 0.5 in the middle, 1 at the right or bottom.
+    `focus` in 0..1 is the position of that part: 0 at the left or top, 0.5 in the middle, 1 at the right or bottom.
     """
     scale = min(size[0] / target[0], size[1] / target[1])
     width, height = min(target[0] * scale, size[0]), min(target[1] * scale, size[1])
@@ -79,8 +79,8 @@ def crop_box(size: tuple[int, int], target: tuple[int, int], focus: tuple[float,
 
 
 def _check_file(path: Path) -> None:
-    if not os.path.exists(path):  # unlike Path.exists, it takes a name of any length
-        raise ImageError(f"image {path.name!r}", "must be a file, and there is none at that path", "check the path")
+    if not os.path.exists(path):  # unlike Path.exists, it accepts names of any length
+        raise ImageError(f"image {path.name!r}", "must be a file, but no file is at that path", "check the path")
     if not path.is_file():
         raise ImageError(f"image {path.name!r}", "must be a file, and this is a folder or a device", "give a picture")
     if path.stat().st_size == 0:
@@ -88,7 +88,7 @@ def _check_file(path: Path) -> None:
 
 
 def _open_header(path: Path) -> Image.Image:
-    """Reads the header only."""
+    """Open the image and read its header only."""
     try:
         return Image.open(path, formats=FORMATS)
     except Image.DecompressionBombError:
@@ -138,8 +138,10 @@ def _to_opaque_rgb(image: Image.Image, path: Path) -> Image.Image:
 
 
 def _flatten_on_white(image: Image.Image) -> Image.Image:
-    """The picture on white; `image` may be used up. A few rows at a time, and in place where it can be: Pillow has four bytes
-    a pixel for every picture in colour, so a copy of a large one takes 200 MB.
+    """Put the image on white. `image` may become unusable.
+
+    It works on a few rows at a time and in place if possible. Pillow stores four bytes per pixel for every colour image, so a
+    copy of a large image takes 200 MB.
     """
     if image.mode == "LA":
         grey, alpha = image.getchannel("L"), image.getchannel("A")

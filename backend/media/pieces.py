@@ -1,5 +1,5 @@
-"""A long video, written piece by piece: each is a whole mp4 of its own, so that what a killed process has written counts; then
-they are joined without being encoded again, with the sound of the video that they were made from."""
+"""Long videos in pieces. Each piece is a complete mp4, so that finished pieces survive when the process is killed. The pieces are
+joined without encoding them again, with the audio of the source video."""
 
 import queue
 import re
@@ -19,21 +19,21 @@ from backend.media.clips import MAX_PIXELS
 from backend.media.video import read_request, temporary_tags_file, write_video
 from backend.schemas.request import GenerationRequest
 
-READ_SECONDS = 20.0  # for a file's facts
-JOIN_SECONDS = 1800.0  # for copying an hour of pictures, and encoding its sound: far above what a loaded machine needs
+READ_SECONDS = 20.0  # time limit for a file's facts
+JOIN_SECONDS = 1800.0  # limit for copying an hour of video and encoding its audio: far above the need of a busy machine
 _PIECE = re.compile(r"(\d{7})-(\d{7})\.mp4")
 _AAC = ("-c:a", "aac", "-b:a", "192k", "-ac", "2")
 
 
 class Pieces:
-    """The pieces of one video in a folder, whose request is this."""
+    """The pieces of the request's video in a folder."""
 
     def __init__(self, folder: Path, request: GenerationRequest) -> None:
         self._folder, self._request = folder, request
 
     def open_folder(self) -> int:
-        """Makes the folder, or finds in it how many frames are written already: those of whole pieces from the first frame on.
-        All other files there are removed."""
+        """Create the folder, or find existing pieces. Return how many frames from the start are already written. Other files in
+        the folder are deleted."""
         self._folder.mkdir(parents=True, exist_ok=True)
         found = {file: _PIECE.fullmatch(file.name) for file in sorted(self._folder.iterdir())}
         done = 0
@@ -45,12 +45,12 @@ class Pieces:
         return done
 
     def writer(self, first: int) -> "PieceWriter":
-        """For the piece that begins with frame `first`, counted from 0."""
+        """Return a writer for the piece that starts at frame `first`, counted from 0."""
         return PieceWriter(self._folder, first, self._request)
 
     def join(self, path: Path, source: Path, comment: str, seconds: float) -> bool:
-        """Writes all pieces as one mp4 with this comment and the sound of the video `source`, so many seconds of it; whether
-        it has one. Raises: VideoFileError."""
+        """Write all pieces as one mp4 with this comment and the first `seconds` of the audio of the video `source`. Return
+        whether it has audio. Raises: VideoFileError."""
         sound = _audio_codec(source)
         with (
             replacing(path) as part,
@@ -77,8 +77,11 @@ class Pieces:
 
 
 class PieceWriter:
-    """Encodes the frames of one piece while they are made. Within the block frames are put; the piece is there after it, or no
-    file if the block raised or no frame was put. Raises: VideoFileError from `put` and at the end."""
+    """Encodes the frames of one piece while they are generated.
+
+    Call `put` inside the `with` block. After the block, the piece exists, unless the block raised or no frame was put. Raises:
+    VideoFileError from `put` and at the end.
+    """
 
     def __init__(self, folder: Path, first: int, request: GenerationRequest) -> None:
         self._folder, self._first, self._request = folder, first, request
@@ -90,7 +93,7 @@ class PieceWriter:
         self.count = 0
 
     def put(self, frame: np.ndarray) -> None:
-        """One more frame, uint8 [H, W, 3]."""
+        """Add a frame, uint8 [H, W, 3]."""
         while self._error is None:
             try:
                 self._frames.put(frame, timeout=1.0)
@@ -105,7 +108,7 @@ class PieceWriter:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        self._is_discarded = self.count == 0 or kind not in (None, GeneratorExit)  # a generator that is closed keeps what it has
+        self._is_discarded = self.count == 0 or kind not in (None, GeneratorExit)  # a closed generator keeps its frames
         while self._thread.is_alive():
             try:
                 self._frames.put(None, timeout=0.1)
@@ -123,7 +126,7 @@ class PieceWriter:
             write_video(self._queued_frames(), self._path, fps=self._request.fps, request=self._request)
         except _Discarded:
             pass
-        except BaseException as error:  # told to who puts the next frame
+        except BaseException as error:  # raised by the next `put`
             self._error = error
 
     def _queued_frames(self) -> Iterator[np.ndarray]:
@@ -134,11 +137,11 @@ class PieceWriter:
 
 
 class _Discarded(Exception):
-    """The piece is not wanted any more."""
+    """Raised in the writer's thread when the piece is no longer needed."""
 
 
 def _audio_codec(source: Path) -> str | None:
-    """How the sound of a video is coded, such as "aac"; None if it has none."""
+    """Return the codec of a video's audio, such as "aac", or None if the video is silent."""
     line = ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), "-i", str(source))
     try:
         found = re.search(r"Audio: (\w+)", ffmpeg.run_to_end(line, READ_SECONDS).errors)

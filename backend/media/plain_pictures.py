@@ -1,8 +1,8 @@
-"""Copies JPEG, PNG and WebP pictures as they are, without what a picture does not need: places, cameras, comments, thumbnails.
+"""Copies JPEG, PNG and WebP images without their metadata: places, cameras, comments, thumbnails.
 
-The picture's data is not encoded again, so that a copy is never larger than its source. Of the metadata only the orientation
-and the colour profile are kept.
-Sources of the formats: ITU-T T.81, annex B; W3C Portable Network Graphics, section 5; Google's WebP container specification.
+The image data is not encoded again, so a copy is never larger than its source. Only the orientation and the colour profile are
+kept. Sources of the formats: ITU-T T.81, annex B; W3C Portable Network Graphics, section 5; Google's WebP container
+specification.
 """
 
 import re
@@ -21,7 +21,8 @@ _WEBP_ICC, _WEBP_ALPHA, _WEBP_EXIF = 0x20, 0x10, 0x08
 
 
 def strip_metadata(path: Path) -> tuple[bytes, str] | None:
-    """The file's bytes without metadata, and the ending of its name; None for other formats, animations and odd files."""
+    """Return the file's bytes without metadata and the suffix for its name. None for other formats, animations and
+    unusual files."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             kind, is_moving = image.format, is_animation(image)
@@ -52,7 +53,7 @@ def _strip_jpeg(data: bytes, orientation: int) -> bytes:
             return b"".join([*kept, b"\xff\xd9"])
         end = place + 2 + int.from_bytes(data[place + 2 : place + 4], "big")
         kept.append(_strip_segment(marker, data[place:end]))
-        if len(kept) == 2:  # after the first segment, which JFIF wants to be its own
+        if len(kept) == 2:  # JFIF requires its segment to be the first
             kept.append(_orientation_segment(orientation))
             orientation = 1
         if marker == 0xDA:
@@ -65,7 +66,8 @@ def _strip_jpeg(data: bytes, orientation: int) -> bytes:
 
 
 def _strip_segment(marker: int, segment: bytes) -> bytes:
-    """The segment, or what is kept of it: of JFIF no thumbnail, of applications' own the colour profile and Adobe's transform."""
+    """Return the segment, reduced or empty. JFIF loses its thumbnail. Application segments are dropped except the colour profile
+    and Adobe's transform."""
     if marker == 0xE0:
         return b"\xff\xe0\x00\x10" + segment[4:16] + b"\x00\x00" if segment[4:9] == b"JFIF\0" and len(segment) >= 18 else b""
     is_foreign = 0xE0 < marker <= 0xEF or marker == 0xFE
@@ -74,7 +76,7 @@ def _strip_segment(marker: int, segment: bytes) -> bytes:
 
 
 def _orientation_tiff(orientation: int) -> bytes:
-    """Exif data that says nothing but the orientation."""
+    """Build Exif data that contains only the orientation."""
     entry = b"\x12\x01\x03\x00\x01\x00\x00\x00" + orientation.to_bytes(4, "little")
     return b"II*\x00\x08\x00\x00\x00\x01\x00" + entry + b"\x00\x00\x00\x00"
 

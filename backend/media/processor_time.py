@@ -4,11 +4,15 @@ import os
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_SESSION, _FIRST_TIME, _TIMES = 3, 11, 4  # in /proc/PID/stat after the name: the session; user, system, and those of children
+_SESSION, _FIRST_TIME, _TIMES = (
+    3,
+    11,
+    4,
+)  # in /proc/PID/stat after the name: the session; user time, system time, and both times of the children
 
 
 def session_seconds(session: int) -> float:
-    """The processor seconds of all processes in a session, with those of their children that have been waited for."""
+    """Return the processor seconds of all processes in a session, including their finished children."""
     ticks = 0
     for path in Path("/proc").iterdir():
         if not path.name.isdecimal():

@@ -1,4 +1,4 @@
-"""Reports how much of a piece of long work is done: the code that does the work calls `report_share`."""
+"""Reports the progress of long work: the code that does the work calls `report_share`."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,14 +11,14 @@ _LISTENER: ContextVar[Callable[[float], None] | None] = ContextVar("progress_lis
 
 
 def report_share(share: float) -> None:
-    """Reports that this share of the work, from 0 to 1, is done. Does nothing if nobody listens."""
+    """Report that this share of the work, from 0 to 1, is done. Does nothing without a listener."""
     listener = _LISTENER.get()
     if listener is not None:
         listener(min(1.0, max(0.0, share)))
 
 
 def report_progress(items: Iterable[Item], total: int) -> Iterator[Item]:
-    """Yields the items and reports, after each, its share of `total`."""
+    """Yield the items, and report the share of `total` after each."""
     for number, item in enumerate(items, 1):
         yield item
         report_share(number / max(1, total))
@@ -26,7 +26,7 @@ def report_progress(items: Iterable[Item], total: int) -> Iterator[Item]:
 
 @contextmanager
 def progress_listener(listener: Callable[[float], None]) -> Generator[None]:
-    """Calls `listener` with the shares that are reported within the block, if they have grown by one hundredth."""
+    """Call `listener` with the shares that are reported in this block, each time they have grown by 0.01."""
     last = 0.0
 
     def hear(share: float) -> None:
@@ -44,7 +44,7 @@ def progress_listener(listener: Callable[[float], None]) -> Generator[None]:
 
 @contextmanager
 def progress_range(first: float, last: float) -> Generator[None]:
-    """Within the block, shares from 0 to 1 count as shares from `first` to `last` of the whole work."""
+    """Count shares that are reported in this block, from 0 to 1, as shares from `first` to `last` of the whole work."""
     outer = _LISTENER.get()
     token = _LISTENER.set(outer and (lambda share: outer(first + (last - first) * share)))
     try:

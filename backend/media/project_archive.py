@@ -1,7 +1,7 @@
-"""A project as one file: a zip with its videos, what they were made from, and `project.json`, which says how each was made.
+"""Project files: a zip with the videos of a project, their inputs, and `project.json`, which has the settings of each video.
 
-A zip that comes from a stranger is opened in the sandbox. Nothing in it is trusted: names are given anew, nothing is unpacked
-that was compressed or lies in the zip twice (so that little cannot become much), and each video is read.
+An uploaded zip is opened in the sandbox and not trusted: files get new names, and each video is read. Compressed files and files
+that share data in the zip are refused, so that a small zip cannot unpack to a large one.
 """
 
 import errno
@@ -31,7 +31,7 @@ _VIDEO = re.compile(r"videos/\d{4}\.mp4")
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveEntry:
-    """A video of the archive: its file, the files of its inputs by role, and what `project.json` says of it: plain values."""
+    """A video of the archive: its file, its input files by role, and the plain values of its entry in `project.json`."""
 
     video: Path
     inputs: Mapping[str, Sequence[Path]]
@@ -39,7 +39,8 @@ class ArchiveEntry:
 
 
 def write_archive(name: str, entries: Sequence[ArchiveEntry], path: Path) -> None:
-    """Writes the project of this name. Videos and pictures are stored as they are: they do not get smaller. Raises: OSError."""
+    """Write a project. Videos and images are stored uncompressed, because compression would not make them smaller. Raises:
+    OSError."""
     with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         videos = []
         for number, entry in enumerate(report_progress(entries, len(entries)), 1):
@@ -56,8 +57,10 @@ def write_archive(name: str, entries: Sequence[ArchiveEntry], path: Path) -> Non
 
 
 def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
-    """Unpacks a project into an empty folder: its `name`, and its `videos`, each with `video`, `inputs` by role, as paths in the
-    folder, `seconds`, `fps`, `width`, `height` and `has_sound` of the file itself, and what is `said` of it, unchecked.
+    """Unpack a project into an empty folder. Return its `name` and its `videos`.
+
+    Each video has `video` and `inputs` by role as paths in the folder, the file's own `seconds`, `fps`, `width`, `height` and
+    `has_sound`, and as `said` the unchecked values of `project.json`.
 
     Raises: RequestError, ClipError for a video that cannot be played, OSError.
     """
@@ -68,16 +71,16 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
             listed = report_progress(manifest["videos"], len(manifest["videos"]))
             videos = [_unpack_video(archive, found, one, number, folder) for number, one in enumerate(listed, 1)]
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError):
-        raise _invalid_project_error("it is no zip file, or a damaged one") from None
+        raise _invalid_project_error("it is no zip file, or is damaged") from None
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a place before the file's beginning, where the front of it is missing
+        if error.errno != errno.EINVAL:  # a seek to before the file's start, because the front of the zip is missing
             raise
-        raise _invalid_project_error("it is no zip file, or a damaged one") from None
+        raise _invalid_project_error("it is no zip file, or is damaged") from None
     return {"name": str(manifest.get("name") or "")[:200], "videos": videos}
 
 
 def _check_files(archive: zipfile.ZipFile, num_bytes: int) -> Files:
-    """The archive's files by name. Raises: RequestError for one that this program would not have written."""
+    """Return the archive's files by name. Raises: RequestError for an archive that this program would not have written."""
     infos = archive.infolist()
     if len(infos) > MOST_FILES:
         raise _invalid_project_error(f"it has more than {MOST_FILES:,} files")
@@ -110,19 +113,20 @@ def _read_manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _is_nested_at_most(value: object, levels: int = 20) -> bool:
-    """Whether lists and tables stand in one another at most so many times: what reads a value again must not fail at it."""
+    """Return whether lists and dicts are nested at most `levels` deep. Code that reads the value later must not hit the recursion
+    limit."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels > 0 and all(_is_nested_at_most(one, levels - 1) for one in inner)
 
 
 def _unpack_video(archive: zipfile.ZipFile, found: Files, said: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
-    """One video with its inputs, unpacked under names of our own."""
+    """Unpack one video with its inputs under new names."""
     video = folder / f"{number:04}.mp4"
     _extract(archive, found, said.get("file"), _VIDEO, video)
     try:
         facts = read_clip_facts(video)
     except StudioError as error:
-        raise RequestError(f"video {number} of the project", f"cannot be played: {error.cause}", "export it anew") from None
+        raise RequestError(f"video {number} of the project", f"cannot be played: {error.cause}", "export it again") from None
     inputs = {
         role: list(_unpack_inputs(archive, found, said.get("inputs"), role, number, folder))
         for role in (one.name for one in INPUTS)
@@ -140,7 +144,7 @@ def _unpack_inputs(archive: zipfile.ZipFile, found: Files, named: object, role: 
 
 
 def _extract(archive: zipfile.ZipFile, found: Files, name: object, kind: re.Pattern[str], path: Path) -> None:
-    """Unpacks a file and takes it out of `found`: named once more, it is missing."""
+    """Unpack a file and remove it from `found`, so that a second reference fails."""
     info = found.pop(name, None) if isinstance(name, str) and kind.fullmatch(name) else None
     if info is None:
         raise _invalid_project_error("a file is missing in it")
@@ -149,4 +153,4 @@ def _extract(archive: zipfile.ZipFile, found: Files, name: object, kind: re.Patt
 
 
 def _invalid_project_error(reason: str) -> RequestError:
-    return RequestError("the file", f"must be a project that this studio has exported: {reason}", "export it there again")
+    return RequestError("the file", f"must be a project that this studio has exported: {reason}", "export it again")

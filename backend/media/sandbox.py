@@ -1,14 +1,13 @@
-"""The sandbox: a few processes that open strangers' files, pictures as well as videos, however many requests there are.
+"""The sandbox: a few processes that open all files from visitors, images as well as videos.
 
-Whatever a file does to the code that reads it happens in there: a process has limits of memory, a piece of work has a limit of
-time, and both end with the process, which is started again. A visitor has one place in it, and a few requests that wait; so has
-an address, and work on clips never takes all places. Whoever waits does so without a thread, in `opened`; a caller who goes takes
-the work along. What work returns must be plain JSON values, because nothing that a process in the sandbox says is run here;
-larger results are files.
+A process has limits of memory, and each call has a time limit. A process that exceeds a limit is killed and replaced. Each
+visitor and each address can have one call running and a few waiting, and work on clips never uses all processes. Callers in an
+event loop wait in `run_async` without a thread; if a caller goes away, its call is stopped. Results must be plain JSON values,
+because nothing that a sandbox process returns is executed here. Larger results are files.
 
-Long work (`SandboxCall.task`: exports, films, comparisons, projects) has a process of its own, so that short work never waits
-behind it. The owner sees its progress and may stop it. Its processor time is counted: each piece has a limit, and each visitor,
-each address and all visitors together have a budget for an hour.
+Long work (`SandboxCall.task`: exports, films, comparisons, projects) gets a separate process, so that short work never waits for
+it. The owner sees its progress and can stop it. Its processor time is limited per call, and per hour for each visitor, each
+address and all visitors together.
 """
 
 import asyncio
@@ -34,25 +33,25 @@ from backend.media.processor_time import session_seconds
 from backend.media.sandbox_wire import read_reply, write_work
 from backend.settings import module_environment
 
-AT_ONCE = 2  # a picture of 50 million pixels takes 200 MB once decoded, and as much again where it is changed
+AT_ONCE = 2  # an image of 50 million pixels takes 200 MB once decoded, and another 200 MB while it is changed
 MOST_WAITING = 64
 MOST_OF_VISITOR = 4
 MOST_OF_ADDRESS = 16
-PATIENCE_SECONDS = 60.0  # that a request waits for its turn: a picture takes a few seconds, so this is a long line
-QUICK_SECONDS = 20.0  # for one piece of work: a picture of 50 million pixels takes 2 to 4
+PATIENCE_SECONDS = 60.0  # longest wait for a process: an image takes a few seconds, and many can wait
+QUICK_SECONDS = 20.0  # time limit of short work: an image of 50 million pixels takes 2 to 4 s
 LONG_SECONDS = 60.0
-EXPORT_SECONDS = 300.0  # for writing a video of many frames, such as a comparison
-TASK_PROCESSOR_SECONDS = 240.0  # for one piece of long work: two cores, most of EXPORT_SECONDS
-_LEAST_CHARGE_SECONDS = 1.0  # of processor time that a piece of long work counts for: its process must start (measured: 0.5 s)
-_WATCH_SECONDS = 0.5  # between two looks at the processor time of long work
-LARGEST_KEPT = 200_000_000  # bytes: a process that has become larger is replaced, since freed memory stays with it
+EXPORT_SECONDS = 300.0  # time limit for writing a video of many frames, such as a comparison
+TASK_PROCESSOR_SECONDS = 240.0  # processor limit of one long call: two cores for most of EXPORT_SECONDS
+_LEAST_CHARGE_SECONDS = 1.0  # least processor time charged for long work, because its process must start (measured: 0.5 s)
+_WATCH_SECONDS = 0.5  # interval of the checks of processor time
+LARGEST_KEPT = 200_000_000  # bytes; a larger process is replaced after its call, because it does not return freed memory
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolLimits:
-    """How many pieces of work run at once, how many wait (in all, of a visitor, of an address), and for how long."""
+    """Limits of a pool: calls that run at once, calls that wait (in all, per visitor, per address), and the longest wait."""
 
     at_once: int
     waiting: int
@@ -66,7 +65,7 @@ TASKS = PoolLimits(at_once=1, waiting=8, waiting_of_visitor=2, waiting_of_addres
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorBudget:
-    """Processor seconds of long work within an hour: of a visitor, of an address, and in all (half of two cores)."""
+    """Processor seconds of long work per hour: per visitor, per address and in all (half of two cores)."""
 
     of_visitor: float = 600.0
     of_address: float = 1200.0
@@ -78,9 +77,9 @@ BUDGET = ProcessorBudget()
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxCall:
-    """A piece of work: a function at the top of a module, what it is given, and the seconds that it may take.
+    """A call to run in the sandbox: a function at the top of a module, its arguments and its time limit.
 
-    `task` is the kind of long work, such as "export"; empty for short work. Long work may use `processor_seconds`.
+    `task` is the kind of long work, such as "export", or "" for short work. Long work may use `processor_seconds`.
     """
 
     work: Callable[..., Any]
@@ -91,14 +90,14 @@ class SandboxCall:
 
     @property
     def is_long(self) -> bool:
-        """Whether this is no single picture: such work never takes all places."""
+        """Return whether the call takes longer than opening an image. Such calls never use all processes."""
         return self.seconds > QUICK_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requester:
-    """For whom a file is opened: a visitor's owner name, and their address. Empty ones are not limited. `has_budget` is false for
-    the operator, whose long work is not counted."""
+    """The visitor who asked for a call: an owner name and an address. Empty values are not limited. `has_budget` is False for the
+    operator, whose long work is not counted."""
 
     owner: str = ""
     address: str = ""
@@ -113,7 +112,7 @@ Steps = Generator[SandboxCall, Any, Result]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Long work as its owner sees it. `share` is how much is done, from 0 to 1; None while it waits for its turn."""
+    """A long call as its owner sees it. `share` is the finished part, from 0 to 1, or None while the call waits."""
 
     id: str
     kind: str
@@ -122,7 +121,7 @@ class Task:
 
 @dataclass(eq=False)
 class _Ticket:
-    """A request's place in line, and later in a process."""
+    """A call in the queue, and later in a process."""
 
     call: SandboxCall
     who: Requester
@@ -135,8 +134,8 @@ class _Ticket:
 
 
 class SandboxPool:
-    """Runs openings: short work `at_once` at a time, long work as `tasks` says. The processes start when they are first needed;
-    those for short work also with `start`."""
+    """Runs sandbox calls: short work up to `at_once` at a time, long work within `tasks`. Processes start when they are first
+    needed, or with `start` for short work."""
 
     def __init__(
         self,
@@ -158,28 +157,31 @@ class SandboxPool:
         self._tasks = _Pool(tasks, HourlyBudget(budget.of_visitor, budget.of_address, budget.in_all))
 
     def start(self, modules: Sequence[str] = ()) -> None:
-        """Starts the processes for short work ahead, with these modules imported, so that the first picture waits for nothing."""
+        """Start the processes for short work and import these modules in them, so that the first image need not wait."""
         self._short.start(modules)
 
     def run(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
-        """What the work returns or raises; for callers with a thread of their own. Raises: Busy if there is no place in line, its
-        turn does not come in time, or the hour's processor time is used up; RequestError if it takes too long or too much."""
+        """Run the call and return or raise its result. For callers with their own thread.
+
+        Raises: Busy if the queue is full, the wait is too long, or the hour's processor time is used up; RequestError if the call
+        exceeds its limits.
+        """
         return self._pool(call).run(call, who)
 
     async def run_async(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
-        """As `run`, for callers in an event loop: waits without a thread. If the caller is cancelled, the work ends too."""
+        """Run the call without a waiting thread, like `run`. If the caller is cancelled, the call is stopped."""
         return await self._pool(call).run_async(call, who)
 
     def tasks(self, owner: str) -> list[Task]:
-        """The owner's long work, running first."""
+        """Return the owner's long calls, running ones first."""
         return self._tasks.tasks(owner)
 
     def stop_task(self, task_id: str, owner: str) -> bool:
-        """Stops the owner's long work; False if there is none with this id."""
+        """Stop the owner's long call. Return False if the owner has no call with this id."""
         return self._tasks.stop_task(task_id, owner)
 
     def close(self) -> None:
-        """Takes no more work, drops the work that waits, and ends the processes, whatever they do."""
+        """Accept no more calls, drop the waiting calls, and kill the processes."""
         self._short.close()
         self._tasks.close()
 
@@ -187,7 +189,7 @@ class SandboxPool:
         return self._tasks if call.task else self._short
 
     def run_steps(self, steps: Steps[Result], who: Requester = ANONYMOUS) -> Result:
-        """The result of these steps, with each opening done by `run`."""
+        """Run the generator `steps`: execute each yielded call with `run`, and return the generator's result."""
         move = functools.partial(next, steps)
         try:
             while True:
@@ -202,10 +204,10 @@ class SandboxPool:
     async def run_steps_async(
         self, steps: Steps[Result], who: Requester = ANONYMOUS, undo: Callable[[Result], object] = lambda result: None
     ) -> Result:
-        """As `follow`, with each opening done by `opened`, and what is between them in a thread.
+        """Run the generator `steps` like `run_steps`, with `run_async` for its calls and a thread for the code between them.
 
-        If the caller is cancelled, the steps are closed: at once while they wait for an opening, else as soon as their thread has
-        come to the next. If it comes to the result instead, `undo` is given that, since nobody else will be.
+        If the caller is cancelled, the generator is closed: at once while a call runs, else when its thread reaches the next
+        call. If the generator finishes instead, `undo` gets the result that nobody else receives.
         """
         move = functools.partial(next, steps)
         while True:
@@ -227,8 +229,8 @@ class SandboxPool:
 
 
 class _Pool:
-    """Processes for one sort of work, and the line before them. With a `budget`, processor time is counted and limited, and each
-    piece of work has a process of its own."""
+    """The processes for one kind of work, and their queue. With a `budget`, processor time is limited and each call gets a new
+    process."""
 
     def __init__(self, limits: PoolLimits, budget: HourlyBudget | None = None):
         self._limits, self._budget = limits, budget
@@ -240,26 +242,26 @@ class _Pool:
         self._is_closed = False
 
     def start(self, modules: Sequence[str] = ()) -> None:
-        """Starts the processes ahead, with these modules imported."""
+        """Start the processes and import these modules in them."""
         self._modules = modules
         with self._changed:
             while not self._is_closed and len(self._threads) < self._limits.at_once:
                 self._add_thread()
 
     def run(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
-        """As `SandboxPool.run`."""
+        """Run a call, see `SandboxPool.run`."""
         ticket = self._add_to_queue(call, who)
         try:
             return ticket.future.result(self._limits.patience_seconds)
         except TimeoutError:
-            if ticket.future.done() or not self._remove_waiting(ticket):  # it has begun, and has a limit of its own
+            if ticket.future.done() or not self._remove_waiting(ticket):  # a started call has its own time limit
                 return ticket.future.result()
             raise _busy_error() from None
         except CancelledError:
             raise _busy_error() from None
 
     async def run_async(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
-        """As `SandboxPool.run_async`."""
+        """Run a call, see `SandboxPool.run_async`."""
         ticket = self._add_to_queue(call, who)
         patience = asyncio.get_running_loop().call_later(self._limits.patience_seconds, self._remove_waiting, ticket)
         try:
@@ -273,7 +275,7 @@ class _Pool:
             patience.cancel()
 
     def close(self) -> None:
-        """Takes no more work, drops the work that waits, and ends the processes, whatever they do."""
+        """Accept no more calls, drop the waiting calls, and kill the processes."""
         with self._changed:
             self._is_closed = True
             line, running, self._queue = self._queue, list(self._running), []
@@ -285,14 +287,14 @@ class _Pool:
             self._abandon(ticket)
 
     def tasks(self, owner: str) -> list[Task]:
-        """The owner's work, running first."""
+        """Return the owner's calls, running ones first."""
         with self._changed:
             running = [(ticket, ticket.share) for ticket in self._running if ticket.who.owner == owner]
             waiting = [(ticket, None) for ticket in self._queue if ticket.who.owner == owner]
             return [Task(id=ticket.id, kind=ticket.call.task, share=share) for ticket, share in (*running, *waiting)]
 
     def stop_task(self, task_id: str, owner: str) -> bool:
-        """Stops the owner's work; False if there is none with this id."""
+        """Stop the owner's call. Return False if the owner has no call with this id."""
         with self._changed:
             found = (ticket for ticket in (*self._running, *self._queue) if (ticket.id, ticket.who.owner) == (task_id, owner))
             ticket = next(found, None)
@@ -321,7 +323,7 @@ class _Pool:
         return ticket
 
     def _remove_waiting(self, ticket: _Ticket) -> bool:
-        """Takes the request out of the line; False if it is no longer there."""
+        """Remove the call from the queue. Return False if the call is no longer there."""
         with self._changed:
             if ticket not in self._queue:
                 return False
@@ -331,7 +333,7 @@ class _Pool:
         return True
 
     def _abandon(self, ticket: _Ticket) -> None:
-        """Takes the work out of the line, or ends the process that does it."""
+        """Remove the call from the queue, or kill the process that runs it."""
         with self._changed:
             ticket.is_abandoned = True
             if ticket in self._queue:
@@ -346,12 +348,12 @@ class _Pool:
         thread.start()
 
     def _serve_queue(self) -> None:
-        """One thread of this process for each process in the sandbox."""
+        """Run calls in one sandbox process. Each process has such a thread."""
         process = None
         try:
             while True:
                 if self._budget is None and (process := process or self._start_process()) is None:
-                    return  # processes for short work are there ahead; one for long work starts when it is needed
+                    return  # processes for short work start ahead; a process for long work starts when a call needs it
                 if (ticket := self._take_ticket()) is None:
                     return
                 if (process := process or self._start_process()) is None:
@@ -375,7 +377,7 @@ class _Pool:
                 process.kill()
 
     def _run_ticket(self, ticket: _Ticket, process: "_Process") -> None:
-        """Does the work, counts its processor time, and gives the caller, if there still is one, its result."""
+        """Run the call, charge its processor time, and hand the result to the caller if the caller still waits."""
         try:
             seconds = self._processor_limit(ticket)
             give = functools.partial(ticket.future.set_result, process.execute(ticket.call, seconds, ticket))
@@ -387,7 +389,8 @@ class _Pool:
             give()
 
     def _processor_limit(self, ticket: _Ticket) -> float | None:
-        """The processor seconds that the work may use; None for any number. Raises: Busy if nothing is left of the hour's."""
+        """Return the limit of processor seconds for the call, None for no limit. Raises: Busy if the requester has used up this
+        hour's budget."""
         if self._budget is None:
             return None
         most, who = ticket.call.processor_seconds, ticket.who
@@ -402,7 +405,7 @@ class _Pool:
         return None if self._is_closed else _Process(self._modules)
 
     def _take_ticket(self) -> _Ticket | None:
-        """The first in line who may have a place; None once the sandbox is closed."""
+        """Wait for the first call that may start. Return None once the sandbox is closed."""
         with self._changed:
             while not self._is_closed:
                 ticket = next((ticket for ticket in self._queue if self._can_start(ticket)), None)
@@ -424,7 +427,7 @@ class _Pool:
 
 
 def _next_call(move: Callable[[], SandboxCall]) -> tuple[SandboxCall | None, Any]:
-    """The next opening, or None and the result: a future cannot carry StopIteration."""
+    """Return the next call, or None and the generator's result. A future cannot hold StopIteration."""
     try:
         return move(), None
     except StopIteration as end:
@@ -432,8 +435,8 @@ def _next_call(move: Callable[[], SandboxCall]) -> tuple[SandboxCall | None, Any
 
 
 def _close_steps(steps: Steps[Result], undo: Callable[[Result], object], moving: asyncio.Future) -> None:
-    """Ends steps whose caller went while a thread moved them on."""
-    if moving.cancelled() or moving.exception() is not None:  # the studio ends; or they have ended with an error of their own
+    """Close the generator whose caller was cancelled while a thread ran it."""
+    if moving.cancelled() or moving.exception() is not None:  # the studio ends, or the generator raised an error
         return
     call, result = moving.result()
     if call is None:
@@ -445,7 +448,7 @@ class _Process:
     """One process in the sandbox."""
 
     def __init__(self, modules: Sequence[str]):
-        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # each maps memory for its threads
+        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # these libraries map memory for each thread
         self._process = start_module(
             "backend.media.sandbox_process",
             modules,
@@ -459,12 +462,12 @@ class _Process:
         self._written, self._read = self._process.stdin, self._process.stdout
         self._has_ended, self._lock = False, threading.Lock()
         self.is_fit = True
-        self.processor_seconds = 0.0  # of this process and all that it has started, as last seen; of long work only
+        self.processor_seconds = 0.0  # last measured, for this process and its children; long work only
         self._is_over_budget = False
 
     def execute(self, call: SandboxCall, processor_seconds: float | None = None, ticket: _Ticket | None = None) -> Any:
-        """What the work returns or raises. With `processor_seconds` it may use so much processor time. The `ticket` is told how
-        much is done. Raises: RequestError if it takes too long or ends the process."""
+        """Run the call and return or raise its result. `processor_seconds` limits its processor time. `ticket` receives the
+        progress. Raises: RequestError if the call takes too long or ends the process."""
         timer = threading.Timer(call.seconds, self.kill, kwargs={"is_waited_for": False})
         timer.daemon = True
         timer.start()
@@ -492,7 +495,7 @@ class _Process:
         return reply.get("value")
 
     def _enforce_processor_limit(self, most: float, is_over: threading.Event) -> None:
-        """Ends the process when it has used more processor seconds."""
+        """Kill the process when it has used `most` processor seconds."""
         while not is_over.wait(_WATCH_SECONDS):
             self._update_processor_seconds()
             if self.processor_seconds > most:
@@ -501,11 +504,11 @@ class _Process:
                 return
 
     def _update_processor_seconds(self) -> None:
-        """Reads the processor time; of a process that has ended, what was seen before stays."""
+        """Measure the processor time. After the process has ended, keep the last value."""
         self.processor_seconds = max(self.processor_seconds, session_seconds(self._process.pid))
 
     def kill(self, *, is_waited_for: bool = True) -> None:
-        """Ends the process and what it has started. May be called twice, and from any thread."""
+        """Kill the process and its children. May be called twice, and from any thread."""
         with self._lock:
             if not self._has_ended:
                 self._has_ended = True
@@ -520,7 +523,7 @@ class _Process:
 
 
 def _decode_error(said: dict[str, Any]) -> Exception:
-    """An error of the house as it was; all others are bugs, or the system's."""
+    """Rebuild an error that the process reported. Errors that are not ours become RuntimeError."""
     kind = getattr(errors, str(said.get("kind")), None)
     words = [str(word) for word in said.get("words", ())][:3]
     if isinstance(kind, type) and issubclass(kind, StudioError):
@@ -534,27 +537,27 @@ def _decode_error(said: dict[str, Any]) -> Exception:
 
 def _resource_error() -> RequestError:
     return RequestError(
-        "this file takes too long or too much memory to open, so", "it cannot be used here", "give a smaller or simpler one"
+        "this file takes too long or too much memory to open, so", "it cannot be used here", "give a smaller or simpler file"
     )
 
 
 def _busy_error() -> Busy:
-    return Busy("too many pictures and videos are being opened and", "one more must wait", "try again in a minute")
+    return Busy("too many pictures and videos are being opened and", "no more can be opened now", "try again in a minute")
 
 
 def _stopped_error() -> RequestError:
-    return RequestError("this work", "was stopped", "start it again if you want it after all")
+    return RequestError("this work", "was stopped", "start it again if needed")
 
 
 def _processor_limit_error(seconds: float | None) -> RequestError:
     return RequestError(
         "this work",
         f"may use {seconds or 0:.0f} s of processor time and needs more",
-        "take a shorter or smaller video, or another format",
+        "choose a shorter or smaller video, or another format",
     )
 
 
 def _budget_error(wait_seconds: float) -> Busy:
     minutes = math.ceil(wait_seconds / 60)
     used = "this hour's processor time for exports, films and projects"
-    return Busy(used, "is used up, so one more must wait", f"try again in {minutes} min", wait_seconds)
+    return Busy(used, "is used up", f"try again in {minutes} min", wait_seconds)

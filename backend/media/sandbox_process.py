@@ -1,8 +1,8 @@
-"""One process in the sandbox (`backend.media.sandbox`), `python -m backend.media.sandbox_process MODULE...`: one piece of work at
-a time.
+"""One process of the sandbox (`backend.media.sandbox`): `python -m backend.media.sandbox_process MODULE...` runs one call at a
+time.
 
-It has limits of memory, of open files, of priority and of system calls. It ends with all that it has started when the studio that
-started it is gone, also in the middle of work.
+The process has limits of memory, open files, priority and system calls. When the studio that started it ends, the process and its
+children end too, even during a call.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from backend.media.progress import progress_listener
 from backend.media.sandbox_wire import read_work, write_reply
 from backend.media.system_calls import deny_system_calls
 
-MEMORY_BYTES = 2**30  # of its own, without what it shares: a picture of 50 million pixels with transparency takes 0.75 GB
+MEMORY_BYTES = 2**30  # private memory: an image of 50 million pixels with transparency takes 0.75 GB
 OPEN_FILES = 128
-NICE = 5  # the studio itself answers first
+NICE = 5  # lower priority than the studio, which must stay responsive
 
 
 def main() -> None:
-    """Works until the studio is gone."""
+    """Run calls until the studio ends."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "r+b") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the studio decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl+C in the terminal, the studio ends this process
     for module in sys.argv[1:]:
         importlib.import_module(module)
     _limit_process()
@@ -51,15 +51,15 @@ def _limit_process() -> None:
         (resource.RLIMIT_NOFILE, OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
     ):
-        with contextlib.suppress(OSError, ValueError):  # where the system allows less already
+        with contextlib.suppress(OSError, ValueError):  # if the system already allows less
             resource.setrlimit(kind, (most, most))
     with contextlib.suppress(OSError):
         os.nice(NICE)
-    deny_system_calls()  # `doctor` says where that is not possible
+    deny_system_calls()  # `doctor` reports if that is not possible
 
 
 def _receive_work(requests: IO[bytes], works: queue.SimpleQueue) -> None:
-    """Takes work while another piece is being done, so that the studio's end is seen at once."""
+    """Read calls in a thread, even while a call runs, so that the studio's end is noticed at once."""
     while True:
         try:
             works.put(read_work(requests))
@@ -89,7 +89,7 @@ def _run_work(work: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _resident_bytes() -> int:
-    """The bytes of memory that this process has now."""
+    """Return the resident memory of this process in bytes."""
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * resource.getpagesize()
 

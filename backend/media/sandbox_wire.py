@@ -1,6 +1,6 @@
-"""What goes between the studio and a process in the sandbox: work as a pickle, replies as JSON.
+"""Messages between the studio and a sandbox process: calls as pickles, replies as JSON.
 
-The studio is trusted by the process; not the other way round, so a reply is never more than plain values.
+The process trusts the studio, but the studio does not trust the process. So a reply has only plain values.
 """
 
 import json
@@ -10,26 +10,26 @@ from collections.abc import Callable
 from typing import IO, Any
 
 _LENGTH = struct.Struct(">I")
-_MOST_REPLIED = 16_000_000  # bytes: the largest reply is a row of thumbnails as text
+_MOST_REPLIED = 16_000_000  # bytes; the largest reply is a row of thumbnails as text
 
 
 def write_work(pipe: IO[bytes], work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Sends one piece of work: a function that can be imported, and what it is given."""
+    """Send a call: an importable function and its arguments."""
     _write_message(pipe, pickle.dumps((work, arguments)))
 
 
 def read_work(pipe: IO[bytes]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The next piece of work. Raises: EOFError if the studio is gone."""
+    """Read the next call. Raises: EOFError if the studio has ended."""
     return pickle.loads(_read_message(pipe, None))
 
 
 def write_reply(pipe: IO[bytes], reply: dict[str, Any]) -> None:
-    """Sends what became of the work."""
+    """Send a call's result or error."""
     _write_message(pipe, json.dumps(reply).encode())
 
 
 def read_reply(pipe: IO[bytes]) -> dict[str, Any]:
-    """What became of the work. Raises: EOFError if the process is gone, ValueError for anything but a reply."""
+    """Read a call's result or error. Raises: EOFError if the process has ended, ValueError if the message is not a reply."""
     reply = json.loads(_read_message(pipe, _MOST_REPLIED))
     if not isinstance(reply, dict):
         raise ValueError("this is no reply")

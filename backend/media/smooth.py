@@ -1,5 +1,4 @@
-"""Makes a video smoother: more frames a second, by ffmpeg's motion compensation. Cuts between shots stay cuts, sound stays in
-step."""
+"""Raises a video's frame rate by ffmpeg's motion compensation. Cuts between shots stay cuts, and audio stays in sync."""
 
 import json
 from pathlib import Path
@@ -17,8 +16,8 @@ _BETWEEN = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:vsbmc=1:scd=fdiff"  # `scd`:
 
 
 def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
-    """Writes the video at `video` with `fps` frames a second to `path`, as long as before, and returns its size, its frames a
-    second and how many there are. The sound is copied; the comment too, and says "smoothed" beside the settings.
+    """Write the video with `fps` frames per second and the same length. Return its size, frame rate and number of frames. The
+    audio and the comment are copied; the comment gets the entry "smoothed".
 
     Raises: RequestError unless `fps` is above the video's own rate and at most `MOST_FPS`, ClipError, VideoFileError.
     """
@@ -32,14 +31,14 @@ def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
         inputs = [*ffmpeg.limit_options(MAX_PIXELS), "-i", str(video), "-i", str(tags)]
         streams = ["-map", "0:v:0", "-map", "0:a:0?", "-map_metadata", "1", "-c:a", "copy"]
         line = ffmpeg.command("-y", *inputs, *streams, "-vf", filters, "-frames:v", str(count), *CODING, "-f", "mp4", str(part))
-        ffmpeg.write_file(line, "the video could not be made smoother:", "give another one", video_seconds=facts.seconds)
+        ffmpeg.write_file(line, "the video could not be made smoother:", "give another video", video_seconds=facts.seconds)
         if facts.width % 2 or facts.height % 2:
             mp4_boxes.set_shown_size(part, facts.width, facts.height)
     return {"width": facts.width, "height": facts.height, "fps": fps, "num_frames": count}
 
 
 def _read_comment(video: Path) -> dict[str, Any]:
-    """What the file says of itself, if it is one of ours."""
+    """Return the JSON comment of one of our files, or an empty dict."""
     try:
         found = json.loads(mp4_boxes.read_comment(video) or "{}")
     except ValueError:

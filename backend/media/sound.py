@@ -1,4 +1,4 @@
-"""Sound: in memory, as WAV files, and in videos of ours."""
+"""Audio in memory, as WAV files, and in our own videos."""
 
 import tempfile
 import wave
@@ -14,46 +14,48 @@ from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.media.clips import MAX_PIXELS
 
-MODEL_SOUND = "stage3_sound.wav"  # in a job's folder, while it is kept: as the model made it, before AAC
-FADE_SECONDS = 0.02  # where two sounds meet
-SOUND_SECONDS = 120.0  # for putting a sound into a video, or reading it: far above what a loaded machine needs
+MODEL_SOUND = "stage3_sound.wav"  # in a job's folder: the model's audio before AAC encoding
+FADE_SECONDS = 0.02  # cross-fade between two audio parts
+SOUND_SECONDS = 120.0  # limit for adding or reading a video's audio: far above the need of a busy machine
 _AAC = ("-c:a", "aac", "-b:a", "192k")
 _LOUDEST = 32767
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sound:
-    """`samples` float32 [channels, N] in [-1, 1], `rate` of them a second."""
+    """Audio `samples` float32 [channels, N] in [-1, 1], `rate` samples per second."""
 
     samples: np.ndarray
     rate: int
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """From a WAV file of 16 bits. Raises: OSError, wave.Error, EOFError."""
+        """Read a 16-bit WAV file. Raises: OSError, wave.Error, EOFError."""
         with wave.open(str(path), "rb") as file:
             values = np.frombuffer(file.readframes(file.getnframes()), "<i2").reshape(-1, file.getnchannels())
             return cls(samples=values.T.astype(np.float32) / _LOUDEST, rate=file.getframerate())
 
     def write(self, path: Path) -> None:
-        """As a WAV file of 16 bits, whole or not at all; what is louder than 1 is cut. Raises: OSError."""
+        """Write a 16-bit WAV file, complete or not at all. Samples outside [-1, 1] are clipped. Raises: OSError."""
         values = np.round(np.clip(self.samples.T, -1, 1) * _LOUDEST).astype("<i2")
         with replacing(path) as part, wave.open(str(part), "wb") as file:
             file.setparams((values.shape[1], 2, self.rate, len(values), "NONE", ""))
             file.writeframes(values.tobytes())
 
     def part(self, start: float, seconds: float) -> Self:
-        """So many seconds from this moment on; silent where there is no sound."""
+        """Return `seconds` of audio from the time `start` on, with silence after the end."""
         first, count = round(start * self.rate), round(seconds * self.rate)
         kept = self.samples[:, first : first + count]
         return type(self)(samples=np.pad(kept, ((0, 0), (0, count - kept.shape[1]))), rate=self.rate)
 
 
 def join_sounds(sounds: Sequence[Sound], overlaps: Sequence[float], fades: Sequence[float] | None = None) -> Sound:
-    """Sounds of one rate, one after another, without clicks: each but the first begins so many seconds before the end of the one
-    before it. Where both are heard, one fades into the other with equal power, over so many seconds of `fades` (`FADE_SECONDS`)
-    at most, up to where the first one ends; without an overlap both fade at the seam. The length is the sum of all, less the
-    overlaps, exact to a sample."""
+    """Join audio of one rate without clicks.
+
+    Each part after the first starts `overlaps[i]` seconds before the previous part's end. In the overlap, the parts cross-fade
+    with equal power during at most `fades[i]` seconds (default `FADE_SECONDS`) before the previous part's end. Without an
+    overlap, both fade at the seam. The length is the sum of all lengths minus the overlaps, exact to a sample.
+    """
     fades = [FADE_SECONDS] * len(overlaps) if fades is None else fades
     channels = max(sound.samples.shape[0] for sound in sounds)
     sounds = [replace(one, samples=np.broadcast_to(one.samples, (channels, one.samples.shape[1]))) for one in sounds]
@@ -75,7 +77,7 @@ def join_sounds(sounds: Sequence[Sound], overlaps: Sequence[float], fades: Seque
 
 
 def read_sound(path: Path) -> Sound:
-    """The sound of a video of ours. Raises: VideoFileError if it has none, or cannot be read."""
+    """Read the audio of one of our videos. Raises: VideoFileError if it has none, or cannot be read."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "sound.wav"
         _decode(path, out)
@@ -83,8 +85,8 @@ def read_sound(path: Path) -> Sound:
 
 
 def write_sound(video: Path, seconds: float, exact: Path | None, path: Path) -> None:
-    """Writes the sound of a video of ours as a WAV file of 16 bits and this length: that of the file `exact` if it can be read,
-    else the video's. Leaves no other file in the folder. Raises: VideoFileError, OSError."""
+    """Write the audio of one of our videos as a 16-bit WAV file of this length. The audio comes from the WAV file `exact` if it
+    can be read, else from the video. Leaves no other file in the folder. Raises: VideoFileError, OSError."""
     sound = _read_model_audio(exact)
     if sound is None:
         _decode(video, path)
@@ -100,7 +102,7 @@ def _read_model_audio(path: Path | None) -> Sound | None:
 
 
 def replace_audio(video: Path, sound: Sound, size: tuple[int, int]) -> None:
-    """Puts a sound into a video of ours of this size, as `add_sound` does. Raises: as that."""
+    """Put audio into one of our videos of this size, as `copy_clip_audio` does. Raises: VideoFileError."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sound.wav"
         sound.write(file)
@@ -108,10 +110,10 @@ def replace_audio(video: Path, sound: Sound, size: tuple[int, int]) -> None:
 
 
 def copy_clip_audio(video: Path, clip: str | Path, start: float, seconds: float, size: tuple[int, int]) -> None:
-    """Puts the clip's sound, from `start` on and so many seconds of it, into a video of ours of this size, whose pictures and
-    comment stay as they are. Where the clip's sound ends sooner, so does the video's.
+    """Copy `seconds` of the clip's audio, from `start` on, into one of our videos of this size. The video's frames and comment
+    stay. If the clip's audio ends sooner, the video's audio ends there too.
 
-    Raises: VideoFileError; the video is then as it was.
+    Raises: VideoFileError; the video is then unchanged.
     """
     source = [*ffmpeg.limit_options(MAX_PIXELS), "-ss", f"{start:.6f}", "-t", f"{seconds:.6f}", "-i", str(clip)]
     _mux(video, source, (*_AAC, "-ac", "2"), size, "the clip's sound could not be kept:")

@@ -1,6 +1,6 @@
-"""What a video is made from where a model has control blocks: one clip with a mask, put together from all that is given.
+"""The input of models with control blocks: one clip with a mask, combined from all control inputs.
 
-Also puts a clip's own pixels back where nothing was made anew: an autoencoder changes every pixel a little.
+It also restores the clip's own pixels outside regenerated areas, because an autoencoder changes every pixel a little.
 """
 
 import dataclasses
@@ -16,22 +16,22 @@ from backend.media.video import Frame
 from backend.schemas.clip import Part
 from backend.schemas.request import GenerationRequest
 
-GREY = 128  # of pixels that are made anew from nothing, as diffusers' documentation of a clip's edits has them
-FEATHER = (0.5, 0.75)  # how much of the new counts in the first pixels inside a mask; further in, it is all new
+GREY = 128  # value of pixels to generate, as in diffusers' documentation of editing clips
+FEATHER = (0.5, 0.75)  # weights of the new video in the first two pixels inside a mask; 1 further inside
 Opened = Mapping[str, Sequence[Image.Image | np.ndarray]]
-"""Inputs by role: pictures, clips as uint8 [F, H, W, 3], masks as bool [F, H, W], white is True."""
+"""Inputs by role: images, clips as uint8 [F, H, W, 3], masks as bool [F, H, W] where white is True."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """`frames` uint8 [F, H, W, 3], and which of their pixels are made anew, bool [F, H, W]."""
+    """Frames uint8 [F, H, W, 3]; `is_new`, bool [F, H, W], marks the pixels to regenerate."""
 
     frames: np.ndarray
     is_new: np.ndarray
 
 
 def build_source(request: GenerationRequest, inputs: Opened) -> Source | None:
-    """What the control blocks are shown; None if nothing is given that has frames."""
+    """Build the input of the control blocks. None if no input has frames."""
     if not inputs.keys() & {"video", "control", "keyframes"}:
         return None
     size = (request.num_frames, request.height, request.width)
@@ -52,11 +52,11 @@ def build_source(request: GenerationRequest, inputs: Opened) -> Source | None:
 
 
 def original_frames(request: GenerationRequest) -> Iterator[Frame]:
-    """The frames, uint8 [height, width, 3], of what a video is made from, to be compared with it: its clip where that lies in the
-    video, and grey where nothing was; or the clip that it follows. Raises: ClipError, while it is read."""
+    """Yield the frames, uint8 [height, width, 3], that a video was generated from, for comparison. These are its clip, placed as
+    in the video with grey around it, or the control or driving clip. Raises: ClipError while reading."""
     if request.video is None:
         role, path = ("control", request.control) if request.control else ("drive", request.drive)
-        assert path is not None, "it is asked for where there is a clip"
+        assert path is not None, "callers check `has_original`"
         yield from read_clip(path, dataclasses.replace(Part.from_request(request, role), size=(request.width, request.height)))
         return
     part = Part.from_request(request)
@@ -71,14 +71,14 @@ def original_frames(request: GenerationRequest) -> Iterator[Frame]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeptPixels:
-    """The pixels of a clip that stay as they are in a video made from it. `inputs` are the clip and its mask."""
+    """The pixels of a clip that stay unchanged in the video. `inputs` are the clip and its mask."""
 
     request: GenerationRequest
     inputs: Opened
 
     def put_back(self, pixels: np.ndarray, first: int) -> np.ndarray:
-        """These frames of the video, uint8 [F, H, W, 3], of which the first has this number, with the clip's own pixels; just
-        inside a mask the two are mixed."""
+        """Restore the clip's own pixels in `pixels`, frames of the video uint8 [F, H, W, 3] from number `first` on. Just inside a
+        mask, both are mixed."""
         part, clip = Part.from_request(self.request), _clip_frames(self.inputs, "video")
         mixed = pixels.copy()
         for index, frame in enumerate(mixed):
@@ -93,17 +93,17 @@ class KeptPixels:
 
 
 def _frame_mask(inputs: Opened, index: int, frame: np.ndarray) -> np.ndarray:
-    """What is made anew in a frame of the clip: nothing if there is no mask."""
+    """Return the pixels to regenerate in a frame of the clip: none without a mask."""
     return _clip_frames(inputs, "mask")[index] if inputs.get("mask") else np.zeros(frame.shape[:2], bool)
 
 
 def _clip_frames(inputs: Opened, role: str) -> np.ndarray:
-    """The frames of the one clip of this role."""
+    """Return the frames of the clip of this role."""
     return cast(np.ndarray, inputs[role][0])
 
 
 def _blend_weights(mask: np.ndarray) -> np.ndarray:
-    """How much of the new video counts in each pixel, float32 [H, W]: none outside the mask."""
+    """Return the weight of the new video in each pixel, float32 [H, W], 0 outside the mask."""
     if not mask.any() or mask.all():
         return mask.astype(np.float32)
     inner, share = Image.fromarray(mask.astype(np.uint8) * 255), mask.astype(np.float32)

@@ -1,8 +1,8 @@
-"""Denies the system calls that opening a picture or a clip never needs, by a seccomp filter of Linux.
+"""Denies system calls that opening an image or a clip never needs, by a Linux seccomp filter.
 
-A file that takes over the code that reads it then reaches no network, reads no other process's memory, and uses none of the calls
-that are for administrators and debuggers. Without the filter, limits of memory, time and files remain.
-`python -m backend.media.system_calls` tries the filter: exit code 0 if it works here.
+A malicious file that takes control of its reader then has no network, no access to other processes' memory, and no calls for
+administrators and debuggers. Without the filter, the limits of memory, time and files still apply. `python -m
+backend.media.system_calls` tests the filter: exit code 0 if it works on this machine.
 
 Source: Linux, Documentation/userspace-api/seccomp_filter.rst, and include/uapi/linux/{seccomp,bpf_common,audit}.h.
 """
@@ -21,18 +21,18 @@ _LOAD, _EQUALS, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # B
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # in struct seccomp_data
 _NO_NEW_PRIVILEGES, _SET_FILTER, _ALL_THREADS = 38, 1, 1
 _NAMESPACES = 0x7E020000  # flags of clone: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-_X32 = 0x40000000  # calls of the x32 interface of x86-64 have numbers from here on
+_X32 = 0x40000000  # first number of the calls of x86-64's x32 interface
 
-# The same on both machines: io_uring_setup, _enter, _register; open_tree, move_mount, fsopen, fsconfig, fsmount;
+# Equal numbers on both machines: io_uring_setup, _enter, _register; open_tree, move_mount, fsopen, fsconfig, fsmount;
 # pidfd_send_signal, pidfd_open, pidfd_getfd; process_madvise; mount_setattr.
 _COMMON = (425, 426, 427, 428, 429, 430, 431, 432, 424, 434, 438, 440, 442)
 
 
 @dataclass(frozen=True)
 class _Machine:
-    """Numbers of one processor's interface. `denied`: socket, ptrace, process_vm_readv, process_vm_writev, kexec_load,
-    kexec_file_load, init_module, finit_module, delete_module, mount, umount2, pivot_root, chroot, unshare, setns, bpf,
-    perf_event_open, userfaultfd, keyctl, add_key, request_key, open_by_handle_at."""
+    """System call numbers of one processor architecture. `denied`: socket, ptrace, process_vm_readv, process_vm_writev,
+    kexec_load, kexec_file_load, init_module, finit_module, delete_module, mount, umount2, pivot_root, chroot, unshare, setns,
+    bpf, perf_event_open, userfaultfd, keyctl, add_key, request_key, open_by_handle_at."""
 
     architecture: int
     seccomp: int
@@ -64,7 +64,8 @@ class _Program(ctypes.Structure):
 
 
 def deny_system_calls() -> bool:
-    """Denies them to this process, all its threads and all that it starts, for ever. Returns whether this system can do that."""
+    """Deny the calls to this process, all its threads and all its children. This cannot be undone. Return whether the system
+    supports it."""
     machine = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
     if machine is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
@@ -77,7 +78,7 @@ def deny_system_calls() -> bool:
 
 
 def _build_filter(machine: _Machine) -> bytes:
-    """The filter as the kernel reads it. Each test skips the answer after it unless it holds."""
+    """Build the filter as the kernel reads it. Each test skips the following answer unless the test succeeds."""
     denied = _instruction(_RETURN, _ERRNO | errno.EPERM)
     steps = [_instruction(_LOAD, _ARCHITECTURE_AT), _instruction(_EQUALS, machine.architecture, 1, 0), denied]
     steps.append(_instruction(_LOAD, _NUMBER_AT))
@@ -85,7 +86,7 @@ def _build_filter(machine: _Machine) -> bytes:
         steps += [_instruction(_AT_LEAST, _X32, 0, 1), denied]
     for number in (*machine.denied, *_COMMON):
         steps += [_instruction(_EQUALS, number, 0, 1), denied]
-    # clone3 keeps its flags in memory, which a filter cannot read: the C library then uses clone
+    # A filter cannot read the flags of clone3, which are in memory. If clone3 is missing, the C library uses clone.
     steps += [_instruction(_EQUALS, machine.clone3, 0, 1), _instruction(_RETURN, _ERRNO | errno.ENOSYS)]
     steps += [_instruction(_EQUALS, machine.clone, 0, 3), _instruction(_LOAD, _FIRST_ARGUMENT_AT)]
     steps += [_instruction(_ANY_BIT, _NAMESPACES, 0, 1), denied]
@@ -97,7 +98,7 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
 
 
 def main() -> int:
-    """Tries the filter on this process."""
+    """Test the filter on this process."""
     if not deny_system_calls():
         return 1
     try:

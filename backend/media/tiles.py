@@ -1,4 +1,5 @@
-"""Several videos side by side as one, each with its label, with the sound of one or none. The file carries all their requests."""
+"""Combines several videos side by side into one, each with a label, with the audio of one or none. The file's comment has all
+requests."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -16,14 +17,14 @@ from backend.media.video import FORMAT, Frame, read_facts, read_frames, write_fr
 from backend.schemas.request import GenerationRequest
 
 LABEL_HEIGHT = 28  # pixels
-SMALLEST_TILE = 320  # pixels wide: below that a label cannot be read, so small videos are enlarged
-LARGEST_SHEET = 3840  # pixels wide: a grid of large videos is made smaller
+SMALLEST_TILE = 320  # least width in pixels: smaller videos are enlarged, so that labels can be read
+LARGEST_SHEET = 3840  # largest width in pixels: larger grids are shrunk
 _INK, _PAPER = (235, 235, 235), (18, 18, 20)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """One video, the text below it, and the video's frames a second, if they are not those of the whole."""
+    """A video and the label below it. `fps` is the video's frame rate if it differs from the rate of the combined video."""
 
     path: Path
     label: str
@@ -33,9 +34,8 @@ class Tile:
 def write_tiled(
     tiles: Sequence[Tile], requests: Sequence[GenerationRequest], path: Path, sound: Path | None = None, columns: int = 2
 ) -> int:
-    """Writes the tiles in so many columns (a row of fewer, if there are fewer), each at its own speed; a shorter video stays on
-    its last frame. The sound is that of the video `sound`, as long as the whole; without one there is none. Returns the number of
-    frames.
+    """Write the videos in `columns` columns, each at its own speed. Shorter videos stay on their last frame. The audio comes from
+    the video `sound`, or there is no audio. Return the number of frames.
 
     Raises: VideoFileError.
     """
@@ -65,7 +65,7 @@ def _sheet_frames(tiles: Sequence[Tile], fps: int, columns: int) -> Iterator[Fra
 
 
 def _repeat_to_rate(frames: Iterator[Frame], own_fps: int, fps: int) -> Iterator[Frame]:
-    """The frames of a slower video, each as often as the faster rate needs it."""
+    """Repeat the frames of a slower video to reach the faster rate."""
     shown = 0
     for index, frame in enumerate(frames, 1):
         until = max(shown + 1, round(index * fps / own_fps))
@@ -74,7 +74,7 @@ def _repeat_to_rate(frames: Iterator[Frame], own_fps: int, fps: int) -> Iterator
 
 
 def _cell_size(frames: Sequence[Frame | None], columns: int) -> tuple[int, int]:
-    """Width and height that hold every video, both even, unless so many columns would be too wide."""
+    """Return the even width and height that hold every video, limited by the width of all columns."""
     width = max(frame.shape[1] for frame in frames if frame is not None)
     height = max(frame.shape[0] for frame in frames if frame is not None)
     scale = min(max(1, ceil(SMALLEST_TILE / width)), LARGEST_SHEET / columns / width)
@@ -94,7 +94,7 @@ def _draw_sheet(frames: Sequence[Frame | None], captions: Sequence[Image.Image],
 
 
 def _fit_frame(frame: Frame, cell: tuple[int, int]) -> Image.Image:
-    """The frame as large as the cell allows, in its middle."""
+    """Fit the frame into the cell, centred and as large as possible."""
     picture = Image.fromarray(frame)
     scale = min(cell[0] / picture.width, cell[1] / picture.height)
     size = (round(picture.width * scale), round(picture.height * scale))

@@ -1,4 +1,4 @@
-"""Writes mp4 files that carry the request they were made from, and reads both back. Makes no pixels of its own."""
+"""Writes mp4 files that contain the request of the video as a comment, and reads frames and requests back."""
 
 import json
 import re
@@ -22,15 +22,17 @@ from backend.media import mp4 as mp4_boxes
 from backend.schemas.request import GenerationRequest
 
 QUALITY = 16  # libx264's constant rate factor: at 18 and below the loss is hard to see
-FORMAT = 1  # of the embedded metadata
+FORMAT = 1  # version of the embedded metadata
 CODING = (
     *("-c:v", "libx264", "-preset", "medium", "-crf", str(QUALITY), "-pix_fmt", "yuv420p"),
     *("-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709", "-color_range", "tv"),
     *("-movflags", "+faststart"),
 )
-"""ffmpeg's options for our own videos: H.264 in colours of BT.709."""
-READ_SECONDS = 20.0  # for a file's facts, and for each frame: of 49 million pixels one takes 1 to 2 (measured, 2 cores)
-ENCODE_SECONDS = 300.0  # for taking one frame, and for finishing the file: far above what a loaded machine needs
+"""ffmpeg's options for our videos: H.264 in BT.709 colours."""
+READ_SECONDS = (
+    20.0  # limit for a file's facts and for each frame: a frame of 49 million pixels takes 1 to 2 s (measured, 2 cores)
+)
+ENCODE_SECONDS = 300.0  # limit for encoding one frame and for finishing the file: far above the need of a busy machine
 
 _EXACT = ("-c:v", "libx264rgb", "-preset", "veryfast", "-qp", "0", "-f", "mp4")
 
@@ -40,13 +42,13 @@ Size = tuple[int, int]
 _STREAM = re.compile(  # such as "Video: h264 (High) (avc1 / 0x31), yuv420p(tv, bt709), 127x97 [SAR 1:1], 16 fps,"
     r"Video: (?P<codec>\w+).*?, (?P<pixels>\w+)(?:\([^)]*\))?, (?P<width>\d+)x(?P<height>\d+).*?, (?P<fps>[\d.]+) fps"
 )
-MAX_PIXELS = 8192 * 4320  # a frame's: 8K in any shape. One of 16 bits takes 210 MB, and 110 MB as RGB
+MAX_PIXELS = 8192 * 4320  # largest frame: 8K in any shape. A frame with 16 bits takes 210 MB, and 110 MB as RGB
 _SPECIAL = re.compile(r"[=;#\\\n]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoFacts:
-    """A video file's own facts: pixels, frames a second, seconds, names of codec and pixel format."""
+    """Facts of a video file: pixels, frames per second, seconds, names of codec and pixel format."""
 
     width: int
     height: int
@@ -57,17 +59,17 @@ class VideoFacts:
 
 
 def write_video(frames: Iterable[Frame], path: Path, *, fps: int, request: GenerationRequest) -> int:
-    """Encodes frames, each uint8 [height, width, 3], as H.264 (yuv420p, index first); returns how many there were.
+    """Encode frames, each uint8 [height, width, 3], as H.264 (yuv420p, index first). Return the number of frames.
 
-    Frames are taken one at a time. The file appears at `path` whole or not at all. yuv420p stores even sizes only:
-    an odd side is encoded with its last row or column twice, and the file states the true size, to which decoders crop.
-    Raises: VideoFileError.
+    Frames are taken one at a time. The file appears at `path` complete or not at all. yuv420p stores even sizes only. For odd
+    sizes the last row or column is encoded twice, and the file states the true size, to which decoders crop. Raises:
+    VideoFileError.
     """
     return write_frames(frames, path, fps=fps, comment=request_comment(request))
 
 
 def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str) -> int:
-    """As `write_video`, with any ASCII text as the file's comment."""
+    """Encode frames like `write_video`, with any ASCII text as the file's comment."""
     frames = iter(frames)
     first = next(frames, None)
     if first is None:
@@ -81,15 +83,15 @@ def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str)
 
 
 def write_exact_frames(frames: Sequence[Frame], path: Path, *, fps: int) -> None:
-    """Encodes frames, each uint8 [height, width, 3], as H.264 without any loss, for a clip that a video goes on from: few players
-    show it. Writes to `path` itself. Raises: VideoFileError."""
+    """Encode frames, each uint8 [height, width, 3], as lossless H.264. Few players show such files; they are clips that a later
+    shot extends. Writes to `path` directly. Raises: VideoFileError."""
     height, width = frames[0].shape[:2]
     _run_encoder([*_raw_input_options(width, height, fps), *_EXACT, str(path)], map(np.ascontiguousarray, frames))
 
 
 def copy_with_request(source: Path, path: Path, request: GenerationRequest) -> None:
-    """Copies a video of ours, not encoding it again, with this request as its comment. The file appears at `path` whole or not
-    at all. Raises: VideoFileError."""
+    """Copy one of our videos without encoding it again, with this request as its comment. The file appears at `path` complete or
+    not at all. Raises: VideoFileError."""
     with replacing(path) as part, temporary_tags_file(request_comment(request)) as tags:
         copying = ["-map", "0:v", "-map_metadata", "1", "-c", "copy", "-movflags", "+faststart", "-f", "mp4", str(part)]
         try:
@@ -104,31 +106,31 @@ def copy_with_request(source: Path, path: Path, request: GenerationRequest) -> N
 
 
 def read_request(path: Path) -> GenerationRequest:
-    """The request that a video of ours was made from; its images are file names only.
+    """Read the request that generated one of our videos. Its inputs are file names without folders.
 
-    Raises: VideoFileError if the file is no mp4, NoRequestInVideo if it carries no request of ours.
+    Raises: VideoFileError if the file is no mp4, NoRequestInVideo if it contains no request.
     """
     path = Path(path)
     if not path.is_file() or not mp4_boxes.is_mp4(path):
-        raise VideoFileError(f"{path.name!r}", "must be an mp4 video", "give one that was made here")
+        raise VideoFileError(f"{path.name!r}", "must be an mp4 video", "give a video that was generated here")
     try:
         data = json.loads(mp4_boxes.read_comment(path) or "")
         return GenerationRequest.from_stored(data["request"])
-    except Exception as error:  # the comment may be anybody's text
+    except Exception as error:  # the comment can be any text
         raise NoRequestInVideo(
-            f"{path.name!r} carries no request and",
-            "must have been made here and not edited since",
+            f"{path.name!r} contains no request and",
+            "must have been generated here and not edited since",
             "set the prompt and the sizes by hand",
         ) from error
 
 
 def read_stored_request(path: Path) -> dict[str, Any]:
-    """The same as plain values, for `GenerationRequest.from_stored`."""
+    """Read the request as plain values, for `GenerationRequest.from_stored`."""
     return read_request(path).to_json()
 
 
 def read_facts(path: Path) -> VideoFacts:
-    """The file's own facts. Raises: VideoFileError, also for frames of more than `MAX_PIXELS`."""
+    """Read the file's facts. Raises: VideoFileError, also for frames of more than `MAX_PIXELS`."""
     report = _ffmpeg_report(path)
     stream, seconds = _STREAM.search(report), ffmpeg.parse_duration(report)
     _check_frame_size(ffmpeg.TOO_LARGE.search(report) or stream, path)
@@ -145,7 +147,7 @@ def read_facts(path: Path) -> VideoFacts:
 
 
 def read_frames(path: Path, within: Size | None = None) -> Iterator[Frame]:
-    """The frames, each uint8 [height, width, 3], one at a time, made smaller if they do not fit `within` (width, height).
+    """Decode the frames one at a time, each uint8 [height, width, 3]. Frames are shrunk to fit `within` (width, height).
 
     Raises: VideoFileError, also for frames of more than `MAX_PIXELS`.
     """
@@ -161,7 +163,7 @@ def read_frames(path: Path, within: Size | None = None) -> Iterator[Frame]:
 
 
 def extract_frame(path: Path, index: int = 0, within: Size | None = None) -> Image.Image:
-    """Frame `index` as RGB, counted from the end if it is negative; at most as large as `within`.
+    """Return frame `index` as RGB, counted from the end if negative, shrunk to fit `within`.
 
     Raises: VideoFileError.
     """
@@ -172,12 +174,12 @@ def extract_frame(path: Path, index: int = 0, within: Size | None = None) -> Ima
         kept.append(frame)
     if not -count <= index < count:
         what = f"frame {index} of {Path(path).name!r}"
-        raise VideoFileError(what, f"must be one of the {count} there are", "choose another")
+        raise VideoFileError(what, f"must be one of its {count} frames", "choose another frame")
     return Image.fromarray(kept[0])
 
 
 def request_comment(request: GenerationRequest) -> str:
-    """The comment of a request's video: ASCII JSON, so that neither the command line nor a player can spoil it."""
+    """Return the comment that holds the request: ASCII JSON, which neither the command line nor players can damage."""
     return json.dumps({"format": FORMAT, "request": request.for_sharing()}, ensure_ascii=True)
 
 
@@ -190,7 +192,7 @@ def _encode_frames(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, 
 
 
 def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
-    """Gives ffmpeg the frames, one at a time; returns how many there were."""
+    """Feed the frames to ffmpeg, one at a time. Return the number of frames."""
     count = 0
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     with ExitStack() as opened:
@@ -203,7 +205,7 @@ def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
                 count += 1
             ffmpeg.input_pipe(process).close()
         except BrokenPipeError:
-            pass  # ffmpeg gave up: its exit code and log say why
+            pass  # ffmpeg has ended: its exit code and log say why
         with ffmpeg.time_limit(ENCODE_SECONDS, process):
             process.wait()
         if process.returncode != 0:
@@ -215,7 +217,7 @@ def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
 
 @contextmanager
 def temporary_tags_file(comment: str) -> Generator[Path]:
-    """A file in ffmpeg's own format with this comment: a command line holds 128 KB at most.
+    """Write the comment to a temporary file in ffmpeg's format, because a command line holds 128 KB at most.
 
     Source: ffmpeg.org/ffmpeg-formats.html, "Metadata": these characters need a backslash.
     """
@@ -227,21 +229,22 @@ def temporary_tags_file(comment: str) -> Generator[Path]:
 
 
 def _encoder_command(width: int, height: int, fps: int, tags: Path, path: Path) -> list[str]:
-    """ffmpeg's arguments; `tags` is a file of metadata. Colours are BT.709 and tagged as such: without a tag players guess."""
+    """Return ffmpeg's arguments; `tags` is a file of metadata. Colours are tagged as BT.709, because players guess
+    without a tag."""
     kept = ["-i", str(tags), "-map", "0:v", "-map_metadata", "1", "-an"]
     scaled = ["-vf", "scale=out_color_matrix=bt709:out_range=tv:flags=accurate_rnd"]
     return [*_raw_input_options(width, height, fps), *kept, *scaled, *CODING, "-f", "mp4", str(path)]
 
 
 def _raw_input_options(width: int, height: int, fps: int) -> list[str]:
-    """The beginning of every command that writes a video: frames come through its standard input."""
+    """Return the start of every command that writes a video. The frames come through standard input."""
     source = ["-f", "rawvideo", "-pixel_format", "rgb24", "-video_size", f"{width}x{height}", "-framerate", str(fps), "-i", "-"]
     return ffmpeg.command("-y", *source)
 
 
 def _reader_command(path: Path) -> list[str]:
-    """The beginning of every command that reads a file, which may be a stranger's. No frame above `MAX_PIXELS` is decoded, even
-    to find the file's facts."""
+    """Return the start of every command that reads a file, which may be untrusted. No frame above `MAX_PIXELS` is decoded, even
+    for the file's facts."""
     return ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), "-i", str(path))
 
 
@@ -253,7 +256,7 @@ def _scale_options(within: Size | None) -> list[str]:
 
 
 def _ffmpeg_report(path: Path) -> str:
-    """ffmpeg's own text about a file."""
+    """Return ffmpeg's description of a file."""
     try:
         return ffmpeg.run_to_end(_reader_command(path), READ_SECONDS).errors
     except subprocess.TimeoutExpired:
@@ -278,7 +281,7 @@ def _check_frame_size(size: re.Match | None, path: Path) -> None:
 
 
 def _unplayable_error(path: Path) -> VideoFileError:
-    return VideoFileError(f"{Path(path).name!r}", "must be a video that can be played", "give another")
+    return VideoFileError(f"{Path(path).name!r}", "must be a video that can be played", "give another file")
 
 
 def _check_frame(frame: Frame, shape: tuple[int, ...]) -> Frame:
@@ -297,5 +300,5 @@ def _pad_to_even(frame: Frame) -> Frame:
 
 
 def _failure_reason(log: str) -> str:
-    """The line that says that the disk is full, wherever it stands, or the last one."""
+    """Return the line about a full disk if there is one, else the last line."""
     return next((line for line in log.strip().splitlines() if is_disk_full(OSError(line))), ffmpeg.last_line(log))

@@ -1,1 +1,1 @@
-"""Prompts written by another model, in the taste of the one that makes the video. Light: models run in processes of their own."""
+"""Prompt rewriting by a language model, in the style that the video model prefers. Light: models run in separate processes."""

@@ -1,4 +1,4 @@
-"""Which helper the operator has chosen, if any."""
+"""Creates the helper for prompt rewriting that the operator chose, if any."""
 
 import argparse
 
@@ -11,11 +11,11 @@ from backend.settings import rewriter_key
 
 
 def helper_from_arguments(arguments: argparse.Namespace) -> Helper | None:
-    """The helper of `serve`'s options; None if there is none. Raises: StudioError for an address or a command that is none,
-    RequestError for two helpers."""
+    """Return the helper of `serve`'s options, or None. Raises: StudioError for an invalid address or command, RequestError for
+    two helpers."""
     command, url, model = (str(getattr(arguments, name) or "").strip() for name in ("rewriter", "rewriter_url", "rewriter_model"))
     if command and (url or model):
-        raise RequestError("--rewriter was given", "beside another helper for prompts", "give one of them")
+        raise RequestError("--rewriter was given", "together with another helper for prompts", "give only one")
     if command:
         return Program.from_command_line(command)
     if url:

@@ -1,8 +1,8 @@
-"""A helper behind an address that speaks as OpenAI's chat completions do: `serve --rewriter-url URL`, such as vLLM, Ollama,
-llama.cpp or a service. Its key, if it wants one, is in STUDIO_REWRITER_KEY.
+"""A helper at an address with OpenAI's chat completions API: `serve --rewriter-url URL`, such as vLLM, Ollama, llama.cpp or a
+service. Its key, if needed, is in STUDIO_REWRITER_KEY.
 
-Only the operator gives the address. An answer is read as it comes, at most MOST_BYTES of it; redirects are not followed, so that
-the key stays where it belongs.
+Only the operator sets the address. Answers are read as a stream of at most MOST_BYTES. Redirects are not followed, so that the
+key is not sent elsewhere.
 """
 
 import json
@@ -20,20 +20,20 @@ from backend.prompt_rewriting.request import RewriteRequest
 CHAT = "/chat/completions"
 MOST_BYTES = 1_000_000
 KEY_REFUSED = (401, 403)
-CANNOT_SEE = (400, 404, 415, 422, 500, 501)  # what servers say to a picture that their model does not take
+CANNOT_SEE = (400, 404, 415, 422, 500, 501)  # answers of servers whose model does not accept images
 
 
 @dataclass(kw_only=True)
 class Endpoint:
-    """The endpoint at `url`, its base ("http://localhost:11434/v1") or its whole address; `model` is the one to be asked, None
-    for the first that it has."""
+    """The endpoint at `url`, its base ("http://localhost:11434/v1") or the whole address. `model` is the model's name, or None
+    for the endpoint's first model."""
 
     url: str
     model: str | None = None
     key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        """Raises: StudioError for an address that is none."""
+        """Check the address. Raises: StudioError."""
         address = self.url.rstrip("/").removesuffix(CHAT)
         try:
             parsed = httpx2.URL(address)
@@ -42,17 +42,17 @@ class Endpoint:
             is_address = False
         if not is_address:
             fix = 'such as "http://localhost:11434/v1"'
-            raise StudioError(f"--rewriter-url {self.url[:80]!r}", "must be an address that begins with http:// or https://", fix)
+            raise StudioError(f"--rewriter-url {self.url[:80]!r}", "must be an address that starts with http:// or https://", fix)
         self.url = address
 
     def prepare(self) -> None:
-        """There is nothing to load here."""
+        """Do nothing: an endpoint loads nothing."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: an endpoint has nothing to end."""
 
     async def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
-        """What the model says. Raises: StudioError."""
+        """Yield the model's answer in pieces. Raises: StudioError."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         timeout = httpx2.Timeout(10.0, read=SECONDS_OF_SILENCE)
         try:
@@ -63,7 +63,7 @@ class Endpoint:
                     body = {"model": self.model, "messages": asked.messages(sees=sees), "stream": True}
                     async with client.stream("POST", self.url + CHAT, json=body) as response:
                         if sees and response.status_code in CANNOT_SEE:
-                            continue  # a model without eyes: once more, in words alone
+                            continue  # the model does not accept images: ask again without the image
                         async with aclosing(_answer_pieces(response)) as answer:
                             async for piece in answer:
                                 yield piece
@@ -72,7 +72,7 @@ class Endpoint:
             raise _rewrite_error(str(error) or type(error).__name__) from None
 
     async def _first_model(self, client: httpx2.AsyncClient) -> str:
-        """The name of the first model that the endpoint has."""
+        """Return the name of the endpoint's first model."""
         async with client.stream("GET", f"{self.url}/models") as response:
             found = _parse_json(await _read_json_body(response))
         models = found.get("data") if isinstance(found, dict) else None
@@ -83,7 +83,7 @@ class Endpoint:
 
 
 async def _answer_pieces(response: httpx2.Response) -> AsyncGenerator[str]:
-    """The pieces of an answer, streamed or whole."""
+    """Yield the pieces of an answer, which can be streamed or whole."""
     if response.status_code != httpx2.codes.OK or _content_type(response) != "text/event-stream":
         yield _choice_text(_parse_json(await _read_json_body(response)), "message")
         return
@@ -93,22 +93,22 @@ async def _answer_pieces(response: httpx2.Response) -> AsyncGenerator[str]:
 
 
 async def _read_lines(response: httpx2.Response) -> AsyncIterator[str]:
-    """The lines of a stream. Raises: StudioError for one that is too long."""
-    begun, total = b"", 0
+    """Yield the lines of a stream. Raises: StudioError if the answer is too long."""
+    rest, total = b"", 0
     async for data in response.aiter_bytes():
         total += len(data)
         if total > MOST_BYTES:
             raise _rewrite_error(f"the endpoint's answer has more than {MOST_BYTES:,} bytes")
-        *lines, begun = (begun + data).split(b"\n")
+        *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             yield line.decode("utf-8", "replace").strip()
-    yield begun.decode("utf-8", "replace").strip()
+    yield rest.decode("utf-8", "replace").strip()
 
 
 async def _read_json_body(response: httpx2.Response) -> str:
-    """The body of an answer that went well and is JSON."""
+    """Return the body of a successful JSON answer. Raises: StudioError."""
     text = "\n".join([line async for line in _read_lines(response)])
-    if response.status_code in KEY_REFUSED:  # what it says may quote the key, and visitors read it
+    if response.status_code in KEY_REFUSED:  # the body may quote the key, and visitors read errors
         raise _rewrite_error("the endpoint refuses the studio's key")
     if response.status_code != httpx2.codes.OK:
         raise _rewrite_error(f"the endpoint answered {response.status_code}: {_error_reason(text)}")
@@ -118,7 +118,7 @@ async def _read_json_body(response: httpx2.Response) -> str:
 
 
 def _error_reason(text: str) -> str:
-    """The sentence in an error's body, or its beginning."""
+    """Return the message in an error's body, or the start of the body."""
     try:
         error: Any = json.loads(text)
         while isinstance(error, dict):
@@ -140,13 +140,13 @@ def _parse_json(text: str) -> Any:
 
 
 def _choice_text(answer: object, part: str) -> str:
-    """The text of a completion or of a piece of one; "" where there is none. Raises: StudioError for an error in a stream."""
+    """Return the text of a completion or of a piece of it, or "". Raises: StudioError for an error in a stream."""
     if isinstance(answer, Mapping) and answer.get("error"):
         raise _rewrite_error(_error_reason(json.dumps(answer)))
     choices = answer.get("choices") if isinstance(answer, Mapping) else None
     first = choices[0] if isinstance(choices, list) and choices else {}
-    said = first.get(part) if isinstance(first, Mapping) else None
-    content = said.get("content") if isinstance(said, Mapping) else None
+    message = first.get(part) if isinstance(first, Mapping) else None
+    content = message.get("content") if isinstance(message, Mapping) else None
     return content if isinstance(content, str) else ""
 
 

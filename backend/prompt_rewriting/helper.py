@@ -1,4 +1,4 @@
-"""Helpers that write prompts: what all of them do, and how long one may take. Every helper is chosen by the operator."""
+"""The interface of helpers that rewrite prompts, and their time limits. The operator chooses the helper."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,29 +8,29 @@ from typing import Protocol
 from backend.errors import StudioError
 from backend.prompt_rewriting.request import LONGEST, RewriteRequest, extract_suggestion
 
-SECONDS_OF_SILENCE = 120.0  # a large model on the host's processors reads its instructions and a picture
+SECONDS_OF_SILENCE = 120.0  # a large model on the host's processor may need this to read its instructions and an image
 SECONDS = 300.0
-MOST_CHARACTERS = 16 * LONGEST  # of an answer, thoughts and all
+MOST_CHARACTERS = 16 * LONGEST  # longest answer, including the model's reasoning
 BY_HAND = "write it by hand"
 
 
 class Helper(Protocol):
-    """Something that writes prompts."""
+    """A program or model that rewrites prompts."""
 
     def prepare(self) -> None:
-        """Begins to load what it needs, if anything, and returns at once."""
+        """Start to load the model, if any, and return at once."""
 
     def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
-        """Its answer, piece by piece; closing the generator stops it. Raises: StudioError."""
+        """Yield the answer in pieces. Closing the generator stops the answer. Raises: StudioError."""
 
     def close(self) -> None:
-        """Ends what `prepare` has begun."""
+        """End what `prepare` started."""
 
 
 async def stream_suggestions(
     helper: Helper, asked: RewriteRequest, *, silence: float = SECONDS_OF_SILENCE, longest: float = SECONDS
 ) -> AsyncGenerator[str]:
-    """The suggestion as it grows, the last one whole. `silence` and `longest` are in seconds. Raises: StudioError."""
+    """Yield the growing suggestion; the last value is complete. `silence` and `longest` are in seconds. Raises: StudioError."""
     answer, suggestion, ends = "", "", asyncio.get_running_loop().time() + longest
     async with aclosing(helper.pieces(asked)) as pieces:
         while True:

@@ -1,8 +1,8 @@
-"""A helper that is a language model on this machine's processors: `serve --rewriter-model ID`.
+"""A helper that runs a language model on this machine's processor: `serve --rewriter-model ID`.
 
-Runs transformers in a process of its own, `backend.cli.rewrite_run`, with which it speaks in JSON lines: here {"ask",
-"messages", "picture"} and {"stop"}; there {"ask", "text"} for each piece, and {"ask", "end"} or {"ask", "error"}; `ask` and
-`stop` are a question's number. One answer is written at a time.
+transformers runs in a separate process, `backend.cli.rewrite_run`. Both sides send JSON lines. Requests are {"ask", "messages",
+"picture"} and {"stop"}. Answers are {"ask", "text"} for each piece, then {"ask", "end"} or {"ask", "error"}. `ask` and `stop`
+have a question's number. One answer is generated at a time.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ ENDED = {"error": "its process has ended"}
 
 @dataclass
 class _Running:
-    """The process, and what it has said that nobody has taken yet; a thread reads it."""
+    """The process and its messages that are not yet read. A thread fills the list."""
 
     process: subprocess.Popen
     waiting: list[dict[str, Any]] = field(default_factory=list)
     arrived: threading.Condition = field(default_factory=threading.Condition)
 
     def read_messages(self) -> None:
-        """Reads until the process ends."""
-        assert self.process.stdout is not None, "it was started with pipes"
+        """Read messages until the process ends."""
+        assert self.process.stdout is not None, "the process was started with pipes"
         with self.process.stdout as lines:
             for line in lines:
                 self._put(json.loads(line))
@@ -47,21 +47,21 @@ class _Running:
             self.arrived.notify_all()
 
     def next_message(self, seconds: float) -> dict[str, Any] | None:
-        """The next message; None if none comes within `seconds`."""
+        """Return the next message, or None if no message arrives within `seconds`."""
         with self.arrived:
             self.arrived.wait_for(lambda: self.waiting, seconds)
             return self.waiting.pop(0) if self.waiting else None
 
     def send(self, message: dict[str, Any]) -> None:
-        """Writes one line to the process, unless it has ended."""
-        assert self.process.stdin is not None, "it was started with pipes"
+        """Write a line to the process, unless it has ended."""
+        assert self.process.stdin is not None, "the process was started with pipes"
         with contextlib.suppress(OSError):
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
 
 
 class LocalModel:
-    """The model of this Hub id, or in this folder; it is downloaded when the studio starts, if need be, and stays loaded."""
+    """A language model by its Hub id or folder. It is downloaded when the studio starts, if needed, and stays loaded."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -70,25 +70,25 @@ class LocalModel:
         self._numbers = itertools.count(1)
 
     def prepare(self) -> None:
-        """Begins to load the model."""
+        """Start the process, which loads the model."""
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         process = start_module(MODULE, [self.model], module_environment(), cwd=PROJECT_FOLDER, **pipes)
         self._running = _Running(process)
         threading.Thread(target=self._running.read_messages, name="rewriter", daemon=True).start()
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         if self._running is not None:
             process = self._running.process
             process.kill()
             process.wait()
-            with contextlib.suppress(OSError):  # what it had not read
+            with contextlib.suppress(OSError):  # unsent data
                 if process.stdin is not None:
                     process.stdin.close()
             self._running = None
 
     async def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
-        """What the model says; an empty piece for each second in which it is still being loaded or reads. Raises: StudioError."""
+        """Yield the model's answer in pieces, and an empty piece for each second without text. Raises: StudioError."""
         async with self._turn:
             if self._running is None or self._running.process.poll() is not None:
                 self.close()
@@ -101,7 +101,7 @@ class LocalModel:
                 while not has_ended:
                     message = await asyncio.to_thread(running.next_message, 1.0) or {"ask": number}
                     if message.get("ask", number) != number:
-                        continue  # the rest of an answer that was stopped
+                        continue  # the rest of a stopped answer
                     has_ended = "end" in message or "error" in message
                     if "error" in message:
                         raise StudioError("the prompt could not be rewritten:", str(message["error"])[:240], BY_HAND)

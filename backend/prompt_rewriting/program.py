@@ -1,8 +1,7 @@
 """A helper that is a program: `serve --rewriter COMMAND`.
 
-It reads one JSON object from its standard input, {"prompt", "preset", "instructions", "seconds", "starts_from_picture"}, and
-writes the new prompt to its standard output, all at once or bit by bit. It runs for each suggestion, as a process of its
-own and without a shell.
+It reads one JSON object from standard input, {"prompt", "preset", "instructions", "seconds", "starts_from_picture"}, and writes
+the new prompt to standard output, at once or in pieces. It runs once for each suggestion, in a separate process, without a shell.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from backend.errors import StudioError, one_line
 from backend.prompt_rewriting.helper import BY_HAND
 from backend.prompt_rewriting.request import RewriteRequest
 
-MOST_ERRORS = 20_000  # bytes of the end of its standard error that are kept
+MOST_ERRORS = 20_000  # bytes kept from the end of standard error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,20 +30,20 @@ class Program:
 
     @classmethod
     def from_command_line(cls, words: str) -> "Program":
-        """The program of a command line. Raises: StudioError for one that a shell would not read either."""
+        """Return the program of a command line. Raises: StudioError for an invalid command line."""
         try:
             return cls(command=tuple(shlex.split(words)))
         except ValueError as error:
-            raise StudioError(f"--rewriter {words[:60]!r}", f"is no command line: {error}", "correct it") from None
+            raise StudioError(f"--rewriter {words[:60]!r}", f"is not a command line: {error}", "correct it") from None
 
     def prepare(self) -> None:
-        """There is nothing to load."""
+        """Do nothing: the program starts for each suggestion."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: the program ends after each suggestion."""
 
     async def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
-        """What the program writes. Raises: StudioError."""
+        """Yield the program's output in pieces. Raises: StudioError."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
@@ -52,7 +51,7 @@ class Program:
         except OSError as error:
             raise _rewrite_error(str(error)) from None
         said = bytearray()
-        assert process.stdout is not None and process.stderr is not None, "it was started with pipes"
+        assert process.stdout is not None and process.stderr is not None, "the process was started with pipes"
         errors = asyncio.ensure_future(_read_end(process.stderr, said))
         try:
             await _send_request(process, asked)
@@ -60,30 +59,30 @@ class Program:
             while data := await process.stdout.read(4096):
                 yield decoder.decode(data)
             if await process.wait():
-                await asyncio.wait({errors}, timeout=1.0)  # what it has started may hold the pipe open
+                await asyncio.wait({errors}, timeout=1.0)  # the program's children may keep the pipe open
                 raise _rewrite_error(_last_error_line(said) or f"it ended with {process.returncode}")
         finally:
-            with contextlib.suppress(ProcessLookupError):  # and what it has started
+            with contextlib.suppress(ProcessLookupError):  # kills the program's children too
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.stdout.read()  # what is left in the pipe: asyncio waits for its end, and for that of the other
+            await process.stdout.read()  # asyncio waits until both pipes are read to their end
             await process.wait()
             errors.cancel()
 
 
 async def _read_end(stream: asyncio.StreamReader, said: bytearray) -> None:
-    """Reads all of a stream, so that its writer need not wait, and keeps the end."""
+    """Read the whole stream, so that its writer never waits, and keep its end in `said`."""
     while data := await stream.read(4096):
         said += data
         del said[:-MOST_ERRORS]
 
 
 def _last_error_line(said: bytearray) -> str:
-    """Of a traceback this is the error itself."""
+    """Return the last line, which is the error itself in a traceback."""
     return said.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 
 async def _send_request(process: Process, asked: RewriteRequest) -> None:
-    """Writes what is asked to the program, which may not care to read it."""
+    """Send the request to the program, which may not read it."""
     given = {
         "prompt": asked.prompt,
         "preset": asked.preset.name,
@@ -91,7 +90,7 @@ async def _send_request(process: Process, asked: RewriteRequest) -> None:
         "seconds": asked.seconds,
         "starts_from_picture": asked.starts_from_picture,
     }
-    assert process.stdin is not None, "it was started with pipes"
+    assert process.stdin is not None, "the process was started with pipes"
     with contextlib.suppress(ConnectionError):
         process.stdin.write(json.dumps(given).encode())
         await process.stdin.drain()

@@ -1,4 +1,4 @@
-"""What a helper is asked who writes prompts, and what of its answer counts: text, and nothing else."""
+"""The request to a helper that rewrites a prompt, and the extraction of the suggestion from the answer."""
 
 import functools
 import re
@@ -11,20 +11,20 @@ from typing import Any
 
 from presets import Preset
 
-INSTRUCTIONS = Path(__file__).with_name("instructions")  # one file for models that like the same prompts; `series` says which
-LONGEST = 4000  # characters of a suggestion
+INSTRUCTIONS = Path(__file__).with_name("instructions")  # one file per group of models; `series` lists the models
+LONGEST = 4000  # longest suggestion in characters
 ONLY = {
     "en": "Answer with the prompt alone, in the language of the user's words: no title, no list, no quotation marks around it.",
     "zh": "只回答提示词本身，使用用户所用的语言：不要标题，不要列表，不要加引号。",
 }
-_THOUGHT = re.compile(r"\s*<think>.*?(</think>|\Z)", re.DOTALL)  # what a reasoning model says before its answer
+_THOUGHT = re.compile(r"\s*<think>.*?(</think>|\Z)", re.DOTALL)  # the text of a reasoning model before its answer
 _CHINESE = re.compile(r"[\u3400-\u9fff]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewriteRequest:
-    """A prompt to be written anew, and for what: `seconds` is the video's length, `picture` its first frame as a data address,
-    for helpers that see; `starts_from_picture` is true with or without it."""
+    """A prompt to rewrite. `seconds` is the video's length. `picture` is the first frame as a data URL, for helpers that accept
+    images. `starts_from_picture` is true for videos with a first frame, even if `picture` is missing."""
 
     prompt: str
     preset: Preset
@@ -34,12 +34,12 @@ class RewriteRequest:
 
     @property
     def language(self) -> str:
-        """In which language the helper is spoken to: that of the prompt."""
+        """The language of the prompt, in which the helper gets its instructions."""
         return "zh" if _CHINESE.search(self.prompt) else "en"
 
     @property
     def instructions(self) -> str:
-        """What the helper should do, in the taste of the preset's model; "" for a model that nobody has written any for."""
+        """The instructions for prompts of the preset's model, or "" if there are no instructions for the model."""
         words, language = _series_instructions(self.preset.series), self.language
         if words is None:
             return ""
@@ -48,7 +48,7 @@ class RewriteRequest:
 
     @property
     def question(self) -> str:
-        """What the user wants, after the instructions."""
+        """The user's prompt with the kind and length of the video, which follows the instructions."""
         what = (
             ("图生视频" if self.starts_from_picture else "文生视频", "秒")
             if self.language == "zh"
@@ -57,7 +57,8 @@ class RewriteRequest:
         return f"{what[0]}, {self.seconds:.3g} {what[1]}:\n{self.prompt.strip()}"
 
     def messages(self, *, sees: bool) -> list[dict[str, Any]]:
-        """The conversation as OpenAI's and transformers' chat templates take it; with the picture if the helper sees."""
+        """Return the conversation as chat templates of OpenAI and transformers expect it. If the helper `sees`, it includes the
+        image."""
         asked: Any = self.question
         if sees and self.picture:
             asked = [{"type": "image_url", "image_url": {"url": self.picture}}, {"type": "text", "text": self.question}]
@@ -65,13 +66,13 @@ class RewriteRequest:
 
 
 def has_instructions(preset: Preset) -> bool:
-    """Whether a helper knows what the preset's model likes."""
+    """Return whether there are instructions for the preset's model."""
     return preset.reads_prompt and _series_instructions(preset.series) is not None
 
 
 def extract_suggestion(answer: str) -> str:
-    """The suggestion in what a helper has answered so far: one text without thoughts, quotation marks around it and characters
-    that cannot be seen, at most LONGEST long."""
+    """Extract the suggestion from the answer so far: a single line without reasoning, enclosing quotation marks and invisible
+    characters, at most LONGEST characters."""
     text = "".join(
         character if character.isprintable() else " "
         for character in _THOUGHT.sub("", answer[: 4 * LONGEST], count=1)
@@ -86,7 +87,7 @@ def extract_suggestion(answer: str) -> str:
 
 @functools.cache
 def _instructions_by_series() -> dict[str, Mapping[str, Any]]:
-    """The instructions by series."""
+    """Read the instructions, by series."""
     files = [tomllib.loads(path.read_text("utf-8")) for path in sorted(INSTRUCTIONS.glob("*.toml"))]
     return {series: words for words in files for series in words["series"]}
 

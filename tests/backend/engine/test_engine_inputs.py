@@ -102,7 +102,7 @@ def test_a_waiting_video_keeps_its_clip_when_it_is_changed(engine, close_gate, c
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"words " * 100, "must be a video"), (None, "from 1.5 s on there are 8 frames at 16 a second")],
+    [(b"words " * 100, "must be a video"), (None, "after 1.5 s it has 8 frames at 16 fps")],
 )
 def test_a_bad_clip_leaves_nothing(engine, tmp_path, clip, content, words):
     if content:

@@ -86,10 +86,10 @@ def test_what_is_no_sound_is_refused_in_a_sentence(tmp_path):
     empty.touch()
     text.write_text("this is no sound " * 100)
     Sound(samples=np.zeros((2, 0), np.float32), rate=16_000).write(silent)
-    assert "none at that path" in refusal(missing) and "this file is empty" in refusal(empty)
-    assert "must be a sound (wav, mp3, m4a, ogg, flac, or the sound of a video)" in refusal(text)
+    assert "no file is at that path" in refusal(missing) and "this file is empty" in refusal(empty)
+    assert "must be an audio file (wav, mp3, m4a, ogg, flac, or a video with audio)" in refusal(text)
     assert "no samples" in refusal(silent)
-    assert "this is a video without one" in refusal(counting_clip(tmp_path / "clip.mp4", 8, 8))
+    assert "is a silent video" in refusal(counting_clip(tmp_path / "clip.mp4", 8, 8))
     assert "must be within the 2.00 s" in refusal(tone(tmp_path / "short.wav"), start=2.0)
 
 
@@ -119,10 +119,10 @@ def test_a_list_of_files_is_no_sound(tmp_path):
     """ffmpeg could be made to read other files by one that names them."""
     path = tmp_path / "list.wav"
     path.write_text(f"ffconcat version 1.0\nfile {tone(tmp_path / 'secret.wav')}\n")
-    assert "must be a sound" in refusal(path)
+    assert "must be an audio file" in refusal(path)
     playlist = tmp_path / "list.m3u8"
     playlist.write_text(f"#EXTM3U\n#EXTINF:10,\n{tmp_path / 'secret.wav'}\n")
-    assert "must be a sound" in refusal(playlist)
+    assert "must be an audio file" in refusal(playlist)
 
 
 @pytest.mark.parametrize("start", [0.0, 0.02, 0.3])

@@ -60,7 +60,7 @@ def test_a_clip_is_gone_through_once_until_its_file_is_another(tmp_path, monkeyp
     path.write_bytes(b"no clip")
     assert refusal(path) and refusal(path) and len(runs) == 6  # what is refused is looked at again
     path.unlink()
-    assert "none at that path" in refusal(path)
+    assert "no file is at that path" in refusal(path)
 
 
 def test_the_rate_is_brought_to_the_videos_and_the_speed_stays(tmp_path):
@@ -181,17 +181,17 @@ def bad(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("cut mp4", "is cut off or damaged and must be a whole file; copy or download it again"),
+        ("cut mp4", "is cut off or damaged and must be a complete file; copy or download it again"),
         ("cut before its index", "is cut off or damaged"),
         ("cut webm", "is cut off or damaged"),
-        ("no frames", "has no picture in it and must have frames"),
+        ("no frames", "has no video in it and must have frames"),
         ("empty", "this file is empty"),
         ("text", "must be a video (mp4 or mov, webm, gif); choose another file"),
         ("concat", "must be a video"),
         ("playlist", "must be a video"),
         ("sdp", "must be a video"),
         ("picture", "must be a video"),
-        ("missing", "there is none at that path"),
+        ("missing", "no file is at that path"),
         ("small", "frames of 12x40 and must have at least 16 on each side"),
     ],
 )
@@ -218,9 +218,9 @@ def test_8k_and_two_hours_are_refused_at_once(tmp_path):
 def test_a_part_that_the_clip_does_not_have_is_refused_with_what_it_has(tmp_path):
     path = counting_clip(tmp_path / "a.mp4", 32, 16)
     told = refusal(path, part(start=1.0, num_frames=17))
-    assert told == "trim=1,2.0625 must be within the 2.00 s of 'a.mp4'; from 1 s on there are 16 frames at 16 a second"
+    assert told == "trim=1,2.0625 must be within the 2.00 s of 'a.mp4'; after 1 s it has 16 frames at 16 fps"
     assert len(list(read_clip(path, part(start=0.9375, num_frames=17)))) == 17
-    assert "there are 0 frames" in refusal(path, part(start=100.0))
+    assert "it has 0 frames" in refusal(path, part(start=100.0))
 
 
 def test_a_clip_whose_pictures_break_off_inside_is_told(tmp_path):

@@ -85,7 +85,7 @@ def test_one_that_is_too_large_becomes_smaller_pictures_of_the_same_shape_and_le
 
 
 def test_one_that_fits_in_no_size_is_refused_and_leaves_no_file(video, tmp_path):
-    with pytest.raises(RequestError, match="does not fit in 0.001 MB, not with 48x32 pixels either; allow more, or take webm"):
+    with pytest.raises(RequestError, match="does not fit in 0.001 MB, even at 48x32 pixels; allow more, or choose webm"):
         write_export(video, "gif", tmp_path / "out.gif", ExportLimits(max_bytes=1000))
     assert not (tmp_path / "out.gif").exists()
 

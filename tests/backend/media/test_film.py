@@ -101,9 +101,9 @@ def test_where_frames_come_again_one_sound_goes_into_the_other(clips, tmp_path):
             (Piece(first=0, end=40), Piece(first=0, end=8)),
             {},
             ClipError,
-            "shot 1 shows 40 frames, of which its video has 32, 2.00 s",
+            "shot 1 shows 40 frames, but its video has 32: 2.00 s",
         ),
-        ((Piece(first=0, end=8, fade=2), Piece(first=0, end=8)), {}, RequestError, "shot 1 has a fade, but no shot before it"),
+        ((Piece(first=0, end=8, fade=2), Piece(first=0, end=8)), {}, RequestError, "shot 1 has a fade, but no previous shot"),
         (
             (Piece(first=8, end=8), Piece(first=0, end=8)),
             {},
@@ -122,7 +122,7 @@ def test_where_frames_come_again_one_sound_goes_into_the_other(clips, tmp_path):
             RequestError,
             "track_start=2 must be within the",
         ),
-        ((Piece(first=0, end=8),) * 2, {"track": Track(path="/none.wav")}, SoundError, "sound 'none.wav' must be a file"),
+        ((Piece(first=0, end=8),) * 2, {"track": Track(path="/none.wav")}, SoundError, "audio 'none.wav' must be a file"),
     ],
 )
 def test_what_is_not_there_is_refused_and_nothing_is_written(clips, tmp_path, pieces, changes, error, message):

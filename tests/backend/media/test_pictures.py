@@ -23,12 +23,12 @@ def refusal(path: Path) -> str:
 
 
 def test_a_missing_file(tmp_path):
-    assert refusal(tmp_path / "no.png") == "image 'no.png' must be a file, and there is none at that path; check the path"
+    assert refusal(tmp_path / "no.png") == "image 'no.png' must be a file, but no file is at that path; check the path"
 
 
 @pytest.mark.parametrize("name", ["x" * 300 + ".png", "a\0b.png"])
 def test_a_name_that_cannot_be(tmp_path, name):
-    assert "there is none at that path" in refusal(tmp_path / name)
+    assert "no file is at that path" in refusal(tmp_path / name)
 
 
 def test_a_folder(tmp_path):

@@ -87,7 +87,7 @@ def test_the_last_and_the_first_frames_of_a_clip_are_found(tmp_path):
     with pytest.raises(ClipError, match=r"must be within the 3\.00 s"):
         read_part(path, Part.from_request(request(video=str(path), overlap=5, extend="after", trim=(0.0, 9.0))))
     short = counting_clip(tmp_path / "short.mp4", 3, 16, (256, 256))
-    with pytest.raises(ClipError, match="there are 3 frames"):
+    with pytest.raises(ClipError, match="it has 3 frames"):
         read_part(short, Part.from_request(request(video=str(short), overlap=5, extend="after")))
 
 

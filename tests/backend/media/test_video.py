@@ -144,7 +144,7 @@ def foreign_video(path, *options: str) -> None:
 )
 def test_somebody_elses_video_is_told_apart(tmp_path, options):
     foreign_video(tmp_path / "v.mp4", *options)
-    with pytest.raises(NoRequestInVideo, match="'v.mp4' carries no request"):
+    with pytest.raises(NoRequestInVideo, match="'v.mp4' contains no request"):
         read_request(tmp_path / "v.mp4")
 
 
@@ -224,7 +224,7 @@ def test_a_single_frame_can_be_had(tmp_path):
     frames = list(read_frames(path))
     assert extract_frame(path, 3).tobytes() == frames[3].tobytes()
     assert extract_frame(path, -1).tobytes() == frames[8].tobytes()
-    with pytest.raises(VideoFileError, match="frame 9 of 'v.mp4' must be one of the 9"):
+    with pytest.raises(VideoFileError, match="frame 9 of 'v.mp4' must be one of its 9 frames"):
         extract_frame(path, 9)
 
 
@@ -250,7 +250,7 @@ def test_a_frame_is_found_from_either_end(tmp_path):
     for index in (0, 4, 8, -1, -2, -9):
         assert extract_frame(tmp_path / "v.mp4", index).tobytes() == frames[index]
     for index in (9, -10):
-        with pytest.raises(VideoFileError, match="must be one of the 9 there are"):
+        with pytest.raises(VideoFileError, match="must be one of its 9 frames"):
             extract_frame(tmp_path / "v.mp4", index)
 
 

@@ -104,5 +104,5 @@ def test_one_that_says_much_beside_its_answer_is_heard_out():
 
 def test_a_command_line_is_read_as_a_shell_reads_it():
     assert Program.from_command_line("python 'my file.py' -x").command == ("python", "my file.py", "-x")
-    with pytest.raises(StudioError, match="is no command line"):
+    with pytest.raises(StudioError, match="is not a command line"):
         Program.from_command_line("python 'my file.py")

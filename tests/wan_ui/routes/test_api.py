@@ -59,7 +59,7 @@ def test_a_films_sound_is_an_uploaded_file_and_its_times_are_settings():
     story = {"shots": [{"prompt": "a red circle"}], "track_volume": 0.5}
     with pytest.raises(SoundError, match="sound must be an uploaded file"):
         wanted(settings=story, files={"track": {"path": "/etc/hostname", **META}}).to_request()
-    with pytest.raises(RequestError, match="a track's times were given but no track"):
+    with pytest.raises(RequestError, match="a track's times were given but need track"):
         wanted(settings=story).to_request()
     with pytest.raises(RequestError, match="track='a.wav' must be a file"):
         GenerateArguments.parse_arguments("x", "", None, {}, {"track": "a.wav"})

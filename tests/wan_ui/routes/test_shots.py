@@ -85,7 +85,7 @@ def test_made_shots_are_cut_at_once_and_the_film_says_what_it_is_made_of(url, st
             {},
             "shot 1 has 'colour' and may have prompt, num_frames, seconds, seed, cut, fade, trim,",
         ),
-        ({"prompt": "x"}, {"track_volume": 1.5}, "a track's times were given but no track"),
+        ({"prompt": "x"}, {"track_volume": 1.5}, "a track's times were given but need track"),
         ({"prompt": "x"}, {"track": "/etc/hostname"}, "track is not known"),
         ({"prompt": "x"}, {"shot_videos": ["/etc/hostname"]}, "shot_videos is not known"),
     ],
@@ -106,7 +106,7 @@ def test_a_table_of_shots_and_a_sound_from_a_stranger_are_answered_beside_the_fi
     run_ffmpeg("-f", "lavfi", "-i", "sine=440:d=1", str(tmp_path / "good.wav"))
     sent = visitor.upload(tmp_path / "text.wav")
     for text, words in (
-        (json.dumps({"shots": [{"prompt": "x"}], "track": sent}), "must be a sound"),
+        (json.dumps({"shots": [{"prompt": "x"}], "track": sent}), "must be an audio file"),
         (json.dumps({"shots": [{"prompt": "x"}], "track": "/etc/hostname"}), "must be an uploaded file"),
         (
             json.dumps({"shots": [{"prompt": "x"}], "track": visitor.upload(tmp_path / "good.wav"), "track_start": 99}),

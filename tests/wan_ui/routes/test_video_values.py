@@ -168,5 +168,5 @@ def test_a_clip_is_widened_or_goes_on_with_a_preset_of_vace():
     wider = made(margins=["64", "0", "64", "0"], keeps_pixels="false")
     assert (wider.video, wider.margins, wider.keeps_pixels) == ("/a.mp4", (64, 0, 64, 0), False)
     assert (made(extend="after", overlap="9").extend, made(extend="after", overlap="9").overlap) == ("after", 9)
-    with pytest.raises(RequestError, match="nothing that says what of it is made anew"):
+    with pytest.raises(RequestError, match="no area of it to regenerate"):
         made()

@@ -94,7 +94,9 @@ def test_an_upload_is_taken_and_checked_when_it_is_queued(engine, tmp_path):
         path = shutil.copy(__file__, os.path.join(folder, "music.wav"))
         wanted = asked({}, track=path)
         assert resolve_shot_files(wanted, engine, caller("bob")).track == os.path.realpath(path)
-        with pytest.raises(StudioError, match=r"sound 'music.wav' must be a sound \(wav, mp3, m4a, ogg, flac, or the sound of"):
+        with pytest.raises(
+            StudioError, match=r"audio 'music.wav' must be an audio file \(wav, mp3, m4a, ogg, flac, or a video with"
+        ):
             engine.submit(wanted, owner="bob")
     finally:
         shutil.rmtree(folder)

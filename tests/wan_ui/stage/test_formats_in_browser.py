@@ -54,7 +54,7 @@ def test_long_work_shows_its_progress_and_can_be_stopped_and_a_refusal_is_read(v
         route.fulfill(json={})
 
     page.route("**/studio/tasks/*/stop", stop)
-    words = "this work was stopped; start it again if you want it after all"
+    words = "this work was stopped; start it again if needed"
     page.route("**/studio/export/*/gif", lambda route: route.fulfill(body=words, content_type="text/plain"))
     page.locator(".stage .menu:not(.upscale) summary").click()
     page.locator(".stage .menu a[href$=gif]").click()
