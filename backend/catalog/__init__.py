@@ -1,1 +1,1 @@
-"""What models are on this machine, what could be, and how it is fetched. Imports neither jax nor torch."""
+"""The models on this machine, the models that can be downloaded, and their downloads. Imports neither jax nor torch."""

@@ -1,4 +1,4 @@
-"""The checkpoints and LoRA files that presets use, and how much of each is on this machine. Uses no network."""
+"""The checkpoints and LoRA files that presets use, and the bytes of each on this machine. Uses no network."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +12,13 @@ Kind = Literal["model", "lora"]
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One checkpoint or LoRA file, and the presets that use it. `source` is its id on the Hub, or "embedded:NAME".
+    """One checkpoint or LoRA file.
 
-    `num_bytes` are those on this machine, None if it is not whole here; then `begun_bytes` of it have arrived.
+    Attributes:
+        source: its id on the Hub, or "embedded:NAME".
+        presets: the presets that use it.
+        num_bytes: its bytes on this machine, None if it is not complete.
+        begun_bytes: bytes that have arrived of an incomplete download.
     """
 
     kind: Kind
@@ -25,27 +29,27 @@ class Entry:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is whole."""
+        """True if all its files are on this machine."""
         return self.num_bytes is not None
 
     @property
     def is_on_hub(self) -> bool:
-        """Whether it can be downloaded, and removed: what came with the studio cannot."""
+        """True if it can be downloaded and removed. False for models that are installed with the studio."""
         return is_downloadable(self.source)
 
     @property
     def licences(self) -> tuple[str, ...]:
-        """What must be known before it is downloaded, a sentence each."""
+        """Sentences about licences that the operator must know before the download."""
         return required_licences(self.source) if self.kind == "model" else ()
 
 
 def list_entries() -> list[Entry]:
-    """All of them: checkpoints in the order of the presets, then their LoRAs."""
+    """Return all checkpoints in the order of the presets, then all LoRAs of presets."""
     return [*_model_entries(), *_lora_entries()]
 
 
 def is_downloadable(source: str) -> bool:
-    """Whether this is an id on the Hub: of a checkpoint, or of one file."""
+    """Return whether this is an id of a checkpoint or of one file on the Hub."""
     from backend.checkpoints.hub import is_hub_id
 
     repository, _, name = source.partition(":")
@@ -53,13 +57,15 @@ def is_downloadable(source: str) -> bool:
 
 
 def required_licences(source: str) -> tuple[str, ...]:
-    """What must be known about a checkpoint before it is downloaded, a sentence each."""
+    """Return sentences about licences that the operator must know before downloading the checkpoint."""
     return tuple(dict.fromkeys(one.licence for one in list_presets() if one.model == source and one.licence))
 
 
 def count_bytes(source: str, path: Path) -> int:
-    """The bytes that downloading `source` brings of a checkpoint's folder or a file: other files that lie in the folder, such as
-    another checkpoint's transformer, do not count, and a transformer's own file does."""
+    """Return the bytes of a checkpoint's folder or file that belong to `source`.
+
+    Other files in the folder, such as another checkpoint's transformer, do not count. A single-file transformer counts.
+    """
     from backend.checkpoints.hub import cached_torch_file
 
     torch_file = cached_torch_file(source)
@@ -84,7 +90,7 @@ def _lora_entries() -> Iterator[Entry]:
 
     for source in dict.fromkeys(lora.source for preset in list_presets() for lora in preset.loras):
         users = tuple(preset for preset in list_presets() if any(lora.source == source for lora in preset.loras))
-        path = find_cached_file(source)  # a repository of LoRAs holds many files, so what is begun of one cannot be told
+        path = find_cached_file(source)  # `begun_bytes` is not known, because a repository of LoRAs has many files
         yield Entry(kind="lora", source=source, presets=users, num_bytes=None if path is None else count_bytes(source, path))
 
 
@@ -95,8 +101,11 @@ def _find_folder(preset: Preset) -> Path | None:
 
 
 def _count_partial_bytes(model: str) -> int:
-    """The bytes of a checkpoint that is not whole. Parts that another checkpoint has brought count once its own transformer is
-    begun; a transformer that is another's does not count."""
+    """Return the bytes that have arrived of an incomplete checkpoint.
+
+    Files that are shared with another checkpoint count only if the download of this checkpoint's own transformer was started. The
+    transformer of another checkpoint does not count.
+    """
     from backend.checkpoints.checkpoint import split_source
     from backend.checkpoints.hub import find_newest_snapshot, parse_torch_source
     from backend.checkpoints.hub_file import count_cached_bytes
@@ -114,7 +123,7 @@ def _count_partial_bytes(model: str) -> int:
 
 
 def _source_files(source: str, path: Path) -> list[Path]:
-    """The files in this folder that downloading `source` brings; all of a folder that came with the studio; a file itself."""
+    """Return the files in this folder that belong to `source`. All files of a local folder, or the file itself."""
     from huggingface_hub.utils import filter_repo_objects
 
     from backend.checkpoints.hub import file_patterns

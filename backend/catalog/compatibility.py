@@ -1,4 +1,4 @@
-"""Whether this machine can run a model, judged by its devices and by figures that are kept as data. Compiles nothing."""
+"""Estimate whether this machine can run a model, from its devices and stored figures. Compiles nothing."""
 
 import functools
 import math
@@ -15,16 +15,27 @@ from presets import Preset
 from presets.needs import Needs, SliceNeed, find_needs
 
 Verdict = Literal["runs", "short", "slow", "untried", "unknown"]
-"""`runs`: it does, or is predicted to. `short`: its weights alone take more than the devices have. `slow`: the machine has only
-processors, and a step is too much for them. `untried`: nobody has looked at this slice or card. `unknown`: no devices yet."""
+"""The result of the estimate.
+
+- "runs": the model runs on such devices, or is predicted to run.
+- "short": the weights alone need more memory than the devices have.
+- "slow": the machine has only CPUs, which are too slow for a step.
+- "untried": no figures exist for this slice or GPU.
+- "unknown": the devices are not known yet.
+"""
 
 
-DEVICES_OF_A_CHIP = {"tpu7x": 2}  # jax's; one on all others
+DEVICES_OF_A_CHIP = {"tpu7x": 2}  # jax devices per chip; 1 for all other chips
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compatibility:
-    """The verdict, the memory of all devices together in bytes, None if it is not known, and the smallest slice found to fit."""
+    """The verdict for a model.
+
+    Attributes:
+        memory_bytes: memory of all devices together, None if it is not known.
+        smallest: the smallest known slice on which the model fits.
+    """
 
     verdict: Verdict
     memory_bytes: int | None = None
@@ -32,7 +43,7 @@ class Compatibility:
 
 
 def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) -> Compatibility:
-    """The compatibility of a model that these presets use, on the devices of one worker."""
+    """Return the compatibility of the model of these presets with the devices of one worker."""
     needs = find_needs(presets[0].model)
     smallest = _smallest_slice(needs, devices)
     if not devices:
@@ -47,7 +58,7 @@ def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) ->
 
 @functools.cache
 def step_flops(name: str) -> float:
-    """The arithmetic of one step of a video of this preset's own size."""
+    """Return the floating-point operations of one step of a video in the preset's default size."""
     preset = find_preset(name)
     family, _ = find_family(preset)
     request = example_request(preset)
@@ -63,12 +74,12 @@ def _verdict(needs: Needs | None, devices: Sequence[Device], memory: int | None)
 
 
 def _matches_slice(need: SliceNeed, devices: Sequence[Device]) -> bool:
-    """Whether these are as many chips of the same kind, or more."""
+    """Return whether the devices are chips of the needed kind, and as many or more."""
     return DEVICE_KINDS.get(devices[0].kind) == _chip(need.slice) and len(devices) >= _num_devices(need.slice)
 
 
 def _smallest_slice(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | None:
-    """Of this machine's own chips if anything is known of them, else of any."""
+    """Return the smallest slice of this machine's kind of chip, or of any kind if no figures exist for it."""
     if needs is None or not needs.slices:
         return None
     chip = DEVICE_KINDS.get(devices[0].kind) if devices else None

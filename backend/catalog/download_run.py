@@ -1,8 +1,8 @@
-"""Downloads one checkpoint or LoRA file: `python -m backend.catalog.download_run SOURCE`, a process started by the engine.
+"""Download one checkpoint or LoRA file: `python -m backend.catalog.download_run SOURCE`, a process that the engine starts.
 
-In a process of its own, because receiving and hashing gigabytes would delay the page. Writes JSON lines to standard output:
-{"bytes": [DONE, TOTAL]} while it works, and last {"done": true} or {"cause": TEXT, "fix": TEXT}. It ends when its standard input
-does, as when the server is gone; what has arrived stays.
+This is a separate process, because receiving and hashing gigabytes would delay the pages. It writes JSON lines to standard
+output: {"bytes": [DONE, TOTAL]} during the download, and at the end {"done": true} or {"cause": TEXT, "fix": TEXT}. The process
+ends when its standard input ends, for example because the server has exited. Bytes that have arrived stay on the disk.
 """
 
 import json
@@ -14,11 +14,11 @@ from backend.checkpoints.hub import check_space, download_file, download_model, 
 from backend.errors import StudioError
 from backend.models import recognise
 
-POLITENESS = 10  # lets the page answer first
+POLITENESS = 10  # a lower priority than the server, so that pages stay responsive
 
 
 def main() -> None:
-    """Downloads what the command line names."""
+    """Download the source that the command line names."""
     os.nice(POLITENESS)
     threading.Thread(target=_end_with_input, name="input", daemon=True).start()
     try:
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _download(source: str) -> None:
-    """Raises: ModelError, before anything is fetched if the disk has no room for all of it."""
+    """Download the source and report progress. Raises: ModelError, before the download if the disk has too little space."""
     files = list_wanted_files(source)
     total = sum(file.num_bytes for file in files)
     check_space(source, files)
@@ -43,7 +43,7 @@ def _download(source: str) -> None:
 
 
 def write_message(message: dict) -> None:
-    """Writes one JSON line at once."""
+    """Write one JSON line and flush it."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 

@@ -1,8 +1,8 @@
-"""Downloads checkpoints and LoRA files for the page, one after the other, each in a process of its own.
+"""Downloads of checkpoints and LoRA files for the Models page, one after the other, each in a separate process.
 
-What has arrived of a file stays when a download is paused, fails, or the server ends, and the next one goes on with it
-(`backend.checkpoints.hub_file`). Only the sizes that the Hub has told are written down, so that a download which a server's end
-has cut off is shown as paused, with its share.
+If a download is paused or fails, or the server ends, bytes that have arrived stay, and the next download continues with them
+(`backend.checkpoints.hub_file`). The sizes from the Hub are stored in a file, so that the page can show an interrupted download
+as paused, with its progress.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from backend.files import replacing
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 
 Phase = Literal["waiting", "asking", "running", "pausing", "failed"]
-"""`asking`: the Hub is asked for sizes, no byte has come yet."""
+"""The state of a download. "asking": the process asks the Hub for sizes, and no bytes have arrived."""
 _MODULE = "backend.catalog.download_run"
 _END_SECONDS = 5.0
 
@@ -30,8 +30,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """One download that waits, runs or has failed for the reason `cause`, and what helps: `fix`. The total is 0 while the Hub has
-    not said it, the speed 0 while it is not known."""
+    """One download that is queued, runs or has failed.
+
+    `bytes_total` and `bytes_per_second` are 0 while they are not known. `cause` and `fix` describe a failure.
+    """
 
     source: str
     phase: Phase
@@ -43,17 +45,17 @@ class Download:
 
     @property
     def is_active(self) -> bool:
-        """Whether it waits or runs."""
+        """True if the download is queued or runs."""
         return self.phase != "failed"
 
 
 class Downloads:
-    """The downloads of one server. `on_change` is called when one begins or ends, from any thread."""
+    """The downloads of one server. `on_change` is called from any thread when a download starts or ends."""
 
     def __init__(self, settings: Settings, on_change: Callable[[], None]):
         self._settings, self._on_change = settings, on_change
         self._lock = threading.Lock()
-        self._shown: dict[str, Download] = {}  # by source, in the order in which they were asked for
+        self._shown: dict[str, Download] = {}  # by source, in the order of their requests
         self._process: subprocess.Popen | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -61,17 +63,17 @@ class Downloads:
         self._totals = self._read_totals()
 
     def all(self) -> list[Download]:
-        """Those that wait, run or have failed, in the order in which they were asked for."""
+        """Return all downloads that are queued, run or have failed, in the order of their requests."""
         with self._lock:
             return list(self._shown.values())
 
     def total(self, source: str) -> int:
-        """The bytes of this source, as the Hub has told them once; 0 if it has not been asked."""
+        """Return the size of this source in bytes that the Hub reported, 0 if the Hub was not asked."""
         with self._lock:
             return self._totals.get(source, 0)
 
     def begin(self, source: str) -> None:
-        """Puts it in line; does nothing if it waits or runs already."""
+        """Queue a download. Does nothing if it is queued or runs already."""
         with self._lock:
             download = self._shown.get(source)
             if self._is_closed or (download is not None and download.is_active):
@@ -84,7 +86,7 @@ class Downloads:
         self._on_change()
 
     def pause(self, source: str) -> None:
-        """Takes it out of the line, or ends its process; what has arrived stays. A failure is forgotten."""
+        """Remove a download from the queue, or end its process. Bytes that have arrived stay. A failed download is removed."""
         with self._lock:
             download = self._shown.get(source)
             if download is None:
@@ -97,14 +99,14 @@ class Downloads:
         self._on_change()
 
     def forget(self, source: str) -> None:
-        """Forgets the size of one that was removed, and why it failed."""
+        """Delete the stored size and the failure of a source that was removed."""
         with self._lock:
             self._shown.pop(source, None)
             self._totals.pop(source, None)
             self._write_totals()
 
     def close(self) -> None:
-        """Ends the download that runs; what has arrived stays."""
+        """End the running download. Bytes that have arrived stay."""
         with self._lock:
             self._is_closed = True
             self._shown = {source: one for source, one in self._shown.items() if one.phase not in ("waiting", "failed")}
@@ -114,7 +116,7 @@ class Downloads:
             thread.join(_END_SECONDS)
 
     def _work(self) -> None:
-        """Downloads one after the other until none waits."""
+        """Run the queued downloads one after the other."""
         while (source := self._next_waiting()) is not None:
             try:
                 failed = self._download(source)
@@ -139,14 +141,14 @@ class Downloads:
             return source
 
     def _download(self, source: str) -> Download | None:
-        """Runs the process to its end; what went wrong, or None."""
+        """Run the process to its end. Return the failed download, or None."""
         speed, last = Speed(), {}
         with tempfile.TemporaryFile("w+") as errors:
             with self._lock:
                 if self._shown[source].phase == "pausing" or self._is_closed:
                     return None
                 self._process = process = self._start_process(source, errors)
-            assert process.stdout is not None, "it was started with a pipe"
+            assert process.stdout is not None, "the process was started with a pipe"
             with process:
                 for line in process.stdout:
                     last = json.loads(line)
@@ -159,12 +161,12 @@ class Downloads:
             return None
         if error_lines:
             logger.warning("The download of %s wrote: %s", source, "\n".join(error_lines[-40:]))
-        last_line = error_lines[-1][:300] if error_lines else "it said nothing"
+        last_line = error_lines[-1][:300] if error_lines else "no error message"
         cause = last.get("cause") or f"The download ended with {process.returncode}: {last_line}"
-        return Download(source=source, phase="failed", cause=cause, fix=last.get("fix") or "Try again: it goes on where it was")
+        return Download(source=source, phase="failed", cause=cause, fix=last.get("fix") or "Try again: the download continues")
 
     def _start_process(self, source: str, errors: Any) -> subprocess.Popen:
-        """In a session of its own: the terminal's Ctrl+C is the server's, which ends this by closing the pipe."""
+        """Start the process in a new session, so that Ctrl+C reaches only the server, which closes the pipe to end it."""
         return start_module(
             _MODULE,
             [source],
@@ -209,4 +211,4 @@ class Downloads:
             with replacing(self._file) as part:
                 part.write_text(json.dumps(self._totals, indent=1), "utf-8")
         except OSError:
-            logger.exception("The sizes of downloads could not be written down")
+            logger.exception("Could not store the sizes of downloads in %s", self._file)

@@ -1,4 +1,4 @@
-"""The models of this machine as the page shows them: what there is, what each needs, and how it is fetched and removed."""
+"""The models of this machine for the Models page: their state and needs, and their download and removal."""
 
 import threading
 import time
@@ -14,15 +14,18 @@ from backend.schemas.worker import Device
 from backend.settings import Settings
 from presets.needs import find_needs
 
-SCAN_SECONDS = 2.0  # that the look at the files holds for; every page that shows them asks again and again
+SCAN_SECONDS = 2.0  # time for which a scan of the files is reused, because every open Models page asks repeatedly
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRow:
-    """One model or LoRA: what of it is here, its download if there is one, and whether this machine can run it.
+    """One model or LoRA of the page.
 
-    `total_bytes` on the disk are as the Hub has said, 0 if it was never asked; `weight_bytes` are those of its networks as they
-    run, 0 if they are not known, as for a LoRA.
+    Attributes:
+        download: the download that is queued, runs or has failed, or None.
+        total_bytes: size on the disk that the Hub reported, 0 if the Hub was never asked.
+        weight_bytes: size of the networks' weights in memory, 0 if it is not known and for LoRAs.
+        outlook: whether this machine can run the model, None for LoRAs.
     """
 
     entry: Entry
@@ -33,7 +36,10 @@ class ModelRow:
 
 
 class Models:
-    """The models of one server. `in_use` gives the sources that jobs which have not ended need, `devices` those of one worker."""
+    """The models of one server.
+
+    `in_use` returns the sources that unfinished jobs need. `devices` returns the devices of one worker.
+    """
 
     def __init__(
         self,
@@ -50,51 +56,55 @@ class Models:
         self.downloads = Downloads(settings, self._notify_change)
 
     def rows(self) -> list[ModelRow]:
-        """All of them."""
+        """Return all rows."""
         downloads, devices = {one.source: one for one in self.downloads.all()}, self._devices()
         return [self._row(entry, downloads.get(entry.source), devices) for entry in self._entries()]
 
     def changes(self) -> int:
-        """A number that grows when a model has come or gone: while it stays the same, the same presets can run."""
+        """Return a number that grows when a model is installed or removed. While it is equal, the same presets can run."""
         with self._lock:
             return self._changes
 
     def fetch(self, source: str) -> None:
-        """Puts a download in line, or lets a paused one go on. Raises: RequestError for what no preset uses or is not on the
-        Hub, or is here already."""
+        """Queue a download, or resume a paused download.
+
+        Raises: RequestError for a source that no preset uses, that is not on the Hub, or that is installed.
+        """
         entry = self._entry(source)
         if not entry.is_on_hub:
-            raise RequestError(source, "came with the studio", "there is nothing to download")
+            raise RequestError(source, "is part of the studio", "there is nothing to download")
         if entry.is_here:
             raise RequestError(source, "is on this machine already", "there is nothing to download")
         self.downloads.begin(source)
 
     def pause(self, source: str) -> None:
-        """Ends a download for now; what has arrived stays. Does nothing if there is none."""
+        """Pause a download. Bytes that have arrived stay. Does nothing without a download."""
         self.downloads.pause(source)
 
     def remove(self, source: str) -> int:
-        """Removes it from this machine and returns the bytes that were freed.
+        """Delete a source from this machine and return the number of freed bytes.
 
-        Raises: RequestError for what no preset uses or what came with the studio, StudioError while a job or a download needs it,
-        ModelError if it cannot be deleted.
+        Raises:
+            RequestError: if no preset uses the source, or it is part of the studio.
+            StudioError: while a job or a download needs the source.
+            ModelError: if the files cannot be deleted.
         """
         from backend.checkpoints.removal import remove
 
         entry = self._entry(source)
         if not entry.is_on_hub:
-            raise RequestError(source, "came with the studio", "it cannot be removed")
+            raise RequestError(source, "is part of the studio", "it cannot be removed")
         if source in self._in_use():
-            raise StudioError(f"{source} is needed by a video that waits or is being made and", "stays", "remove it afterwards")
+            raise StudioError(f"{source} is needed by a queued or running video", "and was not removed", "remove it afterwards")
         if any(one.source == source and one.is_active for one in self.downloads.all()):
-            raise StudioError(f"{source} is being downloaded and", "stays", "pause the download first")
+            raise StudioError(f"{source} is being downloaded", "and was not removed", "pause the download first")
         freed = remove(source, self._sources_to_keep(source))
         self.downloads.forget(source)
         self._notify_change()
         return freed
 
     def close(self) -> None:
-        """Ends the download that runs."""
+        """End the running download."""
         self.downloads.close()
 
     def _row(self, entry: Entry, download: Download | None, devices: Sequence[Device]) -> ModelRow:
@@ -109,7 +119,7 @@ class Models:
         )
 
     def _sources_to_keep(self, source: str) -> list[str]:
-        """What must stay on this machine besides: all that is whole, or is being downloaded or was begun by a press here."""
+        """Return the other sources whose files must stay: complete sources, and sources with a download from this page."""
         others = [entry for entry in self._entries() if entry.is_on_hub and entry.source != source]
         return [one.source for one in others if one.is_here or self.downloads.total(one.source)]
 
@@ -117,7 +127,7 @@ class Models:
         self._expire_scan()
         entry = next((entry for entry in self._entries() if entry.source == source), None)
         if entry is None:
-            raise RequestError(f"model={source[:80]!r}", "must be one that a preset uses", "choose one of the list")
+            raise RequestError(f"model={source[:80]!r}", "must be used by a preset", "choose a model from the list")
         return entry
 
     def _entries(self) -> list[Entry]:
@@ -138,7 +148,7 @@ class Models:
 
 
 def required_sources(request: GenerationRequest) -> set[str]:
-    """The checkpoint and the LoRA files that a request needs, by their ids; only the LoRAs if its preset is no longer there."""
+    """Return the ids of the checkpoint and LoRA files that a request needs. Only its LoRAs if the preset no longer exists."""
     try:
         preset = find_preset(request.preset)
     except RequestError:

@@ -1,6 +1,6 @@
-"""Whether what a request needs is on this machine already, or would have to be downloaded, which only the operator may begin.
+"""Check whether the weights that a request needs are on this machine. Only the operator may start downloads.
 
-Runs for every request and every page, so it reads only a few small files and never uses the network.
+These checks run for every request and every page. Therefore they read only a few small files and never use the network.
 """
 
 from pathlib import Path
@@ -18,17 +18,18 @@ _FIX = "ask the operator to run `python app.py models download {}`"
 
 
 def has_weights(preset: Preset, model: str | None = None) -> bool:
-    """Whether a video can be made with this preset and without a download, judged by the files on this machine.
+    """Return whether this preset can generate a video without a download.
 
-    Its checkpoint must be a folder, or complete in the Hub's cache, and each LoRA of the preset must be here, too. A checkpoint
-    `model` that replaces the presets' own counts as here, because the operator has named it; it must be of the preset's kind.
+    The checkpoint must be a folder, or complete in the Hub's cache, and each LoRA of the preset must be on this machine. A
+    checkpoint `model` that replaces the preset's own counts as installed, because the operator chose it. It must be of the
+    preset's kind.
     """
     is_here = _is_model_installed(preset.model_source) if model is None else matches_preset(preset, model)
     return is_here and all(_is_lora_installed(lora) for lora in preset.loras)
 
 
 def matches_preset(preset: Preset, model: str) -> bool:
-    """Whether the checkpoint `model` is of the preset's kind, judged by the files on this machine."""
+    """Return whether the checkpoint `model` is of the preset's kind. True if its files are not on this machine."""
     try:
         checkpoint = _open_installed(model)
         if checkpoint is None:
@@ -41,29 +42,31 @@ def matches_preset(preset: Preset, model: str) -> bool:
 
 
 def check_weights_installed(request: GenerationRequest, model: str | None = None) -> None:
-    """Raises: RequestError if this request would begin a download. `model` as for `has_weights`.
+    """Check that the request needs no download. `model` is as in `has_weights`.
 
-    Everybody may use a LoRA that is in the cache, also one from a private repository: the operator has brought it to this
-    server, like the files in the `loras` folder, and only videos leave the server. The cache does not record what is private,
-    and asking the Hub would need the operator's token. LoRAs that visitors should not use belong in another cache (HF_HOME).
+    All visitors may use any LoRA in the cache, also from a private repository, because the operator put it on this server. The
+    same is true for files in the `loras` folder. Only videos leave the server. The cache does not record which repositories are
+    private, and asking the Hub would need the operator's token. Use another cache (HF_HOME) for LoRAs that visitors must not use.
+
+    Raises: RequestError if the request needs a download.
     """
     if request.finished_video:
         return
     preset = find_preset(request.preset)
     if model is None and not _is_model_installed(preset.model_source):
-        raise RequestError(f"preset={preset.name!r}: its model", _RULE, f"take another preset, or {_FIX.format(preset.name)}")
+        raise RequestError(f"preset={preset.name!r}: its model", _RULE, f"choose another preset, or {_FIX.format(preset.name)}")
     for lora in (*preset.loras, *request.loras):
         if not _is_lora_installed(lora):
             raise RequestError(f"the LoRA {lora.source}", _RULE, f"leave it out, or {_FIX.format(lora.source)}")
 
 
 def _is_model_installed(source: str) -> bool:
-    """Whether this is a checkpoint's folder, or a checkpoint that is complete on this machine."""
+    """Return whether this is a checkpoint's folder, or a checkpoint that is complete on this machine."""
     return (Path(source).expanduser() / "model_index.json").is_file() or _open_installed(source) is not None
 
 
 def _open_installed(source: str) -> Checkpoint | None:
-    """A complete checkpoint on this machine, or None. Raises: ModelError if its configurations are broken."""
+    """Open a complete checkpoint on this machine, or return None. Raises: ModelError if its configurations are broken."""
     if (named := parse_file_source(source)) is not None:
         from backend.checkpoints.hub import open_cached_with_files
 
@@ -78,7 +81,7 @@ def _open_installed(source: str) -> Checkpoint | None:
 
 
 def _is_lora_installed(lora: LoraChoice) -> bool:
-    """Whether it needs no download; a name in the `loras` folder is looked up when it is merged."""
+    """Return whether the LoRA needs no download. Names in the `loras` folder are checked later, when they are merged."""
     if not lora.is_on_hub:
         return True
     from backend.checkpoints.hub import find_cached_file

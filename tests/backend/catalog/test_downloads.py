@@ -126,7 +126,7 @@ def test_a_process_that_is_killed_is_a_failure_that_can_be_tried_again(make, hub
     os.kill(downloads._process.pid, signal.SIGKILL)
     wait_for(lambda: downloads.all()[0].phase == "failed", 60)
     [failed] = downloads.all()
-    assert "ended with -9" in failed.cause and "goes on where it was" in failed.fix
+    assert "ended with -9" in failed.cause and "continues" in failed.fix
     downloads.pause(REPOSITORY)  # the card's "Not now"
     assert downloads.all() == []
 
@@ -140,7 +140,7 @@ def test_what_the_hub_does_not_have_fails_with_its_reason(make):
 
 def test_a_disk_that_is_too_small_is_refused_before_the_first_byte(hub: FakeHub, home, monkeypatch):
     said = []
-    monkeypatch.setattr(download_run, "say", said.append)
+    monkeypatch.setattr(download_run, "write_message", said.append)
     usage = shutil.disk_usage  # other threads ask it too
     monkeypatch.setattr("backend.checkpoints.hub.shutil.disk_usage", lambda folder: usage(folder)._replace(free=20_000_000))
     monkeypatch.setattr("backend.checkpoints.hub.HfApi", lambda: __import__("huggingface_hub").HfApi(endpoint=hub.url))

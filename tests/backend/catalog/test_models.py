@@ -53,7 +53,7 @@ def test_a_model_that_a_job_needs_stays(make_engine, home, close_gate, monkeypat
     fetched(engine)
     monkeypatch.setattr("backend.catalog.models.find_preset", lambda name: BIG)  # the job's, as far as files are concerned
     job = engine.submit(request("a held square"))
-    with pytest.raises(StudioError, match="is needed by a video that waits or is being made"):
+    with pytest.raises(StudioError, match="is needed by a queued or running video"):
         engine.remove_model(REPOSITORY)
     assert row(engine).entry.is_here
     engine.cancel(job.id)

@@ -49,7 +49,7 @@ def test_a_model_that_is_not_here_is_refused_in_words():
         check_weights_installed(example_request(WAN))
     assert str(refused.value) == (
         "preset='wan2.1-t2v-1.3b-480p': its model must be on this machine already: only the operator may download it; "
-        "take another preset, or ask the operator to run `python app.py models download wan2.1-t2v-1.3b-480p`"
+        "choose another preset, or ask the operator to run `python app.py models download wan2.1-t2v-1.3b-480p`"
     )
 
 

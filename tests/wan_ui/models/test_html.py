@@ -3,7 +3,7 @@
 import pytest
 
 from backend.catalog.catalog import Entry
-from backend.catalog.compatibility import compatibility
+from backend.catalog.compatibility import judge_compatibility
 from backend.catalog.downloads import Download
 from backend.catalog.models import ModelRow
 from presets import list_presets
@@ -28,7 +28,7 @@ def row(num_bytes=None, begun=0, total=0, download=None, source=BIG) -> ModelRow
         download=download,
         total_bytes=total,
         weight_bytes=40_000_000_000 if kind == "model" else 0,
-        outlook=compatibility(users, []) if kind == "model" else None,
+        outlook=judge_compatibility(users, []) if kind == "model" else None,
     )
 
 
