@@ -20,7 +20,7 @@ from backend.pipeline.previews import frames_to_uint8
 from backend.pipeline.profiling import trace_decoder
 from backend.pipeline.rates import add_flops
 from backend.pipeline.run import Described, Run
-from backend.pipeline.stage_files import Decoded, read_frames_so_far, remove_unfinished, write_frames, write_sound
+from backend.pipeline.stage_files import Decoded, read_frames_so_far, remove_unfinished, write_frames, write_generated_audio
 from backend.pipeline.state_saver import StateSaver, save_if_closed
 from backend.runtime.hosts import THIS_HOST, gather_to_host
 from backend.runtime.work import OnHost, Work, describe
@@ -180,7 +180,7 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
         if THIS_HOST.is_first:
             write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
         if sound is not None and (THIS_HOST.is_first or run.is_shot):  # on all hosts, for the next shot
-            write_sound(run, sound)
+            write_generated_audio(run, sound)
         if THIS_HOST.is_first:
             has_sound = _add_audio(run, path, count, sound)
     return run.create_result(path, count, has_sound=has_sound)

@@ -158,7 +158,7 @@ def _group_by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np
     return found
 
 
-def write_sound(run: Run, sound: Sound) -> None:
+def write_generated_audio(run: Run, sound: Sound) -> None:
     """Write the audio that the model generated."""
     sound.write(run.folder / MODEL_SOUND)
 

@@ -170,13 +170,13 @@ def check_flat(part: Part, described: Mapping[str, Shaped]) -> dict[str, tuple[i
 def load_flat(part: Part, described: Mapping[str, Shaped], progress: LoadProgress) -> dict[str, jax.Array]:
     """Load a network's weights by name, with the shardings and dtypes of `described`. Raises: ModelError."""
     expected = check_flat(part, described)
-    weights = dict(part.read(expected, lambda name, place: _read_to_devices(place, described[name]), progress))
+
+    def read_to_devices(name: str, place: TensorPlace) -> jax.Array:
+        return jax.block_until_ready(copy_to_devices(read_tensor(place), described[name]))
+
+    weights = dict(part.read(expected, read_to_devices, progress))
     tied = [weights[name] for name in part.tied if name in weights]
     return weights | {name: tied[0] for name in part.tied if name in described}
-
-
-def _read_to_devices(place: TensorPlace, leaf: Shaped) -> jax.Array:
-    return jax.block_until_ready(copy_to_devices(read_tensor(place), leaf))
 
 
 def check_stacked(part: Part, described: StackedWeights) -> dict[str, tuple[int, ...]]:
