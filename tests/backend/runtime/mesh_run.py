@@ -102,7 +102,7 @@ def run(
     branches = 2 if is_guided else 1
     ids = generator.integers(2, 64, (branches, 16)).astype(np.int32)
     mask = np.ones_like(ids)
-    embedded = programs.embed_text(layout.place_weights(text, functools.partial(TextEncoder.place, layout)), ids, mask)
+    embedded = programs.embed_text(layout.place_weights(text, functools.partial(TextEncoder.weight_spec, layout)), ids, mask)
     text_context = programs.prepare_text(weights, embedded, np.zeros((branches, 1, 1, 16), np.float32))
     noise = generator.standard_normal(LATENT_SHAPE).astype(np.float32)
     schedule, positions = make_schedule("unipc", STEPS, 3.0), work.run(programs.denoiser.positions(LATENT_SHAPE))

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from backend.schemas.request import example_request
-from backend.tpu_analysis import predict_live_rate as module
+from backend.tpu_analysis import live_rate as module
 from backend.tpu_analysis.live_rate import predict_live_rate
 from presets import load_preset
 
