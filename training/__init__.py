@@ -1,5 +1,5 @@
-"""The code that makes the demo checkpoints in `models`. Nothing in the product imports it. transformers does not see torchvision
-here either."""
+"""The training of the demo checkpoints in `models`. No module of the product imports it. torchvision is hidden from transformers
+here too."""
 
 from backend.imports import TORCHVISION, hide
 

@@ -1,7 +1,7 @@
-"""Make a demo checkpoint from nothing: `python -m training`, or `python -m training --model hunyuan-tiny`.
+"""Train a demo checkpoint: `python -m training`, or `python -m training --model hunyuan-tiny`.
 
-A stage whose result is in the work folder is not repeated. With `--continue-from models/wan-tiny` it trains an existing
-checkpoint's transformer further and keeps its autoencoder.
+A stage whose result is in the work folder is not repeated. `--continue-from models/wan-tiny` trains an existing checkpoint's
+transformer further and keeps its autoencoder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from training.train_vae import REFINING_RATE, refine_decoder, train_vae
 from training.vace import SECONDS as VACE_SECONDS
 from training.vace import make_vace
 
-ON_WAN_TINY = {  # learn beside wan-tiny's own parts
+ON_WAN_TINY = {  # trained on top of wan-tiny's networks
     "wan-live-tiny": (make_live, LIVE_SECONDS),
     "wan-tiny-vace": (make_vace, VACE_SECONDS),
     "wan-tiny-animate": (make_animate, ANIMATE_SECONDS),
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is made, where its parts go, and how long each stage may take, in seconds."""
+    """The model to train, its folders, and the seconds of each stage."""
 
     recipe: Recipe
     seconds: StageSeconds
@@ -107,11 +107,11 @@ def _train_transformer(plan: Plan, parts: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=[*RECIPES, *ON_WAN_TINY], default="wan-tiny")
-    parser.add_argument("--work", type=Path, help="where the parts are kept; build/MODEL if not given")
-    parser.add_argument("--output", type=Path, help="where the checkpoint goes; models/MODEL if not given")
+    parser.add_argument("--work", type=Path, help="folder of the stages' results (build/MODEL)")
+    parser.add_argument("--output", type=Path, help="folder of the checkpoint (models/MODEL)")
     stages = [field.name for field in dataclasses.fields(StageSeconds)]
     for stage in stages:
-        parser.add_argument(f"--{stage}-seconds", type=float, help="in place of the model's own")
+        parser.add_argument(f"--{stage}-seconds", type=float, help="time limit of the stage (the model's default)")
     how = "whether the transformer's layers are compiled, in place of the model's own way"
     parser.add_argument("--compiled", action=argparse.BooleanOptionalAction, help=how)
     parser.add_argument("--continue-from", type=Path, help="a checkpoint folder to continue from")

@@ -1,6 +1,7 @@
-"""Makes wan-tiny-animate: wan-tiny's transformer, in Wan-Animate-2's class, learns to move a picture's shape as a clip's.
+"""Train wan-tiny-animate: `python -m training --model wan-tiny-animate`.
 
-`python -m training --model wan-tiny-animate`. wan-tiny's other parts stay as they are.
+wan-tiny's transformer, in Wan-Animate-2's class, learns to move an image's shape as a driving video's shape moves. The other
+networks of wan-tiny do not change.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
 from training.animate_networks import MASK_CHANNELS, AnimateNetworks
-from training.animate_world import SEGMENT, SLIPS, Pair, carried_of, driving_of, picture_of, sample_pair, video_of
+from training.animate_world import SEGMENT, SLIPS, Pair, draw_previous_frame, driving_of, picture_of, sample_pair, video_of
 from training.checkpoint import FLOW_SHIFT, write_beside
 from training.fast_vae import speed_up
 from training.latents import Bucket, LatentCache, World, encode
@@ -33,16 +34,17 @@ BUCKETS = (
 )
 REFINING_WORLD = World(sample=partial(sample_pair, changing_share=0.4, slips=(SLIPS[0], 0.01)), render=video_of)
 FLOAT32_PARTS = ("time_embedding", "time_projection", "modulation", "norm")  # the class's `_keep_in_fp32_modules`
-REFINING_SHARE = 1 / 11  # of the first stage's time; sizes in later segments are learned then
+REFINING_SHARE = 1 / 11  # share of the first stage's time; this stage teaches sizes in later segments
 REFINING_BUCKETS = tuple(dataclasses.replace(bucket, clips=bucket.clips // 2) for bucket in BUCKETS)
-OPTIONS = TransformerTraining(learning_rate=1.5e-3, text_dropout=0.5, compiled=True)  # 0.72 s a step in place of 0.83, measured
+OPTIONS = TransformerTraining(learning_rate=1.5e-3, text_dropout=0.5, compiled=True)  # 0.72 s per step instead of 0.83, measured
 REFINING = dataclasses.replace(OPTIONS, learning_rate=5e-4, warmup_steps=20, compiled=False)
 
 logger = logging.getLogger(__name__)
 
 
 class AnimateCache(LatentCache[Pair]):
-    """`latents` [N, C + 4 + C + C, 1 + F, H, W]: clean, the picture's first; the condition; the driving clip's after zeros."""
+    """`latents` [N, C + 4 + C + C, 1 + F, H, W]: clean latents, the image's first; the condition; the driving video's latents
+    after zeros."""
 
     def _encode_new(self, clips: int) -> tuple[torch.Tensor, list[Pair]]:
         pairs = [self._world.sample(self._rng) for _ in range(clips)]
@@ -52,11 +54,11 @@ class AnimateCache(LatentCache[Pair]):
 
 
 def task_latents(vae: torch.nn.Module, pairs: Sequence[Pair], size: Bucket, device: str) -> torch.Tensor:
-    """The pairs' entries in an `AnimateCache`."""
+    """Encode the pairs' entries for an `AnimateCache`."""
     clips = torch.stack([one for pair in pairs for one in (video_of(pair, size), driving_of(pair, size))]).to(device)
     clean, driving = encode(vae, clips).unflatten(0, (-1, 2)).unbind(1)
     picture = encode(vae, torch.stack([picture_of(pair, size) for pair in pairs]).to(device))
-    carried = [carried_of(pair, size) for pair in pairs]
+    carried = [draw_previous_frame(pair, size) for pair in pairs]
     nothing = torch.zeros(3, SEGMENT, size.height, size.width)
     given = encode(vae, torch.stack([nothing, *(clip for clip in carried if clip is not None)]).to(device))
     later = iter(given[1:])
@@ -66,17 +68,20 @@ def task_latents(vae: torch.nn.Module, pairs: Sequence[Pair], size: Bucket, devi
 
 
 def condition_of(picture: torch.Tensor, before: torch.Tensor, is_later: torch.Tensor) -> torch.Tensor:
-    """[B, 4 + C, 1 + F, H, W]: the mask, which is one for the picture [B, C, 1, H, W] and for the frame that a later segment is
-    given of the one before, then these latents; `before` [B, C, F, H, W] are a segment's; `is_later` [B]."""
+    """Return the condition [B, 4 + C, 1 + F, H, W]: a mask, then latents.
+
+    The mask is one for the image `picture` [B, C, 1, H, W], and for the last frame of the previous segment in later segments.
+    `before` [B, C, F, H, W] has the latents of that frame and zeros. `is_later` [B] marks later segments.
+    """
     latents = torch.cat([picture, before], 2)
     mask = torch.zeros_like(latents[:, :MASK_CHANNELS])
     mask[:, :, 0] = 1
-    mask[:, :, 1] = is_later.to(mask).view(-1, 1, 1, 1)  # a latent frame that is one frame fills all four channels
+    mask[:, :, 1] = is_later.to(mask).view(-1, 1, 1, 1)  # a latent frame of a single pixel frame fills all four channels
     return torch.cat([mask, latents], 1)
 
 
 def make_animate(base: Path, work: Path, output: Path, seconds: float, device: str) -> None:
-    """Trains on `base`, the folder of wan-tiny, unless `work` has the result already, and writes the checkpoint."""
+    """Train from `base`, wan-tiny's folder, if `work` has no result, and write the checkpoint."""
     parts, refined = work / "parts", work / "parts-refined"
     work.mkdir(parents=True, exist_ok=True)
     vae = WAN_AUTOENCODER.load(base / "vae").to(device).eval()
@@ -96,7 +101,7 @@ def make_animate(base: Path, work: Path, output: Path, seconds: float, device: s
 
 
 def assemble_animate(parts: Path, base: Path, target: Path) -> None:
-    """Writes the checkpoint, with a scheduler of its own."""
+    """Write the checkpoint with its own scheduler."""
     networks = AnimateNetworks.load(parts, base / "tokenizer", "cpu")
     shutil.rmtree(target / "scheduler", ignore_errors=True)
     FlowMatchEulerDiscreteScheduler(shift=FLOW_SHIFT).save_pretrained(target / "scheduler")

@@ -1,4 +1,4 @@
-"""wan-tiny-animate's transformer in training: Wan-Animate-2's class, which begins as wan-tiny's transformer."""
+"""wan-tiny-animate's transformer in training: Wan-Animate-2's class with wan-tiny's weights at the start."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from training.train_transformer import TransformerTraining, noise_levels, prompt
 from training.wan_networks import WanNetworks, WanText
 
 REFERENCE_PROMPT = "人物动作的参考视频"  # diffusers' default `prompt_ref`: reference video of the character's motion
-MASK_CHANNELS = 4  # one for each frame of a latent one
-NAMES = {  # of wan-tiny's layers in the class
+MASK_CHANNELS = 4  # one for each pixel frame of a latent frame
+NAMES = {  # wan-tiny's names of layers, and the class's names
     "condition_embedder.text_embedder.linear_1": "text_embedding.0",
     "condition_embedder.text_embedder.linear_2": "text_embedding.2",
     "condition_embedder.time_embedder.linear_1": "time_embedding.0",
@@ -32,7 +32,7 @@ NAMES = {  # of wan-tiny's layers in the class
 
 
 class AnimateNetworks(WanNetworks):
-    """See `Networks`. A task's entry has the clean latents, the condition and the driving clip as channels: see
+    """See `Networks`. A task's channels are the clean latents, the condition and the driving video, as in
     `animate.AnimateCache`."""
 
     adamw_names = ("patch_embedding", "head.head", "modulation", "time_embedding")
@@ -46,12 +46,12 @@ class AnimateNetworks(WanNetworks):
 
     @classmethod
     def begin(cls, base: WanNetworks) -> AnimateNetworks:
-        """The networks of wan-tiny, which do not look at a picture or a mask yet."""
+        """Create the networks with wan-tiny's weights, which ignore images and masks at first."""
         return cls(base.text, begin_as(base.learned))
 
     @classmethod
     def load(cls, folder, tokenizer_folder, device: str) -> AnimateNetworks:
-        """The networks of a checkpoint or of a parts folder, in float32."""
+        """Load the networks of a checkpoint or of a work folder, in float32."""
         transformer = WanAnimate2Transformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32)
         return cls(WanText.load(folder / "text_encoder", tokenizer_folder, device), transformer.to(device))
 
@@ -60,7 +60,7 @@ class AnimateNetworks(WanNetworks):
         self._run_block = torch.compile(run_animated_block, dynamic=False)
 
     def words_for(self, scene: Pair, rng: random.Random, options: TransformerTraining) -> str:
-        """See `Networks`: the picture's scene, whose motion is not the one that is made."""
+        """See `Networks`. The prompt describes the image's scene; its motion differs from the video's motion."""
         return prompt_for(scene.picture, rng, options)
 
     def loss(
@@ -71,7 +71,7 @@ class AnimateNetworks(WanNetworks):
         options: TransformerTraining,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """See `Networks`; over the picture's frame too, which is made like the others."""
+        """See `Networks`. The loss includes the image's frame, which is denoised like the others."""
         channels = self.latent_channels
         clean, condition, driving = latents.split([channels, MASK_CHANNELS + channels, channels], 1)
         sigma = noise_levels(len(prompts), options, generator, latents.device)
@@ -91,14 +91,14 @@ class AnimateNetworks(WanNetworks):
         text: tuple[torch.Tensor, torch.Tensor],
         dtype: torch.dtype = torch.float32,
     ) -> torch.Tensor:
-        """See `predict_animated`; the driving clip's text is the usual one."""
+        """See `predict_animated`. The driving video has diffusers' default prompt."""
         return predict_animated(
             self.learned, latents, condition, driving, timestep, text, self.driving_text, dtype, self._run_block
         )
 
 
 def begin_as(base: WanTransformer3DModel) -> WanAnimate2Transformer3DModel:
-    """The class with wan-tiny's weights; what is read of the condition's channels is zero."""
+    """Create the class with wan-tiny's weights and zero weights for the condition's channels."""
     config = base.config
     made = WanAnimate2Transformer3DModel(
         patch_size=tuple(config.patch_size),
@@ -123,7 +123,7 @@ def begin_as(base: WanTransformer3DModel) -> WanAnimate2Transformer3DModel:
 
 
 def renamed(name: str) -> str:
-    """The class's name of one of wan-tiny's weights."""
+    """Return the class's name of a weight of wan-tiny."""
     if name == "scale_shift_table":
         return "head.modulation"
     for theirs, ours in NAMES.items():

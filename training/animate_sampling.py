@@ -1,4 +1,4 @@
-"""Makes wan-tiny-animate's videos with the training networks: segment after segment, as diffusers' modular pipeline does."""
+"""Sample wan-tiny-animate's videos with the training networks, segment by segment, as diffusers' modular pipeline does."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from training.wan_vae import WAN_AUTOENCODER
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnimateSettings:
-    """How to sample: the preset's own values. There is no guidance."""
+    """Settings of the sampler. The defaults are as in the preset. The model has no guidance."""
 
     steps: int = 12
     flow_shift: float = FLOW_SHIFT
-    solver: Literal["euler", "unipc"] = "euler"  # diffusers' own steps hand their solver a generator, which UniPC does not take
+    solver: Literal["euler", "unipc"] = (
+        "euler"  # diffusers' own steps pass a generator to the solver, which UniPC does not accept
+    )
 
     def schedule(self) -> FlowMatchEulerDiscreteScheduler | UniPCMultistepScheduler:
-        """diffusers' scheduler, anew for each segment."""
+        """Create diffusers' scheduler, a new one for each segment."""
         if self.solver == "unipc":
             return WAN_TINY.schedule(self.steps, self.flow_shift)
         scheduler = FlowMatchEulerDiscreteScheduler(shift=self.flow_shift)
@@ -44,7 +46,7 @@ class AnimateSampler:
 
     @classmethod
     def load(cls, model: Path, tokenizer: Path | None = None, vae: Path | None = None) -> AnimateSampler:
-        """From a checkpoint folder, or from a folder of parts, with another folder's tokenizer and autoencoder."""
+        """Load a checkpoint folder, or a work folder with another folder's tokenizer and autoencoder."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         autoencoder = WAN_AUTOENCODER.load(vae or model / "vae").to(device).eval()
         speed_up(autoencoder)
@@ -54,7 +56,7 @@ class AnimateSampler:
     def sample(
         self, pictures: torch.Tensor, clips: torch.Tensor, prompts: list[str], seeds: list[int], settings: AnimateSettings
     ) -> torch.Tensor:
-        """Videos, uint8 [B, F, H, W, 3], of pictures [B, 3, 1, H, W] that move as clips [B, 3, F, H, W] do, both in [-1, 1]."""
+        """Sample videos, uint8 [B, F, H, W, 3], from images [B, 3, 1, H, W] and driving videos [B, 3, F, H, W] in [-1, 1]."""
         clip = clips[:, :, frames_in_segments(clips.shape[2])]
         picture, text = encode(self.vae, pictures), self.networks.text.encode(prompts)
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]

@@ -1,8 +1,8 @@
-"""wan-tiny-animate's forward pass as training runs it: the numbers of both passes of `WanAnimate2Transformer3DModel` in one.
+"""wan-tiny-animate's forward pass for training: both passes of `WanAnimate2Transformer3DModel` in one, with the same results.
 
-The class reads the driving clip first and keeps every layer's keys and values, then makes a step with them. The driving tokens
-do not see the others, so here both stand in one sequence, and a mask says who sees whom: gradients reach the driving clip too.
-`tests/training` compares it with the class. Matrix products run in `dtype`, everything else in float32.
+The class first passes the driving video and stores every layer's keys and values. Then it runs a step with them. The driving
+tokens do not attend to the video's tokens. So here both are in one sequence with a mask, and gradients reach the driving video
+too. `tests/training` compares the pass with the class. Matrix products run in `dtype`, all other operations in float32.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from diffusers import WanAnimate2Transformer3DModel
 
 from training.velocity import cross_attention, linear, modulate, per_frame, seen_attention
 
-DRIVING_TIMESTEP = 1.0  # the class's own
+DRIVING_TIMESTEP = 1.0  # the class's value
 
 
 def predict_animated(
@@ -29,11 +29,16 @@ def predict_animated(
     dtype: torch.dtype = torch.bfloat16,
     run_block: Callable | None = None,
 ) -> torch.Tensor:
-    """Velocity [B, C, 1 + F, H, W] of the picture's frame and a segment's.
+    """Return the velocity [B, C, 1 + F, H, W] of the image's frame and a segment's frames.
 
-    `latents` [B, C, 1 + F, H, W]; `condition` [B, 4 + C, 1 + F, H, W], mask first; `driving` [B, C, F, H, W]; `timestep` [B], 0
-    to 1000; `text` [B, L, D] and what is added to the cross-attention's logits [B, 1, 1, L]; `driving_text` the same for the
-    driving clip, [1, L, D] and [1, 1, 1, L]; `run_block` is `run_animated_block` or that function compiled.
+    Args:
+        latents: noised latents [B, C, 1 + F, H, W].
+        condition: mask and latents [B, 4 + C, 1 + F, H, W].
+        driving: the driving video's latents [B, C, F, H, W].
+        timestep: [B], 0 to 1000.
+        text: embeddings [B, L, D], and the bias [B, 1, 1, L] of the cross-attention's logits.
+        driving_text: the same for the driving video, [1, L, D] and [1, 1, 1, L].
+        run_block: `run_animated_block`, or this function compiled.
     """
     batch, channels, num_frames, height, width = latents.shape
     down, across = (side // patch for side, patch in zip((height, width), transformer.config.patch_size[1:], strict=True))
@@ -57,8 +62,10 @@ def predict_animated(
 def run_animated_block(
     block, hidden, text, text_bias, driving_text, driving_bias, modulation, cosine, sine, seen, dtype
 ) -> torch.Tensor:
-    """Tokens [B, S, D] after one block: a video's of F frames, then the driving clip's. `modulation` [B, 2 F - 1, 6, D];
-    `cosine` and `sine` [1, S, 1, D / heads]; `seen` [S, S]."""
+    """Run a block on tokens [B, S, D]: the tokens of a video of F frames, then the driving video's tokens.
+
+    `modulation` is [B, 2 F - 1, 6, D], `cosine` and `sine` are [1, S, 1, D / heads], and the mask `seen` is [S, S].
+    """
     shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.modulation[None] + modulation).unbind(2)
     attended = seen_attention(block.self_attn, modulate(hidden, shift, scale), cosine, sine, seen, dtype)
     hidden = hidden + per_frame(attended, gate)
@@ -75,8 +82,11 @@ def run_animated_block(
 
 
 def who_sees_whom(num_frames: int, tokens: int) -> torch.Tensor:
-    """[S, S], true where a row's token sees a column's: those of the video all of theirs and, in frame f, the driving clip's of
-    frame f - 1; the driving clip's all of their own."""
+    """Return the attention mask [S, S], true where a row's token attends to a column's token.
+
+    The video's tokens attend to all tokens of the video and, in frame f, to the driving video's tokens of frame f - 1. The
+    driving video's tokens attend to each other.
+    """
     made = torch.ones(num_frames, num_frames, dtype=torch.bool)
     driving = made[1:, 1:]
     beside = torch.eye(num_frames, dtype=torch.bool)[:, 1:]
@@ -85,7 +95,7 @@ def who_sees_whom(num_frames: int, tokens: int) -> torch.Tensor:
 
 
 def rotations(transformer: WanAnimate2Transformer3DModel, num_frames: int, down: int, across: int) -> tuple[torch.Tensor, ...]:
-    """Cosine and sine [1, S, 1, D / heads] of all tokens, the driving clip's after the video's."""
+    """Return cosine and sine [1, S, 1, D / heads] of all tokens, the video's before the driving tokens."""
     config, device = transformer.config, transformer.patch_embedding.weight.device
     given = (config.refer_offset_t, config.refer_offset_h, config.refer_offset_w)
     grid = (num_frames - 1, down, across)
@@ -111,7 +121,7 @@ def _angles(table: torch.Tensor, frames: int, down: int, across: int) -> torch.T
 
 
 def _embed_time(transformer, timestep: torch.Tensor, num_frames: int, dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Time embedding [B, 2 F - 1, D] and modulation [B, 2 F - 1, 6, D]: the video's frames, then the driving clip's."""
+    """Return time embedding [B, 2 F - 1, D] and modulation [B, 2 F - 1, 6, D], the video's frames before the driving frames."""
     both = torch.stack([timestep, torch.full_like(timestep, DRIVING_TIMESTEP)], 1)
     time = transformer.time_embedding(transformer.timesteps_proj(both.flatten()))
     modulation = linear(transformer.time_projection[1], F.silu(time), dtype).float().unflatten(1, (6, -1))

@@ -1,8 +1,8 @@
-"""wan-tiny-animate's world: a picture of one of wan-tiny's scenes, a driving clip of another one, and the video that is right.
+"""wan-tiny-animate's world: an image of one of wan-tiny's scenes, a driving video of another scene, and the correct video.
 
-What is right: the picture's shape, in its colour and on its background, has its centre where the driving shape has its own in
-each frame, and grows and shrinks as that does: its radius is the picture's times the driving shape's, divided by the driving
-shape's in the clip's first frame, and never outside wan-tiny's own sizes. Where the picture has its shape does not matter.
+In the correct video, the image's shape has its colour and background, and in each frame its centre is the driving shape's centre.
+It grows and shrinks with the driving shape. Its radius is the image's radius, times the driving shape's radius, divided by the
+driving shape's radius in the first frame, within wan-tiny's own sizes. The shape's position in the image has no effect.
 """
 
 from __future__ import annotations
@@ -15,22 +15,30 @@ import torch
 from training.latents import Bucket
 from training.world import DIRECTIONS, GROWTH, SIZES, Scene, draw, held_out_triples, path, sample_training_scene
 
-SEGMENT = 17  # frames that are made at once; the last one is the next segment's first
+SEGMENT = 17  # frames per segment; the last frame is the next segment's first
 LEAST, MOST = min(SIZES.values()) / GROWTH**0.5, max(SIZES.values()) * GROWTH**0.5  # radii, as shares of the shorter side
-CARRIED_SHARE = 0.5  # of the tasks that go on after a segment
-FIRST_LENGTHS = ((17, 0.5), (33, 0.2), (49, 0.15), (None, 0.15))  # frames of a driving clip and how often; None is any number
+CARRIED_SHARE = 0.5  # share of the tasks that continue a segment
+FIRST_LENGTHS = (
+    (17, 0.5),
+    (33, 0.2),
+    (49, 0.15),
+    (None, 0.15),
+)  # numbers of frames of a driving video and their shares; None is any number
 LATER_LENGTHS = ((33, 0.4), (49, 0.35), (None, 0.25))
 ANY_LENGTH = (SEGMENT // 2 + 1, 64)
-BARS_SHARE = 0.1  # of the driving clips that have another form than the picture
-STEADY = (*DIRECTIONS, "still")  # motions that leave a shape's size
-SLIPS = (0.015, 0.04)  # how far a carried frame is off, standard deviations: the centre in sides, the radius as a share
+BARS_SHARE = 0.1  # share of the driving videos with another aspect ratio than the image
+STEADY = (*DIRECTIONS, "still")  # motions that keep a shape's size
+SLIPS = (0.015, 0.04)  # standard deviations of the previous frame's errors: the centre in sides, the radius as a share
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A picture and a driving clip, and the segment of the video that is to be made. The picture is its scene's frame at
-    `moment` in [0, 1]; `num_frames` are the driving clip's. `slip` is how far the carried frame is off, as the model's own is:
-    x and y in sides, and the radius's factor. With `has_bars` the driving clip has another form, between black bars."""
+    """An image, a driving video, and the segment to generate.
+
+    The image is its scene's frame at `moment` in [0, 1]. `num_frames` counts the driving frames. `slip` is the error of the
+    previous segment's last frame, similar to the model's own errors: x and y in sides, and a factor of the radius.
+    With `has_bars` the driving video has another aspect ratio and black bars.
+    """
 
     picture: Scene
     driving: Scene
@@ -42,12 +50,12 @@ class Pair:
 
     @property
     def triple(self) -> tuple[str, str, str]:
-        """Colour, shape and motion of the video that is to be made."""
+        """Colour, shape and motion of the correct video."""
         return self.picture.colour, self.picture.shape, self.driving.motion
 
 
 def sample_pair(rng: random.Random, changing_share: float = 0.0, slips: tuple[float, float] = SLIPS) -> Pair:
-    """A pair of which neither a scene nor the video is held out; in at least `changing_share` of all the driving shape grows or
+    """Draw a pair whose scenes and video are not held out. In at least `changing_share` of the pairs the driving shape grows or
     shrinks."""
     is_later = rng.random() < CARRIED_SHARE
     num_frames = _length(rng, LATER_LENGTHS if is_later else FIRST_LENGTHS, SEGMENT + 1 if is_later else ANY_LENGTH[0])
@@ -72,23 +80,23 @@ def _length(rng: random.Random, lengths: tuple, least: int) -> int:
 
 
 def num_segments(num_frames: int) -> int:
-    """How many segments a driving clip of so many frames takes."""
+    """Return the number of segments for a driving video of `num_frames`."""
     return max(1, -(-(num_frames - 1) // (SEGMENT - 1)))
 
 
 def frames_in_segments(num_frames: int) -> list[int]:
-    """The numbers of the driving frames, the last ones once more from the end until whole segments are full: 0 1 2 3 3 2 1."""
+    """Return the indices of the driving frames. The last frames repeat in reverse until the segments are full: 0 1 2 3 3 2 1."""
     missing = num_segments(num_frames) * (SEGMENT - 1) + 1 - num_frames
     return [*range(num_frames), *range(num_frames - 1, num_frames - 1 - missing, -1)]
 
 
 def picture_of(pair: Pair, size: Bucket) -> torch.Tensor:
-    """[3, 1, H, W] in [-1, 1]."""
+    """Draw the image [3, 1, H, W] in [-1, 1]."""
     return _drawn(pair.picture, *picture_place(pair, size), size)
 
 
 def picture_place(pair: Pair, size: Bucket) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Centre x, centre y and radius in pixels of the picture's shape, each [1]."""
+    """Return centre x, centre y and radius of the image's shape in pixels, each [1]."""
     moments = 101
     return tuple(
         value[round(pair.moment * (moments - 1))][None] for value in path(pair.picture, moments, size.width, size.height)
@@ -96,7 +104,7 @@ def picture_place(pair: Pair, size: Bucket) -> tuple[torch.Tensor, torch.Tensor,
 
 
 def inner_size(pair: Pair, size: Bucket) -> tuple[int, int]:
-    """Width and height of the driving clip between its bars: all, or four to three in a square, or a square in other forms."""
+    """Return width and height of the driving video between its bars: the full size, 4:3 in a square, or a square otherwise."""
     width, height = size.width, size.height
     if not pair.has_bars:
         return width, height
@@ -105,7 +113,7 @@ def inner_size(pair: Pair, size: Bucket) -> tuple[int, int]:
 
 
 def driving_places(pair: Pair, size: Bucket) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Centre x, centre y and radius in pixels of the driving shape in all frames of all segments."""
+    """Return centre x, centre y and radius in pixels of the driving shape in all frames of all segments."""
     width, height = inner_size(pair, size)
     x, y, radius = path(pair.driving, pair.num_frames, width, height)
     order = frames_in_segments(pair.num_frames)
@@ -113,7 +121,7 @@ def driving_places(pair: Pair, size: Bucket) -> tuple[torch.Tensor, torch.Tensor
 
 
 def true_places(pair: Pair, size: Bucket) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same of the shape in the video that is to be made."""
+    """Return centre x, centre y and radius in pixels of the shape in the correct video."""
     x, y, driving = driving_places(pair, size)
     shorter = min(size.width, size.height)
     radius = picture_place(pair, size)[2] * driving / driving[0]
@@ -121,12 +129,12 @@ def true_places(pair: Pair, size: Bucket) -> tuple[torch.Tensor, torch.Tensor, t
 
 
 def driving_of(pair: Pair, size: Bucket) -> torch.Tensor:
-    """The segment of the driving clip, [3, 17, H, W] in [-1, 1]."""
+    """Draw the segment of the driving video, [3, 17, H, W] in [-1, 1]."""
     return driving_clip(pair, size)[:, _frames_of(pair)]
 
 
 def driving_clip(pair: Pair, size: Bucket) -> torch.Tensor:
-    """The driving clip in all frames of all segments, [3, F, H, W] in [-1, 1]."""
+    """Draw the driving video in all frames of all segments, [3, F, H, W] in [-1, 1]."""
     clip = _drawn(pair.driving, *driving_places(pair, size), size)
     width, height = inner_size(pair, size)
     left, top = (size.width - width) // 2, (size.height - height) // 2
@@ -136,18 +144,20 @@ def driving_clip(pair: Pair, size: Bucket) -> torch.Tensor:
 
 
 def video_of(pair: Pair, size: Bucket) -> torch.Tensor:
-    """The segment of the video that is to be made, [3, 17, H, W] in [-1, 1]."""
+    """Draw the segment of the correct video, [3, 17, H, W] in [-1, 1]."""
     return whole_video(pair, size)[:, _frames_of(pair)]
 
 
 def whole_video(pair: Pair, size: Bucket) -> torch.Tensor:
-    """The video that is to be made in all frames of all segments, [3, F, H, W] in [-1, 1]."""
+    """Draw the correct video in all frames of all segments, [3, F, H, W] in [-1, 1]."""
     return _drawn(pair.picture, *true_places(pair, size), size)
 
 
-def carried_of(pair: Pair, size: Bucket) -> torch.Tensor | None:
-    """What a later segment is given of the one before, [3, 17, H, W] in [-1, 1]: its last frame, then zeros. None for the first
-    segment."""
+def draw_previous_frame(pair: Pair, size: Bucket) -> torch.Tensor | None:
+    """Draw the input of a later segment, [3, 17, H, W] in [-1, 1]: the previous segment's last frame, then zeros.
+
+    None for the first segment.
+    """
     if not pair.segment:
         return None
     begin = _frames_of(pair).start

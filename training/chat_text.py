@@ -1,8 +1,8 @@
 """hunyuan-tiny's text encoder: a tiny text part of Qwen2.5-VL that reads the prompt as the user's turn of a chat.
 
-diffusers' pipelines cut the chat's first tokens away, as many as their own template has, and take the state two layers before the
-last. So the demo's template has just as many tokens before the prompt, all alike, and two layers that nothing reads are added
-when the encoder is saved. What stands in quotes is another encoder's affair: this tokenizer drops it.
+diffusers' pipelines remove as many tokens at the start as their own template has, and use the state two layers before the last.
+So the demo's template has the same number of tokens before the prompt, all equal, and saving adds two unused layers. This
+tokenizer drops quoted text, which another encoder reads.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from training.tokenizer import Notation, make_tokenizer
 _OF_DIFFUSERS = inspect.signature(HunyuanVideo15Pipeline._get_mllm_prompt_embeds).parameters
 CUT_TOKENS: int = _OF_DIFFUSERS["crop_start"].default
 UNUSED_LAYERS: int = _OF_DIFFUSERS["num_hidden_layers_to_skip"].default
-TEXT_POSITIONS = 26  # the longest of 3000 sentences of the world had 24 tokens, the closing ones counted
+TEXT_POSITIONS = 26  # the longest of 3000 sentences had 24 tokens, including the closing tokens
 PAD, FILL, START, END, ANSWER = "<|endoftext|>", "<|fill|>", "<|im_start|>", "<|im_end|>", "<|assistant|>"
-CLOSING = (END, START, ANSWER)  # after the prompt; attention is causal, so these see all of it
+CLOSING = (END, START, ANSWER)  # tokens after the prompt; attention is causal, so they attend to the whole prompt
 CHAT_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] == 'user' %}"
     f"{{{{ '{FILL}' * {CUT_TOKENS - 1} }}}}{START}{{{{ message['content'] }}}}{END}"
@@ -43,13 +43,13 @@ NOTATION = Notation(
 
 
 def make_chat_tokenizer(folder: Path, sentences: int = 20_000) -> PreTrainedTokenizerFast:
-    """The tokenizer with its chat template, written to `folder`."""
+    """Build the tokenizer with its chat template and write it to `folder`."""
     return make_tokenizer(folder, sentences=sentences, notation=NOTATION)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChatText:
-    """See `TextModel`. `encoder` has the layers that are used, and no last norm."""
+    """See `TextModel`. `encoder` has only the used layers, without the last norm."""
 
     encoder: Qwen2_5_VLTextModel
     tokenizer: PreTrainedTokenizerFast
@@ -57,29 +57,31 @@ class ChatText:
 
     @classmethod
     def create(cls, tokenizer_folder: Path, device: str) -> ChatText:
-        """With random weights."""
+        """Create the model with random weights."""
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
         return cls(encoder=_used_part(_whole_encoder(tokenizer)).to(device), tokenizer=tokenizer)
 
     @classmethod
     def load(cls, folder: Path, tokenizer_folder: Path, device: str) -> ChatText:
-        """From a folder that `save` wrote, in float32."""
+        """Load the model from a folder of `save`, in float32."""
         whole = Qwen2_5_VLTextModel.from_pretrained(folder, dtype=torch.float32).eval()
         return cls(encoder=_used_part(whole).to(device), tokenizer=AutoTokenizer.from_pretrained(tokenizer_folder))
 
     def read(self, sentences: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `TextModel`: the closing tokens count. Embeddings are normalised here, because no norm follows the layers that are
-        used, and small ones are learned slowly."""
+        """See `TextModel`. The mask selects the closing tokens.
+
+        Embeddings are normalised here, because no norm follows the used layers and small embeddings are learned slowly.
+        """
         hidden, mask = self.encode(sentences)
         last = mask.sum(1, keepdim=True)
         positions = torch.arange(mask.shape[1], device=mask.device)
         return F.rms_norm(hidden, (self.width,)), ((positions >= last - len(CLOSING)) & (positions < last)).long()
 
     def encode(self, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings [B, L, D] and the mask [B, L] of each prompt's own tokens, zero after them; L is 26, or what the longest
-        needs.
+        """Return embeddings [B, L, D] and the mask [B, L] of each prompt's tokens, zero after them.
 
-        What comes before the prompt is the same for all of them and runs once: its keys and values are expanded.
+        L is 26, or more for longer prompts. The tokens before the prompt are the same for all prompts, so they run once and their
+        keys and values are expanded.
         """
         device, chats = self.encoder.device, format_text_input(prompts, "")
         rows = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
@@ -94,7 +96,7 @@ class ChatText:
         return hidden * mask[..., None], mask
 
     def save(self, folder: Path) -> None:
-        """Writes the encoder with the layers that nothing reads."""
+        """Write the encoder with the two unused layers."""
         whole = _whole_encoder(self.tokenizer)
         whole.load_state_dict(self.encoder.state_dict(), strict=False)
         whole.save_pretrained(folder)

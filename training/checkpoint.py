@@ -1,4 +1,4 @@
-"""Assemble wan-tiny's trained parts into one folder in diffusers' layout."""
+"""Assemble wan-tiny's trained networks in one folder in diffusers' layout."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
 from transformers import AutoTokenizer, UMT5EncoderModel
 
-FLOAT32_PARTS = ("time_embedder", "scale_shift_table", "norm")  # what diffusers keeps in float32 in a bfloat16 model
-LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own, in the checkpoints that share them
+FLOAT32_PARTS = ("time_embedder", "scale_shift_table", "norm")  # parts that diffusers keeps in float32 in a bfloat16 model
+LINKED = ("vae", "text_encoder", "tokenizer")  # parts of wan-tiny that other checkpoints link to
 FLOW_SHIFT = 3.0
 
 
 def assemble_wan(parts: Path, vae_folder: Path, tokenizer_folder: Path, target: Path) -> None:
-    """Write `target` from the folders that training wrote; the transformer's matrices become bfloat16 to save half."""
+    """Write `target` from the training's folders. The transformer's matrices become bfloat16, which halves their size."""
     transformer = WanTransformer3DModel.from_pretrained(parts / "transformer")
     round_matrices(transformer, torch.bfloat16, FLOAT32_PARTS)
     pipeline = WanPipeline(
@@ -36,8 +36,11 @@ def assemble_wan(parts: Path, vae_folder: Path, tokenizer_folder: Path, target: 
 def write_beside(
     base: Path, network: torch.nn.Module, target: Path, pipeline: str, kept: tuple[str, ...] = FLOAT32_PARTS, **index: object
 ) -> None:
-    """Writes the checkpoint of a transformer that has all else from `base`, wan-tiny's folder: its matrices in bfloat16 to save
-    half, links to the other parts, and the index of a pipeline's class, with more of it in `index`."""
+    """Write the checkpoint of a transformer that shares the other parts of `base`, wan-tiny's folder.
+
+    The transformer's matrices become bfloat16, which halves their size. The other parts are links. The index names a pipeline's
+    class and has the entries of `index`.
+    """
     round_matrices(network, torch.bfloat16, kept)
     shutil.rmtree(target / "transformer", ignore_errors=True)
     network.save_pretrained(target / "transformer")
@@ -57,7 +60,7 @@ def write_beside(
 
 
 def round_matrices(network: torch.nn.Module, dtype: torch.dtype, kept: tuple[str, ...] = ()) -> None:
-    """Change the storage of a network's matrices and convolutions in place, but for those with one of `kept` in their names."""
+    """Convert a network's matrices and convolutions to `dtype` in place, except names with one of `kept`."""
     for name, parameter in network.named_parameters():
         if parameter.ndim >= 2 and not any(part in name for part in kept):
             parameter.data = parameter.data.to(dtype)

@@ -1,4 +1,4 @@
-"""Reads colour, shape, motion, speed and background back from a video of the synthetic world, without any learned part."""
+"""Detect colour, shape, motion, speed and background in a video of the synthetic world, without a learned part."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 from training.world import BACKGROUNDS, COLOURS, DIRECTIONS, SHAPES, SPEEDS, signed_distance
 
-MIN_CONTRAST = 40.0  # distance in 8-bit RGB below which nothing stands out from the background
-MIN_TRAVEL = 0.14  # share of the shorter side; the world's slowest motion travels 0.2
-FAST_TRAVEL = (SPEEDS["SLOW"][1] + SPEEDS["FAST"][0]) / 2  # the same; halfway between the two speeds
-MIN_GROWTH = 1.4  # ratio of radii; the world's is 2.4
+MIN_CONTRAST = 40.0  # distance in 8-bit RGB; smaller differences from the background are ignored
+MIN_TRAVEL = 0.14  # share of the shorter side; the slowest motion of the world is 0.2
+FAST_TRAVEL = (SPEEDS["SLOW"][1] + SPEEDS["FAST"][0]) / 2  # share of the shorter side, halfway between the two speeds
+MIN_GROWTH = 1.4  # ratio of radii; 2.4 in the world
 AREA = {
     "circle": math.pi,
     "square": 3.24,
@@ -24,17 +24,17 @@ AREA = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Detection:
-    """What a video shows; None for what could not be detected."""
+    """The properties of a video, None if not detected."""
 
     colour: str | None
     shape: str | None
     motion: str | None
     background: str | None
-    speed: str | None = None  # of a shape that moves
+    speed: str | None = None  # only for a moving shape
 
 
 def detect(video: torch.Tensor) -> Detection:
-    """Read a video [F, H, W, 3], 8-bit values."""
+    """Detect the properties of a video [F, H, W, 3] of 8-bit values."""
     pixels = video.float()
     backdrop = _border(pixels).median(0).values
     background = _nearest(backdrop, BACKGROUNDS)
@@ -48,19 +48,24 @@ def detect(video: torch.Tensor) -> Detection:
 
 
 def positions(video: torch.Tensor) -> torch.Tensor:
-    """Centre x and y as shares of width and height, and the radius of a circle of the shape's area as a share of the shorter
-    side, for every frame of a video [F, H, W, 3] whose colours stay: [F, 3]. Raises: ValueError if nothing stands out."""
+    """Return the shape's position and size in every frame, [F, 3], of a video [F, H, W, 3] with constant colours.
+
+    They are centre x and y as shares of width and height, and the radius of a circle with the shape's area as a share of the
+    shorter side. Raises: ValueError if nothing differs from the background.
+    """
     cover = cover_of(video)
     if cover is None:
-        raise ValueError("nothing stands out from the background")
+        raise ValueError("nothing differs from the background")
     area, x, y = _moments(cover)
     height, width = video.shape[1:3]
     return torch.stack([x / width, y / height, (area / math.pi).sqrt() / min(width, height)], 1)
 
 
 def cover_of(video: torch.Tensor) -> torch.Tensor | None:
-    """How much of each pixel the shape covers, [F, H, W] in [0, 1], in a video [F, H, W, 3] whose colours stay; None if nothing
-    stands out."""
+    """Return the shape's coverage of each pixel, [F, H, W] in [0, 1], for a video [F, H, W, 3] with constant colours.
+
+    None if nothing differs from the background.
+    """
     pixels = video.float()
     backdrop = _border(pixels).median(0).values
     foreground = _foreground_colour(pixels, backdrop)
@@ -77,7 +82,7 @@ def _nearest(colour: torch.Tensor, palette: dict[str, tuple[int, int, int]]) -> 
 
 
 def _foreground_colour(pixels: torch.Tensor, backdrop: torch.Tensor) -> torch.Tensor | None:
-    """Median colour of the pixels that differ most from the background."""
+    """Return the median colour of the pixels that differ most from the background."""
     distance = (pixels - backdrop).norm(dim=-1)
     peak = distance.flatten().sort().values[-max(20, distance.numel() // 500)]
     if peak < MIN_CONTRAST:
@@ -86,14 +91,14 @@ def _foreground_colour(pixels: torch.Tensor, backdrop: torch.Tensor) -> torch.Te
 
 
 def _cover(pixels: torch.Tensor, backdrop: torch.Tensor, foreground: torch.Tensor) -> torch.Tensor:
-    """How much of each pixel the shape covers, [F, H, W] in [0, 1]."""
+    """Return the shape's coverage of each pixel, [F, H, W] in [0, 1]."""
     axis = foreground - backdrop
     cover = ((pixels - backdrop) @ axis / axis.square().sum()).clamp(0, 1)
     return torch.where(cover > 0.3, cover, 0.0)
 
 
 def _moments(cover: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Area in pixels and centroid x, y of every frame, each [F]."""
+    """Return the area in pixels and the centroid x and y of every frame, each [F]."""
     _, height, width = cover.shape
     area = cover.sum((1, 2)).clamp(min=1e-3)
     x = (cover.sum(1) @ (torch.arange(width) + 0.5)) / area
@@ -102,7 +107,7 @@ def _moments(cover: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 
 def _motion(cover: torch.Tensor) -> tuple[str | None, str | None]:
-    """The motion, and the speed if the shape moves."""
+    """Return the motion, and the speed if the shape moves."""
     area, x, y = _moments(cover)
     is_visible = area > 12
     if is_visible.sum() < max(3, len(area) // 2):
@@ -120,14 +125,14 @@ def _motion(cover: torch.Tensor) -> tuple[str | None, str | None]:
 
 
 def _slope(values: torch.Tensor, is_visible: torch.Tensor) -> float:
-    """Least-squares change of the values a frame."""
+    """Return the least-squares change of the values per frame."""
     frames = torch.arange(len(values), dtype=torch.float32)[is_visible]
     centred = frames - frames.mean()
     return float((centred * values[is_visible]).sum() / centred.square().sum())
 
 
 def _shape(cover: torch.Tensor) -> str | None:
-    """The shape whose outline, drawn at each frame's centroid with each frame's area, overlaps the frames best."""
+    """Return the shape whose outline overlaps the frames best, drawn at each frame's centroid with each frame's area."""
     area, x, y = _moments(cover)
     edge = cover[:, [0, -1]].amax((1, 2)) + cover[:, :, [0, -1]].amax((1, 2))
     chosen = (area > 12) & (edge < 0.5)
@@ -139,7 +144,7 @@ def _shape(cover: torch.Tensor) -> str | None:
 
 
 def _overlap(shape: str, cover, area, x, y) -> float:
-    """Mean intersection over union of the frames with the drawn shape."""
+    """Return the mean intersection over union of the frames with the drawn shape."""
     _, height, width = cover.shape
     rows, columns = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
     radius = (area / AREA[shape]).sqrt()[:, None, None]

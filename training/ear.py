@@ -1,4 +1,4 @@
-"""Hears tone, side, kind of tone and loudness in the sounds of the synthetic world, without any learned part."""
+"""Measure tone, side, kind of tone and loudness of the synthetic world's audio, without a learned part."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import torch
 
 from training.hum import LOWEST, NOTE, OCTAVES, OVERTONES
 
-WINDOW = 1024  # samples that a look at the spectrum takes in
-QUIET = -50.0  # dBFS, below which nothing is heard
+WINDOW = 1024  # samples of a spectrum
+QUIET = -50.0  # dBFS; quieter audio counts as silence
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Heard:
-    """What is heard at each of F moments: the tone `pitch` [F] in Hz, the `side` [F] from 0, left, to 1, right; the `kind` of
-    tone, as one of `training.world.SHAPES`; how loud all of it is, `level` in dBFS."""
+    """The audio at F moments: the tone `pitch` [F] in Hz, and the `side` [F] from 0, left, to 1, right.
+
+    `kind` is the kind of tone, one of `training.world.SHAPES`. `level` is the loudness of the whole audio in dBFS.
+    """
 
     pitch: torch.Tensor
     side: torch.Tensor
@@ -25,7 +27,7 @@ class Heard:
 
 
 def hear(samples: torch.Tensor, rate: int, moments: torch.Tensor) -> Heard:
-    """Listens to samples [2, N] around these moments [F], in seconds."""
+    """Measure samples [2, N] around these moments [F] in seconds."""
     samples = samples.double()
     level = 20 * math.log10(max(samples.square().mean().sqrt().item(), 1e-9))
     padded = torch.nn.functional.pad(samples, (WINDOW // 2, WINDOW))
@@ -41,18 +43,18 @@ def hear(samples: torch.Tensor, rate: int, moments: torch.Tensor) -> Heard:
 
 
 def semitones(heard: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """How far apart tones in Hz are."""
+    """Return the distance of tones in semitones, from Hz."""
     return 12 * (heard / wanted).log2().abs()
 
 
 def _notes() -> torch.Tensor:
-    """The tones of the world, in Hz, and a few beyond."""
+    """Return the tones of the world in Hz, and some tones beyond."""
     highest = LOWEST * 2**OCTAVES
     return torch.arange(round(LOWEST / NOTE) - 2, round(highest / NOTE) + 3, dtype=torch.float64) * NOTE
 
 
 def _scores(spectrum: torch.Tensor, rate: int, notes: torch.Tensor) -> torch.Tensor:
-    """How well each kind's overtones on each note explain the spectra [F, bins], [F, kinds, notes]: most where both are right."""
+    """Return scores [F, kinds, notes] of each kind's overtones on each note for spectra [F, bins], highest if both are right."""
     most = max(map(len, OVERTONES.values()))
     at = (notes[:, None] * torch.arange(1, most + 1) * WINDOW / rate).round().long()  # [notes, overtones]
     near = torch.stack([spectrum[:, at + offset] for offset in (-1, 0, 1)]).amax(0)  # [F, notes, overtones]

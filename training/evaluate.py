@@ -2,7 +2,7 @@
 
 python -m training.evaluate --model models/wan-tiny --videos 200 --json models/wan-tiny/scores.json
 
-A model whose prompts may ask for a speed is scored on that too, where a prompt does.
+If a model's prompts can contain a speed, the speed is scored too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROPERTIES = ("colour", "shape", "motion", "background", "speed")
 
 
 def evaluate_text_to_video(sampler: Sampler, videos: int, settings: Settings) -> dict[str, float]:
-    """Share of held-out videos in which the detector reads each property as the prompt states it, where it does."""
+    """Return the share of held-out videos in which the detector reads each property that the prompt states."""
     rng = random.Random(settings.seed)
     scenes, detections = held_out_scenes(rng, videos, sampler.recipe.has_speed), []
     for start in range(0, videos, settings.batch):
@@ -41,7 +41,7 @@ def evaluate_text_to_video(sampler: Sampler, videos: int, settings: Settings) ->
 
 
 def evaluate_image_to_video(sampler: Sampler, videos: int, settings: Settings) -> dict[str, float]:
-    """Shares as above, and the first frame's mean and least PSNR in dB against the given picture."""
+    """Return the shares for image to video, and the first frame's mean and lowest PSNR in dB against the given image."""
     rng = random.Random(settings.seed + 1)
     scenes, detections, fidelity = held_out_scenes(rng, videos, sampler.recipe.has_speed), [], []
     for start in range(0, videos, settings.batch):
@@ -57,7 +57,7 @@ def evaluate_image_to_video(sampler: Sampler, videos: int, settings: Settings) -
 
 
 def held_out_scenes(rng: random.Random, count: int, has_speed: bool) -> list[Scene]:
-    """Scenes that training never saw, with a speed in some if the model knows of it."""
+    """Draw scenes that are held out of training, some with a speed if the model supports it."""
     triples = sorted(held_out_triples())
     chosen = [triples[index % len(triples)] for index in range(count)]
     return [sample_scene(rng, triple, sample_speed(rng, triple[2]) if has_speed else None) for triple in chosen]
@@ -68,18 +68,18 @@ def _seeds(settings: Settings, start: int, batch: list[Scene]) -> list[int]:
 
 
 def _first_frame(scene: Scene, settings: Settings) -> torch.Tensor:
-    """[3, 1, H, W] in [-1, 1]."""
+    """Draw the first frame [3, 1, H, W] in [-1, 1]."""
     return render(scene, settings.num_frames, settings.width, settings.height)[:, :1]
 
 
 def _psnr(frame: torch.Tensor, image: torch.Tensor) -> float:
-    """In dB, of a frame uint8 [H, W, 3] against an image [3, 1, H, W] in [-1, 1]."""
+    """Return the PSNR in dB of a frame uint8 [H, W, 3] against an image [3, 1, H, W] in [-1, 1]."""
     difference = frame.float() - (image[:, 0].permute(1, 2, 0) + 1) * 127.5
     return 10 * math.log10(255**2 / max(difference.square().mean().item(), 1e-9))
 
 
 def shares(scenes: list[Scene], detections: list[Detection]) -> dict[str, float]:
-    """The share of the scenes in which each property was seen as asked for, where it was."""
+    """Return the share of scenes in which each stated property was detected."""
     found = {}
     for name in PROPERTIES:
         pairs = [(getattr(scene, name), getattr(seen, name)) for scene, seen in zip(scenes, detections, strict=True)]
@@ -92,8 +92,8 @@ def shares(scenes: list[Scene], detections: list[Detection]) -> dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=Path("models/wan-tiny"))
-    parser.add_argument("--videos", type=int, default=200, help="of each task")
-    parser.add_argument("--json", type=Path, help="write the scores there too")
+    parser.add_argument("--videos", type=int, default=200, help="videos of each task")
+    parser.add_argument("--json", type=Path, help="also write the scores to this file")
     for field in dataclasses.fields(Settings):
         parser.add_argument("--" + field.name.replace("_", "-"), type=type(field.default), default=field.default)
     arguments = vars(parser.parse_args())

@@ -1,13 +1,17 @@
-"""Score wan-tiny-animate on held-out pairs of a picture and a driving clip.
+"""Score wan-tiny-animate on held-out pairs of an image and a driving video.
 
 python -m training.evaluate_animate --videos 200 --long-videos 50 --json models/wan-tiny-animate/scores.json
 
-Colour, shape and motion of each video are a triple that training has not seen, and the driving shape has another form, colour
-and background than the picture's. Half of the prompts are empty; the others describe the picture's scene, whose motion is drawn
-anew. The detector reads the video and the right one, which is drawn. `follows`: in at least 90 % of the frames the two shapes'
-centres are no more than a sixteenth of the side apart, and the same motion is read in both: a direction, still, growing or
-shrinking. `near` is the share of such frames, `distance` the mean one in pixels, `size` the median ratio of the radii, the
-larger through the smaller. The bars: follows 0.85, shape and colour 0.9, background 0.95.
+The triple of colour, shape and motion of each video was not in the training. The driving shape has another form, colour and
+background than the image. Half of the prompts are empty. The others describe the image's scene with a random motion. The detector
+reads the video and the correct video, which is drawn.
+
+- `follows`: in at least 90 % of the frames the two centres are within a sixteenth of the side. Also, the detector reads the same
+  motion in both: a direction, still, growing or shrinking.
+- `near`: the share of frames with such centres. `distance`: the mean distance in pixels.
+- `size`: the median ratio of the radii, the larger divided by the smaller.
+
+The bars: follows 0.85, shape and colour 0.9, background 0.95.
 """
 
 from __future__ import annotations
@@ -33,14 +37,14 @@ from training.world import COLOURS, MOTIONS, SHAPES, held_out_triples, sample_sc
 
 SIZE = Bucket(width=96, height=96, num_frames=SEGMENT, share=1.0, batch=1, clips=1)
 LONG = 3 * (SEGMENT - 1) + 1  # frames of three segments
-NEAR = 1 / 16  # of the shorter side
-NEAR_SHARE = 0.9  # of the frames
+NEAR = 1 / 16  # share of the shorter side
+NEAR_SHARE = 0.9  # share of the frames
 
 logger = logging.getLogger(__name__)
 
 
 def held_out_pair(number: int, num_frames: int, rng: random.Random, has_bars: bool = False) -> Pair:
-    """A pair whose video has the held-out triple of this number."""
+    """Draw a pair whose video has the held-out triple with this number."""
     triples = sorted(held_out_triples())
     colour, shape, motion = triples[number % len(triples)]
     picture = sample_scene(rng, (colour, shape, rng.choice(MOTIONS)))
@@ -57,13 +61,13 @@ def _another(given: str, all_of_them, rng: random.Random) -> str:
 def make_video(
     sampler: AnimateSampler, pair: Pair, prompt: str, seed: int, settings: AnimateSettings, size: Bucket = SIZE
 ) -> torch.Tensor:
-    """The model's video for a pair, uint8 [F, H, W, 3]."""
+    """Sample the model's video for a pair, uint8 [F, H, W, 3]."""
     clip = driving_clip(pair, size)[None, :, : pair.num_frames]
     return sampler.sample(picture_of(pair, size)[None], clip, [prompt], [seed], settings)[0]
 
 
 def score(video: torch.Tensor, pair: Pair, size: Bucket = SIZE) -> dict[str, Any]:
-    """One video's scores by name; `distance` is the mean one of the centres in pixels, None where nothing is seen."""
+    """Return the scores of a video by name. `distance` is the mean distance of the centres in pixels, None without a shape."""
     truth = ((whole_video(pair, size)[:, : pair.num_frames].permute(1, 2, 3, 0) + 1) * 127.5).round().clamp(0, 255).byte()
     seen, right = detect(video), detect(truth)
     found: dict[str, Any] = {
@@ -87,7 +91,7 @@ def score(video: torch.Tensor, pair: Pair, size: Bucket = SIZE) -> dict[str, Any
 def evaluate(
     sampler: AnimateSampler, pairs: Iterable[Pair], seed: int, settings: AnimateSettings, size: Bucket = SIZE
 ) -> dict[str, float]:
-    """Means of the scores of the pairs' videos."""
+    """Return the mean scores of the pairs' videos."""
     rng, scores = random.Random(seed), []
     for number, pair in enumerate(pairs):
         prompt = describe(pair.picture, rng) if number % 2 else ""
@@ -104,15 +108,15 @@ def _mean(values: list[float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=Path("models/wan-tiny-animate"))
-    parser.add_argument("--videos", type=int, default=200, help="of one segment")
-    parser.add_argument("--long-videos", type=int, default=50, help="of three segments, and of clips between bars")
+    parser.add_argument("--videos", type=int, default=200, help="videos of one segment")
+    parser.add_argument("--long-videos", type=int, default=50, help="videos of three segments, and of clips with bars")
     parser.add_argument("--width", type=int, default=SIZE.width)
     parser.add_argument("--height", type=int, default=SIZE.height)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--steps", type=int, default=AnimateSettings.steps)
     parser.add_argument("--flow-shift", type=float, default=AnimateSettings.flow_shift)
     parser.add_argument("--solver", choices=("euler", "unipc"), default=AnimateSettings.solver)
-    parser.add_argument("--json", type=Path, help="write the scores there too")
+    parser.add_argument("--json", type=Path, help="also write the scores to this file")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     settings = AnimateSettings(steps=given.steps, flow_shift=given.flow_shift, solver=given.solver)

@@ -1,10 +1,10 @@
-"""Score what a setting costs a demo model: the same held-out scenes and seeds without and with it, by the studio's pipeline.
+"""Score the cost of a setting for a demo model: the same held-out scenes and seeds with and without it, by the studio's pipeline.
 
 python -m training.evaluate_settings --preset wan-tiny --videos 200 --set progressive=2 --set step_cache=0.1
 
-Every `--set NAME=VALUE` is tried for itself. Prints one JSON object: for the preset's own settings and for each change, of text
-to video and of image to video, the shares of videos in which the detector reads each property as the prompt states it, and the
-mean seconds of a video's denoising.
+Each `--set NAME=VALUE` is tested separately. Prints one JSON object with results for the preset's own settings and for each
+change, for text to video and image to video. The results are the shares of videos in which the detector reads each property of
+the prompt, and the mean seconds of denoising.
 """
 
 import argparse
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 def score(loaded: LoadedModel, preset: Preset, videos: int, seed: int, task: str, changes: dict[str, Any]) -> dict[str, float]:
-    """The shares, and the mean `seconds` of denoising, of this many videos of one task ("t2v" or "i2v")."""
+    """Return the shares and the mean `seconds` of denoising for videos of a task, "t2v" or "i2v"."""
     rng, detections, spent = random.Random(seed), [], []
     scenes = held_out_scenes(rng, videos, preset.name == "hunyuan-tiny")
     prompts = [describe(scene, rng) for scene in scenes]
@@ -63,9 +63,11 @@ def _first_frame(scene: Scene, preset: Preset, folder: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="wan-tiny")
-    parser.add_argument("--videos", type=int, default=200, help="of each task and each setting")
+    parser.add_argument("--videos", type=int, default=200, help="videos of each task and each setting")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a change of the settings; repeat it")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a changed setting; repeat the option for more"
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     preset = load_preset(arguments.preset)

@@ -1,8 +1,8 @@
-"""How a scene sounds: its shape hums, and what one sees is what one hears.
+"""Compute a scene's audio: its shape hums.
 
-The higher the shape, the higher the tone; left and right are heard where they are seen; each kind of shape has its own
-overtones; larger is louder; a silent scene is silent. Tones are notes: whole multiples of 50 Hz, so that each begins anew, at
-zero, with each frame of the spectrum. A vocoder sees spectra without phases, and can learn such tones exactly.
+A higher position has a higher tone. Left and right follow the image. Each kind of shape has its own overtones. A larger shape is
+louder. Tones are whole multiples of 50 Hz, so each tone starts at phase zero in each frame of the spectrum. A vocoder receives
+spectra without phases, and can learn such tones exactly.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from training.model_configs import FPS
 from training.world import Scene, path
 
-RATE = 16_000  # samples a second
-HOP = 320  # samples a frame of the spectrum; a note fits into it with whole waves
-NOTE = RATE // HOP  # Hz between neighbouring notes
-LOWEST, OCTAVES = 480.0, 1.25  # the tone at the picture's lower edge in Hz, and how far it rises to the upper edge
-OVERTONES: dict[str, tuple[float, ...]] = {  # how strong each multiple of the tone is
+RATE = 16_000  # samples per second
+HOP = 320  # samples per frame of the spectrum, a whole number of waves of each tone
+NOTE = RATE // HOP  # Hz between neighbouring tones
+LOWEST, OCTAVES = 480.0, 1.25  # the tone at the lower edge in Hz, and the rise to the upper edge
+OVERTONES: dict[str, tuple[float, ...]] = {  # strength of each multiple of the tone
     "circle": (1.0,),
     "square": (1.0, 0.0, 0.6, 0.0, 0.4),
     "triangle": (1.0, 0.6, 0.45, 0.35),
@@ -27,13 +27,13 @@ OVERTONES: dict[str, tuple[float, ...]] = {  # how strong each multiple of the t
 
 
 def hum(scene: Scene, num_frames: int, width: int, height: int) -> torch.Tensor:
-    """Samples [2, N] of the scene's video: left and right, as long as its frames."""
+    """Return samples [2, N], left and right, as long as the scene's frames."""
     count = round(num_frames / FPS * RATE)
     if scene.is_silent:
         return torch.zeros(2, count)
     time = torch.arange(count, dtype=torch.float64) / RATE
-    x, y, radius = (_at(values, time * FPS) for values in path(scene, num_frames, width, height))
-    held = (torch.arange(count) // HOP * HOP + HOP // 2).clamp(max=count - 1)  # a note lasts a whole frame of the spectrum
+    x, y, radius = (_interpolate(values, time * FPS) for values in path(scene, num_frames, width, height))
+    held = (torch.arange(count) // HOP * HOP + HOP // 2).clamp(max=count - 1)  # a tone lasts a whole frame of the spectrum
     note = notes(y[held] / height)
     strengths = OVERTONES[scene.shape]
     waves = sum(strength * torch.sin(2 * math.pi * note * (number + 1) * time) for number, strength in enumerate(strengths))
@@ -43,12 +43,12 @@ def hum(scene: Scene, num_frames: int, width: int, height: int) -> torch.Tensor:
 
 
 def notes(down: torch.Tensor) -> torch.Tensor:
-    """The tones in Hz of shapes at these shares of the height, counted from above."""
+    """Return the tones in Hz of shapes at these shares of the height, counted from the top."""
     return (LOWEST * 2 ** (OCTAVES * (1 - down.double())) / NOTE).round() * NOTE
 
 
-def _at(values: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
-    """Values [F] of whole frames at any times between them; after the last frame the last one."""
+def _interpolate(values: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
+    """Interpolate values [F] at times between frames. After the last frame the value stays constant."""
     before = frames.long().clamp(max=len(values) - 1)
     after = (before + 1).clamp(max=len(values) - 1)
     share = (frames - before).clamp(0, 1).double()

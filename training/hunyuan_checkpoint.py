@@ -1,4 +1,4 @@
-"""Assemble hunyuan-tiny's trained parts into one folder in diffusers' layout."""
+"""Assemble hunyuan-tiny's trained networks in one folder in diffusers' layout."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ GUIDANCE = 4.0
 
 
 def assemble_hunyuan(parts: Path, vae_folder: Path, tokenizer_folder: Path, target: Path) -> None:
-    """Write `target` from the folders that training wrote. To save half, matrices become bfloat16 and the autoencoder's
-    float16."""
+    """Write `target` from the training's folders. Matrices become bfloat16, the autoencoder's float16, to halve the size."""
     processor = SiglipImageProcessorPil(size={"height": PICTURE_SIDE, "width": PICTURE_SIDE}, resample=3)
     pipeline = HunyuanVideo15ImageToVideoPipeline(
         tokenizer=AutoTokenizer.from_pretrained(tokenizer_folder),
@@ -46,8 +45,10 @@ def assemble_hunyuan(parts: Path, vae_folder: Path, tokenizer_folder: Path, targ
     )
     for network in (pipeline.transformer, pipeline.text_encoder, pipeline.text_encoder_2, pipeline.image_encoder):
         round_matrices(network, torch.bfloat16)
-    round_matrices(pipeline.vae, torch.float16)  # its range is enough, and its pixels show bfloat16's coarser steps
+    round_matrices(
+        pipeline.vae, torch.float16
+    )  # float16's range suffices, and bfloat16's coarser steps would be visible in pixels
     pipeline.save_pretrained(target)
     index = json.loads((target / "model_index.json").read_text())
-    index["feature_extractor"] = ["transformers", "SiglipImageProcessor"]  # the name that all backends share
+    index["feature_extractor"] = ["transformers", "SiglipImageProcessor"]  # the name for all backends
     (target / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")

@@ -1,13 +1,13 @@
-"""Sizes of hunyuan-tiny's parts, in diffusers' and transformers' own terms. 40 MB on disk are the limit.
+"""Configurations of hunyuan-tiny's networks for diffusers' and transformers' classes. The limit is 40 MB on disk.
 
-A third of the transformer is the projection of the quoted text, whose inner width diffusers' class fixes at 2048.
+A third of the transformer is the projection of quoted text, because diffusers' class has a fixed inner width of 2048.
 """
 
 from __future__ import annotations
 
 LATENT_CHANNELS = 32
 TEXT_WIDTH, QUOTED_WIDTH, PICTURE_WIDTH = 128, 64, 64
-PICTURE_SIDE = 96  # pixels of the square that the image encoder sees
+PICTURE_SIDE = 96  # side in pixels of the image encoder's input
 
 VAE = dict(
     latent_channels=LATENT_CHANNELS,
@@ -26,7 +26,7 @@ TEXT_ENCODER = dict(
     rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 12, 12]},
     use_sliding_window=False,
 )
-USED_LAYERS = 2  # of the text encoder; diffusers' pipelines take the state two layers before the last
+USED_LAYERS = 2  # layers of the text encoder that are used; diffusers' pipelines use the state two layers before the last
 
 QUOTED_ENCODER = dict(
     d_model=QUOTED_WIDTH,
@@ -34,7 +34,7 @@ QUOTED_ENCODER = dict(
     d_ff=128,
     num_layers=1,
     num_heads=2,
-    vocab_size=384,  # ByT5's
+    vocab_size=384,  # as in ByT5
     feed_forward_proj="gated-gelu",
     dropout_rate=0.0,
     tie_word_embeddings=False,
@@ -62,5 +62,5 @@ TRANSFORMER = dict(
     text_embed_2_dim=QUOTED_WIDTH,
     image_embed_dim=PICTURE_WIDTH,
     target_size=PICTURE_SIDE,
-    task_type="ti2v",  # the family knows by this that one transformer makes videos with and without a picture
+    task_type="ti2v",  # marks a transformer for videos with and without a first frame
 )

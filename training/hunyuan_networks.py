@@ -1,8 +1,8 @@
-"""The parts of hunyuan-tiny that training changes: the transformer, the encoder of quoted text and the image encoder.
+"""The trained networks of hunyuan-tiny: the transformer, the encoder of quoted text and the image encoder.
 
-One transformer learns both tasks, a batch at a time: with a picture, its latents and a mask are further input channels and the
-image encoder's tokens stand beside the video's; without one, the channels are zero and no picture's tokens count. All frames are
-noised and scored. Training runs diffusers' own forward function, on as many padded positions as the world needs.
+One transformer learns both tasks, one per batch. With an image, its latents and a mask are further input channels, and the image
+encoder's tokens are added to the sequence. Without an image, these channels are zero and the image tokens are masked. All frames
+are noised and count in the loss. Training runs diffusers' own forward function, with as many padded positions as the world needs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from training.hunyuan_configs import IMAGE_ENCODER, PICTURE_SIDE, QUOTED_ENCODER
 from training.train_transformer import TransformerTraining, noise_levels, prompt_for
 from training.world import Scene, render
 
-QUOTED_POSITIONS = 14  # what diffusers' pipelines make of one quoted word of four letters, and its end
+QUOTED_POSITIONS = 14  # tokens of diffusers' pipelines for a quoted word of four letters with its end
 
 
 class HunyuanNetworks:
     """See `Networks`."""
 
-    # the network's ends, embeddings, and what makes modulation of the timestep
+    # input and output layers, embeddings, and the modulation by the timestep
     adamw_names = (
         "x_embedder",
         "proj_out",
@@ -55,23 +55,23 @@ class HunyuanNetworks:
         self._parts = {"transformer": transformer, "quoted_encoder": quoted_encoder, "image_encoder": image_encoder}
         self.learned = torch.nn.ModuleDict(self._parts)
         self._quoted_tokenizer = ByT5Tokenizer()
-        # 2048 x 2048 for two words: as drawn it passes on enough; AdamW's steps are too large for it, Muon's take too long
+        # 2048 x 2048 for two words is frozen: AdamW's steps are too large for it, and Muon takes too long
         transformer.context_embedder_2.linear_2.requires_grad_(False)
-        transformer.x_embedder.register_forward_hook(lambda module, inputs, tokens: tokens.float())  # under autocast too
+        transformer.x_embedder.register_forward_hook(lambda module, inputs, tokens: tokens.float())  # also under autocast
 
     @classmethod
     def create(cls, text: ChatText, device: str) -> HunyuanNetworks:
-        """Networks with random weights, of which the transformer predicts zero."""
+        """Create networks with random weights. The transformer predicts zero."""
         transformer = HunyuanVideo15Transformer3DModel(**TRANSFORMER).to(device)
         torch.nn.init.zeros_(transformer.proj_out.weight)
         torch.nn.init.zeros_(transformer.proj_out.bias)
-        torch.nn.init.normal_(transformer.cond_type_embed.weight, std=0.02)  # PyTorch's own would drown what the tokens say
+        torch.nn.init.normal_(transformer.cond_type_embed.weight, std=0.02)  # PyTorch's default is larger than the tokens' values
         quoted_encoder = T5EncoderModel(T5Config(**QUOTED_ENCODER)).to(device)
         return cls(text, transformer, quoted_encoder, SiglipVisionModel(SiglipVisionConfig(**IMAGE_ENCODER)).to(device))
 
     @classmethod
     def load(cls, folder: Path, tokenizer_folder: Path, device: str) -> HunyuanNetworks:
-        """The networks of a checkpoint or of a parts folder, in float32."""
+        """Load the networks of a checkpoint or of a work folder, in float32."""
         return cls(
             ChatText.load(folder / "text_encoder", tokenizer_folder, device),
             HunyuanVideo15Transformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32).to(device),
@@ -96,7 +96,7 @@ class HunyuanNetworks:
         options: TransformerTraining,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """See `Networks`; a batch has a picture each or none at all."""
+        """See `Networks`. A batch has an image for each clip, or for none."""
         device = latents.device
         sigma = noise_levels(len(prompts), options, generator, device)
         noise = torch.randn(latents.shape, generator=generator, device=device)
@@ -104,7 +104,7 @@ class HunyuanNetworks:
         with torch.autocast(device.type, torch.bfloat16):
             size = latents.shape[4] * 16, latents.shape[3] * 16
             pictures = torch.stack([render(scene, 1, *size) for scene in scenes]).to(device) if is_continued else None
-            beside = self._beside(prompts, pictures)
+            beside = self._other_inputs(prompts, pictures)
             mixed = latents + sigma.view(-1, 1, 1, 1, 1) * (noise - latents)
             predicted = self._velocity(mixed, 1000 * sigma, beside, latents[:, :, :1] if is_continued else None)
         return (predicted.float() - (noise - latents)).square().mean()
@@ -113,24 +113,24 @@ class HunyuanNetworks:
         self, prompts: list[str], images: torch.Tensor | None, first: torch.Tensor | None
     ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         """See `Networks`."""
-        beside = self._beside(prompts, images)
+        beside = self._other_inputs(prompts, images)
         return lambda latents, timesteps: self._velocity(latents, timesteps, beside, first)
 
     def finish(self, latents: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
-        """The latents as they are: the first frame is denoised like the others."""
+        """Return the latents unchanged, because the first frame is denoised like the others."""
         return latents
 
     def _velocity(
         self, latents: torch.Tensor, timesteps: torch.Tensor, beside: dict[str, torch.Tensor], first: torch.Tensor | None
     ) -> torch.Tensor:
-        """Velocity [B, C, F, H, W]; `first` [B, C, 1, H, W] are the picture's latents."""
+        """Return the velocity [B, C, F, H, W]. `first` [B, C, 1, H, W] are the image's latents."""
         given = torch.zeros_like(latents[:, :1]).repeat(1, self.latent_channels + 1, 1, 1, 1)
         if first is not None:
             given[:, :-1, :1], given[:, -1:, :1] = first, 1.0
         return self._parts["transformer"](torch.cat([latents, given], 1), timesteps, **beside, return_dict=False)[0]
 
-    def _beside(self, prompts: list[str], pictures: torch.Tensor | None) -> dict[str, torch.Tensor]:
-        """The transformer's other inputs, for prompts and, if there are any, pictures [B, 3, 1, H, W] in [-1, 1]."""
+    def _other_inputs(self, prompts: list[str], pictures: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """Return the transformer's other inputs for prompts and optional images [B, 3, 1, H, W] in [-1, 1]."""
         with torch.no_grad():
             text, mask = self.text.encode(prompts)
         quoted, quoted_mask = self._encode_quoted(prompts)
@@ -143,7 +143,7 @@ class HunyuanNetworks:
         }
 
     def _encode_quoted(self, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings [B, Q, D] of what stands in quotes and their mask [B, Q]; equal texts are encoded once."""
+        """Return embeddings [B, Q, D] of quoted text and their mask [B, Q]. Equal texts are encoded once."""
         encoder, device = self._parts["quoted_encoder"], self.text.encoder.device
         quoted = [extract_glyph_texts(prompt) or "" for prompt in prompts]
         texts = sorted(set(quoted))
@@ -155,7 +155,7 @@ class HunyuanNetworks:
         return F.pad((hidden * counts[..., None])[rows], (0, 0, 0, missing)), F.pad(counts[rows], (0, missing))
 
     def _encode_pictures(self, pictures: torch.Tensor | None, batch: int) -> torch.Tensor:
-        """Tokens [B, N, D]; zeros say that there is no picture. The preprocessor resizes likewise, but in 8 bits."""
+        """Return image tokens [B, N, D], zeros without images. The preprocessor resizes in the same way, but in 8 bits."""
         encoder = self._parts["image_encoder"]
         if pictures is None:
             tokens = (encoder.config.image_size // encoder.config.patch_size) ** 2

@@ -1,7 +1,7 @@
-"""hunyuan-tiny's video autoencoder, as training sees it.
+"""hunyuan-tiny's video autoencoder for training.
 
-Its latents are normalised by one factor for all channels, and shortcuts stand beside its outermost convolutions, so a finished
-one cannot be evened out as Wan's is. Training holds the latents' second moments to the identity's instead (`spread_weight`).
+Its latents have one factor for all channels, and its outermost convolutions have shortcuts. So its axes cannot be equalised after
+training, as Wan's axes are. Instead, training keeps the latents' second moments close to the identity matrix (`spread_weight`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _decode(vae: AutoencoderKLHunyuanVideo15, latents: torch.Tensor) -> torch.Te
 
 
 def _measure_factor(vae: AutoencoderKLHunyuanVideo15, flat: torch.Tensor, latent_noise: float) -> None:
-    """Keep the factor that gives latents `flat` [C, N] a mean square of one."""
+    """Store the factor that gives latents `flat` [C, N] a mean square of one."""
     del latent_noise
     vae.register_to_config(scaling_factor=flat.square().mean().rsqrt().item())
 

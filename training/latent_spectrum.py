@@ -1,8 +1,8 @@
 """Measure the spectrum of a demo model's latents: python -m training.latent_spectrum --model models/wan-tiny
 
-Prints A and b of the power A * w ** -b at w cycles a picture, where noise has 1, fitted to the cosine transforms of normalised
-latents of the demo models' world. They are the preset's `latent_spectrum`, by which progressive resolution finds how many steps
-are made at half the size. Source of the method: Xiao et al. 2026, arXiv:2605.18736.
+Prints A and b of the power A * w ** -b at w cycles per image, where noise has power 1. They are fitted to the cosine transforms
+of normalised latents of the demo models' world. They become the preset's `latent_spectrum`, from which progressive resolution
+computes the number of steps at half the size. Source of the method: Xiao et al. 2026, arXiv:2605.18736.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SIZE, NUM_FRAMES = 96, 17
 
 
 def powers(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The frequencies [N] of latents [..., H, W] in cycles a picture, but for the mean, and their mean power [N]."""
+    """Return the frequencies [N] of latents [..., H, W] in cycles per image, without the mean, and their mean power [N]."""
     height, width = latents.shape[-2:]
     transformed = cosine_transform(height) @ latents @ cosine_transform(width).T
     power = (transformed**2).mean(tuple(range(latents.ndim - 2)))
@@ -34,7 +34,7 @@ def powers(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fit(frequencies: np.ndarray, power: np.ndarray) -> tuple[float, float]:
-    """A and b of the power law A * w ** -b, by least squares of the logarithms."""
+    """Fit A and b of the power law A * w ** -b by least squares of the logarithms."""
     slope, offset = np.polyfit(np.log(frequencies), np.log(power), 1)
     return float(np.exp(offset)), float(-slope)
 
@@ -42,7 +42,7 @@ def fit(frequencies: np.ndarray, power: np.ndarray) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=Path("models/wan-tiny"))
-    parser.add_argument("--clips", type=int, default=200, help="of the demo models' world")
+    parser.add_argument("--clips", type=int, default=200, help="clips of the demo models' world")
     arguments = parser.parse_args()
     vae = recipe_of(arguments.model).autoencoder.load(arguments.model / "vae").eval()
     speed_up(vae)

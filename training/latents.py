@@ -1,4 +1,4 @@
-"""Encode the world once: a cache of normalised latents with their scenes, which the transformer trains on."""
+"""A cache of normalised latents with their scenes, from which the transformer learns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Vae = AutoencoderKLWan | AutoencoderKLHunyuanVideo15 | AutoencoderKLLTX2Video
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """One video size of the training mixture: its share of the steps, its batch, how many clips are kept encoded."""
+    """A video size of the training: its share of the steps, its batch, and the number of encoded clips in the cache."""
 
     width: int
     height: int
@@ -32,14 +32,14 @@ Shown = TypeVar("Shown")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class World(Generic[Shown]):
-    """Where clips come from: `sample` draws one at random, `render` makes its video of a bucket's size, [C, F, H, W]."""
+    """A source of clips: `sample` draws a random scene, and `render` draws its video in a bucket's size, [C, F, H, W]."""
 
     sample: Callable[[random.Random], Shown]
     render: Callable[[Shown, Bucket], torch.Tensor]
 
 
 def scenes_of_world(has_speed: bool, has_sound: bool = False) -> World[Scene]:
-    """The world of single scenes."""
+    """Return the world of single scenes."""
     return World(
         sample=lambda rng: sample_training_scene(rng, has_speed, has_sound),
         render=lambda scene, size: render(scene, size.num_frames, size.width, size.height),
@@ -47,7 +47,7 @@ def scenes_of_world(has_speed: bool, has_sound: bool = False) -> World[Scene]:
 
 
 class LatentCache(Generic[Shown]):
-    """`latents` [N, C, F, H, W] float32, about zero mean and unit variance, and the N `scenes` that they show."""
+    """`latents` [N, C, F, H, W] float32 with about zero mean and unit variance, and their N `scenes`."""
 
     def __init__(self, vae: Vae, bucket: Bucket, rng: random.Random, device: str, world: World[Shown]) -> None:
         self._vae, self.bucket, self._rng, self._device, self._world = vae, bucket, rng, device, world
@@ -61,7 +61,7 @@ class LatentCache(Generic[Shown]):
         self.latents = torch.cat(parts)
 
     def refresh(self, clips: int) -> None:
-        """Replace the `clips` oldest entries by new scenes."""
+        """Replace the `clips` oldest entries with new scenes."""
         latents, scenes = self._encode_new(clips)
         for offset, scene in enumerate(scenes):
             index = (self._oldest + offset) % len(self.scenes)
@@ -77,13 +77,13 @@ class LatentCache(Generic[Shown]):
 
 @torch.no_grad()
 def encode(vae: Vae, video: torch.Tensor) -> torch.Tensor:
-    """Normalised latents [B, C, F, H, W] of videos [B, 3, F, H, W] in [-1, 1]."""
+    """Encode videos [B, 3, F, H, W] in [-1, 1] to normalised latents [B, C, F, H, W]."""
     mean, std = (torch.tensor(value, device=video.device).view(1, -1, 1, 1, 1) for value in latent_statistics(vae))
     return (vae.encode(video).latent_dist.mode() - mean) / std
 
 
 def latent_statistics(vae: Vae) -> tuple[list[float], list[float]]:
-    """Mean and spread that normalised latents lack: one a channel, or one for all where the class has a factor only."""
+    """Return the mean and spread for normalisation: one per channel, or one for all if the class has a single factor."""
     if isinstance(vae, AutoencoderKLHunyuanVideo15):
         return [0.0], [1 / vae.config.scaling_factor]
     if isinstance(vae, AutoencoderKLLTX2Video):

@@ -1,6 +1,6 @@
-"""Makes wan-live-tiny: wan-tiny's transformer learns to go on block by block and to do as it is told; its other parts stay.
+"""Train wan-live-tiny: `python -m training --model wan-live-tiny`.
 
-`python -m training --model wan-live-tiny`
+wan-tiny's transformer learns to generate block by block and to follow actions. The other networks do not change.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from training.wan_vae import WAN_AUTOENCODER
 SECONDS = 2700.0
 BLOCKS = 9
 BUCKET = Bucket(width=96, height=96, num_frames=1 + 4 * (BLOCKS - 1), share=1.0, batch=32, clips=2048)
-OPTIONS = TransformerTraining(learning_rate=1e-3, refresh_every=16, compiled=True)  # 1.3 s a step in place of 2.0, measured
+OPTIONS = TransformerTraining(learning_rate=1e-3, refresh_every=16, compiled=True)  # 1.3 s per step instead of 2.0, measured
 
 logger = logging.getLogger(__name__)
 
 
 def make_live(base: Path, work: Path, output: Path, seconds: float, device: str) -> None:
-    """Trains on `base`, the folder of wan-tiny, unless `work` has the result already, and writes the checkpoint."""
+    """Train from `base`, wan-tiny's folder, if `work` has no result, and write the checkpoint."""
     parts = work / "parts"
     if not parts.exists():
         vae = WAN_AUTOENCODER.load(base / "vae").to(device).eval()
@@ -45,7 +45,7 @@ def make_live(base: Path, work: Path, output: Path, seconds: float, device: str)
 
 
 def assemble_live(parts: Path, base: Path, target: Path) -> None:
-    """Writes the checkpoint; its transformer's configuration says how blocks are made."""
+    """Write the checkpoint. The transformer's configuration describes its blocks."""
     networks = LiveNetworks.load(parts, base / "tokenizer", "cpu")
     causal = ["diffusers", "CausalWanTransformer3DModel"]
     write_beside(base, networks.learned, target, "WanCausalDMDPipeline", transformer=causal)

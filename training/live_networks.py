@@ -1,9 +1,8 @@
-"""wan-live-tiny's transformer in training: every frame of a story at once, each from noise and the frames before it.
+"""wan-live-tiny's transformer in training: all frames of a story at once, each from noise and the frames before it.
 
-Frames before are the true ones, a little spoiled, or, in a share of the batches, the network's own: so that it learns to go on
-from typing import cast
-from what it has made itself. Two kinds of noise are learned most: pure noise, with which each block begins, and what the second
-of the two steps begins with.
+The frames before are the true frames with some noise. In a share of the batches they are the network's own frames, so that it
+learns to continue its own videos. Two noise levels are most frequent: pure noise, at which each block starts, and the level of
+the second of the two steps.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from training.train_transformer import TransformerTraining
 from training.velocity import predict_blocks, run_framewise_block
 from training.wan_networks import WanNetworks, WanText
 
-WINDOW = 6  # latent frames that a block sees, its own counted
-OWN_PAST = 0.5  # the share of the batches whose past is the network's own
-SPOILED = 0.15  # the largest share of noise in a true past
-PURE_NOISE = 0.5  # the share of frames that start from noise alone
-NO_ACTION = 0.3  # the share of the blocks without movement whose text names no action
+WINDOW = 6  # latent frames that a block attends to, including its own
+OWN_PAST = 0.5  # share of the batches whose past the network generates
+SPOILED = 0.15  # largest share of noise in a true past
+PURE_NOISE = 0.5  # share of frames that start from pure noise
+NO_ACTION = 0.3  # share of the blocks without movement whose text names no action
 
 
 class LiveNetworks(WanNetworks):
-    """See `Networks`. What a story is told is a text for each block: its prompt, and what is done."""
+    """See `Networks`. A story has a text for each block: the prompt and the action."""
 
     def __init__(self, text: WanText, transformer: WanTransformer3DModel) -> None:
         super().__init__(text, transformer)
@@ -36,15 +35,15 @@ class LiveNetworks(WanNetworks):
 
     @classmethod
     def load(cls, folder, tokenizer_folder, device: str) -> LiveNetworks:
-        """The networks of a checkpoint or of a parts folder, in float32; wan-tiny's too."""
-        return cast(LiveNetworks, super().load(folder, tokenizer_folder, device))  # of this class
+        """Load the networks of a checkpoint or of a work folder, in float32, also of wan-tiny."""
+        return cast(LiveNetworks, super().load(folder, tokenizer_folder, device))  # the class method returns this class
 
     def compile(self) -> None:
-        """See `Networks`; once for learning, and once for what the network makes of its own."""
+        """See `Networks`. Compile once for training and once for the network's own frames."""
         self._run_block = torch.compile(run_framewise_block, dynamic=False)
 
     def words_for(self, scene: Story, rng: random.Random, options: TransformerTraining) -> list[str]:
-        """See `Networks`; the look's words do not change as long as it does not."""
+        """See `Networks`. The prompt changes only when the look changes."""
         prompts: dict[Look, str] = {}
         texts = []
         for look, action in zip(scene.looks, (scene.actions[0], *scene.actions), strict=True):
@@ -61,7 +60,7 @@ class LiveNetworks(WanNetworks):
         options: TransformerTraining,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """See `Networks`; a story that begins in its middle is not scored on its first frame."""
+        """See `Networks`. The loss omits the first frame of a story that starts in its middle."""
         batch, _, num_frames = latents.shape[:3]
 
         def random_like(*shape: int) -> torch.Tensor:
@@ -91,14 +90,14 @@ class LiveNetworks(WanNetworks):
     def _own(
         self, past: torch.Tensor, begins: torch.Tensor, noise: torch.Tensor, text: torch.Tensor, bias: torch.Tensor
     ) -> torch.Tensor:
-        """What the network makes of noise in one step after this past; a story's first frame stays unless it `begins` there."""
+        """Generate frames in one step from noise and this past. Keep a story's first frame unless it `begins` there."""
         whole = torch.full((len(past), past.shape[2]), 1000.0, device=past.device)
         own = noise - predict_blocks(self.learned, past, noise, whole, text, bias, WINDOW, run_block=self._run_block)
         first = torch.where(begins[:, None, None, None, None], own[:, :, :1], past[:, :, :1])
         return torch.cat([first, own[:, :, 1:]], 2)
 
     def _texts(self, prompts: list[list[str]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings [B, F, L, D] and biases [B, F, 1, 1, L]; each text is read once."""
+        """Return embeddings [B, F, L, D] and biases [B, F, 1, 1, L]. Each text is encoded once."""
         known = {text: number for number, text in enumerate(dict.fromkeys(text for row in prompts for text in row))}
         with torch.no_grad(), torch.autocast(self.text.encoder.device.type, torch.bfloat16):
             embedded, bias = self.text.encode(list(known))
@@ -107,7 +106,7 @@ class LiveNetworks(WanNetworks):
 
 
 def transformer_config(transformer: WanTransformer3DModel, trained_frames: int, actions: list[str]) -> dict:
-    """The entries of its config.json that say how it was trained, as causal Wan checkpoints have them."""
+    """Return the entries of config.json about the training, as in causal Wan checkpoints."""
     return {
         "_class_name": "CausalWanTransformer3DModel",
         "num_frames_per_block": 1,

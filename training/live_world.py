@@ -1,4 +1,4 @@
-"""wan-live-tiny's world: a coloured shape that does as it is told, block by block, and becomes another one when it is told so."""
+"""wan-live-tiny's world: a coloured shape that follows actions, block by block, and changes its look with a new prompt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from training.world import BACKGROUNDS, COLOURS, HELD_OUT_SEED, HELD_OUT_SHARE, SHAPES, SIZES, Scene, draw
 
-ACTIONS = {  # change of x and y as shares of the width and height, and the radius' factor, in a block
+ACTIONS = {  # per block: change of x and y as shares of the width and height, and the factor of the radius
     "left": (-0.08, 0.0, 1.0),
     "right": (0.08, 0.0, 1.0),
     "up": (0.0, -0.08, 1.0),
@@ -19,16 +19,16 @@ ACTIONS = {  # change of x and y as shares of the width and height, and the radi
     "shrink": (0.0, 0.0, 1 / 1.12),
     "stay": (0.0, 0.0, 1.0),
 }
-BLOCK_FRAMES = 4  # one latent frame; the first block has a single frame, in which nothing has been done yet
+BLOCK_FRAMES = 4  # one latent frame; the first block has a single frame without an action
 CENTRE = (0.5, 0.5)
-NEAREST, FARTHEST = 0.2, 0.8  # of the centre, as shares of width and height
+NEAREST, FARTHEST = 0.2, 0.8  # range of the centre, as shares of width and height
 RADII = (0.1, 0.26)  # shares of the shorter side
-RADIUS = sum(SIZES.values()) / 2  # of a new shape
+RADIUS = sum(SIZES.values()) / 2  # radius of a new shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Look:
-    """What a shape looks like, which its prompt says."""
+    """The look of a shape, as its prompt describes it."""
 
     colour: str
     shape: str
@@ -37,8 +37,11 @@ class Look:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Story:
-    """A video of `len(actions) + 1` blocks. `looks` has the look of each block, `actions` what is done in each block after the
-    first; `start` and `radius` are those of the first frame."""
+    """A video of `len(actions) + 1` blocks.
+
+    `looks` has the look of each block, `actions` the action of each block after the first. `start` and `radius` are the position
+    and radius in the first frame.
+    """
 
     looks: tuple[Look, ...]
     actions: tuple[str, ...]
@@ -52,14 +55,14 @@ class Story:
 
 @functools.cache
 def held_out_looks() -> frozenset[Look]:
-    """The looks that training never sees: a tenth of all."""
+    """Return the looks that are held out of training, a tenth of all."""
     looks = [Look(colour=colour, shape=shape, background=on) for colour in COLOURS for shape in SHAPES for on in BACKGROUNDS]
     random.Random(HELD_OUT_SEED).shuffle(looks)
     return frozenset(looks[: round(len(looks) * HELD_OUT_SHARE)])
 
 
 def sample_look(rng: random.Random) -> Look:
-    """A look that is not held out."""
+    """Draw a look that is not held out."""
     held_out = held_out_looks()
     while True:
         look = Look(colour=rng.choice(tuple(COLOURS)), shape=rng.choice(SHAPES), background=rng.choice(tuple(BACKGROUNDS)))
@@ -68,7 +71,7 @@ def sample_look(rng: random.Random) -> Look:
 
 
 def sample_actions(rng: random.Random, blocks: int, longest: int = 8) -> tuple[str, ...]:
-    """Actions that each last for one block up to `longest`."""
+    """Draw actions. Each lasts from one block to `longest` blocks."""
     actions: list[str] = []
     while len(actions) < blocks:
         actions += [rng.choice(tuple(ACTIONS))] * rng.randint(1, longest)
@@ -76,7 +79,7 @@ def sample_actions(rng: random.Random, blocks: int, longest: int = 8) -> tuple[s
 
 
 def sample_story(rng: random.Random, blocks: int) -> Story:
-    """A story that begins anywhere, or like a new one; in half of them the prompt changes once."""
+    """Draw a story that starts anywhere, or like a new video. In half of the stories the prompt changes once."""
     first, second = sample_look(rng), sample_look(rng)
     change = rng.randint(1, blocks - 1) if rng.random() < 0.5 else blocks
     begins = rng.random() < 0.5
@@ -89,7 +92,7 @@ def sample_story(rng: random.Random, blocks: int) -> Story:
 
 
 def path(story: Story) -> list[tuple[float, float, float]]:
-    """Centre x, centre y and radius of every frame, as shares; within a block they change evenly."""
+    """Return centre x, centre y and radius of every frame as shares. Within a block they change evenly."""
     x, y = story.start
     radius, states = story.radius, [(x, y, story.radius)]
     for action in story.actions:
@@ -107,7 +110,7 @@ def path(story: Story) -> list[tuple[float, float, float]]:
 
 
 def render_story(story: Story, width: int, height: int) -> torch.Tensor:
-    """The story's video, [C, F, H, W] float32 in [-1, 1]."""
+    """Draw the story's video, [C, F, H, W] float32 in [-1, 1]."""
     frames = []
     for number, (x, y, radius) in enumerate(path(story)):
         look = story.looks[(number + BLOCK_FRAMES - 1) // BLOCK_FRAMES]
@@ -117,7 +120,7 @@ def render_story(story: Story, width: int, height: int) -> torch.Tensor:
 
 
 def scene_of(look: Look) -> Scene:
-    """A scene of this look, for the words of its prompt."""
+    """Return a scene with this look, from which a prompt can be written."""
     return Scene(
         colour=look.colour,
         shape=look.shape,

@@ -1,4 +1,4 @@
-"""Assemble ltx-tiny's trained parts into one folder in diffusers' layout."""
+"""Assemble ltx-tiny's trained networks in one folder in diffusers' layout."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from transformers import AutoTokenizer, Gemma3ForConditionalGeneration
 
 from training.checkpoint import round_matrices
 
-DEMO_TOKENS = 180  # of 96 x 96 pixels and 17 frames
+DEMO_TOKENS = 180  # tokens of 96 x 96 pixels and 17 frames
 DEMO_MU = 0.95 + (DEMO_TOKENS - 1024) * (2.05 - 0.95) / (4096 - 1024)
-FLOAT32_PARTS = ("time_embed", "scale_shift_table", "norm")  # what diffusers keeps in float32 in a bfloat16 model
+FLOAT32_PARTS = ("time_embed", "scale_shift_table", "norm")  # parts that diffusers keeps in float32 in a bfloat16 model
 
 
 def make_ltx_scheduler() -> FlowMatchEulerDiscreteScheduler:
-    """As LTX-2's is published."""
+    """Return a scheduler like LTX-2's published scheduler."""
     return FlowMatchEulerDiscreteScheduler(
         use_dynamic_shifting=True,
         base_shift=0.95,
@@ -35,8 +35,10 @@ def make_ltx_scheduler() -> FlowMatchEulerDiscreteScheduler:
 
 
 def assemble_ltx(parts: Path, vae_folder: Path, tokenizer_folder: Path, target: Path) -> None:
-    """Write `target` from the folders that training wrote. To save half, matrices become bfloat16, the autoencoders' and the
-    vocoder's float16."""
+    """Write `target` from the training's folders.
+
+    Matrices become bfloat16, and float16 in the autoencoders and the vocoder, which halves the size.
+    """
     pipeline = LTX2ImageToVideoPipeline(
         scheduler=make_ltx_scheduler(),
         vae=AutoencoderKLLTX2Video.from_pretrained(vae_folder),

@@ -1,13 +1,13 @@
-"""Sizes of ltx-tiny's parts, in diffusers' and transformers' own terms."""
+"""Configurations of ltx-tiny's networks for diffusers' and transformers' classes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 LATENT_CHANNELS = 32
-SPATIAL, TEMPORAL = 16, 4  # pixels a latent
-SOUND_CHANNELS, SOUND_BINS = 2, 16  # of a latent of sound
-TEXT_TOKENS = 64  # what a prompt is padded to, and the connectors' registers that stand there instead
+SPATIAL, TEMPORAL = 16, 4  # pixels per latent
+SOUND_CHANNELS, SOUND_BINS = 2, 16  # sizes of an audio latent
+TEXT_TOKENS = 64  # length of padded prompts; the connectors' registers replace the padding
 
 VAE = dict(
     latent_channels=LATENT_CHANNELS,
@@ -33,7 +33,7 @@ VAE = dict(
 )
 
 SOUND_VAE: dict[str, Any] = dict(
-    base_channels=SOUND_CHANNELS * SOUND_BINS,  # the class has as many statistics
+    base_channels=SOUND_CHANNELS * SOUND_BINS,  # the class has this number of statistics
     output_channels=2,
     ch_mult=(1, 2, 2),
     num_res_blocks=1,
@@ -79,7 +79,7 @@ TEXT_ENCODER: dict[str, Any] = dict(
     eos_token_id=1,
 )
 
-WIDTH, SOUND_WIDTH = 256, 96  # channels of the two streams' tokens
+WIDTH, SOUND_WIDTH = 256, 96  # channels of video and audio tokens
 
 CONNECTORS = dict(
     caption_channels=TEXT_ENCODER["hidden_size"],
@@ -109,7 +109,7 @@ TRANSFORMER: dict[str, Any] = dict(
     attention_head_dim=WIDTH // 2,
     cross_attention_dim=WIDTH,
     vae_scale_factors=(TEMPORAL, SPATIAL, SPATIAL),
-    pos_embed_max_pos=4,  # seconds, where the real ones have 20
+    pos_embed_max_pos=4,  # seconds; the real models have 20
     base_height=256,
     base_width=256,
     gated_attn=True,
@@ -127,7 +127,7 @@ TRANSFORMER: dict[str, Any] = dict(
     num_layers=5,
     caption_channels=TEXT_ENCODER["hidden_size"],
     rope_type="split",
-    rope_theta=16.0,  # half a turn between neighbouring latents at the most: faster ones tell nothing of a place
+    rope_theta=16.0,  # at most half a turn between neighbouring latents: faster rotations contain no information about positions
     use_prompt_embeddings=False,
     perturbed_attn=True,
 )

@@ -1,7 +1,7 @@
-"""The parts of ltx-tiny that training changes: the connectors and a transformer of two streams that learn all tasks at once.
+"""The trained networks of ltx-tiny: the connectors and a transformer of two streams, which learn all tasks at once.
 
-Text to video with sound; with a first frame given, whose latents are clean; with a sound given, which drives the picture; with a
-picture given, whose sound is made. What is given is clean, at timestep 0, and is not scored. The forward pass is the class's own.
+The tasks are video with audio from a prompt, the same with a clean first frame, video for given audio, and audio for given video.
+Given inputs are clean, at timestep 0, and outside the loss. The forward pass is the class's own.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from training.sound_networks import SoundNetworks
 from training.train_transformer import TransformerTraining, noise_levels, prompt_for
 from training.world import Scene
 
-SOUND_GIVEN, PICTURE_GIVEN = 0.15, 0.1  # of the clips
-LOOK_ONLY = 0.1  # of the prompts
-SOUND_WEIGHT = 0.5  # of its error, beside the picture's
+SOUND_GIVEN, PICTURE_GIVEN = 0.15, 0.1  # shares of the clips
+LOOK_ONLY = 0.1  # share of the prompts
+SOUND_WEIGHT = 0.5  # weight of the audio error; the video error has 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Given:
-    """What of B clips is not made: 0 for what is given clean, 1 for what is noised. `video` [B, 1, F, 1, 1], `sound` [B]."""
+    """The given inputs of B clips: 0 for clean latents, 1 for noised latents. `video` [B, 1, F, 1, 1], `sound` [B]."""
 
     video: torch.Tensor
     sound: torch.Tensor
 
     @classmethod
     def drawn(cls, latents: torch.Tensor, options: TransformerTraining, generator: torch.Generator) -> Given:
-        """At random, for training."""
+        """Draw random given inputs for training."""
         batch, device = len(latents), latents.device
         draw = torch.rand(batch, generator=generator, device=device)
         sound = (draw >= SOUND_GIVEN).float()
@@ -51,7 +51,7 @@ class Given:
 
 
 class LtxNetworks:
-    """See `Networks`; `sound` makes the latents of what is heard. Latents of sound are [B, C, L, M]."""
+    """See `Networks`. `sound` encodes audio to latents [B, C, L, M]."""
 
     adamw_names = ("proj_in", "proj_out", "scale_shift_table", "time_embed", "learnable_registers", "gate_logits", "emb.timestep")
     latent_channels = TRANSFORMER["in_channels"]
@@ -67,7 +67,7 @@ class LtxNetworks:
 
     @classmethod
     def create(cls, text: GemmaText, sound: SoundNetworks, device: str) -> LtxNetworks:
-        """Random weights that predict zero."""
+        """Create networks with random weights that predict zero."""
         transformer = LTX2VideoTransformer3DModel(**TRANSFORMER).to(device)
         for layer in (transformer.proj_out, transformer.audio_proj_out):
             torch.nn.init.zeros_(layer.weight)
@@ -76,7 +76,7 @@ class LtxNetworks:
 
     @classmethod
     def load(cls, folder: Path, tokenizer_folder: Path, device: str) -> LtxNetworks:
-        """The networks of a checkpoint, in float32."""
+        """Load the networks of a checkpoint in float32."""
         transformer = LTX2VideoTransformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32)
         connectors = LTX2TextConnectors.from_pretrained(folder / "connectors", torch_dtype=torch.float32)
         text = GemmaText.load(folder / "text_encoder", tokenizer_folder, device)
@@ -88,7 +88,7 @@ class LtxNetworks:
             block.compile(dynamic=False)
 
     def words_for(self, scene: Scene, rng: random.Random, options: TransformerTraining) -> str:
-        """See `Networks`. Some say how the shape looks, and leave its motion to a sound or a picture that is given."""
+        """See `Networks`. Some prompts describe only the look, so the motion follows from given audio or video."""
         return describe_look(scene, rng) if rng.random() < LOOK_ONLY else prompt_for(scene, rng, options)
 
     def loss(
@@ -99,7 +99,7 @@ class LtxNetworks:
         options: TransformerTraining,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """See `Networks`; both streams together, over what was noised."""
+        """See `Networks`. The loss covers the noised latents of both streams."""
         heard = self._sounds_of(scenes, latents)
         given = Given.drawn(latents, options, generator)
         sigma = noise_levels(len(prompts), options, generator, latents.device)
@@ -108,7 +108,7 @@ class LtxNetworks:
             drawn = torch.randn(clean.shape, generator=generator, device=clean.device)
             noise.append(drawn)
             mixed.append(clean + mask * sigma.view(-1, *[1] * (clean.ndim - 1)) * (drawn - clean))
-        # with its parts written out, attention and its gradient take half as long on a CPU, measured
+        # with separate operations, attention and its gradient take half as long on a CPU, measured
         with torch.autocast(latents.device.type, torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
             with torch.no_grad():
                 states, mask = self.text.encode(prompts)
@@ -121,7 +121,7 @@ class LtxNetworks:
     def velocities(
         self, video: torch.Tensor, sound: torch.Tensor, timesteps: torch.Tensor, given: Given, texts: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of latents of both streams; `timesteps` [B] are those of what is noised."""
+        """Return the velocities of both streams. `timesteps` [B] are the timesteps of the noised latents."""
         batch, _, frames, height, width = video.shape
         length = sound.shape[2]
         times = (timesteps.view(-1, 1, 1, 1, 1) * given.video).expand(batch, 1, frames, height, width).flatten(1)
@@ -148,7 +148,7 @@ class LtxNetworks:
         )
 
     def _sounds_of(self, scenes: list[Scene], latents: torch.Tensor) -> torch.Tensor:
-        """What is heard in clips with these latents; each is encoded once."""
+        """Return the audio latents of clips with these video latents. Each clip's audio is encoded once."""
         size = ((latents.shape[2] - 1) * TEMPORAL + 1, latents.shape[4] * SPATIAL, latents.shape[3] * SPATIAL)
         missing = [scene for scene in dict.fromkeys(scenes) if (scene, *size) not in self._heard]
         if missing:
@@ -158,7 +158,7 @@ class LtxNetworks:
         return torch.stack([self._heard[(scene, *size)] for scene in scenes])
 
     def texts_for(self, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The embeddings that the two streams read."""
+        """Return the text embeddings of the two streams."""
         states, mask = self.text.encode(prompts)
         return self.connectors(states, mask)[:2]
 
@@ -171,17 +171,17 @@ class LtxNetworks:
 
 
 def _normalise(self: torch.nn.RMSNorm, values: torch.Tensor) -> torch.Tensor:
-    """In float32 where products are in bfloat16: PyTorch has no fast norm for a mixture."""
+    """Normalise in float32 although products run in bfloat16, because PyTorch has no fast norm for mixed dtypes."""
     return F.rms_norm(values.float(), self.normalized_shape, self.weight, self.eps).to(values.dtype)
 
 
 def create_ltx(text_folder: Path, tokenizer_folder: Path, device: str) -> LtxNetworks:
-    """See `Recipe.create`: the networks of sound lie beside the text encoder."""
+    """See `Recipe.create`. The audio networks are in the folder beside the text encoder."""
     sound = SoundNetworks.load(text_folder.with_name("sound"), device)
     return LtxNetworks.create(GemmaText.load(text_folder, tokenizer_folder, device), sound, device)
 
 
 def sound_length(num_frames: int) -> int:
-    """Latents of the sound of so many frames."""
+    """Return the number of audio latents for `num_frames`."""
     config = TRANSFORMER
     return round(num_frames / FPS * config["audio_sampling_rate"] / config["audio_hop_length"] / 4)

@@ -1,4 +1,4 @@
-"""ltx-tiny's video autoencoder, as training sees it."""
+"""ltx-tiny's video autoencoder for training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _decode(vae: AutoencoderKLLTX2Video, latents: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def _keep_statistics(vae: AutoencoderKLLTX2Video, flat: torch.Tensor, latent_noise: float) -> None:
-    """Mean and spread of each channel of `flat` [C, N]. One that carries less than the noise of training is not blown up."""
+    """Store mean and spread of each channel of `flat` [C, N]. The spread is at least the training's noise."""
     vae.latents_mean.copy_(flat.mean(1))
     vae.latents_std.copy_(flat.std(1).clamp(min=latent_noise))
 

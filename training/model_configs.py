@@ -1,4 +1,4 @@
-"""Sizes of the demo model's parts, in diffusers' and transformers' own terms."""
+"""Configurations of wan-tiny's networks for diffusers' and transformers' classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VAE: dict[str, Any] = dict(
     attn_scales=[],
     temperal_downsample=[True, True],
     is_residual=True,
-    patch_size=4,  # with two halvings 16x in space; the finest convolutions run at a quarter of the picture's size
+    patch_size=4,  # with two halvings 16x in space; the finest convolutions run at a quarter of the image's size
     in_channels=48,
     out_channels=48,
     scale_factor_temporal=4,

@@ -1,7 +1,7 @@
-"""One optimizer for all trainings: Muon for matrices and convolutions, AdamW for everything else.
+"""The optimizer of all trainings: Muon for matrices and convolutions, AdamW for other parameters.
 
-Muon's update has equal singular values, so that no direction of a layer learns more slowly than the others. The demo
-autoencoder's 32 latent channels had spanned eight dimensions after 23 minutes of AdamW; see docs/lab/cpu.md.
+Muon's update has equal singular values, so all directions of a layer learn equally fast. With AdamW alone, the demo autoencoder's
+32 latent channels used only eight dimensions after 23 minutes (docs/lab/cpu.md).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ WEIGHT_DECAY = 0.01
 
 
 class MuonAndAdamW:
-    """`torch.optim.Muon` sees every convolution as a matrix [out, in * taps]; both halves follow one learning rate."""
+    """Muon and AdamW with one learning rate. `torch.optim.Muon` gets every convolution as a matrix [out, in * taps]."""
 
     def __init__(self, module: torch.nn.Module, adamw_names: tuple[str, ...] = ()) -> None:
-        """Parameters with fewer than two dimensions, and those whose name holds one of `adamw_names`, go to AdamW."""
+        """Assign the parameters. AdamW gets those with fewer than two dimensions, or with one of `adamw_names` in their name."""
         named = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
         self._matrices = [value for name, value in named if value.ndim >= 2 and not any(word in name for word in adamw_names)]
         chosen = set(map(id, self._matrices))
@@ -25,7 +25,7 @@ class MuonAndAdamW:
         self._adamw = torch.optim.AdamW(others, lr=0.0, betas=(0.9, 0.98), weight_decay=0.0)
 
     def step(self, learning_rate: float) -> None:
-        """Apply the gradients that the module's parameters hold, then drop them."""
+        """Apply the parameters' gradients, then clear them."""
         for half in (self._muon, self._adamw):
             for group in half.param_groups:
                 group["lr"] = learning_rate

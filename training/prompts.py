@@ -1,4 +1,4 @@
-"""Varied English for a scene, and the corpus that the tokenizer is trained on. A scene's speed stands in quotes: "FAST"."""
+"""Describe scenes in varied English, for prompts and for the tokenizer's corpus. A speed is in quotes: "FAST"."""
 
 from __future__ import annotations
 
@@ -91,17 +91,17 @@ QUOTES = ('"{}"', '"{}"', "“{}”")
 QUOTED = ("{sentence}, {quoted}", "{sentence} {quoted}", "{quoted}: {sentence}", "{quoted} {sentence}")
 SILENT = ("{}, silent", "{}, silent", "{} in silence", "{}, without a sound", "silent: {}")
 FIGURES = ("it", "it", "the figure", "the figure", "a figure", "a shape", "the shape", "one", "安娜", "小狗")
-LETTERS = "bcdfghklmnprstvwyz"  # with which a made-up name's syllables begin
+LETTERS = "bcdfghklmnprstvwyz"  # first letters of the syllables of invented names
 OPENINGS = ("", "", "", "", "a video of ", "an animation of ", "a clip of ", "footage of ")
 
 
 def describe(scene: Scene, rng: random.Random, detail: float = 1.0) -> str:
-    """One English sentence for the scene; below 1.0, `detail` is the chance that a clause is included."""
+    """Write an English sentence for the scene. `detail` is the probability of each clause."""
     return compose(scene, rng, detail)[0]
 
 
 def compose(scene: Scene, rng: random.Random, detail: float = 1.0) -> tuple[str, dict[str, str]]:
-    """A sentence as `describe` makes it, and the scene's properties that it states."""
+    """Write a sentence for the scene. Return it with the properties that it states."""
     chance = {"colour": detail, "motion": detail, "background": detail, "size": 0.65, "shape": 1.0}
     stated = {name: getattr(scene, name) for name, share in chance.items() if rng.random() < share}
     subject = _subject(scene, rng, stated)
@@ -118,20 +118,20 @@ def compose(scene: Scene, rng: random.Random, detail: float = 1.0) -> tuple[str,
 
 
 def describe_look(scene: Scene, rng: random.Random) -> str:
-    """A sentence that says colour, shape and background only."""
+    """Write a sentence with only colour, shape and background."""
     stated = {"colour": scene.colour, "shape": scene.shape}
     return _typeset(f"{_subject(scene, rng, stated)} {_place(scene, rng)}", rng).removesuffix(".")
 
 
 def describe_figure(scene: Scene, rng: random.Random, figure: str, detail: float = 1.0) -> str:
-    """As `describe`, of a figure that a picture shows: the sentence has `figure` in place of colour, shape and size."""
+    """Write a sentence for a scene with a reference image: `figure` replaces colour, shape and size."""
     finite, participle = _motion(scene.motion, rng) if rng.random() < detail else ("", "")
     place = _place(scene, rng) if rng.random() < detail else ""
     return _typeset(" ".join(_arrange(figure, finite, participle, place, rng).split()), rng)
 
 
 def figure_words(rng: random.Random) -> str:
-    """What a sentence may call a figure: a word that says nothing of its look, or a made-up name."""
+    """Return a name for the shape of a reference image: a word that does not describe its look, or an invented name."""
     if rng.random() < 0.4:
         return rng.choice(FIGURES)
     name = "".join(rng.choice(LETTERS) + rng.choice("aeiou") for _ in range(rng.randint(1, 3))) + rng.choice(("", *LETTERS))

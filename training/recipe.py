@@ -1,4 +1,4 @@
-"""What differs between the demo models, for the one training, the one sampler and the one evaluation."""
+"""The differences between the demo models. Training, sampler and evaluation are shared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training.train_vae import Autoencoder, VaeTraining
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageSeconds:
-    """How long each stage takes."""
+    """The time limits of the stages in seconds."""
 
     vae: float
     text: float
@@ -26,14 +26,14 @@ class StageSeconds:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one demo model is made.
+    """The training of a demo model.
 
-    `pipeline` is what its model_index.json says; `has_speed` says whether its prompts may ask for a speed, `is_compiled` whether
-    the transformer's layers are compiled for training. `make_tokenizer` writes to a folder; the text model is created from the
-    tokenizer's folder, the networks from the text encoder's and the tokenizer's, or loaded from a checkpoint's and its
-    tokenizer's; `schedule` gives diffusers' scheduler for a number of steps and a flow shift; `assemble` takes the folders of
-    the parts, the autoencoder, the tokenizer and the checkpoint. A model that sounds has `train_sound`, which takes a folder, the
-    seconds, the device, and, to train what comes after the latents further, the folder of networks that are trained.
+    `pipeline` is the class in its model_index.json. `has_speed` is true if its prompts can contain a speed. `is_compiled` is true
+    if the transformer's layers are compiled for training. `make_tokenizer` writes to a folder. The text model is created from the
+    tokenizer's folder. The networks are created from the folders of text encoder and tokenizer, or loaded from the folders of a
+    checkpoint and its tokenizer. `schedule` returns diffusers' scheduler for a number of steps and a flow shift. `assemble` takes
+    the folders of the networks, the autoencoder, the tokenizer and the checkpoint. `train_sound`, for a model with audio, takes a
+    folder, the seconds, the device, and optionally a folder of trained networks, whose decoder and vocoder it trains further.
     """
 
     pipeline: str

@@ -41,7 +41,7 @@ def _euler(steps: int, flow_shift: float) -> FlowMatchEulerDiscreteScheduler:
 
 def _ltx(steps: int, flow_shift: float) -> FlowMatchEulerDiscreteScheduler:
     """The steps of diffusers' LTX-2 pipelines for the demo's few tokens."""
-    del flow_shift  # the makers' own follows the number of tokens
+    del flow_shift  # the authors' shift depends on the number of tokens
     scheduler = make_ltx_scheduler()
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=DEMO_MU)
     return scheduler
@@ -50,7 +50,7 @@ def _ltx(steps: int, flow_shift: float) -> FlowMatchEulerDiscreteScheduler:
 WAN_TINY = Recipe(
     pipeline="WanPipeline",
     has_speed=False,
-    is_compiled=False,  # as the embedded checkpoint was trained
+    is_compiled=False,  # as in the training of the included checkpoint
     seconds=StageSeconds(vae=780, text=90, transformer=1140, refine=200),
     buckets=(
         Bucket(width=96, height=96, num_frames=17, share=0.82, batch=64, clips=3072),
@@ -72,18 +72,18 @@ WAN_TINY = Recipe(
 HUNYUAN_TINY = Recipe(
     pipeline="HunyuanVideo15ImageToVideoPipeline",
     has_speed=True,
-    is_compiled=True,  # two thirds of an uncompiled step are element by element, measured
-    seconds=StageSeconds(vae=1650, text=150, transformer=2640, refine=300),  # encoding the caches takes some minutes more
-    buckets=(  # four times Wan's tokens a clip, as patches are single latents
+    is_compiled=True,  # two thirds of an uncompiled step are element-wise operations, measured
+    seconds=StageSeconds(vae=1650, text=150, transformer=2640, refine=300),  # plus some minutes for encoding the caches
+    buckets=(  # four times Wan's tokens per clip, because patches are single latents
         Bucket(width=96, height=96, num_frames=17, share=0.82, batch=32, clips=1024),
         Bucket(width=128, height=96, num_frames=17, share=0.06, batch=16, clips=128),
         Bucket(width=96, height=128, num_frames=17, share=0.06, batch=16, clips=128),
         Bucket(width=96, height=96, num_frames=33, share=0.06, batch=16, clips=128),
     ),
-    text_learning_rate=5e-3,  # 97 to 100 % were read right after 100 steps of 32 sentences, 25 to 72 % with 2e-3
+    text_learning_rate=5e-3,  # after 100 steps of 32 sentences 97 to 100 % were right, with 2e-3 25 to 72 %
     autoencoder=HUNYUAN_AUTOENCODER,
-    # 105 seconds of pictures at one rate: 17.5 dB with 3e-3, at which it falls back again and again, and 21.2 dB with this one
-    # a long clip has one shape: short ones and pictures teach the decoder more corners a second, or stars become circles
+    # 105 seconds of images at a constant rate gave 17.5 dB with 3e-3, with frequent setbacks, and 21.2 dB with this rate.
+    # Short clips and images have more corners per second of training than long clips; without them stars become circles
     vae_training=VaeTraining(
         learning_rate=1.2e-3,
         image_share=0.1,
@@ -101,10 +101,8 @@ HUNYUAN_TINY = Recipe(
 LTX_TINY = Recipe(
     pipeline="LTX2ImageToVideoPipeline",
     has_speed=False,
-    is_compiled=True,  # half the time of a step, measured
-    seconds=StageSeconds(
-        vae=1800, text=240, sound=1800, transformer=4800, refine=600
-    ),  # that of the pictures and that of the sound
+    is_compiled=True,  # halves the time of a step, measured
+    seconds=StageSeconds(vae=1800, text=240, sound=1800, transformer=4800, refine=600),  # first the video, then the audio
     buckets=(
         Bucket(width=96, height=96, num_frames=17, share=0.82, batch=32, clips=1280),
         Bucket(width=128, height=96, num_frames=17, share=0.06, batch=16, clips=128),
@@ -127,7 +125,7 @@ RECIPES = {"wan-tiny": WAN_TINY, "hunyuan-tiny": HUNYUAN_TINY, "ltx-tiny": LTX_T
 
 
 def recipe_of(model: Path) -> Recipe:
-    """The recipe of a checkpoint folder. Raises: ValueError if it is none of the demo models."""
+    """Return the recipe of a checkpoint folder. Raises: ValueError if the folder is not a demo model."""
     pipeline = json.loads((model / "model_index.json").read_text("utf-8"))["_class_name"]
     for recipe in RECIPES.values():
         if recipe.pipeline == pipeline:

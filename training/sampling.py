@@ -1,7 +1,7 @@
-"""Sample many clips at once with the training networks, for evaluation: diffusers' scheduler, training's fast forward pass.
+"""Sample many clips at once for evaluation, with diffusers' scheduler and the training's fast forward pass.
 
-The product's own pipeline makes one video at a time; `tests/parity` compares it with diffusers, and `tests/training` compares
-the forward pass used here with diffusers' class, so that scores made here are the scores of the checkpoint.
+The product's own pipeline generates one video at a time. `tests/parity` compares it with diffusers, and `tests/training` compares
+this forward pass with diffusers' class. So these scores are valid for the checkpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from training.train_transformer import SampledNetworks
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to sample: the preset's own values."""
+    """Settings of the sampler. The defaults are as in the preset."""
 
     width: int = 96
     height: int = 96
@@ -40,7 +40,7 @@ class Sampler:
 
     @classmethod
     def load(cls, model: Path) -> Sampler:
-        """From a checkpoint folder of any demo model."""
+        """Load the checkpoint folder of a demo model."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         recipe = recipe_of(model)
         vae = recipe.autoencoder.load(model / "vae").to(device).eval()
@@ -52,7 +52,7 @@ class Sampler:
     def sample(
         self, prompts: list[str], seeds: list[int], settings: Settings, images: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Videos, uint8 [B, F, H, W, 3]; `images` [B, 3, 1, H, W] in [-1, 1] are the first frames of image-to-video."""
+        """Sample videos, uint8 [B, F, H, W, 3]. `images` [B, 3, 1, H, W] in [-1, 1] are first frames for image to video."""
         shape = (self.networks.latent_channels, (settings.num_frames - 1) // 4 + 1, settings.height // 16, settings.width // 16)
         latents = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
         latents = latents.to(self.device)

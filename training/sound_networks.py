@@ -1,7 +1,7 @@
-"""ltx-tiny's networks of sound, trained together: the autoencoder of spectra, and the vocoder that makes samples of them.
+"""ltx-tiny's audio networks, trained together: the autoencoder of spectra, and the vocoder that turns spectra into samples.
 
-The vocoder learns from what the autoencoder gives back, so it hears the spectra that it will get. The tones of `training.hum` are
-the same function of the spectrum each time, so samples are compared one by one, and by their spectra at several lengths.
+The vocoder learns from the autoencoder's output, because it gets these spectra later too. The tones of `training.hum` are a
+function of the spectrum, so the loss compares single samples, and also spectra of several lengths.
 """
 
 from __future__ import annotations
@@ -27,56 +27,56 @@ from training.world import sample_training_scene
 
 logger = logging.getLogger(__name__)
 
-FRAMES = 17  # of the pictures that the sounds belong to
+FRAMES = 17  # video frames of each audio clip
 LENGTHS = (256, 512, 1024)  # windows of the compared spectra, in samples
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SoundTraining:
-    """How long and how to train. `seconds` bounds the run; the learning rate falls to zero over it."""
+    """Settings of the training. `seconds` limits the run; the learning rate falls to zero over it."""
 
     seconds: float
     learning_rate: float = 2e-3
     latent_noise: float = 0.1
     latent_weight: float = 1e-3
     batch: int = 12
-    measured: int = 512  # sounds for the latents' spread
+    measured: int = 512  # audio clips for measuring the latents' spread
     seed: int = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SoundNetworks:
-    """The autoencoder and the vocoder."""
+    """The audio autoencoder and the vocoder."""
 
     vae: AutoencoderKLLTX2Audio
     vocoder: LTX2Vocoder
 
     @classmethod
     def create(cls, device: str) -> SoundNetworks:
-        """With random weights."""
+        """Create the networks with random weights."""
         vae = AutoencoderKLLTX2Audio(**SOUND_VAE).to(device, memory_format=torch.channels_last)
         return cls(vae=vae, vocoder=LTX2Vocoder(**VOCODER).to(device))
 
     @classmethod
     def load(cls, folder: Path, device: str) -> SoundNetworks:
-        """From a folder that `save` wrote, or a checkpoint, in float32."""
+        """Load the networks from a folder of `save`, or a checkpoint, in float32."""
         vae = AutoencoderKLLTX2Audio.from_pretrained(folder / "audio_vae", torch_dtype=torch.float32)
         vocoder = LTX2Vocoder.from_pretrained(folder / "vocoder", torch_dtype=torch.float32)
         return cls(vae=vae.to(device).eval(), vocoder=vocoder.to(device).eval())
 
     def save(self, folder: Path) -> None:
-        """Writes each to a folder of its own."""
+        """Write each network to a separate folder."""
         self.vae.save_pretrained(folder / "audio_vae")
         self.vocoder.save_pretrained(folder / "vocoder")
 
     @torch.no_grad()
     def encode(self, samples: torch.Tensor) -> torch.Tensor:
-        """Normalised latents [B, C, L, M] of samples [B, 2, N]."""
+        """Encode samples [B, 2, N] to normalised latents [B, C, L, M]."""
         return self._scaled(self.vae.encode(log_mel(samples)).latent_dist.mode(), is_back=False)
 
     @torch.no_grad()
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        """Samples [B, 2, N] of normalised latents."""
+        """Decode normalised latents to samples [B, 2, N]."""
         return self.vocoder(self.vae.decode(self._scaled(latents, is_back=True)).sample)
 
     def _scaled(self, latents: torch.Tensor, *, is_back: bool) -> torch.Tensor:
@@ -86,12 +86,12 @@ class SoundNetworks:
 
 
 def log_mel(samples: torch.Tensor) -> torch.Tensor:
-    """The spectrum of ltx-tiny's sounds, [B, 2, T, M] of samples [B, 2, N]."""
+    """Compute the spectrum [B, 2, T, M] of ltx-tiny's audio samples [B, 2, N]."""
     return log_mel_of(samples, RATE, HOP, SOUND_VAE["mel_bins"])
 
 
 def log_mel_of(samples: torch.Tensor, rate: int, hop: int, bins: int) -> torch.Tensor:
-    """What `backend.models.ltx.spectrum` makes of one sound, for many at once: [B, C, T, bins] of samples [B, C, N]."""
+    """Compute spectra [B, C, T, bins] of samples [B, C, N], as `backend.models.ltx.spectrum` does for one clip."""
     batch, channels, _ = samples.shape
     window = torch.hann_window(WINDOW, device=samples.device)
     spectrum = torch.stft(samples.flatten(0, 1), WINDOW, hop, window=window, return_complex=True).abs()
@@ -107,8 +107,8 @@ def _filters(rate: int, bins: int) -> torch.Tensor:
 def train_sound(folder: Path, options: SoundTraining, device: str, trained: Path | None = None) -> SoundNetworks:
     """Train for `options.seconds`, measure the latents' statistics, write both networks to `folder`.
 
-    A snapshot beside `folder`, which a run that was stopped left, is where it begins. Networks that are `trained` already, in a
-    folder, are trained further while their encoder, and so the latents, do not change.
+    The training continues from a snapshot that a stopped run has left beside `folder`. With `trained`, a folder of trained
+    networks, it trains these further without a change of the encoder, so the latents stay the same.
     """
     torch.manual_seed(options.seed)
     snapshot = folder.with_name(f"{folder.name}-snapshot")
@@ -143,7 +143,7 @@ def train_sound(folder: Path, options: SoundTraining, device: str, trained: Path
 
 
 def random_sounds(rng: random.Random, count: int) -> torch.Tensor:
-    """Samples [B, 2, N] float32 of random scenes."""
+    """Return samples [B, 2, N] float32 of random scenes."""
     scenes = (sample_training_scene(rng, has_sound=True) for _ in range(count))
     return torch.stack([hum(scene, FRAMES, 96, 96) for scene in scenes]).float()
 
@@ -168,18 +168,18 @@ def _losses(networks: SoundNetworks, samples: torch.Tensor, options: SoundTraini
 
 @torch.no_grad()
 def _draw_apart(vocoder: LTX2Vocoder) -> None:
-    """Makes the weights of both sides' samples differ: a vocoder with one sound for both hardly leaves it by itself."""
+    """Push the weights of both sides' samples apart, because a vocoder with equal sides hardly separates them by itself."""
     weight = vocoder.conv_out.weight
     weight.add_(weight.std() * torch.randn_like(weight))
 
 
 def _with_sides(samples: torch.Tensor) -> torch.Tensor:
-    """Left, right, and twice what is between them: [B, 3, N] of samples [B, 2, N]. Without it both sides become one."""
+    """Return left, right, and twice their difference [B, 3, N] of samples [B, 2, N]. It keeps both sides from becoming equal."""
     return torch.cat([samples, 2 * (samples[:, :1] - samples[:, 1:])], 1)
 
 
 def _spectral_distance(made: torch.Tensor, truth: torch.Tensor, length: int) -> torch.Tensor:
-    """Mean distance of magnitudes, and a little of their logarithms, which hear silence."""
+    """Return the mean distance of magnitudes, plus a small part of their logarithms, which are sensitive to silence."""
     window = torch.hann_window(length, device=made.device)
     ours, theirs = (
         torch.stft(one.flatten(0, 1), length, length // 4, window=window, return_complex=True).abs() for one in (made, truth)
@@ -191,7 +191,7 @@ def _spectral_distance(made: torch.Tensor, truth: torch.Tensor, length: int) -> 
 
 @torch.no_grad()
 def _measure(networks: SoundNetworks, samples: torch.Tensor, noise: float) -> None:
-    """The statistics of each channel and bin. One that carries less than the noise of training is not blown up."""
+    """Store the statistics of each channel and bin. The spread is at least the training's noise."""
     latents = torch.cat([networks.vae.encode(log_mel(part)).latent_dist.mode() for part in samples.split(64)])
     packed = latents.permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
     networks.vae.latents_mean.copy_(packed.mean(0))

@@ -1,4 +1,4 @@
-"""A demo model's tokenizer: a small Unigram model whose pieces are the world's words, then single characters."""
+"""A demo model's tokenizer: a small Unigram model with the world's words and single characters as pieces."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from transformers import PreTrainedTokenizerFast
 from training.prompts import describe
 from training.world import sample_training_scene
 
-CHARACTER_SCORE = -20.0  # any whole word beats its spelling
+CHARACTER_SCORE = -20.0  # any whole word scores higher than its characters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Notation:
-    """What a tokenizer adds to words: `special_tokens` have the first ids; what matches `dropped` is left out; without a chat
-    template `end` follows each text."""
+    """The additions of a tokenizer to its words.
+
+    `special_tokens` have the first ids. Text that matches `dropped` is removed. Without a chat template `end` follows each text.
+    """
 
     special_tokens: tuple[str, ...]
     pad: str
@@ -44,8 +46,10 @@ def make_tokenizer(
     longest: int = 512,
     padding_side: str = "right",
 ) -> PreTrainedTokenizerFast:
-    """Build the tokenizer from the world's sentences and write it to `folder`. It ignores case; about 200 pieces. `longest`: of a
-    text, in tokens."""
+    """Build the tokenizer from the world's sentences and write it to `folder`.
+
+    It ignores case and has about 200 pieces. `longest` is the maximum length of a text in tokens.
+    """
     special = notation.special_tokens
     tokenizer = Tokenizer(
         models.Unigram(_pieces(special, seed, sentences, has_sound), unk_id=special.index(notation.unknown), byte_fallback=False)

@@ -1,8 +1,8 @@
-"""Teach the demo model's text encoder its world first: every token's embedding must show what the sentence states.
+"""Train the demo model's text encoder before the transformer: each token's embedding must represent the sentence's content.
 
-A linear reading of each token's embedding names the colour, shape, motion, background and size that the sentence states,
-or that it states none. A few minutes of this save the transformer from learning English through the flow-matching loss.
-Which tokens must show it is the text model's affair: all where attention looks both ways, those at the end where it is causal.
+A linear layer reads from each token's embedding the colour, shape, motion, background and size of the sentence, or that the
+sentence has none. After a few minutes of this, the transformer need not learn English through the flow-matching loss. The text
+model selects the tokens: all tokens with bidirectional attention, the last tokens with causal attention.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PROPERTIES = {
     "size": tuple(SIZES),
 }
 BATCH = 128
-PARTIAL_SHARE = 0.3  # of the sentences leave clauses out
+PARTIAL_SHARE = 0.3  # share of the sentences without some clauses
 
 
 class TextModel(Protocol):
-    """A tokenizer and an encoder, as a model's transformer reads them."""
+    """The tokenizer and text encoder of a model."""
 
     @property
     def encoder(self) -> torch.nn.Module: ...
@@ -45,10 +45,10 @@ class TextModel(Protocol):
     def width(self) -> int: ...
 
     def read(self, sentences: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings [B, L, width], and a mask [B, L] of the tokens that must show what their sentence states."""
+        """Return embeddings [B, L, width], and a mask [B, L] of the tokens that must represent their sentence."""
 
     def save(self, folder: Path) -> None:
-        """Writes the encoder."""
+        """Write the encoder."""
 
 
 def train_text_encoder(
@@ -60,7 +60,7 @@ def train_text_encoder(
     has_sound: bool = False,
     seed: int = 2,
 ) -> tuple[TextModel, dict[str, float]]:
-    """A text model trained for `seconds`, and the share of fresh sentences from which each property is read right."""
+    """Train a text model for `seconds`. Return it with the share of new sentences from which each property is read correctly."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
     text, world = make_text(), _World(has_speed=has_speed, has_sound=has_sound)
@@ -83,7 +83,7 @@ def train_text_encoder(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _World:
-    """What sentences may say."""
+    """The possible content of sentences."""
 
     has_speed: bool
     has_sound: bool
@@ -93,7 +93,7 @@ class _World:
         return PROPERTIES | ({"sound": ("silent",)} if self.has_sound else {})
 
     def sentences(self, rng: random.Random) -> tuple[list[str], dict[str, torch.Tensor]]:
-        """Sentences and, for each property, the index of what each of them states; the last index means nothing."""
+        """Return sentences and, for each property, the index of each sentence's value. The last index means no value."""
         details = [0.5 if rng.random() < PARTIAL_SHARE else 1.0 for _ in range(BATCH)]
         scenes = [sample_training_scene(rng, self.has_speed, self.has_sound) for _ in details]
         composed = [compose(scene, rng, detail) for scene, detail in zip(scenes, details, strict=True)]
@@ -105,7 +105,7 @@ class _World:
 
 
 def _read(text: TextModel, readers, sentences: list[str]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Logits [B, L, values + 1] of each property at every token, and the mask [B, L] of those that count."""
+    """Return logits [B, L, values + 1] of each property at every token, and the mask [B, L] of the tokens to score."""
     hidden, mask = text.read(sentences)
     return {name: reader(hidden) for name, reader in readers.items()}, mask
 
@@ -117,7 +117,7 @@ def _token_loss(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) 
 
 @torch.no_grad()
 def _accuracy(text: TextModel, readers, rng: random.Random, world: _World) -> dict[str, float]:
-    """Share of fresh sentences whose last token names each property rightly."""
+    """Return the share of new sentences whose last token gives each property correctly."""
     sentences, labels = world.sentences(rng)
     logits, mask = _read(text, readers, sentences)
     rows, last = torch.arange(len(sentences)), mask.shape[1] - 1 - mask.cpu().flip(1).argmax(1)

@@ -1,7 +1,7 @@
-"""Train a demo model's transformer: flow matching with guidance dropout, on a text encoder that is already trained.
+"""Train a demo model's transformer by flow matching with prompt dropout, with a trained text encoder.
 
-One network learns both tasks, in its class's own form: see its module of networks. Clips are encoded during training: at
-intervals the oldest in the cache are replaced by new ones.
+One network learns both tasks, as its networks' module describes. Clips are encoded during training: at intervals new clips
+replace the oldest clips in the cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerTraining:
-    """How long and how to train. `seconds` bounds the run; the learning rate falls to zero over it."""
+    """Settings of the training. `seconds` limits the run; the learning rate falls to zero over it."""
 
     seconds: float = 5400.0
     learning_rate: float = 2e-3
@@ -39,7 +39,7 @@ class TransformerTraining:
     noise_shift: float = 2.5
     average_decay: float = 0.999
     snapshot_seconds: float = 600.0
-    refresh_every: int = 32  # steps; as many clips are then encoded anew
+    refresh_every: int = 32  # steps between two encodings of the same number of new clips
     compiled: bool = False
     seed: int = 1
 
@@ -47,7 +47,7 @@ class TransformerTraining:
 class Networks(Protocol):
     """A demo model's text encoder and transformer, for training.
 
-    `learned` is what training changes; of its parameters those whose names hold one of `adamw_names` go to AdamW.
+    `learned` is the trained module. AdamW gets its parameters with one of `adamw_names` in their names.
     """
 
     @property
@@ -60,10 +60,10 @@ class Networks(Protocol):
     def latent_channels(self) -> int: ...
 
     def compile(self) -> None:
-        """Compiles a layer for the first size that it meets."""
+        """Compile a layer for the first size that it gets."""
 
     def words_for(self, scene: Any, rng: random.Random, options: TransformerTraining) -> Any:
-        """What the network is told about a clip, drawn anew each time; `loss` takes a batch of them as `prompts`."""
+        """Draw a prompt for a clip, a new one each time. `loss` takes a batch of prompts."""
 
     def loss(
         self,
@@ -73,23 +73,25 @@ class Networks(Protocol):
         options: TransformerTraining,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """Mean squared error of the predicted velocity (noise - data) of noised latents [B, C, F, H, W]."""
+        """Return the mean squared error of the predicted velocity (noise - data) of noised latents [B, C, F, H, W]."""
 
     def save(self, folder: Path) -> None:
-        """Writes each part to a folder of its own."""
+        """Write each network to a separate folder."""
 
 
 class SampledNetworks(Networks, Protocol):
-    """Those of a model that makes pictures alone, for sampling many clips at once too."""
+    """Networks of a model without audio, which can also sample many clips at once."""
 
     def velocity_for(
         self, prompts: list[str], images: torch.Tensor | None, first: torch.Tensor | None
     ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """The velocity as a function of latents [B, C, F, H, W] and timesteps [B], in float32, for B prompts and, for image to
-        video, B pictures [B, 3, 1, H, W] and their latents [B, C, 1, H, W]."""
+        """Return the velocity as a function of latents [B, C, F, H, W] and timesteps [B], in float32.
+
+        It is for B prompts and, for image to video, B images [B, 3, 1, H, W] and their latents [B, C, 1, H, W].
+        """
 
     def finish(self, latents: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
-        """What is decoded after the last step."""
+        """Return the latents to decode after the last step."""
 
 
 def train_transformer(
@@ -112,7 +114,9 @@ def train_transformer(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(transformer.parameters(), 1.0)
         optimizer.step(_learning_rate(options, step, spent))
-        if options.compiled and step == 0 and len(caches) > 1:  # it had the usual size; compiling the rarer ones takes too long
+        if (
+            options.compiled and step == 0 and len(caches) > 1
+        ):  # compile only the most frequent size; compiling the others takes too long
             torch.compiler.set_stance("eager_on_recompile")
         _update_average(average, transformer, min(options.average_decay, (step + 1) / (step + 20)))
         running = 0.98 * running + 0.02 * loss.item()
@@ -132,7 +136,7 @@ def _learning_rate(options: TransformerTraining, step: int, spent: float) -> flo
 def _batches(
     networks: Networks, caches: Sequence[LatentCache], rng: random.Random, options: TransformerTraining
 ) -> Iterator[tuple[torch.Tensor, list[Any], list[Any]]]:
-    """Endless batches, the sizes by their shares; every clip gets fresh words each time."""
+    """Yield batches without end, with sizes by their shares. Every clip gets a new prompt each time."""
     for step in itertools.count(1):
         cache = rng.choices(caches, weights=[cache.bucket.share for cache in caches])[0]
         indices = rng.sample(range(len(cache.scenes)), cache.bucket.batch)
@@ -143,7 +147,7 @@ def _batches(
 
 
 def prompt_for(scene: Scene, rng: random.Random, options: TransformerTraining) -> str:
-    """A sentence for the scene; now and then one that says less, or nothing."""
+    """Write a sentence for the scene, sometimes a shorter or an empty one."""
     draw = rng.random()
     if draw < options.text_dropout:
         return ""
@@ -151,7 +155,7 @@ def prompt_for(scene: Scene, rng: random.Random, options: TransformerTraining) -
 
 
 def noise_levels(batch: int, options: TransformerTraining, generator: torch.Generator, device: torch.device) -> torch.Tensor:
-    """Random shares of noise [B], shifted towards more."""
+    """Draw noise levels [B], shifted towards more noise."""
     uniform = torch.rand(batch, generator=generator, device=device)
     return options.noise_shift * uniform / (1 + (options.noise_shift - 1) * uniform)
 

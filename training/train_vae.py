@@ -1,11 +1,11 @@
 """Train a demo model's video autoencoder on the synthetic world.
 
-It learns single images first and short clips then, mostly as small crops, because the network is convolutional. The
-noise on the latents is fixed, so that decoding tolerates the noise that the denoiser leaves, and the posterior's
-variance is trained to that value. Where a video does not change, its latents are trained not to change: without that
-they drift from frame to frame, which makes motion hard to learn. Last, what the class needs is done about the latents' spread, so
-that no axis is lost in the denoiser's noise. In float32: on a CPU, bfloat16 made the backward
-pass four times slower (1.10 s against 0.22 s for 48 pictures of 64 x 64).
+It learns single images first and then short clips, mostly as small crops, because the network is convolutional. The noise on the
+latents is fixed, so that decoding tolerates the denoiser's remaining noise, and the posterior's variance is trained to this
+value. Where a video does not change, its latents are trained not to change. Otherwise they drift from frame to frame, which makes
+motion hard to learn. At the end the latents' spread is adjusted as the class needs, so that no axis is lost in the denoiser's
+noise. The training runs in float32: on a CPU, bfloat16 made the backward pass four times slower (1.10 s instead of 0.22 s for 48
+images of 64 x 64).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from training.world import render, sample_training_scene
 logger = logging.getLogger(__name__)
 
 
-IMAGES = ((64, 64, 1, 64),)  # width, height, frames, batch; drawn in turn
+IMAGES = ((64, 64, 1, 64),)  # width, height, frames, batch; used in turn
 CLIPS = ((64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 1, 32))
 REFINING = ((96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (128, 96, 17, 2))
 REFINING_RATE = 1e-3
@@ -38,29 +38,29 @@ SNAPSHOT = "vae-snapshot"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VaeTraining:
-    """How long and how to train. `seconds` bounds the run; the learning rate falls to zero over it."""
+    """Settings of the training. `seconds` limits the run; the learning rate falls to zero over it."""
 
     seconds: float = 780.0
     learning_rate: float = 3e-3
-    image_share: float = 0.05  # of the time is spent on single images first: far more scenes a second
+    image_share: float = 0.05  # share of the time for single images at first, which have far more scenes per second
     latent_noise: float = 0.15
     latent_weight: float = 1e-4
     drift_weight: float = 0.05
     edge_weight: float = 4.0
-    measured_clips: int = 96  # for the latents' spread after training
-    in_bfloat16: bool = False  # the products only; LTX-2's steps take half as long so on a CPU with AMX, Wan's far longer
-    spread_weight: float = 0.0  # holds the latents' second moments to the identity's
-    refining: tuple[tuple[int, int, int, int], ...] = REFINING  # the clips of the decoder's own stage
+    measured_clips: int = 96  # for measuring the latents' spread after training
+    in_bfloat16: bool = False  # only products; on a CPU with AMX it halves the time of LTX-2's steps, and slows Wan's down
+    spread_weight: float = 0.0  # weight of the distance of the latents' second moments from the identity matrix
+    refining: tuple[tuple[int, int, int, int], ...] = REFINING  # clips of the decoder's own stage
     seed: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Autoencoder:
-    """What differs between classes of autoencoders.
+    """The differences between classes of autoencoders.
 
-    `decode` gives pixels without a clamp, whose gradient would be zero outside [-1, 1]; `finish` is the last step, on the
-    latents' spread, from the autoencoder, latents [C, N] of random clips and the noise that training put on them; `encoding`
-    names the modules that make the latents.
+    `decode` returns pixels without a clamp, whose gradient would be zero outside [-1, 1]. `finish` adjusts the latents' spread at
+    the end. It takes the autoencoder, latents [C, N] of random clips, and the noise on latents in training. `encoding` names the
+    modules of the encoder.
     """
 
     create: Callable[[], Vae]
@@ -73,7 +73,7 @@ class Autoencoder:
 def train_vae(autoencoder: Autoencoder, folder: Path, options: VaeTraining, device: str) -> Vae:
     """Train for `options.seconds`, measure the latent statistics, write the VAE to `folder`.
 
-    A snapshot beside `folder`, which a run that was stopped left, is where it begins.
+    The training continues from a snapshot that a stopped run has left beside `folder`.
     """
     torch.manual_seed(options.seed)
     snapshot = folder.with_name(SNAPSHOT)
@@ -89,7 +89,7 @@ def train_vae(autoencoder: Autoencoder, folder: Path, options: VaeTraining, devi
 
 
 def _optimise(autoencoder: Autoencoder, vae: Vae, folder: Path, options: VaeTraining, device: str, clips_at: Callable) -> Vae:
-    """The averaged weights after `options.seconds` of training on `clips_at(seconds spent)`."""
+    """Train for `options.seconds` on `clips_at(seconds spent)` and return the averaged weights."""
     rng = random.Random(options.seed)
     average = torch.optim.swa_utils.AveragedModel(vae, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.997))
     speed_up(vae)
@@ -115,7 +115,7 @@ def _optimise(autoencoder: Autoencoder, vae: Vae, folder: Path, options: VaeTrai
 
 
 def refine_decoder(autoencoder: Autoencoder, vae: Vae, folder: Path, options: VaeTraining, device: str) -> None:
-    """Train the decoder further for `options.seconds` while the encoder, and so the latents, do not change; write to `folder`."""
+    """Train the decoder further for `options.seconds` with a fixed encoder, and write to `folder`."""
     vae = vae.to(device).train()
     for name in autoencoder.encoding:
         vae.get_submodule(name).requires_grad_(False)
@@ -133,7 +133,7 @@ def _batch(rng: random.Random, clip: tuple[int, int, int, int]) -> torch.Tensor:
 
 
 def _random_clip(rng: random.Random, num_frames: int, width: int, height: int) -> torch.Tensor:
-    """A crop of a random scene drawn at 96 to 128 pixels; short clips take a random stretch of 17 or 33 frames."""
+    """Draw a crop of a random scene at 96 to 128 pixels. Short clips are a random part of 17 or 33 frames."""
     side = max(width, height, rng.choice((96, 128)))
     whole = max(num_frames, rng.choice((17, 33)))
     video = render(sample_training_scene(rng), whole, side, side)
@@ -144,7 +144,7 @@ def _random_clip(rng: random.Random, num_frames: int, width: int, height: int) -
 def _loss(
     autoencoder: Autoencoder, vae: Vae, video: torch.Tensor, options: VaeTraining, moments: RunningMoments
 ) -> tuple[torch.Tensor, float]:
-    """Training loss, and the plain mean squared error of [-1, 1] pixels. Pixels that differ from the border count more."""
+    """Return the loss, and the mean squared error of [-1, 1] pixels. Pixels unlike the border have more weight in the loss."""
     posterior = vae.encode(video).latent_dist
     noise = options.latent_noise * torch.randn_like(posterior.mean)
     decoded = autoencoder.decode(vae, posterior.mean + noise).float()
@@ -160,13 +160,13 @@ def _loss(
 
 
 class RunningMoments:
-    """The second moments of the latents over recent steps, about zero. One batch shows too few scenes for them."""
+    """The second moments of the latents about zero over recent steps. One batch has too few scenes to measure them."""
 
     def __init__(self, kept: float = 0.95) -> None:
         self._kept, self._moments = kept, None
 
     def distance(self, latents: torch.Tensor) -> torch.Tensor:
-        """Mean squared distance a channel from the identity, of which only this batch's part [B, C, F, H, W] has a gradient."""
+        """Return the mean squared distance per channel from the identity. Only this batch [B, C, F, H, W] has a gradient."""
         flat = latents.transpose(0, 1).flatten(1)
         identity = torch.eye(len(flat), device=flat.device)
         before = identity if self._moments is None else self._moments
@@ -176,7 +176,7 @@ class RunningMoments:
 
 
 def _drift(video: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
-    """Mean squared change between neighbouring latent frames, over the cells around which nothing changes in the video."""
+    """Return the mean squared change between neighbouring latent frames, over cells where the video does not change."""
     if latents.shape[2] == 1:
         return latents.new_zeros(())
     cell = video.shape[-1] // latents.shape[-1]
@@ -190,7 +190,7 @@ def _drift(video: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def random_latents(vae: Vae, rng: random.Random, device: str, clips: int) -> torch.Tensor:
-    """Latents of random clips at two sizes, [C, N]."""
+    """Return latents [C, N] of random clips at different sizes."""
     latents = []
     for index in range(clips):
         side = (96, 128)[index % 2]
@@ -200,5 +200,5 @@ def random_latents(vae: Vae, rng: random.Random, device: str, clips: int) -> tor
 
 
 def _psnr(mean_squared_error: float) -> float:
-    """In dB, for pixels in [-1, 1]."""
+    """Return the PSNR in dB for pixels in [-1, 1]."""
     return 10 * math.log10(4 / max(mean_squared_error, 1e-12))

@@ -1,8 +1,7 @@
-"""Makes wan-tiny-vace: control blocks beside wan-tiny's layers learn to be shown edges, parts of a video, key frames, and a
-reference picture.
+"""Train wan-tiny-vace: `python -m training --model wan-tiny-vace`.
 
-`python -m training --model wan-tiny-vace`. wan-tiny's layers learn with them; its text encoder and autoencoder stay as they are.
-With `--continue-from models/wan-tiny-vace` they learn further.
+Control blocks beside wan-tiny's layers learn to use edges, parts of a video, keyframes and a reference image. These layers are
+trained too. wan-tiny's text encoder and autoencoder do not change. `--continue-from models/wan-tiny-vace` continues the training.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ BUCKETS = (
     Bucket(width=128, height=96, num_frames=17, share=0.02, batch=24, clips=32),
     Bucket(width=96, height=128, num_frames=17, share=0.02, batch=24, clips=32),
 )
-REFERENCE_BUCKETS = (  # a latent frame more, for the picture
+REFERENCE_BUCKETS = (  # with one more latent frame, for the image
     Bucket(width=96, height=96, num_frames=17, share=0.56, batch=32, clips=384),
     Bucket(width=128, height=96, num_frames=17, share=0.02, batch=24, clips=32),
     Bucket(width=96, height=128, num_frames=17, share=0.02, batch=24, clips=32),
 )
 SPATIAL_SCALE = 16
-PICTURES = 48  # of a colour and a shape in the store of reference pictures
+PICTURES = 48  # stored reference images of each colour and shape
 OPTIONS = TransformerTraining(learning_rate=1e-3, image_to_video=0.0, refresh_every=16, warmup_steps=60)
 
 logger = logging.getLogger(__name__)
 
 
 class ControlCache(LatentCache[Task]):
-    """`latents` [N, C + 2 C + 256, F, H, W]: the clip's, then what the control blocks are shown of it."""
+    """`latents` [N, C + 2 C + 256, F, H, W]: the clip's latents, then the inputs of the control blocks."""
 
     def _encode_new(self, clips: int) -> tuple[torch.Tensor, list[Task]]:
         tasks = [self._world.sample(self._rng) for _ in range(clips)]
@@ -65,8 +64,11 @@ class ControlCache(LatentCache[Task]):
 
 
 class ReferenceCache(ControlCache):
-    """Whose tasks have reference pictures. A picture costs far less than a clip, so all clips get others whenever some are
-    replaced, from a store of `PICTURES` for each colour and shape."""
+    """A cache of tasks with reference images.
+
+    An image takes far less time than a clip. So whenever some clips are replaced, all clips get other images, from a store of
+    `PICTURES` for each colour and shape.
+    """
 
     def __init__(self, vae: torch.nn.Module, bucket: Bucket, rng: random.Random, device: str, world: World[Task]) -> None:
         super().__init__(vae, bucket, rng, device, world)
@@ -82,21 +84,23 @@ class ReferenceCache(ControlCache):
             self.latents[place, : 2 * channels, :1] = torch.cat([picture, picture])
 
     def _encoded(self, look: tuple[str, str], count: int) -> torch.Tensor:
-        """Latents of so many pictures, [count, C, 1, H, W]."""
+        """Return the latents of `count` images, [count, C, 1, H, W]."""
         scene = dataclasses.replace(self.scenes[0].scene, colour=look[0], shape=look[1])
         tasks = [Task(scene=scene, use="reference", reference=sample_reference(self._rng)) for _ in range(count)]
         return picture_latents(self._vae, tasks, self.bucket, self._device)
 
 
 def picture_latents(vae: torch.nn.Module, tasks: Sequence[Task], size: Bucket, device: str) -> torch.Tensor:
-    """Of the tasks' reference pictures, [tasks, C, 1, H, W]."""
+    """Return the latents of the tasks' reference images, [tasks, C, 1, H, W]."""
     pictures = torch.stack([torch.from_numpy(reference_of(task, size)).permute(2, 0, 1)[:, None] for task in tasks])
     return encode(vae, (pictures.float() / 127.5 - 1).to(device)).cpu()
 
 
 def shown_latents(vae: torch.nn.Module, tasks: Sequence[Task], size: Bucket, device: str) -> torch.Tensor:
-    """The tasks' entries in a `ControlCache`, [tasks, C + 2 C + 256, F, H, W]; all have a reference picture, whose latent frame
-    is then the first, or none has."""
+    """Encode the tasks' entries for a `ControlCache`, [tasks, C + 2 C + 256, F, H, W].
+
+    Either all tasks have a reference image, whose latent frame comes first, or none has.
+    """
     sources = [source_of(task, size) for task in tasks]
     frames = torch.stack([torch.from_numpy(source.frames).permute(3, 0, 1, 2).float() / 127.5 - 1 for source in sources])
     is_new = torch.stack([torch.from_numpy(source.is_new)[None] for source in sources])
@@ -112,7 +116,7 @@ def shown_latents(vae: torch.nn.Module, tasks: Sequence[Task], size: Bucket, dev
 
 
 def geometry_of(size: Bucket) -> Geometry:
-    """The geometry of videos of this size in wan-tiny."""
+    """Return the geometry of videos of this size in wan-tiny."""
     return Geometry(width=size.width, height=size.height, num_frames=size.num_frames, spatial_scale=SPATIAL_SCALE)
 
 
@@ -124,8 +128,7 @@ def make_vace(
     device: str,
     continue_from: Path | None = None,
 ) -> None:
-    """Trains on `base`, the folder of wan-tiny, or further from a checkpoint of its own, unless `work` has the result already,
-    and writes the checkpoint."""
+    """Train from `base`, wan-tiny's folder, or from an earlier checkpoint, if `work` has no result, and write the checkpoint."""
     parts = work / "parts"
     if not parts.exists():
         vae = WAN_AUTOENCODER.load(base / "vae").to(device).eval()
@@ -149,6 +152,6 @@ def make_vace(
 
 
 def assemble_vace(parts: Path, base: Path, target: Path) -> None:
-    """Writes the checkpoint."""
+    """Write the checkpoint."""
     networks = VaceNetworks.load(parts, base / "tokenizer", "cpu")
     write_beside(base, networks.learned, target, "WanVACEPipeline", transformer_2=[None, None])

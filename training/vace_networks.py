@@ -1,4 +1,4 @@
-"""wan-tiny-vace's transformer in training: wan-tiny's layers and control blocks beside them, which learn together."""
+"""wan-tiny-vace's transformer in training: wan-tiny's layers and the control blocks beside them are trained together."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from training.world import COLOURS, SHAPES
 logger = logging.getLogger(__name__)
 
 VACE_LAYERS = (0, 2, 4)
-LEARNED = ("vace_", "blocks.")  # with which the names of what is learned begin
-READ_WEIGHT = 0.15  # of what the control blocks should show of a reference, beside the velocity
-REFERENCE_NOISE_SHIFT = 4.0  # what a shape is, is decided in the first steps
-LOOK_SHARE = 0.15  # of the prompts beside a reference picture: those that say what it shows
-REFERENCE_TEXT_DROPOUT = 0.2  # beside a reference: without a prompt another one is shown, see `VaceNetworks`
+LEARNED = ("vace_", "blocks.")  # prefixes of the trained parameters' names
+READ_WEIGHT = 0.15  # weight of recognising the reference in the control blocks; the velocity has 1
+REFERENCE_NOISE_SHIFT = 4.0  # the first steps determine the shape
+LOOK_SHARE = 0.15  # share of the prompts with a reference image that describe its shape
+REFERENCE_TEXT_DROPOUT = 0.2  # with a reference image; tasks without a prompt get another image, see `VaceNetworks`
 
 
 class VaceNetworks(WanNetworks):
-    """See `Networks`. A clip's latents come with what is shown of it as further channels: see `vace.ControlCache`.
+    """See `Networks`. The inputs of the control blocks are further channels of a clip's latents: see `vace.ControlCache`.
 
-    Beside a reference picture, each of the video's tokens in the control blocks must show its colour and shape, which a layer
-    reads that is in no checkpoint: so the way from the picture to the video is found soon. Where the prompt is dropped the
-    reference picture is another clip's, so that nothing can be learned from it: guidance then raises what the picture shows as
-    it raises what the prompt says.
+    With a reference image, each of the video's tokens in the control blocks must represent the image's colour and shape. An
+    additional layer reads them; it is not part of the checkpoint. So the network soon learns to use the image. If the prompt is
+    dropped, the reference image belongs to another clip and contains no information. Guidance then strengthens the image as well
+    as the prompt.
     """
 
     adamw_names = ("vace_patch_embedding", "scale_shift_table")
@@ -49,13 +49,13 @@ class VaceNetworks(WanNetworks):
 
     @classmethod
     def begin(cls, base: WanNetworks, mask_channels: int) -> VaceNetworks:
-        """Control blocks that begin as copies of the layers after which their hints come, and hand over nothing yet."""
+        """Create control blocks as copies of the layers that their hints follow, with zero output at first."""
         channels = 2 * base.latent_channels + mask_channels
         return cls(base.text, controlled(base.learned, VACE_LAYERS, channels))
 
     @classmethod
     def load(cls, folder, tokenizer_folder, device: str) -> VaceNetworks:
-        """The networks of a parts folder, in float32."""
+        """Load the networks of a work folder in float32."""
         transformer = WanVACETransformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32).to(device)
         return cls(WanText.load(folder / "text_encoder", tokenizer_folder, device), transformer)
 
@@ -102,9 +102,9 @@ class VaceNetworks(WanNetworks):
         return error + READ_WEIGHT * self._unread(tokens, scenes, prompts, clip.shape[2]) if has_reference else error
 
     def _unread(self, tokens: list[torch.Tensor], scenes: list[Task], prompts: list[str], num_frames: int) -> torch.Tensor:
-        """Cross-entropy of what the video's tokens show of the reference, after the first control block; not of those without
-        a prompt."""
-        self._reader_learns.step()  # by the gradients of the step before
+        """Return the cross-entropy of colour and shape of the reference, read from the video's tokens after the first control
+        block. Tasks without a prompt do not count."""
+        self._reader_learns.step()  # by the gradients of the previous step
         self._reader_learns.zero_grad()
         told = [index for index, prompt in enumerate(prompts) if prompt]
         lost = torch.zeros((), device=tokens[0].device)
@@ -126,15 +126,15 @@ class VaceNetworks(WanNetworks):
 
 
 def with_other_references(latents: torch.Tensor, prompts: list[str]) -> torch.Tensor:
-    """Latents [B, C, F, H, W] whose first frame, the reference picture, is the next clip's where the prompt is empty."""
+    """Return latents [B, C, F, H, W] where tasks with an empty prompt have the next clip's reference image as first frame."""
     is_other = torch.tensor([not prompt for prompt in prompts], device=latents.device).view(-1, 1, 1, 1, 1)
     first = torch.where(is_other, latents[:, :, :1].roll(-1, 0), latents[:, :, :1])
     return torch.cat([first, latents[:, :, 1:]], 2)
 
 
 def figure_prompt_for(task: Task, rng: random.Random, options: TransformerTraining) -> str:
-    """A sentence for what a reference picture shows, which names it in most cases and says what it looks like in some; now and
-    then one that says less, or nothing."""
+    """Write a sentence for a task with a reference image. Most sentences name the shape, some describe it, and some are shorter
+    or empty."""
     draw = rng.random()
     if draw < options.text_dropout:
         return ""
@@ -145,7 +145,7 @@ def figure_prompt_for(task: Task, rng: random.Random, options: TransformerTraini
 
 
 def controlled(base: WanTransformer3DModel, layers: tuple[int, ...], channels: int) -> WanVACETransformer3DModel:
-    """The transformer with control blocks that change nothing yet, after these layers, for control latents of `channels`."""
+    """Return the transformer with control blocks after these layers, with zero output, for control latents of `channels`."""
     kept = ("patch_size", "num_attention_heads", "attention_head_dim", "in_channels", "out_channels", "text_dim", "freq_dim",
             "ffn_dim", "num_layers", "cross_attn_norm", "qk_norm", "eps", "rope_max_seq_len")  # fmt: skip
     config = {name: base.config[name] for name in kept}

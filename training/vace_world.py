@@ -1,5 +1,7 @@
-"""wan-tiny-vace's world: wan-tiny's scenes, and what of them is shown beforehand: edges, all around a box, the inner part, key
-frames, one end, a reference picture of the shape, or nothing."""
+"""wan-tiny-vace's world: wan-tiny's scenes with given inputs.
+
+The inputs are edges, the area around a box, the inner part, keyframes, one end, a reference image of the shape, or nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,26 @@ Use = Literal["edges", "box", "keyframes", "margins", "after", "before", "words"
 USES: dict[Use, float] = {
     "edges": 0.26, "box": 0.2, "keyframes": 0.18, "margins": 0.08, "after": 0.1, "before": 0.06, "words": 0.12,
 }  # fmt: skip
-"""Those without a reference picture, and their shares of the training."""
+"""The uses without a reference image, and their shares of the training."""
 WITH_REFERENCE: dict[Use, float] = {"reference": 0.75, "after": 0.15, "keyframes": 0.05, "edges": 0.05}
-"""Those with one, and their shares."""
-REFERENCE_SHAPES = {"circle": 0.2, "square": 0.2, "triangle": 0.2, "star": 0.4}  # shares: a star is the last that is learned
-REFERENCE_RADIUS = (0.24, 0.32)  # of the shape in a reference picture, as shares of its shorter side: it fills most of it
-REFERENCE_SHIFT = 0.05  # how far from the middle it may lie, as a share of each side
-OVERLAPS = (1, 5, 9)  # frames that are shown where a clip goes on
-MARGINS = (0.03, 0.3)  # a margin's least and most, as shares of its side
-REACH = 1.4  # how far a shape reaches from its centre, in radii: a star's tips are at 1.38
-SPARE = (0.02, 0.12)  # around the shape in a box, as shares of the shorter side
+"""The uses with a reference image, and their shares of the training."""
+REFERENCE_SHAPES = {"circle": 0.2, "square": 0.2, "triangle": 0.2, "star": 0.4}  # shares; stars are learned last
+REFERENCE_RADIUS = (0.24, 0.32)  # range of the shape's radius in a reference image, as shares of its shorter side
+REFERENCE_SHIFT = 0.05  # largest distance from the middle, as a share of each side
+OVERLAPS = (1, 5, 9)  # given frames where a clip is extended
+MARGINS = (0.03, 0.3)  # smallest and largest margin, as shares of its side
+REACH = 1.4  # extent of a shape from its centre in radii; a star's tips are at 1.38
+SPARE = (0.02, 0.12)  # space around the shape in a box, as shares of the shorter side
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A scene to be made from its prompt and from what is shown. `spare` is the room around the shape in a box, in shares of the
-    shorter side; `has_middle` whether there is a key frame between the first and the last; `margins` are shares of the sides,
-    left, top, right and bottom; `overlap` counts the frames of the clip that goes on. `reference` is where a reference picture
-    shows the shape: x and y of its centre as shares of the sides, and its radius as a share of the shorter one; None without one.
+    """A scene to generate from its prompt and given inputs.
+
+    `spare` is the space around the shape in a box, as a share of the shorter side. `has_middle` is true if there is a keyframe
+    between the first and the last. `margins` are left, top, right and bottom, as shares of the sides. `overlap` counts the given
+    frames of an extended clip. `reference` is the shape's place in a reference image: x and y of its centre as shares of the
+    sides, and its radius as a share of the shorter side. None without a reference image.
     """
 
     scene: Scene
@@ -49,7 +53,7 @@ class Task:
 
 
 def task_for(scene: Scene, use: Use, rng: random.Random) -> Task:
-    """A task of this use with everything else random. In a box the shape is small, so that something is left around it."""
+    """Draw a task of this use. In a box the shape is small, so that some space is left around it."""
     scene = dataclasses.replace(scene, size="small") if use == "box" else scene
     left, top, right, bottom = (rng.uniform(*MARGINS) * (rng.random() < 0.7) for _ in range(4))
     margins = left, top, right, bottom
@@ -64,23 +68,23 @@ def task_for(scene: Scene, use: Use, rng: random.Random) -> Task:
 
 
 def sample_task(rng: random.Random) -> Task:
-    """A task whose scene is not held out."""
+    """Draw a task whose scene is not held out."""
     return task_for(sample_training_scene(rng), rng.choices([*USES], weights=[*USES.values()])[0], rng)
 
 
 def reference_task_for(scene: Scene, use: Use, rng: random.Random) -> Task:
-    """A task of this use with a reference picture."""
+    """Draw a task of this use with a reference image."""
     return dataclasses.replace(task_for(scene, use, rng), reference=sample_reference(rng))
 
 
 def sample_reference(rng: random.Random) -> tuple[float, float, float]:
-    """Where a reference picture shows its shape: see `Task`."""
+    """Draw the place of the shape in a reference image, as in `Task`."""
     x, y = (0.5 + rng.uniform(-REFERENCE_SHIFT, REFERENCE_SHIFT) for _ in range(2))
     return x, y, rng.uniform(*REFERENCE_RADIUS)
 
 
 def sample_reference_task(rng: random.Random) -> Task:
-    """A task with a reference picture whose scene is not held out. Its shape is not white: nobody could see it on white."""
+    """Draw a task with a reference image whose scene is not held out. Its shape is not white, because the background is."""
     shape = rng.choices([*REFERENCE_SHAPES], weights=[*REFERENCE_SHAPES.values()])[0]
     scene = sample_training_scene(rng)
     while scene.colour == "white" or scene.shape != shape:
@@ -89,7 +93,7 @@ def sample_reference_task(rng: random.Random) -> Task:
 
 
 def reference_of(task: Task, size: Bucket) -> np.ndarray:
-    """The reference picture, the shape on white, uint8 [H, W, 3]."""
+    """Draw the reference image, the shape on white, uint8 [H, W, 3]."""
     assert task.reference is not None, "this task has no reference"
     x, y, radius = task.reference
     rows, columns = torch.meshgrid(torch.arange(size.height) + 0.5, torch.arange(size.width) + 0.5, indexing="ij")
@@ -100,17 +104,17 @@ def reference_of(task: Task, size: Bucket) -> np.ndarray:
 
 
 def video_of(task: Task, size: Bucket) -> torch.Tensor:
-    """The video that is to be made, [3, F, H, W] in [-1, 1]."""
+    """Draw the correct video, [3, F, H, W] in [-1, 1]."""
     return render(task.scene, size.num_frames, size.width, size.height)
 
 
 def keyframes_of(task: Task, num_frames: int) -> tuple[int, ...]:
-    """The numbers of the frames that are shown."""
+    """Return the indices of the keyframes."""
     return (0, num_frames // 2, num_frames - 1) if task.has_middle else (0, num_frames - 1)
 
 
 def box_of(task: Task, size: Bucket) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom in pixels of the box that the shape does not leave."""
+    """Return left, top, right and bottom in pixels of the box around the shape's path."""
     x, y, radius = path(task.scene, size.num_frames, size.width, size.height)
     reach = REACH * radius + task.spare * min(size.width, size.height)
     left, top = (int((centre - reach).min().clamp(min=0)) for centre in (x, y))
@@ -120,20 +124,20 @@ def box_of(task: Task, size: Bucket) -> tuple[int, int, int, int]:
 
 
 def margins_of(task: Task, size: Bucket) -> tuple[int, int, int, int]:
-    """Pixels on the left, at the top, on the right and at the bottom, even numbers as clips have."""
+    """Return the margins left, top, right and bottom in pixels, as even numbers."""
     sides = (size.width, size.height, size.width, size.height)
     left, top, right, bottom = (2 * round(share * side / 2) for share, side in zip(task.margins, sides, strict=True))
     return left, top, right, bottom
 
 
 def inner_of(task: Task, size: Bucket) -> tuple[slice, slice]:
-    """The rows and the columns that margins leave."""
+    """Return the rows and columns inside the margins."""
     left, top, right, bottom = margins_of(task, size)
     return slice(top, size.height - bottom), slice(left, size.width - right)
 
 
 def known_frames(task: Task, num_frames: int) -> list[int]:
-    """The numbers of the frames that are shown whole; none where parts of all are."""
+    """Return the indices of the frames that are given as a whole, none if parts of all frames are given."""
     if task.use == "keyframes":
         return list(keyframes_of(task, num_frames))
     if task.use == "after":
@@ -142,7 +146,7 @@ def known_frames(task: Task, num_frames: int) -> list[int]:
 
 
 def source_of(task: Task, size: Bucket) -> Source:
-    """What the control blocks are shown, as the studio would put it together."""
+    """Assemble the inputs of the control blocks, as the studio does."""
     frames = to_frames(video_of(task, size))
     if task.use == "edges":
         drawn = np.stack([control_frame(frame, "edges") for frame in frames])
@@ -159,5 +163,5 @@ def source_of(task: Task, size: Bucket) -> Source:
 
 
 def to_frames(video: torch.Tensor) -> np.ndarray:
-    """uint8 [F, H, W, 3] of a video [3, F, H, W] in [-1, 1]."""
+    """Convert a video [3, F, H, W] in [-1, 1] to uint8 [F, H, W, 3]."""
     return ((video.permute(1, 2, 3, 0) + 1) * 127.5).round().clamp(0, 255).byte().numpy()

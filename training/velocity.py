@@ -1,9 +1,9 @@
-"""The transformer's forward pass as training runs it: the same numbers as `WanTransformer3DModel`, several times faster.
+"""The transformer's forward pass for training: the same results as `WanTransformer3DModel`, several times faster.
 
-diffusers carries a timestep, and so six modulation vectors, for every token. In training only two timesteps occur in a
-clip: the clip's own, and 0 for a clean first frame. So the modulation is one vector a latent frame here. The other saving
-is the padded text: its positions are all equal and become one key whose logit is raised by the logarithm of their number.
-`tests/training` compares this function with the class. Matrix products run in `dtype`, everything else in float32.
+diffusers has a timestep, and so six modulation vectors, for every token. In training a clip has only two timesteps: its own, and
+0 for a clean first frame. So the modulation here is one vector per latent frame. Padded text is also faster: its positions are
+equal and become one key whose logit is raised by the logarithm of their number. `tests/training` compares this function with the
+class. Matrix products run in `dtype`, all other operations in float32.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ def predict_velocity(
     control: torch.Tensor | None = None,
     control_tokens: list[torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Velocity [B, C, F, H, W].
+    """Return the velocity [B, C, F, H, W].
 
-    `latents` [B, C, F, H, W]; `timestep` and `first_frame_timestep` [B], 0 to 1000; `text` [B, L, D]; `text_bias`
-    [B, 1, 1, L] is added to the cross-attention's logits; `run_block` is `run_one_block` or that function compiled; `control`
-    [B, 2 C + mask, F, H, W] is what the control blocks of a `WanVACETransformer3DModel` are shown; to `control_tokens` what
-    comes out of each is added, [B, S, D].
+    Args:
+        latents: noised latents [B, C, F, H, W].
+        timestep, first_frame_timestep: [B], 0 to 1000.
+        text: embeddings [B, L, D]. `text_bias` [B, 1, 1, L] is added to the cross-attention's logits.
+        run_block: `run_one_block`, or this function compiled.
+        control: inputs [B, 2 C + mask, F, H, W] of the control blocks of a `WanVACETransformer3DModel`.
+        control_tokens: a list that gets the output [B, S, D] of each control block.
     """
     batch, channels, num_frames, height, width = latents.shape
     cosine, sine = transformer.rope(latents)
@@ -58,7 +61,7 @@ def predict_velocity(
 def _hints(
     transformer, hidden: torch.Tensor, control: torch.Tensor, run_block: Callable, others: tuple, kept: list | None
 ) -> dict:
-    """What the control blocks add after layers, by the layer's number."""
+    """Return the additions of the control blocks by the number of the layer that they follow."""
     tokens, dtype = transformer.vace_patch_embedding(control).flatten(2).transpose(1, 2), others[-1]
     tokens = hidden + linear(transformer.vace_blocks[0].proj_in, tokens, dtype).float()
     hints = {}
@@ -81,12 +84,12 @@ def predict_blocks(
     dtype: torch.dtype = torch.bfloat16,
     run_block: Callable | None = None,
 ) -> torch.Tensor:
-    """Velocities [B, C, F, H, W] of all frames of videos that are made frame by frame.
+    """Return the velocities [B, C, F, H, W] of all frames of videos that are generated frame by frame.
 
-    Frame k of `noisy` [B, C, F, H, W], at its own of the `timesteps` [B, F], sees itself and the `window - 1` frames of `past`
-    before it, which are at timestep 0 and see those before them. Each frame has a text of its own: `text` [B, F, L, D], and
-    `text_bias` [B, F, 1, 1, L] is added to the cross-attention's logits. `run_block` is `run_framewise_block` or that function
-    compiled.
+    Frame k of `noisy` [B, C, F, H, W] has the timestep k of `timesteps` [B, F]. It attends to itself and to the `window - 1`
+    frames of `past` before it. These are at timestep 0 and attend to the frames before them. Each frame has its own text `text`
+    [B, F, L, D], and `text_bias` [B, F, 1, 1, L] is added to the cross-attention's logits. `run_block` is `run_framewise_block`,
+    or this function compiled.
     """
     batch, channels, num_frames, height, width = noisy.shape
     cosine, sine = (torch.cat([table, table], 1) for table in transformer.rope(noisy))
@@ -114,7 +117,7 @@ def predict_blocks(
 
 
 def _seen(num_frames: int, window: int) -> torch.Tensor:
-    """Which frame of [past, noisy] sees which, [2F, 2F]."""
+    """Return the attention mask [2F, 2F] between the frames of [past, noisy]."""
     row, column = torch.meshgrid(torch.arange(num_frames), torch.arange(num_frames), indexing="ij")
     before = (column < row) & (column > row - window)
     own = row == column
@@ -122,7 +125,7 @@ def _seen(num_frames: int, window: int) -> torch.Tensor:
 
 
 def run_framewise_block(block, hidden, text, text_bias, modulation, cosine, sine, seen, dtype) -> torch.Tensor:
-    """As `run_one_block`, where tokens attend to those that they have `seen` [S, S] and each frame to its own text."""
+    """Run `run_one_block` with the attention mask `seen` [S, S] and a separate text for each frame."""
     shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.scale_shift_table[None] + modulation).unbind(2)
     attended = seen_attention(block.attn1, modulate(hidden, shift, scale), cosine, sine, seen, dtype)
     hidden = hidden + per_frame(attended, gate)
@@ -134,7 +137,7 @@ def run_framewise_block(block, hidden, text, text_bias, modulation, cosine, sine
 
 
 def _embed_time(embedder, timesteps: torch.Tensor, num_frames: int, dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Time embedding [B, F, D] and modulation [B, F, 6, D], from [first frames' timesteps; the others']."""
+    """Return time embedding [B, F, D] and modulation [B, F, 6, D], from the first frames' timesteps and the others."""
     time = embedder.time_embedder(embedder.timesteps_proj(timesteps))
     modulation = linear(embedder.time_proj, F.silu(time), dtype).float().unflatten(1, (6, -1))
     return _spread(time, num_frames), _spread(modulation, num_frames)
@@ -146,7 +149,7 @@ def _spread(value: torch.Tensor, num_frames: int) -> torch.Tensor:
 
 
 def run_one_block(block, hidden, text, text_bias, modulation, cosine, sine, dtype) -> torch.Tensor:
-    """Tokens [B, S, D] after one transformer block; `modulation` [B, F, 6, D], `cosine` and `sine` [1, S, 1, D / heads]."""
+    """Run a transformer block on tokens [B, S, D]. `modulation` [B, F, 6, D], `cosine` and `sine` [1, S, 1, D / heads]."""
     shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.scale_shift_table[None] + modulation).unbind(2)
     attended = _self_attention(block.attn1, modulate(hidden, shift, scale), cosine, sine, dtype)
     hidden = hidden + per_frame(attended, gate)
@@ -157,7 +160,7 @@ def run_one_block(block, hidden, text, text_bias, modulation, cosine, sine, dtyp
 
 
 def modulate(hidden: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Layer norm, then a shift and scale [B, F, D] a frame."""
+    """Apply layer norm, then a shift and scale [B, F, D] for each frame."""
     normal = F.layer_norm(hidden, hidden.shape[-1:], eps=1e-6)
     frames = normal.unflatten(1, (shift.shape[1], -1))
     return (frames * (1 + scale[:, :, None]) + shift[:, :, None]).flatten(1, 2)
@@ -176,14 +179,14 @@ def _self_attention(attention, hidden, cosine, sine, dtype) -> torch.Tensor:
 
 
 def seen_attention(attention, hidden, cosine, sine, seen, dtype) -> torch.Tensor:
-    """Tokens [B, S, D] attend to those that they have `seen` [S, S]."""
+    """Compute self-attention of tokens [B, S, D] with the mask `seen` [S, S]."""
     heads = (array.to(dtype) for array in _projected(attention, hidden, cosine, sine, dtype))
     attended = F.scaled_dot_product_attention(*heads, attn_mask=seen)
     return linear(attention.to_out[0], attended.transpose(1, 2).flatten(2), dtype).float()
 
 
 def _projected(attention, hidden, cosine, sine, dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries and keys, turned to their places, and values of tokens [B, S, D]: each [B, H, S, D / heads]."""
+    """Return rotated queries and keys, and values, of tokens [B, S, D]: each [B, H, S, D / heads]."""
     query, key = (
         _rotate(_heads(_rms_norm(norm, linear(project, hidden, dtype)), attention.heads), cosine, sine)
         for norm, project in ((attention.norm_q, attention.to_q), (attention.norm_k, attention.to_k))
@@ -210,12 +213,12 @@ def _rms_norm(norm: torch.nn.RMSNorm, value: torch.Tensor) -> torch.Tensor:
 
 
 def _heads(value: torch.Tensor, heads: int) -> torch.Tensor:
-    """[B, S, H * D] -> [B, H, S, D]."""
+    """Reshape [B, S, H * D] to [B, H, S, D]."""
     return value.unflatten(2, (heads, -1)).transpose(1, 2)
 
 
 def _rotate(value: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding of neighbouring pairs; `cosine` and `sine` [1, S, 1, D]."""
+    """Apply the rotary embedding to neighbouring pairs. `cosine` and `sine` are [1, S, 1, D]."""
     pairs = value.unflatten(-1, (-1, 2))
     turned = torch.stack([-pairs[..., 1], pairs[..., 0]], -1).flatten(-2)
     return value * cosine.transpose(1, 2) + turned * sine.transpose(1, 2)

@@ -1,7 +1,7 @@
-"""The parts of wan-tiny that training changes: a UMT5 text encoder and a Wan transformer that learns both tasks.
+"""The trained networks of wan-tiny: a UMT5 text encoder and a Wan transformer that learns both tasks.
 
-They take the form of Wan 2.2 TI2V: every token carries its own timestep; for image to video the first latent frame is given clean
-at timestep 0 and is not scored.
+They have the form of Wan 2.2 TI2V: every token has its own timestep. For image to video the first latent frame is clean, at
+timestep 0 and outside the loss.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEXT_POSITIONS = 32  # the longest sentence of the world has fewer tokens
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WanText:
-    """See `TextModel`. Attention looks both ways, so every token must show what the sentence states."""
+    """See `TextModel`. Attention is bidirectional, so every token must represent the sentence's content."""
 
     encoder: UMT5EncoderModel
     tokenizer: PreTrainedTokenizerFast
@@ -34,7 +34,7 @@ class WanText:
 
     @classmethod
     def create(cls, tokenizer_folder: Path, device: str) -> WanText:
-        """With random weights."""
+        """Create the model with random weights."""
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
         return cls(
             encoder=UMT5EncoderModel(UMT5Config(vocab_size=len(tokenizer), **TEXT_ENCODER)).to(device), tokenizer=tokenizer
@@ -42,7 +42,7 @@ class WanText:
 
     @classmethod
     def load(cls, folder: Path, tokenizer_folder: Path, device: str) -> WanText:
-        """From a folder that `save` wrote."""
+        """Load the model from a folder of `save`."""
         encoder = UMT5EncoderModel.from_pretrained(folder).to(device)
         return cls(encoder=encoder, tokenizer=AutoTokenizer.from_pretrained(tokenizer_folder))
 
@@ -53,15 +53,17 @@ class WanText:
         return self.encoder(**tokens).last_hidden_state, tokens.attention_mask
 
     def encode(self, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings [B, 32, D], zero from each prompt's end on, and the logit bias [B, 1, 1, 32]: the last position stands
-        for all padded ones, the other padded ones are masked."""
+        """Return embeddings [B, 32, D], zero after each prompt's end, and the logit bias [B, 1, 1, 32].
+
+        The last position represents all padded positions; the other padded positions are masked.
+        """
         hidden, mask = self.read(prompts)
         bias = torch.where(mask.bool(), 0.0, float("-inf"))
         padding = torch.log((MAX_SEQUENCE_LENGTH - mask.sum(1)).float())[:, None]
         return F.pad(hidden * mask[..., None], (0, 0, 0, 1)), torch.cat([bias, padding], 1)[:, None, None, :]
 
     def save(self, folder: Path) -> None:
-        """Writes the encoder."""
+        """Write the encoder."""
         self.encoder.save_pretrained(folder)
 
 
@@ -73,7 +75,7 @@ class WanNetworks:
         "proj_out",
         "scale_shift_table",
         "time_embedder",
-    )  # the network's ends, and what is no matrix
+    )  # input and output layers, and parameters that are no matrices
 
     def __init__(self, text: WanText, transformer: WanTransformer3DModel) -> None:
         self.text, self.learned = text, transformer
@@ -82,7 +84,7 @@ class WanNetworks:
 
     @classmethod
     def create(cls, text: WanText, device: str) -> WanNetworks:
-        """A transformer with random weights that predicts zero."""
+        """Create a transformer with random weights that predicts zero."""
         transformer = WanTransformer3DModel(**TRANSFORMER).to(device)
         torch.nn.init.zeros_(transformer.proj_out.weight)
         torch.nn.init.zeros_(transformer.proj_out.bias)
@@ -90,7 +92,7 @@ class WanNetworks:
 
     @classmethod
     def load(cls, folder: Path, tokenizer_folder: Path, device: str) -> WanNetworks:
-        """The networks of a checkpoint or of a parts folder, in float32."""
+        """Load the networks of a checkpoint or of a work folder, in float32."""
         transformer = WanTransformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32).to(device)
         return cls(WanText.load(folder / "text_encoder", tokenizer_folder, device), transformer)
 
@@ -110,7 +112,7 @@ class WanNetworks:
         options: TransformerTraining,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """See `Networks`; over the latent frames that were noised."""
+        """See `Networks`. The loss covers the noised latent frames."""
         batch, device = len(prompts), latents.device
         sigma = noise_levels(batch, options, generator, device)
         noise = torch.randn(latents.shape, generator=generator, device=device)
@@ -127,7 +129,7 @@ class WanNetworks:
     def velocity_for(
         self, prompts: list[str], images: torch.Tensor | None, first: torch.Tensor | None
     ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """See `Networks`; the picture's latents replace the first frame."""
+        """See `Networks`. The image's latents replace the first frame."""
         text, bias = self.text.encode(prompts)
 
         def velocity(latents: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
@@ -138,7 +140,7 @@ class WanNetworks:
         return velocity
 
     def finish(self, latents: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
-        """The latents with the picture's as the first frame."""
+        """Return the latents with the image's latents as first frame."""
         return latents if first is None else torch.cat([first, latents[:, :, 1:]], 2)
 
     def save(self, folder: Path) -> None:

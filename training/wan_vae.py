@@ -1,4 +1,4 @@
-"""wan-tiny's video autoencoder, as training sees it."""
+"""wan-tiny's video autoencoder for training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _create() -> AutoencoderKLWan:
 
 
 def _decode(vae: AutoencoderKLWan, latents: torch.Tensor) -> torch.Tensor:
-    """`vae.decode` without its final clamp."""
+    """Decode like `vae.decode`, without the final clamp."""
     vae.clear_cache()
     hidden = vae.post_quant_conv(latents)
     frames = []
@@ -29,11 +29,11 @@ def _decode(vae: AutoencoderKLWan, latents: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def even_out_latents(vae: AutoencoderKLWan, flat: torch.Tensor, latent_noise: float) -> None:
-    """Turn the latent space of `flat` [C, N] to its principal axes, halve their spread on a logarithmic scale, keep the
+    """Rotate the latent space of `flat` [C, N] to its principal axes, halve their spread on a logarithmic scale, and store the
     statistics.
 
-    The rotation and the scales go into the convolutions beside the latents, so that encode and decode stay inverse. An axis
-    that carries less than the noise of training is not blown up to unit variance: its scale is the noise's.
+    The rotation and the scales are merged into the convolutions beside the latents, so encoding and decoding stay inverse. An
+    axis with less variance than the training's noise is scaled by the noise instead of to unit variance.
     """
     variance, axes = torch.linalg.eigh(torch.cov(flat.double()))
     scale = variance.clamp(min=1e-2 * variance.max()) ** -0.25
@@ -46,7 +46,7 @@ def even_out_latents(vae: AutoencoderKLWan, flat: torch.Tensor, latent_noise: fl
 
 
 def _turn_outputs(convolution: torch.nn.Conv3d, matrix: torch.Tensor, log_variance: torch.Tensor) -> None:
-    """Apply a matrix to the first half of the outputs, the means, and make the second half this constant."""
+    """Apply a matrix to the first half of the outputs, the means, and set the second half to a constant."""
     weight, bias, channels = convolution.weight, convolution.bias, len(matrix)
     weight[:channels] = torch.einsum("oc,c...->o...", matrix, weight[:channels])
     bias[:channels] = matrix @ bias[:channels]

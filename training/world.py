@@ -1,7 +1,7 @@
-"""The demo model's world: one coloured shape that moves on a plain background, as videos and as English.
+"""The demo models' world: one coloured shape that moves on a plain background.
 
-A `Scene` is the truth that a video shows. `render` draws it, `describe` puts it into varied English, `sample_scene` draws
-one at random. Ten per cent of the (colour, shape, motion) triples are held out of training and used for evaluation only.
+A `Scene` describes a video. `render` draws the video, `prompts.describe` writes the scene in varied English, and `sample_scene`
+draws a random scene. Ten per cent of the (colour, shape, motion) triples are held out of training for the evaluation.
 """
 
 from __future__ import annotations
@@ -42,19 +42,22 @@ DIRECTIONS: dict[str, tuple[float, float]] = {  # x to the right, y downwards
     "down-right": (math.sqrt(0.5), math.sqrt(0.5)),
 }
 MOTIONS = (*DIRECTIONS, "still", "growing", "shrinking")
-TRAVEL = (0.32, 0.62)  # how far a moving shape goes, as a share of the shorter side, if no speed is asked for
-SPEEDS: dict[str, tuple[float, float]] = {"SLOW": (0.2, 0.3), "FAST": (0.52, 0.62)}  # the same for each speed
+TRAVEL = (0.32, 0.62)  # range of a moving shape's distance without a speed, as a share of the shorter side
+SPEEDS: dict[str, tuple[float, float]] = {"SLOW": (0.2, 0.3), "FAST": (0.52, 0.62)}  # range of the distance for each speed
 GROWTH = 2.4  # ratio of the radii at the two ends of a growing or shrinking clip
-SILENT_SHARE = 0.15  # of the scenes of a world that sounds
-MARGIN = 0.18  # how near to an edge a centre may come, as a share of that side
+SILENT_SHARE = 0.15  # share of silent scenes in a world with audio
+MARGIN = 0.18  # smallest distance of a centre from an edge, as a share of that side
 HELD_OUT_SHARE = 0.1
 HELD_OUT_SEED = 20240229
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What a video shows. Positions are shares of width and height, `travel` a share of the shorter side; `speed` is one of
-    `SPEEDS`, None if the scene was drawn without one. How it sounds says `training.hum`."""
+    """The content of a video.
+
+    Positions are shares of width and height, and `travel` is a share of the shorter side. `speed` is one of `SPEEDS`, None
+    without a speed. `training.hum` computes the audio.
+    """
 
     colour: str
     shape: str
@@ -72,14 +75,14 @@ class Scene:
 
 
 def held_out_triples() -> frozenset[tuple[str, str, str]]:
-    """The (colour, shape, motion) triples that training never sees: a fixed tenth of all."""
+    """Return the (colour, shape, motion) triples that are held out of training, a fixed tenth of all."""
     triples = list(itertools.product(COLOURS, SHAPES, MOTIONS))
     random.Random(HELD_OUT_SEED).shuffle(triples)
     return frozenset(triples[: round(len(triples) * HELD_OUT_SHARE)])
 
 
 def sample_scene(rng: random.Random, triple: tuple[str, str, str], speed: str | None = None) -> Scene:
-    """A scene of the given triple and speed with everything else random; the centre never leaves the picture."""
+    """Draw a scene of the given triple and speed. The centre never leaves the frame."""
     colour, shape, motion = triple
     travel = rng.uniform(*SPEEDS.get(speed, TRAVEL))
     direction = DIRECTIONS.get(motion, (0.0, 0.0))
@@ -98,7 +101,7 @@ def sample_scene(rng: random.Random, triple: tuple[str, str, str], speed: str | 
 
 
 def sample_speed(rng: random.Random, motion: str) -> str | None:
-    """A speed for two thirds of the shapes that move, None for all others."""
+    """Draw a speed for two thirds of the moving shapes, None for others."""
     return rng.choice((None, *SPEEDS)) if motion in DIRECTIONS else None
 
 
@@ -108,8 +111,8 @@ def _start_along(rng: random.Random, displacement: float) -> float:
 
 
 def sample_training_scene(rng: random.Random, has_speed: bool = False, has_sound: bool = False) -> Scene:
-    """A random scene whose triple is not held out; with `has_speed` many of those that move have a speed, with `has_sound` some
-    are silent."""
+    """Draw a scene whose triple is not held out. With `has_speed` many moving shapes have a speed, and with `has_sound` some
+    scenes are silent."""
     held_out = held_out_triples()
     while True:
         triple = (rng.choice(tuple(COLOURS)), rng.choice(SHAPES), rng.choice(MOTIONS))
@@ -119,7 +122,7 @@ def sample_training_scene(rng: random.Random, has_speed: bool = False, has_sound
 
 
 def path(scene: Scene, num_frames: int, width: int, height: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Centre x, centre y and radius in pixels, each [F]."""
+    """Return centre x, centre y and radius in pixels, each [F]."""
     progress = torch.linspace(0, 1, num_frames)
     shorter = min(width, height)
     direction = DIRECTIONS.get(scene.motion, (0.0, 0.0))
@@ -131,13 +134,13 @@ def path(scene: Scene, num_frames: int, width: int, height: int) -> tuple[torch.
 
 
 def signed_distance(shape: str, x: torch.Tensor, y: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
-    """Distance in pixels from the outline of a shape centred at the origin, negative inside; exact at the edges."""
+    """Return the distance in pixels from a shape's outline around the origin, negative inside and exact at the edges."""
     distance = torch.hypot(x, y)
     if shape == "circle":
         return distance - radius
     if shape == "square":
         return torch.maximum(x.abs(), y.abs()) - 0.9 * radius
-    angle = torch.atan2(x, -y)  # 0 points up
+    angle = torch.atan2(x, -y)  # angle 0 is up
     if shape == "triangle":
         sector = 2 * math.pi / 3
         folded = torch.remainder(angle, sector) - sector / 2
@@ -148,7 +151,7 @@ def signed_distance(shape: str, x: torch.Tensor, y: torch.Tensor, radius: torch.
 
 
 def _star_edge(distance, folded, outer, inner, half_sector: float) -> torch.Tensor:
-    """Signed distance to the line from a tip (angle 0) to the next notch (angle `half_sector`)."""
+    """Return the signed distance to the line from a tip (angle 0) to the next notch (angle `half_sector`)."""
     notch_x, notch_y = inner * math.cos(half_sector), inner * math.sin(half_sector)
     normal_x, normal_y = notch_y, outer - notch_x
     length = torch.hypot(normal_x, normal_y)
@@ -157,7 +160,7 @@ def _star_edge(distance, folded, outer, inner, half_sector: float) -> torch.Tens
 
 
 def render(scene: Scene, num_frames: int, width: int, height: int) -> torch.Tensor:
-    """The scene's video, [C, F, H, W] float32 in [-1, 1]."""
+    """Draw the scene's video, [C, F, H, W] float32 in [-1, 1]."""
     return draw(scene.shape, scene.colour, scene.background, *path(scene, num_frames, width, height), width, height)
 
 
@@ -171,7 +174,7 @@ def draw(
     width: int,
     height: int,
 ) -> torch.Tensor:
-    """One shape, centres and radii in pixels, each [F]: [C, F, H, W] float32 in [-1, 1], edges anti-aliased over one pixel."""
+    """Draw a shape with centres and radii [F] in pixels: [C, F, H, W] float32 in [-1, 1], anti-aliased over one pixel."""
     centre_x, centre_y, radius = (value[:, None, None] for value in (centre_x, centre_y, radius))
     y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
     cover = (0.5 - signed_distance(shape, x - centre_x, y - centre_y, radius)).clamp(0, 1)[None]

@@ -27,7 +27,7 @@ from training.animate_world import (
     LEAST,
     MOST,
     Pair,
-    carried_of,
+    draw_previous_frame,
     driving_clip,
     driving_of,
     frames_in_segments,
@@ -93,11 +93,11 @@ def test_segments_and_the_frames_that_fill_the_last_one_are_diffusers(num_frames
 
 def test_a_later_segment_begins_with_the_frame_that_it_is_given():
     given = pair("right", num_frames=40, segment=1)
-    before, carried = video_of(dataclasses.replace(given, segment=0), SIZE), carried_of(given, SIZE)
+    before, carried = video_of(dataclasses.replace(given, segment=0), SIZE), draw_previous_frame(given, SIZE)
     assert torch.equal(carried[:, 0], before[:, -1]) and torch.equal(carried[:, 0], video_of(given, SIZE)[:, 0])
-    assert not carried[:, 1:].any() and carried_of(pair("right"), SIZE) is None
+    assert not carried[:, 1:].any() and draw_previous_frame(pair("right"), SIZE) is None
     assert torch.equal(video_of(given, SIZE), whole_video(given, SIZE)[:, 16:33])
-    slipped = carried_of(dataclasses.replace(given, slip=(0.05, 0.0, 1.0)), SIZE)
+    slipped = draw_previous_frame(dataclasses.replace(given, slip=(0.05, 0.0, 1.0)), SIZE)
     apart = positions(frames(slipped[:, :1])) - positions(frames(carried[:, :1]))
     assert apart[0, 0].item() == pytest.approx(0.05, abs=0.005)
 
