@@ -117,7 +117,7 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     _act_event(act, "rewrite")(rewriting.act, {page.form.form.prompt.prompt}, rewriting.outputs, **EACH)
     batch = BatchHandlers(context=page.context, form=page.form.form, message=page.form.message)
     batch.wire()
-    _act_event(act, "many")(batch.act, batch.inputs, batch.outputs, **EACH)
+    _act_event(act, "batch")(batch.act, batch.inputs, batch.outputs, **EACH)
 
 
 def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:

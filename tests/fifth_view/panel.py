@@ -12,7 +12,7 @@ from starlette.routing import Route
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates, Values
 from wan_ui.form.form import Form
-from wan_ui.queue.queue_query import queue_of
+from wan_ui.queue.queue_query import visible_queue
 from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Panel
 from wan_ui.services.studio_context import StudioContext
@@ -46,7 +46,7 @@ class FifthHandlers(Panel):
 
     def tick(self, caller: Caller, values: Values) -> Updates:
         """The visitor's queue."""
-        queue = queue_of(self.context, caller)
+        queue = visible_queue(self.context, caller)
         prompts = [entry.job.request.prompt for entry in (*queue.running, *queue.waiting, *queue.recent)]
         return {self.queue: f'<p id="fifth-queue">{escape("; ".join(prompts))}</p>'}
 

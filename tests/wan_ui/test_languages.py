@@ -48,7 +48,7 @@ def test_a_chinese_page_names_the_presets_in_chinese(url):
 def test_a_chinese_page_has_chinese_forms(url):
     page = answers(url, "zh", "open")
     assert CHINESE.storyboard in page["shots-editor"] and ENGLISH.storyboard not in page["shots-editor"]
-    assert CHINESE.batch_file in page["many-plan"] and ENGLISH.batch_file not in page["many-plan"]
+    assert CHINESE.batch_file in page["batch-plan"] and ENGLISH.batch_file not in page["batch-plan"]
     assert CHINESE.live_image_choose in page["live"] and ENGLISH.live_image_choose not in page["live"]
 
 

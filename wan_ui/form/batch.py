@@ -1,6 +1,6 @@
 """A batch: many videos from a table of prompts and settings. A preview shows the videos and their time. All are queued, or none.
 
-Element ids: `many` (the part of the form), `many-table`, `many-look`, `many-plan`, `many-file`.
+Element ids: `batch` (the part of the form), `batch-table`, `batch-preview`, `batch-plan`, `batch-file`.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ MOST_SHOWN = 20  # rows in the preview
 
 def build_batch(texts: Texts, labels: Texts) -> Batch:
     """Build the part. It is hidden until the visitor presses Batch."""
-    with gr.Column(elem_id="many"):
+    with gr.Column(elem_id="batch"):
         table = gr.Textbox(
             label=labels.batch_table,
             placeholder="prompt,seed,steps\na red circle,1,20\na blue star,2,20",
@@ -38,17 +38,17 @@ def build_batch(texts: Texts, labels: Texts) -> Batch:
             lines=5,
             max_lines=12,
             max_length=LONGEST_TABLE,
-            elem_id="many-table",
+            elem_id="batch-table",
         )
-        preview = gr.Button(labels.batch_preview, size="sm", elem_id="many-look")
-        plan = gr.HTML(csv_button_html(texts), elem_id="many-plan", apply_default_css=False)
+        preview = gr.Button(labels.batch_preview, size="sm", elem_id="batch-preview")
+        plan = gr.HTML(csv_button_html(texts), elem_id="batch-plan", apply_default_css=False)
     return Batch(table=table, preview=preview, plan=plan)
 
 
 def csv_button_html(texts: Texts) -> str:
     """Render the button that opens a CSV file."""
     return (
-        '<p class="many-file"><label class="button"><input type="file" id="many-file" accept=".csv,.tsv,.txt,text/csv">'
+        '<p class="batch-file"><label class="button"><input type="file" id="batch-file" accept=".csv,.tsv,.txt,text/csv">'
         f"<span>{escape(texts.batch_file)}</span></label></p>"
     )
 
@@ -73,9 +73,9 @@ def batch_plan_html(
         cost = texts.batch_cost_unknown_one if is_one else texts.batch_cost_unknown
     words = cost.format(count=len(requests), seconds=format_duration(sum(known)))
     label = (texts.batch_queue_one if is_one else texts.batch_queue).format(count=len(requests))
-    queue = text_button("many:queue", label, name="play")
+    queue = text_button("batch:queue", label, name="play")
     return (
-        f'<div class="many-plan"><table><tbody>{rows}</tbody></table>{rest}<p class="cost">{escape(words)}</p>'
+        f'<div class="batch-plan"><table><tbody>{rows}</tbody></table>{rest}<p class="cost">{escape(words)}</p>'
         f'<div class="actions">{queue}</div></div>'
     )
 

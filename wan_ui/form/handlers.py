@@ -33,7 +33,7 @@ from wan_ui.services.sandbox_calls import requester_from_caller
 from wan_ui.services.studio_context import StudioContext
 
 MOST_HISTORY = 20
-FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "many")
+FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "batch")
 
 # The answer to a preset's choice overwrites all controls. So the page sends each choice once: see `typed.js`.
 _LOOKED_AT = "name => studio.form.presetLookedAt(name)"

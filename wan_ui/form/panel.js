@@ -31,15 +31,16 @@ export const startOwnPresets = ({ element, watch }) => {
 
 export const startPanel = () => {
   on(document, 'click', target => {
-    const button = target.closest('.many-toggle');
+    const button = target.closest('.batch-toggle');
     if (!button) return;
-    const isOpen = get('#many', HTMLElement).classList.toggle('shown');
+    const isOpen = get('#batch', HTMLElement).classList.toggle('shown');
     button.setAttribute('aria-expanded', String(isOpen));
-    if (isOpen) get('#many-table textarea', HTMLTextAreaElement).focus();
+    if (isOpen) get('#batch-table textarea', HTMLTextAreaElement).focus();
   });
   on(document, 'change', async target => {
-    const [group, what, most] = target.id === 'many-file' ? ['many', 'file', LONGEST_TABLE] : ['own', 'import', LONGEST_PRESETS];
-    if (!['many-file', 'own-file'].includes(target.id)) return;
+    const [group, what, most] =
+      target.id === 'batch-file' ? ['batch', 'file', LONGEST_TABLE] : ['own', 'import', LONGEST_PRESETS];
+    if (!['batch-file', 'own-file'].includes(target.id)) return;
     const [file] = filesOf(target);
     if (file) act(String(group), String(what), { value: (await file.text()).slice(0, Number(most)) });
   });

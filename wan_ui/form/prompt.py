@@ -63,8 +63,8 @@ def history_html(prompts: list[str], texts: Texts) -> str:
         for prompt in prompts
     )
     inside = f"<ul>{rows}</ul>" if rows else f'<p class="hint">{escape(texts.history_empty)}</p>'
-    many = f'<button type="button" class="many-toggle" aria-expanded="false">{escape(texts.batch)}</button>'
-    return f'{many}<details class="popover"><summary>{escape(texts.history)}</summary><div>{inside}</div></details>'
+    batch = f'<button type="button" class="batch-toggle" aria-expanded="false">{escape(texts.batch)}</button>'
+    return f'{batch}<details class="popover"><summary>{escape(texts.history)}</summary><div>{inside}</div></details>'
 
 
 def example_samples(preset: Preset) -> list[list[str]]:

@@ -18,27 +18,27 @@ def studio(own_studio):
 def test_a_table_is_looked_at_then_queued_whole(visit, tmp_path):
     page = visit()
     page.locator("#prompt textarea").fill("from the form")
-    page.locator(".many-toggle").click()
-    table = page.locator("#many-table textarea")
+    page.locator(".batch-toggle").click()
+    table = page.locator("#batch-table textarea")
     table.fill("prompt,seed,steps\na <b>red</b> square,1,3\na blue square,2,many")
-    page.locator("#many-look").click()
-    page.locator("#many-plan .note", has_text="Row 2: steps='many' must be a number").wait_for()
+    page.locator("#batch-preview").click()
+    page.locator("#batch-plan .note", has_text="Row 2: steps='many' must be a number").wait_for()
     file = tmp_path / "table.csv"
     file.write_text("prompt,seed,steps\na <b>red</b> square,1,3\na blue square,2,\n", "utf-8")
-    page.set_input_files("#many-file", file)
-    until(page, "document.querySelector('#many-table textarea').value.includes('blue square,2,')")
-    page.locator("#many-look").click()
-    page.locator(".many-plan .cost", has_text="2 videos").wait_for()
-    assert page.locator(".many-plan td b").count() == 0 and "steps 3" in page.locator(".many-plan tr").first.inner_text()
-    page.locator('[data-act="many:queue"]').click()
+    page.set_input_files("#batch-file", file)
+    until(page, "document.querySelector('#batch-table textarea').value.includes('blue square,2,')")
+    page.locator("#batch-preview").click()
+    page.locator(".batch-plan .cost", has_text="2 videos").wait_for()
+    assert page.locator(".batch-plan td b").count() == 0 and "steps 3" in page.locator(".batch-plan tr").first.inner_text()
+    page.locator('[data-act="batch:queue"]').click()
     page.locator("#message .message.shown", has_text="Queued 2 videos.").wait_for()
     page.locator(".queue li[data-state=finished]", has_text="a <b>red</b> square").wait_for()
     page.locator(".queue li[data-state=finished]", has_text="a blue square").wait_for()
     assert table.input_value() == ""
     table.fill("\n".join(f"one of too many, {number}" for number in range(30)))
-    page.locator("#many-look").click()
-    page.locator(".many-plan .hint", has_text="and 10 more").wait_for()
-    page.locator('[data-act="many:queue"]').click()
+    page.locator("#batch-preview").click()
+    page.locator(".batch-plan .hint", has_text="and 10 more").wait_for()
+    page.locator('[data-act="batch:queue"]').click()
     page.locator("#message .message.shown[data-bad=true]").wait_for()
     until(page, "document.querySelector('.queue').dataset.count === '0'")
     assert page.locator(".queue li", has_text="one of too many").count() == 0, "none was begun and stopped"
@@ -47,15 +47,15 @@ def test_a_table_is_looked_at_then_queued_whole(visit, tmp_path):
 def test_a_strangers_table_names_no_file_and_no_other_model(studio):
     """Past the page: what a table may name is a setting, and each row passes the same checks as the form."""
     stranger = Visitor(studio.url)
-    look = next(one for one in stranger.config["dependencies"] if _target(stranger, one) == "many-look")["api_name"]
+    look = next(one for one in stranger.config["dependencies"] if _target(stranger, one) == "batch-preview")["api_name"]
 
     def said(table: str) -> str:
-        return json.dumps(stranger.call(look, {"prompt": "x", "many-table": table}), ensure_ascii=False)
+        return json.dumps(stranger.call(look, {"prompt": "x", "batch-table": table}), ensure_ascii=False)
 
     for column, table in ("image", "prompt,image\na,/etc/passwd"), ("model", "prompt,seed,model\na,1,/etc"):
         assert f"column &#x27;{column}&#x27; must be one of" in said(table)
-    assert "many:queue" not in said("prompt,loras\na,/etc/passwd") and "/etc" not in said("prompt,steps,loras\na,2,/etc/passwd")
-    assert "many:queue" not in said("prompt,num_frames\na,100000") and "many:queue" in said("a <script>")
+    assert "batch:queue" not in said("prompt,loras\na,/etc/passwd") and "/etc" not in said("prompt,steps,loras\na,2,/etc/passwd")
+    assert "batch:queue" not in said("prompt,num_frames\na,100000") and "batch:queue" in said("a <script>")
     assert "<script>" not in said("a <script>")
 
 

@@ -59,7 +59,7 @@ HANDLERS = {
     "OwnPresetHandlers.act": "visitor",
     "StageHandlers.submit": "visitor",
     "StageHandlers.follow": "visitor",
-    "StageHandlers.settle": "visitor",
+    "StageHandlers.update_after_job": "visitor",
     "StageHandlers.stop": "visitor",
     "StageHandlers.keep_seed": "visitor",
     "QueueHandlers.act": "visitor",

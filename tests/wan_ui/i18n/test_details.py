@@ -19,11 +19,11 @@ from wan_ui.i18n.languages import LANGUAGES
 from wan_ui.stage.html import stage_html
 
 EXPERTS = {"transformer 2"}  # the second network of models with two experts has no configuration of its own
-CALLED = {"status": 1, "WorkerStatus": "detail", "Loading": 2, "Compiling": 0}
+CALLED = {"send_status": 1, "WorkerStatus": "detail", "Loading": 2, "Compiling": 0}
 """Which argument of these calls is such a text."""
 ELSEWHERE = {
     ("model.py", "detail"),  # `Compiling` and `Loaded` of `_warm_up`, below
-    ("loop.py", "self._trouble"),  # an error, which says what to do in English everywhere
+    ("loop.py", "self._last_error"),  # an error, which says what to do in English everywhere
     ("supervisor.py", "detail"),
     ("transport.py", "detail"),  # `_waiting_for`, below
     ("read.py", "what.replace('_', ' ')"),  # parts of checkpoints, below
@@ -63,7 +63,7 @@ def reported() -> tuple[set[str], set[tuple[str, str]]]:
     for file, call in calls():
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         place = CALLED.get(name)
-        is_report = name != "status" or ast.unparse(call.func).endswith("_reports.status")
+        is_report = name != "send_status" or ast.unparse(call.func).endswith("_reports.send_status")
         if place is None or not is_report:
             continue
         named = {keyword.arg: keyword.value for keyword in call.keywords}
