@@ -34,7 +34,7 @@ _MOST_PREPARATIONS = 8
 _PREPARE_LIMIT_SECONDS = 120.0  # per recent request; then the next one is prepared
 _ADOPT_INTERVAL_SECONDS = 10.0  # between two searches for jobs of engines that have ended
 _CLOSED = Interrupted(cause="The studio was stopped", fix="Start it again", by="shutdown")
-_DIED = Interrupted(cause="The studio ended unexpectedly", fix="Make it again", by="server")
+_DIED = Interrupted(cause="The studio ended unexpectedly", fix="Generate it again", by="server")
 
 logger = logging.getLogger(__name__)
 

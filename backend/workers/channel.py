@@ -1,4 +1,4 @@
-"""Messages between the engine and its worker: one JSON object per line over a pipe. Does not interpret them."""
+"""Send and receive messages between the engine and its worker: one JSON object per line over a pipe."""
 
 import json
 import threading
@@ -9,14 +9,14 @@ from backend.workers.messages import Message, decode, encode
 
 
 class Channel:
-    """One side of the conversation. Several threads may send; only one may receive."""
+    """One end of the connection. Several threads may send, only one may receive."""
 
     def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]):
         self._incoming, self._outgoing = incoming, outgoing
         self._lock = threading.Lock()
 
     def send(self, message: Message) -> bool:
-        """Sends one message; False if the other side is gone."""
+        """Send one message. Return False if the other process has ended."""
         line = json.dumps(encode(message)).encode("ascii") + b"\n"
         with self._lock:
             try:
@@ -27,17 +27,16 @@ class Channel:
         return True
 
     def receive(self) -> Iterator[Message]:
-        """The messages as they come, until the other side is gone. Raises: as `decode`, for a line
-        that is none."""
+        """Yield the messages until the other process ends. Raises: as `decode`, for an invalid line."""
         for line in self._incoming:
             if not line.endswith(b"\n"):
-                return  # the other side died while it wrote this
+                return  # the other process died while it wrote the line
             yield decode(json.loads(line))
 
     def close(self) -> None:
-        """Closes both directions."""
+        """Close both directions."""
         for stream in (self._outgoing, self._incoming):
             try:
                 stream.close()
             except BrokenPipeError:
-                pass  # nobody is there to read what was left to send
+                pass  # the other process has ended; the rest cannot be sent

@@ -1,4 +1,4 @@
-"""Explains how a worker process ended, from its exit code and from what the system counts."""
+"""Explain how a worker process ended, from its exit code and the system's counters."""
 
 import signal
 from pathlib import Path
@@ -8,18 +8,18 @@ from backend.schemas.events import Interrupted
 DEVICE_LOST = 71
 """The exit code of a worker whose devices can no longer be used."""
 LOST = 256
-"""Stands for the exit code, which nobody knows, of a worker on another machine that can no longer be reached."""
+"""Replaces the unknown exit code of a worker whose machine can no longer be reached."""
 HOST_LOST = 257
-"""Stands for the exit code of a worker on several hosts that was ended because one of them does not answer any more."""
+"""Replaces the exit code of a multihost worker that was ended because a host no longer answers."""
 _MEMORY_ADVICE = "Choose a smaller size or fewer frames, or free memory on the machine"
 _VMSTAT = Path("/proc/vmstat")
 
 
 def explain_exit(code: int, log: Path, was_out_of_memory: bool, reason: str = "") -> Interrupted:
-    """The interruption of the worker's job. `reason` is known if we ended the worker or if it said so itself."""
-    advice = f"Make it again; if it stops again, the reason stands at the end of {log}"
+    """Return the interruption of the worker's job. `reason` is set if the engine killed the worker or the worker reported it."""
+    advice = f"Generate it again; if it stops again, the reason is at the end of {log}"
     if code == LOST:
-        return Interrupted(cause="The machine that made it has gone", fix="Make it again", by="loss")
+        return Interrupted(cause="The machine of its worker was lost", fix="Generate it again", by="loss")
     if code == HOST_LOST:
         return Interrupted(cause=reason or f"The worker {describe_exit_code(code)}", fix=advice, by="signal")
     if reason:
@@ -30,12 +30,12 @@ def explain_exit(code: int, log: Path, was_out_of_memory: bool, reason: str = ""
         )
     if -code in (signal.SIGKILL, signal.SIGTERM):
         cause = f"The worker was killed by {signal.Signals(-code).name}, from outside"
-        return Interrupted(cause=cause, fix=f"{advice}, unless somebody has ended it", by="signal")
+        return Interrupted(cause=cause, fix=f"{advice}, unless the worker was killed on purpose", by="signal")
     return Interrupted(cause=f"The worker {describe_exit_code(code)}", fix=advice, by="worker")
 
 
 def describe_exit_code(code: int) -> str:
-    """The exit code in words."""
+    """Describe the exit code in words."""
     if code == LOST:
         return "is lost: its machine cannot be reached"
     if code == HOST_LOST:
@@ -46,7 +46,7 @@ def describe_exit_code(code: int) -> str:
 
 
 def count_out_of_memory_kills() -> int:
-    """How many processes the system has ended since it started because memory ran out; 0 if it does not tell."""
+    """Return how many processes the system killed for lack of memory since it started. 0 if the system does not report it."""
     try:
         rows = (line.split() for line in _VMSTAT.read_text().splitlines())
         return next((int(value) for name, value in rows if name == "oom_kill"), 0)

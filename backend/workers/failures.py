@@ -1,4 +1,4 @@
-"""What a worker's failures mean: in words for people, whether its devices are lost, and what hosts agree on afterwards."""
+"""Interpret a worker's exceptions: a message for visitors, whether the devices are lost, and the outcome for other hosts."""
 
 from backend.errors import StudioError, is_memory_short, one_line
 from backend.schemas.events import Failed
@@ -6,7 +6,7 @@ from backend.workers.multihost_sync import FAILED
 
 
 def explain_error(error: Exception) -> Failed:
-    """Turns an exception into one sentence on its cause and one on what to do."""
+    """Convert an exception to a cause and a suggestion, one sentence each."""
     if isinstance(error, StudioError):
         return Failed(error.cause, error.fix or "Change the request, or see the worker's log")
     text = one_line(str(error))[:300]
@@ -19,16 +19,16 @@ def explain_error(error: Exception) -> Failed:
 
 
 def is_device_lost(error: Exception) -> bool:
-    """Whether the devices of this process can no longer be used, so that only a new process can go on."""
+    """Return whether this process can no longer use its devices, so that a new process must continue."""
     lost = ("UNAVAILABLE", "INTERNAL", "ABORTED", "DATA_LOSS", "DEADLINE_EXCEEDED")
     return is_runtime_error(error) and str(error).startswith(lost)
 
 
 def is_runtime_error(error: Exception) -> bool:
-    """Whether jax's runtime raised this, and not for want of memory: on several hosts, what it says when another host is gone."""
+    """Return whether jax's runtime raised this error, except for lack of memory. With several hosts it may mean a lost host."""
     return type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError") and "RESOURCE_EXHAUSTED" not in str(error)
 
 
 def failure_outcome(error: Exception) -> str:
-    """What hosts gather for after this error: the same on all of them, if it is the same error."""
+    """Return the outcome for `MultihostSync.gather`. Equal kinds of errors have equal outcomes on all hosts."""
     return f"{FAILED}{type(error).__name__}"

@@ -45,20 +45,20 @@ from presets import Preset
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
-SAVE_SECONDS = 5.0  # a job that is being made may take to keep what was done, when the engine is gone
+SAVE_SECONDS = 5.0  # for the running job to save its progress after the engine ended
 
 
 class EngineGone(BaseException):
-    """The engine is gone, and the worker ends; the job goes on with another one."""
+    """The engine has ended, so the worker ends. Another worker continues the job."""
 
 
 class Worker:
-    """Keeps one model in memory and runs one job after another.
+    """Loads models and runs one job after another.
 
-    The main thread loads and generates; a second one reads messages, so that a cancel is seen at once. `end` ends the process.
-    If `end` returns, as for a worker that shares its process, the worker stops its jobs and returns from `run`. A worker on
-    several hosts is one of these on each, in `sync`: all get the same jobs in the same order, and whatever else decides what
-    runs next goes through that.
+    The main thread loads and generates. A second thread reads messages, so that a cancel takes effect immediately. `end` ends the
+    process. If `end` returns, because the worker shares its process, the worker cancels its jobs and returns from `run`. A
+    multihost worker has a `Worker` on each host. All get the same jobs in the same order. Every other decision about what runs
+    next goes through `sync`.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class Worker:
         self._reports = Reports(channel, self._sync)
         self._tasks = Tasks()
         self._model = WorkerModel(import_pipeline, model, self._reports, self._sync, self._tasks)
-        self._model_messages: queue.SimpleQueue[ExpectModels | PrepareFor | ManageModel] = queue.SimpleQueue()  # for kept models
-        self._last_error = ""  # what went wrong last
-        self._searching: threading.Thread | None = None  # for what would fit
+        self._model_messages: queue.SimpleQueue[ExpectModels | PrepareFor | ManageModel] = queue.SimpleQueue()
+        self._last_error = ""
+        self._searching: threading.Thread | None = None  # searches for settings that fit into memory
         self._is_stopping = threading.Event()
-        self._is_idle = threading.Event()  # no job is being made
+        self._is_idle = threading.Event()  # set while no job runs
         self._is_idle.set()
 
     def run(self, preset: Preset, warm_up: bool) -> None:
-        """Loads, warms up, then serves jobs until the engine sends `Stop` or is gone."""
+        """Load the preset's model and warm up, then run jobs until the engine sends `Stop` or ends."""
         threading.Thread(target=self._read_messages, name="messages", daemon=True).start()
         threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
         self._prepare_first_model(preset, warm_up)
@@ -90,13 +90,15 @@ class Worker:
             self._run_task(task)
 
     def _send_heartbeats(self) -> None:
-        """Shows that this process does not stand still."""
+        """Show every second that this process does not hang."""
         while self._channel.send(Heartbeat()) and not self._is_stopping.wait(HEARTBEAT_SECONDS):
             pass
 
     def _read_messages(self) -> None:
-        """Handles messages until the engine sends `Stop` or is gone; then ends the worker. A job that is being made is given
-        `SAVE_SECONDS` to end its step and to keep what was done."""
+        """Handle messages until the engine sends `Stop` or ends. Then end the worker.
+
+        The running job has `SAVE_SECONDS` to finish its step and save its progress.
+        """
         code = 0
         try:
             for message in self._channel.receive():
@@ -127,13 +129,13 @@ class Worker:
                     task.cues.put(cue)
             case ExpectModels() | PrepareFor() | ManageModel():
                 self._model_messages.put(message)
-                if self._sync.is_alone:  # beside what is being made, and not in the way of the next message
-                    threading.Thread(target=self._handle_model_messages, name="wishes", daemon=True).start()
+                if self._sync.is_alone:  # in a thread, so that neither the running job nor the next message waits
+                    threading.Thread(target=self._handle_model_messages, name="models", daemon=True).start()
 
     def _handle_model_messages(self) -> None:
-        """Does what was asked for kept models; several hosts do so between two jobs, all alike."""
+        """Handle the queued messages about models. Several hosts handle the same messages, between two jobs."""
         new = [encode(self._model_messages.get()) for _ in range(self._model_messages.qsize())]
-        for message in map(decode, self._sync.decide("wishes", new)):
+        for message in map(decode, self._sync.decide("model messages", new)):
             match message:
                 case ManageModel(model=model, how=how):
                     self._model.manage(model, how)
@@ -143,14 +145,16 @@ class Worker:
                     self._model.prepare_for(request)
 
     def _exit_process(self, code: int) -> None:
-        """Ends the process because it is asked to."""
+        """End the process on request. A kernel that runs now is not recorded as crashed."""
         if self._model.pipeline is not None:
             self._model.pipeline.excuse()
         self._end(code)
 
     def _prepare_first_model(self, preset: Preset, warm_up: bool) -> None:
-        """Gets ready for the first job. A failure is only reported: it comes again, with the first job. Cancelling a job does not
-        stop this, because the operator has asked for it."""
+        """Prepare for the first job. A failure is only reported, because it repeats with the first job.
+
+        Cancelling a job does not stop this, because the operator requested it.
+        """
         outcome = "prepared"
         try:
             self._model.load(preset, request=example_request(preset) if warm_up else None)
@@ -183,11 +187,13 @@ class Worker:
         self._report_idle_status()
 
     def _generate_result(self, task: Task) -> tuple[Event | None, str]:
-        """Runs one job and returns its final event, to be sent; None if one was sent when it was cancelled, before it began. And
-        what all hosts gather for then."""
+        """Run a job. Return its final event, and the outcome that all hosts must have in common.
+
+        Return no event if the job was cancelled before it started, because Cancelled was already sent.
+        """
         try:
             if task.request.finished_video:
-                self._model.start()  # no model is needed, but that which makes it larger
+                self._model.start()  # upscaling needs no preset's model
             else:
                 self._model.load(find_preset(task.request.preset), lambda: self._is_load_abandoned(task), task.request)
             return (self._generate_with_fallbacks(task) if self._begin_task(task) else None), "made"
@@ -224,7 +230,7 @@ class Worker:
                 logger.warning("Memory is short (%s); continuing without the other cached models", one_line(str(error))[:200])
 
     def _generate(self, task: Task, loaded: float) -> Event:
-        """Makes the video and returns its final event. Raises: EngineGone, after what was done is kept."""
+        """Generate the video and return its final event. Raises: EngineGone, after the progress was saved."""
         self._is_idle.clear()
         try:
             given = task.request, self._model.loaded, task.folder, functools.partial(self._is_cancelled, task)
@@ -239,7 +245,7 @@ class Worker:
                         return _add_seconds(event, load=loaded - task.arrived, total=time.monotonic() - task.arrived)
                     self._reports.send_event(task.job_id, event)
                     if isinstance(event, Compiling) and not is_from_file(event) and self._is_cancelled(task):
-                        return Cancelled(None)  # there is nothing to keep yet, and compiling may take minutes
+                        return Cancelled(None)  # do not wait: nothing can be saved yet, and compiling may take minutes
                     if self._is_stopping.is_set():
                         raise EngineGone
             return Failed("The pipeline ended without a result", "This is a bug: please report it")
@@ -250,27 +256,29 @@ class Worker:
         return self._sync.decide("cancelled", task.is_cancelled.is_set())
 
     def _new_cues(self, task: Task) -> list[Cue]:
-        return [Cue(**cue) for cue in self._sync.decide("said", [cue.model_dump() for cue in task.new_cues()])]
+        return [Cue(**cue) for cue in self._sync.decide("cues", [cue.model_dump() for cue in task.new_cues()])]
 
     def _is_load_abandoned(self, task: Task) -> bool:
-        """Whether the model that is being loaded is no longer needed: this task was cancelled, and no other needs that model."""
+        """Return whether the model that loads is no longer needed: the task was cancelled, and no other task needs the model."""
         if not task.is_cancelled.is_set():
             return False
         models = [self._model.shape_for(other.request).model for other in self._tasks.uncancelled()]
         return self._model.shape_for(task.request).model not in models
 
     def _explain(self, error: Exception) -> Failed:
-        """The error explained, and kept for the status."""
+        """Convert an error to a Failed event, and store its text for the status."""
         failed = explain_error(error)
         self._last_error = f"{failed.cause}; {failed.fix}"
         return failed
 
     def _add_proposals(self, failed: Failed, task: Task) -> Failed:
-        """The failure with what would fit. Called when the error itself is gone, which would keep its arrays on the devices. If
-        the weights alone found no room, a shorter video would find none either."""
+        """Add settings that fit into memory to the failure, unless not even the weights fit.
+
+        Call this after the exception was released, because its traceback keeps arrays on the devices.
+        """
         if self._model.loaded is None:
             return Failed("There is not enough memory for this model", "Take a model that needs less, or more chips: see Models")
-        if self._searching is not None and self._searching.is_alive():  # it was left behind by a video that was stopped
+        if self._searching is not None and self._searching.is_alive():  # an earlier, cancelled job's search still runs
             return failed
         self._reports.send_status("busy", "Searching for settings that fit")
         found: queue.SimpleQueue[tuple[Proposal, ...]] = queue.SimpleQueue()
@@ -285,14 +293,14 @@ class Worker:
         return Failed(failed.cause, fix, proposals)
 
     def _search_proposals(self, task: Task, found: "queue.SimpleQueue[tuple[Proposal, ...]]") -> None:
-        """Puts what would fit into `found`; ends at the next compilation after the video was stopped."""
+        """Put the settings that fit into `found`. Ends at the next compilation after the job was cancelled."""
         try:
-            tell = stop_when(task.is_cancelled.is_set, functools.partial(self._reports.send_event, task.job_id))
-            found.put(self._model.started.would_fit(task.request, tell))
+            report = stop_when(task.is_cancelled.is_set, functools.partial(self._reports.send_event, task.job_id))
+            found.put(self._model.started.would_fit(task.request, report))
         except Stopped:
             pass
         except Exception:
-            logger.exception("What would fit could not be found")
+            logger.exception("The search for settings that fit failed")
 
     def _begin_task(self, task: Task) -> bool:
         if self._sync.decide("begin", not self._tasks.begin(task)):
@@ -301,7 +309,7 @@ class Worker:
         return True
 
     def _report_idle_status(self) -> None:
-        """Sends the status of the idle worker; "failed" only if no request can be served."""
+        """Send the status of the idle worker, "failed" only if no request can be served."""
         if self._model.loaded is not None:
             self._reports.send_status("ready", "Ready")
         elif self._model.can_serve:
@@ -311,7 +319,7 @@ class Worker:
 
 
 def _add_seconds(event: Event, **seconds: float) -> Event:
-    """The final event with these seconds added to its result's; the pipeline's own measurements stay."""
+    """Add these seconds to the result of a final event. Except for `total`, the pipeline's own measurements win."""
     result = getattr(event, "result", None)
     if not isinstance(event, Finished | Cancelled) or not isinstance(result, VideoResult):
         return event

@@ -1,6 +1,6 @@
-"""The worker process: its arguments, its pipes, and the loop that serves them.
+"""Run a worker process: parse its arguments, open its pipes, and run its main loop.
 
-Started by `backend.workers.process` as `python -m backend.workers.main`, and ends when the pipe to the engine closes.
+`backend.workers.process` starts it as `python -m backend.workers.main`. It ends when the pipe to the engine closes.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from backend.workers.messages import Begin
 from backend.workers.multihost_sync import SeveralHosts
 from backend.workers.pipeline import import_ahead, import_pipeline
 
-POLITENESS = 10  # lets the page answer first: on two cores, loading and compiling would delay it for seconds
+POLITENESS = 10  # nice value: on two cores, loading and compiling would otherwise delay the page for seconds
 
 
 def open_channel() -> Channel:
-    """The pipes on standard input and output; afterwards everything that a library prints goes to the log."""
+    """Return the channel on standard input and output. Redirect standard output, so that libraries print to the log."""
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -38,23 +38,23 @@ def open_channel() -> Channel:
 
 
 def main() -> None:
-    """Runs one worker until its engine is gone."""
+    """Run one worker until its engine ends."""
     hide_unused_libraries()
     parser = argparse.ArgumentParser(prog="backend.workers.main", description="Started by the engine, not by hand.")
     parser.add_argument("--preset", required=True, help="the preset to load first")
     parser.add_argument("--model", help="a checkpoint in place of the presets' own")
     parser.add_argument("--pipeline", help="a module with load, warm_up and generate; for tests")
     parser.add_argument("--warm-up", action="store_true", help="compile the preset's own shapes ahead")
-    parser.add_argument("--standby", action="store_true", help="import everything, and wait to be told what to load")
+    parser.add_argument("--standby", action="store_true", help="import everything, then wait for the preset to load")
     parser.add_argument("--executables", type=Path, help="a folder of precompiled programs")
     parser.add_argument("--profile", type=Path, help="a folder for traces")
-    parser.add_argument("--profile-steps", default="3-5", help="the steps that are traced")
-    parser.add_argument("--resident-chips-gb", type=float, help="of models that are not in use, on the devices")
-    parser.add_argument("--resident-host-gb", type=float, help="and in the host's memory")
-    parser.add_argument("--hosts", type=int, help="the processes on several hosts that are one worker")
-    parser.add_argument("--host-index", type=int, default=0, help="which of them this is")
-    parser.add_argument("--coordinator", help="where they meet, HOST:PORT")
-    parser.add_argument("--bind", help="where the first of them listens there")
+    parser.add_argument("--profile-steps", default="3-5", help="the steps to trace")
+    parser.add_argument("--resident-chips-gb", type=float, help="the most device memory for cached models")
+    parser.add_argument("--resident-host-gb", type=float, help="the most host memory for cached models")
+    parser.add_argument("--hosts", type=int, help="the number of hosts of a multihost worker")
+    parser.add_argument("--host-index", type=int, default=0, help="the number of this host, from 0")
+    parser.add_argument("--coordinator", help="the address to which all hosts connect, HOST:PORT")
+    parser.add_argument("--bind", help="the address at which the first host listens")
     for axis in AXES:
         parser.add_argument(f"--{axis}", type=int, help="size of this axis of the mesh")
     arguments = parser.parse_args()

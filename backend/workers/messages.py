@@ -1,4 +1,4 @@
-"""What the engine, its workers, and the hosts of one worker say to each other: frozen values, and their one JSON form."""
+"""The messages between the engine, its workers and the hosts of a worker, as frozen values with a JSON form."""
 
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -13,7 +13,7 @@ from backend.schemas.worker import CacheAction, WorkerFacts, WorkerStatus
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """To a worker: begin this job, whose files are in this folder."""
+    """Tells a worker to start this job, whose files are in this folder."""
 
     job_id: str
     request: GenerationRequest
@@ -22,7 +22,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Begin:
-    """To a process that stands by: become a worker that loads this preset's model first, and compiles its shapes ahead or not."""
+    """Tells a standby process to become a worker, load this preset's model and, with `warm_up`, compile its shapes ahead."""
 
     preset: str
     warm_up: bool
@@ -30,14 +30,14 @@ class Begin:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """To a worker: stop this job."""
+    """Tells a worker to stop this job."""
 
     job_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddCue:
-    """To a worker: follow this cue in an open video."""
+    """Sends a worker a new prompt or action for a live video."""
 
     job_id: str
     cue: Cue
@@ -45,8 +45,10 @@ class AddCue:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectModels:
-    """To a worker: jobs in line need the models of these checkpoints, the next first. That of the `preset`, if one is named, is
-    to come while the present job is being made."""
+    """Tells a worker which checkpoints' models the queued jobs need, the next job's model first.
+
+    If `preset` is set, the worker must load its model while the current job runs.
+    """
 
     models: list[str]
     preset: str | None = None
@@ -54,14 +56,14 @@ class ExpectModels:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareFor:
-    """To a worker without a job: somebody may want this soon."""
+    """Tells an idle worker to prepare for a request that may be submitted soon."""
 
     request: GenerationRequest
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManageModel:
-    """To a worker: this checkpoint's model is to stay, or no longer, or is to be dropped."""
+    """Tells a worker to keep this checkpoint's model loaded, to undo that, or to unload the model."""
 
     model: str
     how: CacheAction
@@ -69,12 +71,12 @@ class ManageModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """To a worker: save the work and end."""
+    """Tells a worker to save its work and end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExitNow:
-    """To a worker: end at once."""
+    """Tells a worker to end immediately."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,21 +86,21 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """From a worker: what it is doing now."""
+    """Reports a worker's current state."""
 
     status: WorkerStatus
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """From a worker: its devices, its model, and what it has compiled."""
+    """Reports a worker's devices, models and compiled shapes."""
 
     facts: WorkerFacts
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobEvent:
-    """From a worker: what has happened to this job."""
+    """Reports an event of a worker's job."""
 
     job_id: str
     event: Event
@@ -106,14 +108,14 @@ class JobEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Exiting:
-    """From a worker: it is about to end, for this reason."""
+    """Reports why a worker is about to end."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decide:
-    """From the first host's process to the others: its decision, a JSON value."""
+    """Sends the first host's decision, a JSON value, to the other hosts."""
 
     what: str
     value: Any
@@ -121,7 +123,7 @@ class Decide:
 
 @dataclass(frozen=True, kw_only=True)
 class Gather:
-    """From each host's process: it waits for the others."""
+    """Reports that a host's process waits at a barrier for the other hosts."""
 
     what: str
     value: str
@@ -129,14 +131,14 @@ class Gather:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """To each host's process: all have come, with these values, in the order of the hosts."""
+    """Tells every host that all hosts reached the barrier. `values` holds one value per host, in host order."""
 
     values: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """From a member to the first host: process `index` of `count`, with its versions by name."""
+    """Introduces a member to the first host: process `index` of `count`, with its versions by name."""
 
     index: int
     count: int
@@ -145,15 +147,14 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """To a member: why it cannot take part."""
+    """Tells a member why it is refused."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """To a member: start a process as the first host does, with these of its `WorkerOptions`; all processes meet at this port of
-    the first host."""
+    """Tells a member to start its process with these options. All processes connect to this port of the first host."""
 
     preset: str
     model: str | None
@@ -165,8 +166,10 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class RunWithFiles:
-    """To a member: begin this job, with the files that follow. `names` are theirs in the job's folder; `inputs` are the names of
-    the request's inputs, by role."""
+    """Tells a member to start this job. The files follow the message.
+
+    `names` are the files' paths in the job's folder. `inputs` are the names of the request's inputs, by role.
+    """
 
     job_id: str
     request: GenerationRequest
@@ -176,7 +179,7 @@ class RunWithFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Exit:
-    """From a member: its process has ended, with this code."""
+    """Reports that a member's process has ended with this code."""
 
     code: int
 
@@ -198,13 +201,13 @@ _CODECS = {  # how the fields of these names are written and read; all others ar
 
 
 def encode(message: Message) -> dict[str, Any]:
-    """The message in plain values, for `decode`."""
+    """Convert the message to plain values, for `decode`."""
     values = {field.name: getattr(message, field.name) for field in fields(message)}
     written = {name: _CODECS[name][0](value) if name in _CODECS else value for name, value in values.items()}
     return {"type": type(message).__name__} | written
 
 
 def decode(data: dict[str, Any]) -> Message:
-    """The message that `encode` wrote. Raises: ValueError, TypeError or LookupError for anything else."""
+    """Convert the plain values from `encode` to the message. Raises: ValueError, TypeError or LookupError for other values."""
     values = {name: _CODECS[name][1](value) if name in _CODECS else value for name, value in data.items() if name != "type"}
     return _TYPES[data["type"]](**values)

@@ -1,4 +1,4 @@
-"""The model that a worker uses: how it is loaded, replaced, and compiled ahead. Knows no jobs but those that wait for it."""
+"""Load, replace and prepare the model that a worker uses. Knows only the jobs that wait for the model."""
 
 import functools
 import logging
@@ -24,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerModel:
-    """One model at a time, with the pipeline that runs it and may keep others. A `model` given here replaces the presets' own."""
+    """The model in use and the pipeline that runs it. The pipeline may cache other models.
+
+    The argument `model` is a checkpoint that replaces the presets' checkpoints.
+    """
 
     def __init__(
         self, import_pipeline: Callable[[], Pipeline], model: str | None, reports: Reports, sync: MultihostSync, tasks: Tasks
@@ -32,13 +35,13 @@ class WorkerModel:
         self._import_pipeline, self._model = import_pipeline, model
         self._reports, self._sync, self._tasks = reports, sync, tasks
         self.pipeline: Pipeline | None = None
-        self.loaded: Any = None  # what the pipeline's `load` returned
-        self.can_serve = False  # whether any request can be served, as far as is known
-        self.rates: dict[str, Rate] = {}  # of the last video
+        self.loaded: Any = None  # the result of the pipeline's `load`
+        self.can_serve = False  # False if no request can be served, as far as is known
+        self.rates: dict[str, Rate] = {}  # rates of the last video
         self._source: tuple[str, str] | None = None  # the checkpoint and the dtype
         self._unused: UnusedAccelerator | None = None
-        self._warm: set[Shape] = set()  # whose programs are all compiled
-        self._prefetch: Prefetch | None = None  # the model that the next job needs, on its way
+        self._warm: set[Shape] = set()  # shapes with all programs compiled
+        self._prefetch: Prefetch | None = None  # loads the model of the next job
         self._prefetch_lock = threading.Lock()
         self._next_preset: str | None = None
 
@@ -49,20 +52,21 @@ class WorkerModel:
         return self.pipeline
 
     def shape_for(self, request: GenerationRequest) -> Shape:
-        """What is compiled for this request."""
+        """Return the shape of the request, which selects the programs to compile."""
         return Shape.from_request(request, self._model)
 
     def mark_warm(self, request: GenerationRequest) -> None:
-        """All programs of this request are compiled."""
+        """Record that all programs of this request are compiled."""
         self._warm.add(self.shape_for(request))
 
     def load(
         self, preset: Preset, is_stopped: Callable[[], bool] = lambda: False, request: GenerationRequest | None = None
     ) -> None:
-        """Makes the preset's model the one in use. One that is kept comes back; another is loaded, and meanwhile the programs of
-        the `request` are made ready. The models before it give up their places only when the new one's files are here and
-        checked, but before they are loaded: memory may not hold all. Raises: Stopped about a second after `is_stopped`, but on
-        several hosts, which would stop at different places.
+        """Make the preset's model the model in use. Use a cached model if possible, else load it.
+
+        The programs of `request` are compiled while the model loads. Other models are unloaded after the new model's files were
+        checked and before they are loaded, because memory may not hold all. Raises: Stopped about a second after `is_stopped`
+        returns True. With several hosts `is_stopped` is ignored, because the hosts would stop at different places.
         """
         wanted = self._key(preset)
         self.start()
@@ -73,7 +77,7 @@ class WorkerModel:
         self._reports.send_status("loading", f"Loading {preset.title}")
         files = self.started.check(preset, self._model, report)
         if len(set(self._reports.gather("checked", getattr(files, "files_hash", "")))) > 1:
-            raise ModelError("The hosts have different files", "of this model", "download it anew on each of them")
+            raise ModelError("The hosts have different files", "of this model", "download it again on each host")
         self.loaded = self._source = None
         self.loaded = self._load_with_retry(preset, report, files, request)
         self._source, self.can_serve = wanted, True
@@ -84,7 +88,7 @@ class WorkerModel:
         return self._model or preset.model_source, preset.dtype
 
     def _use_cached(self, wanted: Key) -> bool:
-        """Whether this model is in use from now on, because it was in use or kept; on several hosts, on each of them."""
+        """Use the model if it is in use or cached, on all hosts. Return False if it must be loaded."""
         if not self.started.keeps_models:
             return self._source == wanted
         if self._source != wanted and any(model.model == wanted[0] for model in self.started.model_cache.list_models()):
@@ -102,43 +106,45 @@ class WorkerModel:
     def _load_with_retry(
         self, preset: Preset, report: Callable[[Event], None], files: object, request: GenerationRequest | None
     ) -> Any:
-        """The model, loaded; where memory is short for it beside those that are kept, without them."""
+        """Load the model. If memory is short, unload the cached models and try again."""
         try:
             return self.started.load(preset, self._model, report, files=files, request=request)
         except Exception as error:
             if isinstance(error, StudioError) or not is_memory_short(error) or not self.unload_idle():
                 raise
-            logger.warning("Memory is short for this model (%s); the others are dropped", one_line(str(error))[:200])
+            logger.warning("Memory is short for this model (%s); unloading the other models", one_line(str(error))[:200])
         return self.started.load(preset, self._model, report, files=files, request=request)
 
     def unload_idle(self) -> bool:
-        """Forgets the kept models that are not in use; whether there was any. On several hosts none: one may not decide alone."""
+        """Unload the cached models that are not in use. Return whether one was unloaded.
+
+        With several hosts, do nothing: one host must not decide alone.
+        """
         if self.pipeline is None or not self._sync.is_alone or not self.pipeline.model_cache.unload_idle():
             return False
         self.report_facts()
         return True
 
     def expect_models(self, models: Sequence[str], preset: str | None) -> None:
-        """Jobs in line need these checkpoints' models; this preset's is fetched while another is in use."""
+        """Note that queued jobs need these checkpoints' models. Load the model of `preset` while another model is in use."""
         self._next_preset = preset
         if self.pipeline is not None:
             self.started.model_cache.set_expected(models)
             self.prefetch_next()
 
     def prefetch_next(self) -> None:
-        """Begins to fetch the model that the next job needs, unless it is kept or the present one is still being loaded."""
+        """Start to load the model that the next job needs, unless it is cached or the current model is still loading."""
         name = self._next_preset
         if name is None or not self._may_prefetch:
             return
         preset = find_preset(name)
         key = self._key(preset)
-        assert self._source is not None, "`_may_prefetch` says so"
+        assert self._source is not None, "checked by `_may_prefetch`"
         if key[0] not in {self._source[0], *(model.model for model in self.started.model_cache.list_models())}:
             self._start_prefetch(key, None, functools.partial(self._prefetch_model, preset))
 
     def prepare_for(self, request: GenerationRequest) -> None:
-        """Makes ready, while no job is there, what this request would need: its model, if it has room beside the one in use, and
-        its programs."""
+        """Prepare for this request while the worker is idle: load its model, if memory suffices, and compile its programs."""
         shape = self.shape_for(request)
         if not self._may_prefetch or shape in self._warm:
             return
@@ -159,7 +165,7 @@ class WorkerModel:
 
     @property
     def _may_prefetch(self) -> bool:
-        """Whether there is a model in use, and others may come beside it; on several hosts one may not decide alone."""
+        """True if another model may be loaded next to the model in use. False with several hosts: one must not decide alone."""
         return self._source is not None and self._sync.is_alone and self.started.keeps_models
 
     def _prefetch_model(self, preset: Preset, tell: Callable[[Event], None]) -> None:
@@ -169,7 +175,7 @@ class WorkerModel:
 
     def _start_prefetch(self, key: Key, shape: Shape | None, *work: Callable[[Callable[[Event], None]], None]) -> None:
         with self._prefetch_lock:
-            if shape is not None and self._tasks.uncancelled():  # a job has come: it gives up what is on its way, under this lock
+            if shape is not None and self._tasks.uncancelled():  # a job has arrived, and its `load` abandons the prefetch
                 return
             before = self._prefetch
             if before is not None and before.is_running:
@@ -179,7 +185,7 @@ class WorkerModel:
             self._prefetch = Prefetch(key, work[0], shape, *work[1:])
 
     def _finish_prefetch(self, wanted: Key, shape: Shape | None, report: Callable[[Event], None]) -> None:
-        """Waits for the wanted model, and for programs of this shape, if they are on their way; gives up all else."""
+        """Wait for a running prefetch of this model and of programs of this shape. Abandon any other prefetch."""
         with self._prefetch_lock:
             fetch, self._prefetch = self._prefetch, None
         if fetch is not None and fetch.key == wanted:
@@ -188,7 +194,7 @@ class WorkerModel:
             fetch.abandon()
 
     def manage(self, model: str, how: CacheAction) -> None:
-        """What the operator asks for a kept model; one that is in use is not dropped."""
+        """Apply the operator's choice for a cached model. A model in use is not unloaded."""
         if self.pipeline is None:
             return
         if how == "drop":
@@ -200,16 +206,15 @@ class WorkerModel:
     def reload_without_kernel(
         self, refused: KernelRefused, preset: Preset, is_stopped: Callable[[], bool] = lambda: False
     ) -> None:
-        """Loads the model again, to be laid out without the refused kernel. Raises: Stopped."""
-        logger.warning("%s; loading the model again, to be laid out without it", refused.cause)
+        """Load the model again without the refused kernel. Raises: Stopped."""
+        logger.warning("%s; loading the model again without this kernel", refused.cause)
         self._reports.gather(failure_outcome(refused))
         self.started.model_cache.unload(self._key(preset))
         self.loaded = self._source = None
         self.load(preset, is_stopped)
 
     def warm_up(self, preset: Preset) -> None:
-        """Compiles the preset's own shapes ahead, on the model laid out without kernels that are refused; stops as soon as a job
-        waits."""
+        """Compile the preset's shapes ahead. Reload the model without refused kernels. Stop as soon as a job waits."""
         while True:
             try:
                 return self._warm_up(example_request(preset))
@@ -227,7 +232,7 @@ class WorkerModel:
         self.mark_warm(request)
 
     def report_facts(self) -> None:
-        """Sends the facts. What was compiled for a model that is kept no longer has gone with it."""
+        """Send the worker's facts. First remove the compiled shapes of models that are no longer cached."""
         kept = self.started.model_cache.list_models()
         models = {model.model for model in kept} | ({self._source[0]} if self._source else set())
         self._warm = {shape for shape in self._warm if shape.model in models}
@@ -245,8 +250,7 @@ class WorkerModel:
         self._reports.send_facts(facts)
 
     def start(self) -> None:
-        """Imports the pipeline and asks for the devices, once. Then a preset may run, unless one model replaces all. Raises:
-        DeviceError."""
+        """Import the pipeline and initialize the devices, once. Raises: DeviceError."""
         if self.pipeline is not None:
             return
         self._reports.send_status("loading", "Starting the runtime")
@@ -263,17 +267,17 @@ class WorkerModel:
         self.pipeline, self.can_serve = pipeline, self._model is None
 
     def _report(self, event: Event) -> None:
-        """Reports the progress of loading, as the worker's status and as an event of each job that waits for it."""
+        """Report the progress of loading, as the worker's status and as an event of each waiting job."""
         if isinstance(event, Loading):
             self._reports.send_status("loading", f"Loading {event.what}{_share(event)}")
-        elif isinstance(event, Compiling):  # the weights are here, and a program that was begun meanwhile is not ready
+        elif isinstance(event, Compiling):  # the weights are loaded, but a program still compiles
             self._reports.send_status("warming", f"Compiling {event.what}")
         for task in self._tasks.uncancelled():
             self._reports.send_event(task.job_id, event)
 
 
 def is_from_file(event: Event) -> bool:
-    """Whether this is about a program that was read from a file, which one host may have and another may not."""
+    """Return whether the event reports a program from a file. Hosts can differ in the files they have."""
     return isinstance(event, Compiling) and event.is_loaded
 
 

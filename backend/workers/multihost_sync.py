@@ -1,7 +1,7 @@
-"""How one worker's processes on several hosts stay in step: the first decides, the others follow, and all wait for each other.
+"""Synchronize the processes of a multihost worker: the first host decides, the others follow, and all wait for each other.
 
-Whatever decides which program runs next must be the same on all hosts. What is known to one only, such as a cancel, therefore
-goes through `decide`, at the same places in the same order on each. `gather` is where all of them wait for the last.
+Everything that determines the next program must be equal on all hosts. A value that only one host knows, such as a cancel,
+goes through `decide`, which all hosts call in the same order. `gather` is a barrier for all hosts.
 """
 
 import queue
@@ -12,28 +12,30 @@ from backend.workers.channel import Channel
 from backend.workers.messages import Decide, Gather, Gathered, Message
 
 FAILED = "failed: "
-"""Begins what a host gathers for after work that went wrong; the kind of the error follows."""
+"""Prefix of the outcome of failed work; the kind of the error follows."""
 _SECONDS_BETWEEN_REPORTS = 5.0
 
 
 class MultihostSync(Protocol):
-    """What a worker asks of its companions."""
+    """The interface between the processes of a worker. `is_alone` is True for a single process."""
 
     is_alone: bool
 
     def decide(self, what: str, value: object) -> Any:
-        """The first host's value (JSON), on all hosts; `what` must be the same on all."""
+        """Return the first host's value (JSON) on all hosts. `what` must be equal on all hosts."""
 
     def gather(self, what: str, value: str, waiting: Callable[[], object] = ...) -> list[str]:
-        """The values of all hosts, in their order, once all have come for this; `waiting` is called every few seconds until then.
-        Where they come for different things, all are ended."""
+        """Wait until all hosts call this, then return their values in host order.
+
+        `waiting` is called every few seconds meanwhile. If `what` differs between hosts, all processes are ended.
+        """
 
     def handle(self, message: Message) -> bool:
-        """Takes a message that is part of this; False for any other. Called from the thread that reads messages."""
+        """Handle a message of this protocol. Return False for other messages. The thread that reads messages calls this."""
 
 
 class SingleProcess(MultihostSync):
-    """The sync of a worker that is one process."""
+    """The synchronization of a worker with one process: values are returned unchanged."""
 
     is_alone = True
 
@@ -48,7 +50,7 @@ class SingleProcess(MultihostSync):
 
 
 class SeveralHosts(MultihostSync):
-    """The sync of one of several processes; the first host's hub (`backend.multihost.transport`) passes on what they say."""
+    """The synchronization of one of several processes. The first host's hub (`backend.multihost.transport`) forwards messages."""
 
     is_alone = False
 
@@ -58,7 +60,7 @@ class SeveralHosts(MultihostSync):
         self._gathered: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
 
     def decide(self, what: str, value: object) -> Any:
-        """The first does not wait. Raises: RuntimeError if the hosts do not do the same."""
+        """See `MultihostSync.decide`. The first host does not wait. Raises: RuntimeError if `what` differs between hosts."""
         if self._is_first:
             self._channel.send(Decide(what=what, value=value))
             return value

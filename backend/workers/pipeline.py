@@ -1,4 +1,4 @@
-"""The pipeline as a worker uses it: its functions, imported late, because they import jax."""
+"""The pipeline's functions for a worker. They are imported late, because they import jax."""
 
 import functools
 import importlib
@@ -15,39 +15,39 @@ from backend.settings import from_environment
 from backend.workers.unused_accelerator import find_unused
 from presets import Preset
 
-Key = tuple[str, str]  # a checkpoint and the dtype that its model is kept in
+Key = tuple[str, str]  # a checkpoint and the dtype of its model
 
 
 class ModelCache(Protocol):
-    """Kept models, by their checkpoint and dtype; see `backend.pipeline.model_cache`."""
+    """The cached models, by checkpoint and dtype. See `backend.pipeline.model_cache`."""
 
     def activate(self, key: Key) -> Any | None:
-        """The kept model, in use from now on; None if there is none, or its files have changed."""
+        """Use a cached model from now on and return it. None if it is not cached or its files have changed."""
 
     def peek(self, key: Key) -> Any | None:
-        """The kept model, which changes nothing."""
+        """Return a cached model without using it, None if it is not cached."""
 
     def set_expected(self, models: Sequence[str]) -> None:
-        """Jobs in line need the models of these checkpoints."""
+        """Set the checkpoints whose models queued jobs need."""
 
     def pin(self, model: str, is_pinned: bool) -> None:
-        """This checkpoint's model is to stay, or no longer."""
+        """Keep this checkpoint's model loaded, or undo that."""
 
     def unload(self, key: Key) -> None:
-        """Forgets a model."""
+        """Unload a model."""
 
     def unload_idle(self, model: str | None = None) -> bool:
-        """Forgets all that are not in use, or this one; whether there was any."""
+        """Unload all models that are not in use, or only `model`. Return whether one was unloaded."""
 
     def list_models(self) -> tuple[CachedModel, ...]:
-        """What is kept, the model used last first."""
+        """Return the cached models, last used first."""
 
     def count_bytes(self) -> tuple[int, int]:
-        """What they take on the devices and on the host."""
+        """Return the bytes of the cached models on the devices and in host memory."""
 
 
 class NoModelCache(ModelCache):
-    """None is kept, and what keeps some does nothing: of pipelines that stand in for ours."""
+    """A cache without models, for pipelines of tests."""
 
     def unload_idle(self, model: str | None = None) -> bool:
         return False
@@ -61,12 +61,16 @@ class NoModelCache(ModelCache):
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The functions that a worker needs; imported late, because they import jax. `check` returns the files of a model, which
-    `load` takes. An exception from the event function ends `check` and `load`. `find_unused` says which accelerator is not used
-    and why, from the devices or from the error in their place. `recall` withdraws the kernels that ended an earlier process, and
-    is given what makes one host's list those of all; `excuse` is called before the process ends because it is asked to.
-    `would_fit` finds what to propose for a request that has run out of memory; it tells of each compilation before it begins.
-    `model_cache` are the models that `load` keeps; without them it keeps none."""
+    """The functions of the pipeline that a worker calls.
+
+    Attributes:
+        check: returns the files of a model for `load`. An exception from the event function ends `check` and `load`.
+        find_unused: returns which accelerator is unused and why, from the devices or from the error of finding them.
+        recall: disables the kernels that crashed an earlier process. Its argument merges the lists of all hosts.
+        excuse: is called before the process ends on request, so that a running kernel does not count as crashed.
+        would_fit: returns settings that fit for a request that ran out of memory. Reports each compilation before it starts.
+        model_cache: the models that `load` caches.
+    """
 
     check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
     load: Callable[..., Any]
@@ -83,12 +87,12 @@ class Pipeline:
 
     @property
     def keeps_models(self) -> bool:
-        """Whether a model may come back."""
+        """True if the pipeline caches models."""
         return not isinstance(self.model_cache, NoModelCache)
 
 
 def import_ahead(module: str | None) -> None:
-    """Imports what `import_pipeline` needs, and the families' networks; touches no device."""
+    """Import the modules that `import_pipeline` needs, and the families' networks. Does not initialize devices."""
     if module is not None:
         importlib.import_module(module)
         return
@@ -107,9 +111,14 @@ def import_pipeline(
     resident_gb: tuple[float | None, float | None] = (None, None),
     **options: Any,
 ) -> Pipeline:
-    """The real pipeline, which loads with these options; or, for tests, a module that has all its functions. `profile` is a
-    folder for traces, and the steps that are traced. The process joins those of other hosts, if it has a `place` among them.
-    `resident_gb` bounds the models that are kept beside the one in use, on the devices and in the host's memory."""
+    """Import the pipeline and bind its options, or import a module with the same functions for tests.
+
+    Args:
+        profile: a folder for traces, and the steps to trace, such as "3-5".
+        place: the place of this process among several hosts, which it then joins.
+        resident_gb: the most gigabytes of cached models, on the devices and in host memory.
+        options: further options of `backend.pipeline.load.load`.
+    """
     if module is not None:
         stand_in = importlib.import_module(module)
         needed = [one.name for one in fields(Pipeline) if one.default_factory is MISSING or hasattr(stand_in, one.name)]

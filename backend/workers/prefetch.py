@@ -1,5 +1,7 @@
-"""Brings a model that will be needed, and makes programs ready, beside what the worker does: in a thread to which the system
-gives only the time that nobody else wants, so that the steps of a video take no longer."""
+"""Load a model that will be needed, and compile its programs, while the worker generates.
+
+This runs in a thread that gets only idle processor time, so the steps of the current video do not become slower.
+"""
 
 import contextlib
 import logging
@@ -18,8 +20,10 @@ Key = tuple[str, str]
 
 
 class Prefetch:
-    """A model on its way, and then the programs of one `shape`, if one is given. `load` and `compile_ahead` are given what to
-    tell their events to; whoever waits for them hears those."""
+    """Loads a model and then compiles the programs of `shape`, if given, in a thread.
+
+    `load` and `compile_ahead` get a function that receives their events. The events go to the listener of `wait`.
+    """
 
     def __init__(
         self,
@@ -38,19 +42,20 @@ class Prefetch:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is still something to do."""
+        """True while the model loads or programs compile."""
         return self._thread.is_alive()
 
     def abandon(self) -> None:
-        """Gives it up. A model is given up within a second or so; a program that is being compiled comes to its end, and nobody
-        waits for that."""
+        """Stop loading, which takes about a second. A running compilation continues, without waiting for its end."""
         self._is_stopped.set()
         while self._thread.is_alive() and not self._is_compiling.wait(0.01):
             pass
 
     def wait(self, shape: Shape | None, listener: Report) -> None:
-        """Waits until the model has come, and for the programs if they are those of this shape; else these are given up. Events
-        go to the listener from now on. If that raises something, this does."""
+        """Wait until the model is loaded, and for the programs if they belong to this shape. Otherwise abandon the programs.
+
+        Events go to the listener from now on. Raises: any exception of the listener.
+        """
         self._listener = listener
         while self._thread.is_alive() and not self._is_loaded.wait(0.01):
             pass
@@ -76,8 +81,8 @@ class Prefetch:
         self._report(event)
 
     def _run(self) -> None:
-        """The threads that this one starts are as patient as it is."""
-        with contextlib.suppress(AttributeError, OSError):  # a system without it, or a container that forbids it
+        """Load and compile with idle processor time. Threads that this thread starts get idle time too."""
+        with contextlib.suppress(AttributeError, OSError):  # the system lacks this, or the container forbids it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
             self._load(self._report)
@@ -85,7 +90,7 @@ class Prefetch:
             self._compile_ahead(self._report_compilation)
         except Stopped:
             pass
-        except StudioError as error:  # it comes again when the job begins, and is explained there
-            logger.info("What will be needed could not be made ready (%s)", error)
+        except StudioError as error:  # the job raises the error again and explains it
+            logger.info("The next model could not be loaded ahead (%s)", error)
         except Exception as error:
-            logger.warning("What will be needed could not be made ready (%s)", one_line(str(error))[:200])
+            logger.warning("The next model could not be loaded ahead (%s)", one_line(str(error))[:200])

@@ -1,4 +1,4 @@
-"""One worker process: how it is started, and the conversation with it."""
+"""Start a worker process and exchange messages with it."""
 
 import contextlib
 import logging
@@ -21,18 +21,27 @@ from backend.workers.messages import Begin, Message, Stop
 from backend.workers.stale_processes import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
-_STOP_SECONDS = 7.0  # a server may take ten to end; the worker takes `backend.workers.loop.SAVE_SECONDS` to keep its work
+_STOP_SECONDS = 7.0  # a server may take ten seconds to end; the worker needs `backend.workers.loop.SAVE_SECONDS` to save
 _STACK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPlan:
-    """How to start a worker: what to load first, and whether to compile ahead. `pipeline` is for tests.
+    """The options to start a worker.
 
-    `name` begins its logs' names; `transport` says how to reach it, one of `backend.worker_pool.transports.TRANSPORTS`; `share`
-    is its part of the machine. A worker on several `hosts` is reached by the link "hosts"; its processes each have a `place`
-    among them. `node` is what a link to another machine reaches it by (`Calls.ask` of it), and `machine` which one that is, for
-    the operator. Beside a worker of this machine that `has_standby` another process waits to take its place.
+    Attributes:
+        preset: the preset whose model is loaded first.
+        model: a checkpoint that replaces the presets' checkpoints.
+        warm_up: compile the preset's shapes ahead.
+        pipeline: a module that replaces the pipeline in tests.
+        name: the worker's name, which starts the names of its logs.
+        transport: how to reach the worker, a key of `backend.worker_pool.transports.TRANSPORTS`.
+        share: the worker's part of the machine.
+        hosts: the hosts of a multihost worker, whose transport is "hosts".
+        place: the place of this process among the hosts.
+        node: for a worker on another machine, the function `Calls.ask` of its actor.
+        machine: the name of the worker's machine, for the operator.
+        has_standby: start a standby process on this machine that can replace the worker.
     """
 
     preset: str
@@ -51,7 +60,7 @@ class WorkerPlan:
     has_standby: bool = False
 
     def command(self) -> list[str]:
-        """The command line that starts it."""
+        """Return the command line that starts the worker."""
         options = [("--preset", self.preset), ("--model", self.model), ("--pipeline", self.pipeline)]
         given = [part for name, value in options if value is not None for part in (name, value)]
         return [
@@ -66,7 +75,7 @@ class WorkerPlan:
 
 
 class WorkerProcess:
-    """One process. It calls `on_message` and `on_exit` from a thread of its own, `on_exit` once, at the end."""
+    """A worker process. A separate thread calls `on_message`, and at the end `on_exit` once."""
 
     def __init__(
         self,
@@ -76,7 +85,7 @@ class WorkerProcess:
         on_exit: Callable[[int], None],
         process: subprocess.Popen | None = None,
     ):
-        """Starts it, or takes over a `process` that stands by."""
+        """Start a process, or use the given standby `process`."""
         self._on_message, self._on_exit = on_message, on_exit
         self._process = process or _spawn(plan.command(), plan, log)
         assert self._process.stdin is not None and self._process.stdout is not None, "it has pipes"
@@ -90,11 +99,11 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, message: Message) -> None:
-        """Sends a message; if the process is dead, the message is dropped, and `on_exit` reports the death."""
+        """Send a message. If the process is dead, the message is dropped, and `on_exit` reports the death."""
         self._channel.send(message)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended within so many seconds."""
+        """Wait up to `seconds` for the end of the process. Return whether it has ended."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -102,18 +111,18 @@ class WorkerProcess:
         return True
 
     def kill(self) -> None:
-        """Asks it for its stacks, which go to the log, and kills it with the processes that it started."""
+        """Let the process write its stacks to the log, then kill it with the processes that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGUSR1)
             time.sleep(_STACK_SECONDS)
             self.kill_at_once()
 
     def kill_at_once(self) -> None:
-        """Kills it with the processes that it started. Raises: ProcessLookupError if it is gone."""
+        """Kill the process with the processes that it started. Raises: ProcessLookupError if it has ended."""
         os.killpg(self._process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """Asks it to keep its work and to end, and kills it if it does not. Must not be called from a callback."""
+        """Ask the process to save its work and end. Kill it if it does not. Must not be called from a callback."""
         self.send(Stop())
         try:
             self._process.wait(_STOP_SECONDS)
@@ -127,7 +136,7 @@ class WorkerProcess:
             for message in self._channel.receive():
                 self._on_message(message)
         except Exception:  # after any error the job must end and the queue continue
-            logger.exception("A message of the worker could not be handled; it is ended")
+            logger.exception("Killing the worker: its message could not be handled")
             self._process.kill()
         code = self._process.wait()
         self._channel.close()
@@ -135,11 +144,13 @@ class WorkerProcess:
 
 
 class Standby:
-    """A process that has imported what a worker needs, and waits to become one: a worker that dies then costs no imports. It
-    touches no device before."""
+    """A process that has imported everything and waits to replace a dead worker, which saves the time of the imports.
+
+    It does not initialize devices before.
+    """
 
     def __init__(self, plan: WorkerPlan, log: Path) -> None:
-        """Starts it; its output goes to the log. Raises: OSError."""
+        """Start the process. Its output goes to the log. Raises: OSError."""
         self.log = log
         self._process = _spawn([*plan.command(), "--standby"], plan, log)
 
@@ -151,7 +162,7 @@ class Standby:
     def become_worker(
         self, plan: WorkerPlan, on_message: Callable[[Message], None], on_exit: Callable[[int], None]
     ) -> WorkerProcess | None:
-        """The worker that it becomes, of the same plan but for the preset; None if it is dead."""
+        """Turn the process into a worker. `plan` may differ in preset and warm-up only. Return None if the process is dead."""
         if self._process.poll() is not None:
             self.stop()
             return None
@@ -160,7 +171,7 @@ class Standby:
         return worker
 
     def stop(self) -> None:
-        """Ends it; it has nothing to keep."""
+        """Kill the process. It has nothing to save."""
         self._process.kill()
         self._process.wait()
         for stream in filter(None, (self._process.stdin, self._process.stdout)):
@@ -168,7 +179,7 @@ class Standby:
 
 
 def _spawn(command: list[str], plan: WorkerPlan, log: Path) -> subprocess.Popen:
-    """Starts a new interpreter (a fork would share locks) with pipes of its own, which the terminal's Ctrl+C does not reach."""
+    """Start a new interpreter with pipes, in a session that the terminal's Ctrl+C does not reach. A fork would share locks."""
     with log.open("ab") as stream:
         return subprocess.Popen(
             command,

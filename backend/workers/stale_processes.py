@@ -1,6 +1,6 @@
-"""Ends the workers that a dead server has left.
+"""Kill the workers of dead servers.
 
-A worker notices its server's death itself, unless it is stopped (SIGSTOP): then it keeps its memory and its devices for ever.
+A worker ends when its server dies, unless the worker is stopped (SIGSTOP). A stopped worker would keep its memory and devices.
 """
 
 import contextlib
@@ -12,18 +12,20 @@ from pathlib import Path
 from backend.settings import DATA_VARIABLE
 
 SERVER_VARIABLE = "STUDIO_SERVER_PID"
-"""Names a worker's server in the worker's environment."""
+"""The environment variable of a worker that holds its server's process id."""
 _PROCESSES = Path("/proc")
 
 logger = logging.getLogger(__name__)
 
 
 def kill_stale_workers(data_dir: Path) -> list[int]:
-    """Kills the workers on this data folder whose server is no longer their parent; returns their ids. Does nothing where the
-    system does not list processes in /proc."""
+    """Kill the workers on this data folder whose server is no longer their parent. Return their process ids.
+
+    Do nothing if the system does not list processes in /proc.
+    """
     stale = [int(folder.name) for folder in _PROCESSES.glob("[0-9]*") if _is_stale_worker(folder, data_dir)]
     for pid in stale:
-        logger.warning("Ending worker %d, which a dead server has left", pid)
+        logger.warning("Killing worker %d: its server has exited", pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
     return stale
@@ -36,7 +38,7 @@ def _is_stale_worker(folder: Path, data_dir: Path) -> bool:
         if environment.get(DATA_VARIABLE) != str(data_dir) or SERVER_VARIABLE not in environment:
             return False
         _, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-    except OSError:  # it has ended, or is somebody else's
+    except OSError:  # the process has ended, or belongs to another user
         return False
-    is_worker = group == folder.name  # and not one of the processes that a worker has started
+    is_worker = group == folder.name  # False for processes that a worker started
     return is_worker and environment[SERVER_VARIABLE] != parent

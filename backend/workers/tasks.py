@@ -1,4 +1,4 @@
-"""The jobs that a worker has been given and that have not ended. Knows no model and no messages."""
+"""The unfinished jobs of a worker. Knows no model and no messages."""
 
 import queue
 import threading
@@ -12,8 +12,7 @@ from backend.schemas.request import GenerationRequest
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A job in the worker. `arrived` is a monotonic time in seconds; `is_cancelled` may be set, and `cues` may come, at any
-    moment."""
+    """A job in the worker. `arrived` is a monotonic time in seconds. Other threads may set `is_cancelled` and add `cues`."""
 
     job_id: str
     request: GenerationRequest
@@ -23,66 +22,66 @@ class Task:
     cues: queue.SimpleQueue[Cue] = field(default_factory=queue.SimpleQueue)
 
     def new_cues(self) -> list[Cue]:
-        """The cues that came since this was called last."""
+        """Return the cues that arrived since the last call."""
         return [self.cues.get() for _ in range(self.cues.qsize())]
 
 
 class Tasks:
-    """All tasks of a worker, in their order. One thread runs them, another adds and cancels them."""
+    """All tasks of a worker, in order. One thread runs them, another thread adds and cancels them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: queue.Queue[Task | None] = queue.Queue()
         self._tasks: dict[str, Task] = {}  # by job id
-        self._begun: str | None = None  # the job whose pipeline runs
+        self._running: str | None = None  # the id of the running job
 
     def add(self, task: Task) -> None:
-        """Puts a new one last."""
+        """Append a new task."""
         with self._lock:
             self._tasks[task.job_id] = task
         self._waiting.put(task)
 
     def wait_for_next(self) -> Task | None:
-        """Waits for the next one; None once all have been given up."""
+        """Wait for the next task. Return None after `cancel_all`."""
         return self._waiting.get()
 
     def has_waiting(self) -> bool:
-        """Whether `next` would return at once."""
+        """Return whether a task waits to run."""
         return not self._waiting.empty()
 
     def find(self, job_id: str) -> Task | None:
-        """The job's task; None if it has ended."""
+        """Return the job's task, None if the job has ended."""
         with self._lock:
             return self._tasks.get(job_id)
 
     def uncancelled(self) -> list[Task]:
-        """Those that are not cancelled."""
+        """Return the tasks that are not cancelled."""
         with self._lock:
             return [task for task in self._tasks.values() if not task.is_cancelled.is_set()]
 
     def begin(self, task: Task) -> bool:
-        """Marks it as the one that runs; False if it was cancelled before."""
+        """Mark the task as running. Return False if the task was already cancelled."""
         with self._lock:
             is_cancelled = task.is_cancelled.is_set()
-            self._begun = None if is_cancelled else task.job_id
+            self._running = None if is_cancelled else task.job_id
         return not is_cancelled
 
     def remove(self, task: Task) -> None:
-        """Forgets it."""
+        """Remove an ended task."""
         with self._lock:
-            self._begun = None
+            self._running = None
             self._tasks.pop(task.job_id, None)
 
     def cancel(self, job_id: str) -> bool:
-        """Cancels one; whether it has not begun, so that nobody else ends it."""
+        """Cancel a task. Return True if it was not running, so that the caller must report its end."""
         with self._lock:
             task = self._tasks.get(job_id)
             if task is not None:
                 task.is_cancelled.set()
-            return task is not None and self._begun != job_id
+            return task is not None and self._running != job_id
 
     def cancel_all(self) -> None:
-        """Cancels all, and ends `next`."""
+        """Cancel all tasks, and let `wait_for_next` return None."""
         with self._lock:
             for task in self._tasks.values():
                 task.is_cancelled.set()

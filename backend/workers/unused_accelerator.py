@@ -1,7 +1,6 @@
-"""Says in a sentence why an accelerator that is here is not used, with the one command that mends it.
+"""Explain in a sentence why an accelerator of this machine is not used, with a command that fixes it.
 
-`unused` compares what the system's files show with what jax took, `explain_error` reads the error of a runtime that took none.
-Imports neither jax nor torch.
+`explain_unused` compares the system's device files with jax's devices. `explain_error` reads a runtime's error. Imports neither jax nor torch.
 """
 
 import importlib.util
@@ -19,16 +18,23 @@ from backend.schemas.worker import Device, UnusedAccelerator
 from backend.settings import PROJECT_FOLDER, accelerators_here, chosen_platforms
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
-LOCK_FILE = "/tmp/libtpu_lockfile"  # libtpu's own, for the whole machine
-_TAIL_BYTES = 8_000  # of a log: libtpu's last words and the stack below them
-_GPU_NAMES = {"gpu", "cuda", "rocm"}  # of jax's platforms
+LOCK_FILE = "/tmp/libtpu_lockfile"  # libtpu's lock for the whole machine
+_TAIL_BYTES = 8_000  # the end of a log that is read: libtpu's last message and the stack below it
+_GPU_NAMES = {"gpu", "cuda", "rocm"}  # names of jax's GPU platforms
 _TPU_REQUIREMENTS = "requirements-tpu.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """Everything that decides whether jax can use an accelerator: what is here, the platforms that somebody has chosen (none: jax
-    chooses), the installed packages that matter, how packages are installed here, and who has given device files open."""
+    """Everything that decides whether jax can use an accelerator.
+
+    Attributes:
+        accelerators: the machine's accelerators.
+        platforms: the platforms in JAX_PLATFORMS. If empty, jax chooses.
+        versions: the installed versions of `PACKAGES`.
+        installer: the command that installs packages.
+        holders: a function that returns the processes that have device files open.
+    """
 
     accelerators: tuple[Accelerator, ...] = ()
     platforms: tuple[str, ...] = ()
@@ -38,7 +44,7 @@ class Surroundings:
 
     @classmethod
     def of_this_process(cls, root: Path = Path("/")) -> Self:
-        """Those of the machine whose files lie under `root`, and of this process's environment."""
+        """Collect the values of this process's environment and of the machine whose files are under `root`."""
         return cls(
             accelerators=accelerators_here(root),
             platforms=chosen_platforms(),
@@ -49,22 +55,22 @@ class Surroundings:
 
 
 def find_unused(devices: Sequence[Device] | Exception, root: Path = Path("/")) -> UnusedAccelerator | None:
-    """Of this machine: `unused` for the devices that jax has taken, `explain_error` for the error in their place."""
+    """Apply `explain_unused` to jax's devices, or `explain_error` to the error of finding them, on this machine."""
     here = Surroundings.of_this_process(root)
     return explain_error(here, str(devices)) if isinstance(devices, Exception) else explain_unused(here, devices)
 
 
 def explain_unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccelerator | None:
-    """Why the first accelerator is not among `devices`, which are those that jax has taken; None if all are used."""
+    """Return why the first accelerator is not among jax's `devices`. None if all accelerators are used."""
     taken = {_platform(device) for device in devices}
     left = [accelerator for accelerator in here.accelerators if accelerator.platform not in taken]
-    if not left or (taken - {"cpu"}):  # jax uses one kind of accelerator: where there are two, the other rests rightly
+    if not left or (taken - {"cpu"}):  # jax uses only one kind of accelerator
         return None
     return _why_unused(here, left[0])
 
 
 def explain_error(here: Surroundings, error: str) -> UnusedAccelerator | None:
-    """What a runtime's error says about the accelerator, None if it says nothing of one.
+    """Explain a runtime's error about an accelerator. None for other errors.
 
     Sources: libtpu 0.0.51 without a TPU and with its lock held (made here); jax's issues 10192, 22416, gvisor's issue 11545.
     """
@@ -83,7 +89,7 @@ def explain_error(here: Surroundings, error: str) -> UnusedAccelerator | None:
         found = "libtpu is installed, but its library cannot be loaded"
         return UnusedAccelerator(found=found, mend=f"`{here.installer} --force-reinstall -r {_TPU_REQUIREMENTS}`")
     if re.search(r"No \w+ device found", error) and tpu is None:
-        found = "jax was told to use a TPU, and this machine has none"
+        found = "jax is set to use a TPU, but this machine has none"
         return UnusedAccelerator(found=found, mend="leave JAX_PLATFORMS out, or start on a TPU VM")
     if tpu and re.search(r"Permission denied|Operation not permitted", error):
         found = f"{chips} {tpu.are} here, but this user may not open {tpu.files[0] if tpu.files else 'them'}"
@@ -94,8 +100,7 @@ def explain_error(here: Surroundings, error: str) -> UnusedAccelerator | None:
 
 
 def explain_from_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | None:
-    """What the end of the log of a worker that died before it had devices says about the accelerator: some refusals of libtpu end
-    the process."""
+    """Explain the end of the log of a worker that died before it had devices. Some errors of libtpu end the process."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -106,7 +111,7 @@ def explain_from_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | N
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions of those of `PACKAGES` that are installed."""
+    """Return the versions of the installed `PACKAGES`."""
     return {name: found for name in PACKAGES if (found := installed_version(name, ""))}
 
 
@@ -154,14 +159,14 @@ def _gpu_idle(here: Surroundings, gpu: Accelerator) -> UnusedAccelerator:
 
 def _gpu_refusal(here: Surroundings) -> UnusedAccelerator:
     gpu = next((one for one in here.accelerators if one.platform == "gpu"), None)
-    found = f"{gpu} {gpu.are} here, but CUDA does not take it" if gpu else "jax was told to use a GPU, and this machine has none"
+    found = f"{gpu} {gpu.are} here, but CUDA does not take it" if gpu else "jax is set to use a GPU, but this machine has none"
     return UnusedAccelerator(
         found=found, mend="`nvidia-smi` shows the driver, and who uses it" if gpu else "leave JAX_PLATFORMS out"
     )
 
 
 def _held_by_unknown(here: Surroundings, tpu: Accelerator | None, chips: str) -> UnusedAccelerator:
-    """The holder, if this user may see it."""
+    """Name the process that uses the chips, if this user may see it."""
     holders = here.holders(tpu.files) if tpu else ()
     if holders:
         return _held(chips, holders[0].pid, holders[0].name)
@@ -177,7 +182,7 @@ def _held(chips: str, pid: int, name: str) -> UnusedAccelerator:
 
 
 def _locked(chips: str) -> UnusedAccelerator:
-    """Processes of other users cannot be seen, so the file may be somebody's."""
+    """Explain libtpu's lock without a known holder. A process of another user, which is not visible, may hold it."""
     found = f"libtpu's lock, {LOCK_FILE}, keeps {chips} from being used, and no process of yours has it"
     return UnusedAccelerator(
         found=found, mend=f"`sudo fuser -v {LOCK_FILE} || sudo rm {LOCK_FILE}` shows who has it, or removes it"
@@ -185,7 +190,7 @@ def _locked(chips: str) -> UnusedAccelerator:
 
 
 def _mismatch(here: Surroundings) -> UnusedAccelerator:
-    """The pair that we compile with is tried first; where just that was refused, the one that jax was released with."""
+    """Suggest the versions of this project's requirements, or, if these were refused, the versions of jax's release."""
     pair = " and ".join(f"{name} {here.versions[name]}" for name in ("jaxlib", "libtpu") if name in here.versions)
     is_ours = here.versions.get("libtpu") == pinned_version("libtpu")
     jax = here.versions.get("jax", "")
@@ -194,18 +199,20 @@ def _mismatch(here: Surroundings) -> UnusedAccelerator:
 
 
 def pinned_version(package: str) -> str:
-    """The version that our requirements for TPUs name, "" if they name none."""
+    """Return the version of a package in the requirements for TPUs, "" if it is not there."""
     lines = [(PROJECT_FOLDER / name).read_text("utf-8") for name in (_TPU_REQUIREMENTS, "requirements.txt")]
     found = re.search(rf"^{re.escape(package)}==(\S+)", "\n".join(lines), re.MULTILINE)
     return found[1] if found else ""
 
 
 def _installer() -> str:
-    """The command that installs into this environment, from the project's folder. It names no folder outside, because visitors
-    see it too."""
+    """Return the command that installs into this environment, for use in the project's folder.
+
+    The command does not contain folders outside the project, because visitors see it too.
+    """
     prefix = Path(sys.prefix)
     is_inside = prefix.is_relative_to(PROJECT_FOLDER)
     where = str(prefix.relative_to(PROJECT_FOLDER)) if is_inside else ""
-    if importlib.util.find_spec("pip") is None:  # an environment that uv made
+    if importlib.util.find_spec("pip") is None:  # uv created the environment
         return f"uv pip install --python {where}" if where else "uv pip install"
     return f"{where}/bin/pip install" if where else "python -m pip install"

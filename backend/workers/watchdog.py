@@ -1,7 +1,7 @@
-"""How long a worker may report nothing before it counts as hung. Pure.
+"""Detect a hung worker from the time since its last reports. Pure.
 
-A worker has two kinds of signs: a heartbeat from a thread of its own, which ends only if the whole process stands still, and the
-progress of its work. Each stage has its own limit for the second; a step's and a frame's follow from those before it.
+A worker sends two kinds of reports: heartbeats from a separate thread, which stop only if the whole process hangs, and progress
+of its work. Each stage has a limit for the time without progress. Limits for steps and frames depend on the previous ones.
 """
 
 from dataclasses import dataclass
@@ -10,24 +10,24 @@ from typing import ClassVar
 from backend.schemas.events import Block, Decoding, Encoding, Event, Step, Upscaling
 from backend.schemas.worker import WorkerState
 
-HEARTBEAT_SECONDS = 1.0  # between two signs of life
-SILENCE_SECONDS = 20.0  # without a sign of life; a library may hold Python's lock for some seconds
-STOP_SECONDS = 30.0  # without progress before the first step of a stopped video; a large text encoder's program runs some seconds
+HEARTBEAT_SECONDS = 1.0  # between two heartbeats
+SILENCE_SECONDS = 20.0  # without a heartbeat; a library may hold Python's lock for some seconds
+STOP_SECONDS = 30.0  # without progress before the first step of a stopped video; a large text encoder may run for seconds
 
 
 @dataclass(kw_only=True)
 class Watchdog:
-    """The limits of one worker, in seconds, as its reports come in. Times are monotonic seconds."""
+    """The times of one worker's reports and the limits for them. Times are monotonic seconds."""
 
     limits: ClassVar[dict[str, float]] = {
         "starting": 600.0,
-        "loading": 600.0,  # since the last bytes
-        "warming": 3600.0,  # one program
+        "loading": 600.0,  # since the last bytes were read
+        "warming": 3600.0,  # for one program
         "compiling": 3600.0,
         "encoding": 600.0,
-        "first": 1800.0,  # a step of which none is known yet
+        "first": 1800.0,  # for the first step or frame
     }
-    factor: ClassVar[float] = 20.0  # times the longest step or frame of this job so far
+    factor: ClassVar[float] = 20.0  # multiplies the longest step or frame of this job so far
     least: ClassVar[float] = 30.0
 
     alive: float
@@ -38,11 +38,11 @@ class Watchdog:
     stopped: float | None = None
 
     def count_heartbeat(self, now: float) -> None:
-        """Counts a sign of life."""
+        """Count a heartbeat."""
         self.alive = now
 
     def count_state(self, state: WorkerState, now: float) -> None:
-        """Counts a new state of the worker."""
+        """Count a new state of the worker."""
         if state != self.state:
             self.event, self.longest = None, 0.0
         if state not in ("loading", "busy"):
@@ -50,7 +50,7 @@ class Watchdog:
         self.alive, self.progress, self.state = now, now, state
 
     def count_event(self, event: Event, now: float) -> None:
-        """Counts an event of the worker's job."""
+        """Count an event of the worker's job."""
         if isinstance(event, Step | Decoding | Upscaling | Block) and type(event) is type(self.event):
             self.longest = max(self.longest, now - self.progress)
         elif type(event) is not type(self.event):
@@ -58,16 +58,16 @@ class Watchdog:
         self.alive, self.progress, self.event = now, now, event
 
     def count_stop_request(self, now: float) -> None:
-        """Counts that the worker was asked to stop its video."""
+        """Count a request to stop the video."""
         self.stopped = now if self.stopped is None else self.stopped
 
     def restart_timers(self, now: float) -> None:
-        """Starts all times anew: this process stood still itself."""
+        """Restart all times, because this process itself was delayed."""
         self.alive = self.progress = now
         self.stopped = None if self.stopped is None else now
 
     def find_hang(self, now: float) -> str:
-        """Why the worker counts as hung, as the cause of its end; "" if it does not."""
+        """Return why the worker counts as hung, as the cause of its end. "" if it does not."""
         silence, pause = now - self.alive, now - self.progress
         if silence > SILENCE_SECONDS:
             return f"The worker gave no sign of life for {silence:.0f} s and was ended"
@@ -78,12 +78,15 @@ class Watchdog:
         return ""
 
     def _must_stop_soon(self) -> bool:
-        """Whether the stopped video has nothing to keep yet. A program that is being compiled is of use to later videos, and
-        after the first step the unfinished video is decoded."""
+        """Return whether the stopped video must end soon, because it has no progress to save.
+
+        A running compilation is allowed to finish, because later videos use its program. After the first step, the unfinished
+        video is decoded.
+        """
         return self.state == "busy" and (self.event is None or isinstance(self.event, Encoding))
 
     def seconds_allowed(self) -> float:
-        """Seconds until the next report is due."""
+        """Return the seconds until the next report is due."""
         if self.state == "ready" or self.state == "failed":
             return float("inf")
         if self.state != "busy":

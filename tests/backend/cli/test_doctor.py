@@ -86,7 +86,7 @@ def test_libtpu_without_a_tpu_is_a_fault_with_its_mend(tmp_path):
     variables["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # others may compile beside this
     done = doctor("--json", tmp_path / "report.json", **variables)
     assert done.returncode == 1
-    assert "fault    devices: jax was told to use a TPU, and this machine has none\n" in done.stdout
+    assert "fault    devices: jax is set to use a TPU, but this machine has none\n" in done.stdout
     assert "-> leave JAX_PLATFORMS out, or start on a TPU VM" in done.stdout
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"] == "fault" and report["devices"] == [] and "TPU initialization failed" in report["refusal"]

@@ -250,7 +250,7 @@ def test_a_video_that_is_starred_or_taken_back_in_the_last_moment_stays(engine, 
         engine.library.restore(restored)
         return found
 
-    monkeypatch.setattr(cleaning, "plan", plan_late)
+    monkeypatch.setattr(cleaning, "plan_removals", plan_late)
     engine.cleaner.clean()
     assert engine.job(starred).folder.is_dir() and engine.job(restored).folder.is_dir()
 

@@ -58,7 +58,7 @@ def test_a_shutdown_and_a_full_disk_are_no_fault_of_the_job():
 def test_a_job_whose_machine_was_lost_goes_on_elsewhere_twice():
     lost = [stop(by="loss", place=place) for place in ("step 3 of 5", "the start", "step 4 of 5")]
     assert decide_recovery(lost[:1]) == decide_recovery(lost[:2]) == decide_recovery([*lost[:2], stop(by="worker")]) == Requeue()
-    assert decide_recovery(lost) == Failed("The machine that made it was lost three times", "Make it again")
+    assert decide_recovery(lost) == Failed("The machine of its worker was lost three times", "Generate it again")
 
 
 def test_the_second_death_of_the_server_makes_the_job_wait():

@@ -81,7 +81,7 @@ def test_what_the_disk_could_never_hold_does_not_stop_the_line(engine, tmp_path)
     long = upscale_clip_request("long", (1900, 1000), 600.0, 24.0, "/a.mp4", 4)
     if needed_bytes(long) < shutil.disk_usage(engine.settings.data_dir).free:
         pytest.skip("this disk could hold it")
-    with pytest.raises(RequestError, match="this video made 4 times larger may need more than the disk has"):
+    with pytest.raises(RequestError, match="this video, upscaled 4 times, may need more than the disk has"):
         engine.submit(long)
 
 

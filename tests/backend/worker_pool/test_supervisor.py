@@ -78,7 +78,7 @@ def test_out_of_memory_is_recognised_and_has_its_remedy(engine, monkeypatch):
 def test_a_worker_that_ends_itself_points_to_its_log(engine, tmp_path):
     final = all_events(engine, engine.submit(request("die now")).id)[-1]
     assert final.cause == "It stopped three times at the start: The worker ended with exit code 9"
-    assert final.fix.startswith(f"Make it again; if it stops again, the reason stands at the end of {tmp_path}/data/logs/")
+    assert final.fix.startswith(f"Generate it again; if it stops again, the reason is at the end of {tmp_path}/data/logs/")
 
 
 def test_a_lost_device_ends_the_worker_and_the_job_goes_on(engine):

@@ -27,7 +27,7 @@ def test_a_reason_that_is_known_comes_first():
 
 def test_a_machine_that_has_gone_is_no_fault_of_the_worker():
     stop = explain_exit(exit_reasons.LOST, LOG, was_out_of_memory=True, reason="It hung")
-    assert (stop.by, stop.cause) == ("loss", "The machine that made it has gone")
+    assert (stop.by, stop.cause) == ("loss", "The machine of its worker was lost")
 
 
 def test_a_host_that_is_silent_is_no_fault_of_the_worker_either():

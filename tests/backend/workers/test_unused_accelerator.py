@@ -186,7 +186,7 @@ def ask_for_a_tpu(command: list[str] | None = None, **more: str) -> str:
 def test_libtpu_without_a_tpu(here):
     pytest.importorskip("libtpu")
     said = explain_error(here(plain_machine, WITH_LIBTPU), ask_for_a_tpu(ALLOW_MULTIPLE_LIBTPU_LOAD="1"))
-    assert said.found == "jax was told to use a TPU, and this machine has none"
+    assert said.found == "jax is set to use a TPU, but this machine has none"
 
 
 @pytest.mark.tpu_compiler
