@@ -66,6 +66,7 @@ DIRECTIVE = re.compile(r"^#!|^(?:ty|type|pyright): ?ignore(?:\[[^\]]*\])?|^fmt: 
 SQL = re.compile(r"\s*(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|PRAGMA|WITH|BEGIN|ATTACH|VACUUM|DROP) ")
 # In TOML files: what a visitor might type, and the instructions of language models.
 QUOTED_KEYS = re.compile(r"\b(?:prompts?|negative_prompt|text|(?:en|zh)(?:_picture)?)\"?\s*=\s*[\[{]?\s*$")
+QUOTED_LISTS = re.compile(r"^(?:image_)?examples\s*=\s*\[.*?^\]", re.MULTILINE | re.DOTALL)  # example prompts of presets
 CODE = "\ufffc"  # replaces a quotation, and counts as one word
 
 QUOTATION = re.compile(r'``.+?``|`[^`]+`|"[^"\n]*(?:\n[^"\n]+)?"|“[^”]*”|«[^»]*»|https?://\S+')
@@ -197,6 +198,7 @@ def read_python(path: str, source: str, *, is_toml: bool = False) -> Iterator[Te
     """Yield comments, docstrings and strings of at least three words. Adjacent strings are one; values in f-strings are one word."""
     starts = line_starts(source)
     is_test = path.startswith("tests/")
+    quoted = [found.span() for found in QUOTED_LISTS.finditer(source)] if is_toml else []
     pending, pending_line, pending_end = "", 0, -1
     for match in LITERAL_OR_COMMENT.finditer(source):
         line = bisect_right(starts, match.start())
@@ -214,6 +216,7 @@ def read_python(path: str, source: str, *, is_toml: bool = False) -> Iterator[Te
             or "b" in prefix
             or is_toml
             and QUOTED_KEYS.search(source, max(0, match.start() - 300), match.start())
+            or any(start < match.start() < end for start, end in quoted)
         ):
             continue
         if "f" in prefix:

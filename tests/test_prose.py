@@ -101,6 +101,7 @@ def test_each_kind_of_text_is_read_and_its_line_reported(path, source, line):
         ("docs/a.md", 'He wrote "it goes on", see [the code](https://anew) and `shall`.\n'),
         ("backend/prompt_rewriting/a.toml", 'en = """\nIt goes on.\n"""\n'),
         ("presets/a.toml", 'prompts = ["a door that stands in a room"]\n[[examples]]\nprompt = "a house goes on"\n'),
+        ("presets/a.toml", 'examples = [\n  "a cat sits there",\n  "a door that stands in a room",\n]\n'),
     ],
 )
 def test_quotations_are_not_checked(path, source):

@@ -122,7 +122,7 @@ class Compiling(Event, kind="compiling"):
     """A program for `what` is being compiled or, with `is_loaded`, was loaded from a file.
 
     It is number `index` (from 1) of `total` missing programs; both are 0 if not counted. `seconds_left` estimates the time for
-    all of them from earlier compilations on this machine; 0 if unknown.
+    all missing programs from earlier compilations on this machine; 0 if unknown.
     """
 
     what: str

@@ -145,7 +145,7 @@ def test_the_regions_that_a_licence_excludes_are_said(name):
 def test_what_is_known_of_longlives_licence_is_said():
     preset = load_preset("longlive-1.3b-480p")
     assert "Apache 2.0" in preset.description and "Apache 2.0" in preset.words("zh").description
-    assert "CC-BY-NC-SA 4.0" in preset.licence and "was not seen" in preset.licence
+    assert "CC-BY-NC-SA 4.0" in preset.licence and "have not seen" in preset.licence
 
 
 @pytest.mark.parametrize("name", FULL + VACE)
