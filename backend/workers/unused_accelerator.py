@@ -1,6 +1,7 @@
 """Explain in a sentence why an accelerator of this machine is not used, with a command that fixes it.
 
-`explain_unused` compares the system's device files with jax's devices. `explain_error` reads a runtime's error. Imports neither jax nor torch.
+`explain_unused` compares the system's device files with jax's devices. `explain_error` reads a runtime's error.
+Imports neither jax nor torch.
 """
 
 import importlib.util

@@ -64,7 +64,7 @@ def test_ten_thousand_actions_at_once_change_the_next_block_once(engine):
 def test_nothing_is_said_to_a_video_of_one_piece(engine, close_gate):
     close_gate("a held square")
     preset = load_preset("wan-tiny")
-    with pytest.raises(RequestError, match="in one piece"):
+    with pytest.raises(RequestError, match="is not a live preset"):
         GenerationRequest.from_preset(preset, prompt="x", is_open=True)
     job = engine.submit(GenerationRequest.from_preset(preset, prompt="a held square", steps=3))
     with pytest.raises(RequestError, match="must be a running live video"):

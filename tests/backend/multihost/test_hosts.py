@@ -270,7 +270,7 @@ def test_there_is_one_worker_on_several_hosts():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["serve", "--hosts", "1"], "must be a number from 2"),
+        (["serve", "--hosts", "1"], "must be a number of at least 2"),
         (["serve", "--hosts", "2"], "STUDIO_HOSTS_SECRET must have at least 16 characters"),
         (["member", "--coordinator", "here", "--process-id", "1", "--num-processes", "2"], "must be HOST:PORT"),
         (["member", "--coordinator", "h:1", "--process-id", "2", "--num-processes", "2"], "must be from 1 to 1"),
