@@ -183,5 +183,5 @@ def test_a_link_names_the_files_that_it_does_not_hold():
 def test_a_shared_comparison_names_differences_that_the_bar_cannot_vary():
     handlers, caller = CompareHandlers(context=Mock(), form=Mock(), panel=Mock(), message="message"), Mock(texts=ENGLISH)
     one, other = a_request(steps=4), a_request(steps=8)
-    assert handlers._not_varied([one, other], 0, caller) == ""
-    assert "sampler" in handlers._not_varied([one, other.changed(solver="euler")], 0, caller)
+    assert handlers._unsupported_differences_text([one, other], 0, caller) == ""
+    assert "sampler" in handlers._unsupported_differences_text([one, other.changed(solver="euler")], 0, caller)

@@ -35,7 +35,7 @@ def test_a_long_line_takes_a_fifth_of_the_time_at_most(context):
     lines, began = QueueReader(), time.monotonic()
     for _ in range(4):
         lines.read(context)
-    assert time.monotonic() - began >= 3 * READ_SECONDS * (1 + queue_query.REST)
+    assert time.monotonic() - began >= 3 * READ_SECONDS * (1 + queue_query.PAUSE_FACTOR)
 
 
 def test_after_its_rest_the_line_shows_what_has_changed_meanwhile(context):

@@ -209,7 +209,7 @@ def test_a_large_data_url_takes_little_memory(tmp_path):
     (tmp_path / "body").write_bytes(b'{"input_reference":"data:image/png;base64,' + b"AAAA" * (LARGE // 4) + b'"}')
 
     def read() -> None:
-        video_body._kept_file(video_body._from_json(tmp_path / "body"), None, "input_reference", tmp_path / "picture")
+        video_body._store_file(video_body._parse_json_body(tmp_path / "body"), None, "input_reference", tmp_path / "picture")
 
     assert peak_bytes(read) < 0.5 * LARGE
     assert (tmp_path / "picture").stat().st_size == 3 * (LARGE // 4)
@@ -227,4 +227,4 @@ def peak_bytes(act) -> int:
 
 def refused(body: Path) -> None:
     with pytest.raises(RequestError):
-        video_body._from_json(body)
+        video_body._parse_json_body(body)
