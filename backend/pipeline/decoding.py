@@ -175,7 +175,7 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
         sound = _read_audio_input(run, request.sound) if request.sound else None
         if SOUND in latents and _uses_generated_audio(request):
             sound = _decode_audio(run, latents[SOUND])
-        pieces = run.grade(pieces)
+        pieces = run.match_colors(pieces)
         count = sum(map(len, pieces))
         if THIS_HOST.is_first:
             write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)

@@ -58,16 +58,18 @@ def generate(
     folder: Path,
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
-    grade: Callable[[list[np.ndarray]], list[np.ndarray]] = list,
+    match_colors: Callable[[list[np.ndarray]], list[np.ndarray]] = list,
 ) -> Generator[Event]:
     """Generate the request's video in `folder`, and resume from stage files in it.
 
-    Ends with Finished, or with Cancelled and the unfinished video. Closing the iterator saves the work so far. `grade` is as in
-    `Run`.
+    Ends with Finished, or with Cancelled and the unfinished video. Closing the iterator saves the work so far.
+    `match_colors` is as in `Run`.
 
     Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing.
     """
-    run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile, grade=grade)
+    run = Run(
+        request=request, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile, match_colors=match_colors
+    )
     folder.mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
     remove_files_of_another_model(folder, loaded.source)

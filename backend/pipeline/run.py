@@ -60,7 +60,8 @@ class Described:
 class Run:
     """One video that is being generated.
 
-    `notes` are shown with the result. `grade` changes the finished frames, uint8 [F, H, W, 3] in pieces, before they are written.
+    `notes` are shown with the result. `match_colors` changes the finished frames before they are written; frames are uint8
+    [F, H, W, 3] in pieces.
 
     Raises: ModelError if the model is of another kind than the request's preset.
     """
@@ -73,7 +74,7 @@ class Run:
     clock: WorkClock = dataclasses.field(default_factory=WorkClock)
     notes: list[str] = dataclasses.field(default_factory=list)
     profile: Profile | None = None
-    grade: Callable[[list[np.ndarray]], list[np.ndarray]] = list
+    match_colors: Callable[[list[np.ndarray]], list[np.ndarray]] = list
 
     def __post_init__(self) -> None:
         self.loaded.check_preset(find_preset(self.request.preset))
@@ -87,7 +88,7 @@ class Run:
     @property
     def is_shot(self) -> bool:
         """True for a shot of a storyboard, whose colors are matched."""
-        return self.grade is not list
+        return self.match_colors is not list
 
     @property
     def all_notes(self) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def generate_storyboard(
 def _generate_shot(files: StoryboardFiles, index: int, make_shot: Callable) -> Generator[Event, None, Event]:
     """Yield the events of a shot, with previews' paths relative to the storyboard's folder. Return the final event."""
     request, place = files.request_for_shot(index), files.shot_folder(index)
-    for event in make_shot(request, folder=place, grade=functools.partial(files.match_colors, index)):
+    for event in make_shot(request, folder=place, match_colors=functools.partial(files.match_colors, index)):
         if event.is_final:
             return event
         if isinstance(event, Step) and event.preview:
