@@ -70,7 +70,7 @@ def caller(context) -> Caller:
 
 def library_grid(context: StudioContext, caller: Caller, **selection) -> str:
     panel = SimpleNamespace(selection=lambda values, caller: Selection(owner=caller.owner, **selection), chosen="chosen")
-    return LibraryHandlers._grid(SimpleNamespace(context=context, panel=panel), {"chosen": ""}, caller)
+    return LibraryHandlers._grid_html(SimpleNamespace(context=context, panel=panel), {"chosen": ""}, caller)
 
 
 def found(context: StudioContext, caller: Caller) -> str:

@@ -33,7 +33,7 @@ def test_a_visitor_an_address_and_all_together_have_their_limits():
         with handlers._reserve_place(caller("b", "1.1.1.1")):
             with pytest.raises(Busy), handlers._reserve_place(caller("c", "1.1.1.1")):
                 pass
-            with handlers._reserve_place(caller("d", "3.3.3.3")), handlers._room(caller("operator", None)):
+            with handlers._reserve_place(caller("d", "3.3.3.3")), handlers._reserve_place(caller("operator", None)):
                 assert handlers.busy["all"] == PROMPTS_WRITTEN.in_all
                 with pytest.raises(Busy), handlers._reserve_place(caller("e", "4.4.4.4")):
                     pass
@@ -57,7 +57,7 @@ def test_a_visitor_has_so_many_suggestions_an_hour():
             pass
     with pytest.raises(Busy, match="60 suggestions an hour"), handlers._reserve_place(caller("a", "1.1.1.1")):
         pass
-    with handlers._reserve_place(caller("b", "1.1.1.1")), handlers._room(caller("operator", None)):
+    with handlers._reserve_place(caller("b", "1.1.1.1")), handlers._reserve_place(caller("operator", None)):
         pass
 
 

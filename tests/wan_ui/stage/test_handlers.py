@@ -44,5 +44,5 @@ def test_a_video_keeps_the_stage_until_it_has_ended(engine, monkeypatch, known):
     if known != "shown":
         getattr(stage, known)["page"] = first.id
     shown = first.id if known == "shown" else None
-    assert stage._on_stage(shown, second, CALLER, "page") == {}
-    assert stage._on_stage(None, second, CALLER, "another page")["job_id"] == second.id
+    assert stage._show_on_stage(shown, second, CALLER, "page") == {}
+    assert stage._show_on_stage(None, second, CALLER, "another page")["job_id"] == second.id
