@@ -137,21 +137,21 @@ def causal_conv(
         residuals=len(epilogue.residuals),
         outputs=int(epilogue.keeps_sum) + int(epilogue.norm is not None),
     )
-    inputs, specs = _inputs(plan, frames, before, weight, bias, edges, epilogue)
+    inputs, specs = _make_inputs(plan, frames, before, weight, bias, edges, epilogue)
     blocks, columns = weight.shape[0], plan.factor * frames.shape[1]
     result_spec = pl.BlockSpec(
         (plan.count, plan.output_columns, plan.output_rows, plan.width), lambda part, step: (0, step, 0, part)
     )
     result_shape = jax.ShapeDtypeStruct((plan.count, columns, plan.output_rows, blocks * plan.width), frames.dtype)
     results = pl.pallas_call(
-        functools.partial(_kernel, plan=plan, epilogue=_flags(epilogue)),
+        functools.partial(_kernel, plan=plan, epilogue=_epilogue_flags(epilogue)),
         grid=(blocks, frames.shape[1] // plan.columns),
         in_specs=specs,
         out_specs=[result_spec] * plan.outputs,
         out_shape=[result_shape] * plan.outputs,
-        scratch_shapes=plan.scratch(frames.dtype),
+        scratch_shapes=plan.scratch_shapes(frames.dtype),
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_LIMIT_BYTES),
-        cost_estimate=_cost(plan, columns, weight.shape, is_normalised=epilogue.norm is not None),
+        cost_estimate=_estimate_cost(plan, columns, weight.shape, is_normalised=epilogue.norm is not None),
         interpret=interpret,
         name="causal_conv",
     )(*inputs)
@@ -180,7 +180,7 @@ class _Flags:
     keeps_sum: bool
 
 
-def _flags(epilogue: Epilogue) -> _Flags:
+def _epilogue_flags(epilogue: Epilogue) -> _Flags:
     return _Flags(
         norm_width=epilogue.norm_width,
         has_norm=epilogue.norm is not None,
@@ -188,7 +188,7 @@ def _flags(epilogue: Epilogue) -> _Flags:
     )
 
 
-def _inputs(
+def _make_inputs(
     plan: TilePlan,
     frames: jax.Array,
     before: jax.Array | None,
@@ -232,7 +232,7 @@ def _columns_at(array: jax.Array, count: int, size: int, place: Callable[[jax.Ar
     return pl.BlockSpec((count, size, *array.shape[2:]), lambda part, step: (last, place(step), 0, 0))
 
 
-def _cost(plan: TilePlan, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
+def _estimate_cost(plan: TilePlan, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
     """Estimate the cost of `columns` columns of results: products in whole tiles, bytes read and written, normalised elements.
 
     libtpu's schedules for v6e take 1.1 times the cycles of the products, plus 3 cycles for each 1,024 normalised elements
@@ -281,7 +281,7 @@ def _kernel(*all_refs: jax.Ref, plan: TilePlan, epilogue: _Flags) -> None:
     _gather(sources, edges, gathered, plan)
 
     def make_frame(frame: jax.Array | int) -> None:
-        products = _products(gathered, weight, summed, frame, plan)
+        products = _compute_products(gathered, weight, summed, frame, plan)
         addends = [_read_residual(ref, frame, plan) for ref in residuals]
         total = (_double_rows(products, addends, doubled, plan) if doubled else _add_rows(products, addends, plan)) + bias[...]
         total = jnp.where(_row_indices(total.shape) < plan.factor * plan.num_rows, total, 0.0)
@@ -297,7 +297,9 @@ def _kernel(*all_refs: jax.Ref, plan: TilePlan, epilogue: _Flags) -> None:
         jax.lax.fori_loop(0, plan.count, lambda frame, _: make_frame(frame), None)
 
 
-def _products(gathered: jax.Ref, weight: jax.Ref, summed: jax.Ref | None, frame: jax.Array | int, plan: TilePlan) -> jax.Array:
+def _compute_products(
+    gathered: jax.Ref, weight: jax.Ref, summed: jax.Ref | None, frame: jax.Array | int, plan: TilePlan
+) -> jax.Array:
     """Compute the products of one frame and its earlier frames, summed: [columns * H, row parts * N].
 
     `summed` is a buffer for the sum if the frames are a loop.
@@ -325,7 +327,7 @@ def _gather(sources: list[list[jax.Ref]], edges: tuple[jax.Ref, jax.Ref], gather
         right = jnp.where(is_last, edges[1][frames], right[...])
         for column in range(plan.factor):
             for tap in range(TAPS):
-                shift, lanes = (column + tap - 1) // plan.factor, _slice(tap, plan.channels)
+                shift, lanes = (column + tap - 1) // plan.factor, _block_slice(tap, plan.channels)
                 if shift == 0:
                     gathered[frames, :, column, :, lanes] = middle[...]
                     continue
@@ -335,7 +337,7 @@ def _gather(sources: list[list[jax.Ref]], edges: tuple[jax.Ref, jax.Ref], gather
                     gathered[frames, inner, column, :, lanes] = middle[:, :-1] if shift < 0 else middle[:, 1:]
 
 
-def _slice(place: int, size: int) -> slice:
+def _block_slice(place: int, size: int) -> slice:
     return slice(place * size, (place + 1) * size)
 
 
@@ -355,14 +357,14 @@ def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.
     `doubled` has one buffer for each 128 channels, in which the two copies of the rows are interleaved.
     """
     count = products.shape[0]
-    from_above, upper, lower, from_below = (products[:, _slice(part, plan.width)] for part in range(4))
+    from_above, upper, lower, from_below = (products[:, _block_slice(part, plan.width)] for part in range(4))
     upper += _roll_rows(from_above, 1, plan)
     lower += _roll_rows(from_below, -1, plan)
     if added:
         upper, lower = (part + more.reshape(part.shape) for part, more in zip((upper, lower), added, strict=True))
     for part, ref in enumerate(doubled):  # a strided store writes 128 lanes
-        ref[pl.ds(0, count, 2)] = upper[:, _slice(part, LANES)]
-        ref[pl.ds(1, count, 2)] = lower[:, _slice(part, LANES)]
+        ref[pl.ds(0, count, 2)] = upper[:, _block_slice(part, LANES)]
+        ref[pl.ds(1, count, 2)] = lower[:, _block_slice(part, LANES)]
     both = jnp.concatenate([ref[...] for ref in doubled], axis=-1).reshape(plan.output_columns, 2 * plan.rows, plan.width)
     return both[:, : plan.output_rows]
 
@@ -372,7 +374,7 @@ def _add_rows(products: jax.Array, added: list[jax.Array], plan: TilePlan) -> ja
 
     The first and last third of the products belong to the row below and to the row above, so they are shifted by one row.
     """
-    from_above, own, from_below = (products[:, _slice(part, plan.width)] for part in range(TAPS))
+    from_above, own, from_below = (products[:, _block_slice(part, plan.width)] for part in range(TAPS))
     total = _roll_rows(from_above, 1, plan) + own + _roll_rows(from_below, -1, plan)
     return sum(added, total.reshape(plan.output_columns, plan.rows, plan.width))
 

@@ -170,7 +170,7 @@ class TilePlan:
         pipelined = 2 * ((self.columns + 2) * column + self.outputs * results + self.residuals * results // self.factor**2)
         return 2 * (weight + pipelined + 2 * column + gathered) + 4 * (products + doubled)
 
-    def scratch(self, dtype: jnp.dtype) -> list[pl.MemoryRef]:
+    def scratch_shapes(self, dtype: jnp.dtype) -> list[pl.MemoryRef]:
         """Return the scratch arrays: the gathered columns, one buffer for each 128 channels of doubled rows, and the sum.
 
         The buffers exist only if rows are doubled. The sum exists only if the products are a loop.

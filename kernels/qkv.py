@@ -79,7 +79,7 @@ class Preparation:
     use_pallas: bool = False
     head_width: int | None = None
 
-    def head(self, tables: tuple[jax.Array, jax.Array]) -> int:
+    def get_head_width(self, tables: tuple[jax.Array, jax.Array]) -> int:
         """Return the number of channels of a head."""
         return self.head_width or tables[0].shape[1]
 
@@ -125,7 +125,7 @@ def ungroup_heads(grouped: jax.Array, *, use_pallas: bool = False) -> jax.Array:
     groups, batch, length, width = grouped.shape
     if not use_pallas or groups == 1:
         return jnp.moveaxis(grouped, 0, 2).reshape(batch, length, -1)
-    rows = _rows(length)
+    rows = _rows_per_step(length)
     return pl.pallas_call(
         functools.partial(_ungroup_kernel, groups=groups),
         grid=(batch, length // rows),
@@ -182,7 +182,7 @@ def _prepare_with_pallas(
     if preparation.channel_axis is not None:
         raise NotImplementedError("the TPU's passes need all channels on one chip; set use_pallas=False with tp")
     query, key, value = projected
-    head = preparation.head(tables)
+    head = preparation.get_head_width(tables)
     if preparation.head_width is not None and (head != LANES or query.shape[2] % (2 * head)):
         raise NotImplementedError(
             f"the TPU's passes rotate an even number of heads of width {LANES}, not {query.shape[2]} channels in heads "
@@ -201,18 +201,18 @@ def _prepare_with_pallas(
         key, key_square = _rotating_pass(key, norms[1], tables, preparation)
     zeros = jnp.zeros((len(value), 1, value.shape[2]), jnp.float32)
     value, magnitude = _shifting_pass(value, zeros, preparation.groups, head, statistic="magnitude")
-    largest = [_largest(blocks, head, preparation.token_axis) for blocks in (query_square, key_square, magnitude)]
+    largest = [_reduce_to_heads(blocks, head, preparation.token_axis) for blocks in (query_square, key_square, magnitude)]
     bounds = HeadBounds(query=jnp.sqrt(largest[0]), key=jnp.sqrt(largest[1]), value=largest[2])
     return Prepared(query=query, key=key, value=value, bounds=bounds, mean=mean)
 
 
-def _largest(blocks: jax.Array, head: int, token_axis: str | None) -> jax.Array:
+def _reduce_to_heads(blocks: jax.Array, head: int, token_axis: str | None) -> jax.Array:
     """Reduce the maxima of the blocks [B, N, 1, W] to the maximum of each head [B, H]."""
     largest = blocks.max((1, 2)).reshape(blocks.shape[0], -1, head).max(2)
     return largest if token_axis is None else jax.lax.pmax(largest, token_axis)
 
 
-def _rows(length: int) -> int:
+def _rows_per_step(length: int) -> int:
     rows = next((rows for rows in ROW_BLOCKS if length % rows == 0), None)
     if rows is None:
         raise NotImplementedError(f"the TPU's passes take a multiple of {ROW_BLOCKS[-1]} tokens, not {length}; pad them")
@@ -237,18 +237,18 @@ def _rotating_pass(
     Returns: the array [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W].
     """
     batch, length, width = projected.shape
-    rows = _rows(length)
+    rows = _rows_per_step(length)
     table = pl.BlockSpec((rows, tables[0].shape[1]), lambda b, s: (s, 0))
     turn = _neighbour_rotation if preparation.head_width is None else _halves_rotation
     options = dict(
-        head=preparation.head(tables),
+        head=preparation.get_head_width(tables),
         turn=turn,
         eps=preparation.eps,
         scale=scale,
         statistic=statistic,
         norms_heads=preparation.norms_heads,
     )
-    return _pass(
+    return _make_pass(
         functools.partial(_rotating_kernel, **options),
         "normalise_and_rotate",
         (batch, length, width, rows, preparation.groups),
@@ -266,16 +266,16 @@ def _shifting_pass(
     Returns: the array [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W].
     """
     batch, length, width = array.shape
-    return _pass(
+    return _make_pass(
         functools.partial(_shifting_kernel, head=head, statistic=statistic),
         "shift_and_group",
-        (batch, length, width, _rows(length), groups),
+        (batch, length, width, _rows_per_step(length), groups),
         array.dtype,
         [pl.BlockSpec((None, 1, width), lambda b, s: (b, 0, 0))],
     )(array, shift)
 
 
-def _pass(
+def _make_pass(
     kernel: Callable[..., None],
     name: str,
     shape: tuple[int, int, int, int, int],
@@ -331,8 +331,8 @@ def _rotating_kernel(
         normal = array_ref[:, columns].astype(jnp.float32)
         inverse = jax.lax.rsqrt(jnp.square(normal).sum(1, keepdims=True) / head + eps) if whole is None else whole
         rotated = turned(normal * inverse * weight_ref[:, columns], start).astype(out_ref.dtype)
-        _store(out_ref, rotated, start)
-        statistic_ref[:, columns] = _summary(rotated, statistic)
+        _store_head(out_ref, rotated, start)
+        statistic_ref[:, columns] = _summarise_head(rotated, statistic)
 
 
 def _inverse_norm(array_ref: jax.Ref, head: int, eps: float) -> jax.Array:
@@ -387,8 +387,8 @@ def _shifting_kernel(
     for start in range(0, array_ref.shape[1], head):
         columns = slice(start, start + head)
         shifted = (array_ref[:, columns].astype(jnp.float32) - shift_ref[:, columns]).astype(out_ref.dtype)
-        _store(out_ref, shifted, start)
-        statistic_ref[:, columns] = _summary(shifted, statistic)
+        _store_head(out_ref, shifted, start)
+        statistic_ref[:, columns] = _summarise_head(shifted, statistic)
 
 
 def _ungroup_kernel(grouped_ref: jax.Ref, out_ref: jax.Ref, *, groups: int) -> None:
@@ -397,13 +397,13 @@ def _ungroup_kernel(grouped_ref: jax.Ref, out_ref: jax.Ref, *, groups: int) -> N
         out_ref[:, group * width : (group + 1) * width] = grouped_ref[group]
 
 
-def _store(out_ref: jax.Ref, values: jax.Array, start: int) -> None:
+def _store_head(out_ref: jax.Ref, values: jax.Array, start: int) -> None:
     """Write the values of one head into its group."""
     width = out_ref.shape[2]
     out_ref[start // width, :, start % width : start % width + values.shape[1]] = values
 
 
-def _summary(values: jax.Array, statistic: Statistic) -> jax.Array:
+def _summarise_head(values: jax.Array, statistic: Statistic) -> jax.Array:
     """Reduce the rows of one head to [1, D] float32: sums, largest magnitudes, or the largest squared norm of a row, repeated."""
     wide = values.astype(jnp.float32)
     if statistic == "sum":

@@ -27,7 +27,7 @@ def layer_norm(tokens: jax.Array, scale: jax.Array, shift: jax.Array, *, eps: fl
     Raises: NotImplementedError if `use_pallas` is set and the length or width is no multiple of 128.
     """
     if use_pallas:
-        return _pass(tokens, scale, shift, eps=eps, name="layer_norm")
+        return _run_pass(tokens, scale, shift, eps=eps, name="layer_norm")
     wide = tokens.astype(jnp.float32)
     centred = wide - wide.mean(-1, keepdims=True)
     normal = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + eps)
@@ -40,12 +40,12 @@ def rms_norm(tokens: jax.Array, scale: jax.Array, *, eps: float, use_pallas: boo
     Raises: NotImplementedError if `use_pallas` is set and the length or width is no multiple of 128.
     """
     if use_pallas:
-        return _pass(tokens, scale, None, eps=eps, name="rms_norm")
+        return _run_pass(tokens, scale, None, eps=eps, name="rms_norm")
     wide = tokens.astype(jnp.float32)
     return (wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + eps) * scale).astype(tokens.dtype)
 
 
-def _pass(tokens: jax.Array, scale: jax.Array, shift: jax.Array | None, *, eps: float, name: str) -> jax.Array:
+def _run_pass(tokens: jax.Array, scale: jax.Array, shift: jax.Array | None, *, eps: float, name: str) -> jax.Array:
     batch, length, width = tokens.shape
     rows = next((rows for rows in ROW_BLOCKS if length % rows == 0), None)
     if rows is None or width % LANES:

@@ -116,7 +116,7 @@ def _count_partial_bytes(model: str) -> int:
         if snapshot is None:
             return count_cached_bytes(base)
         own = {file.resolve() for file in _source_files(model, snapshot)}
-        others = {file.resolve() for file in _files(snapshot)} - own
+        others = {file.resolve() for file in _list_files(snapshot)} - own
         return count_cached_bytes(base) - sum(map(_file_bytes, others)) if (snapshot / transformer).is_dir() else 0
     own = count_cached_bytes(named.file.partition(":")[0])
     return own + count_cached_bytes(named.base) if own else 0
@@ -129,14 +129,14 @@ def _source_files(source: str, path: Path) -> list[Path]:
     from backend.checkpoints.hub import file_patterns
 
     if path.is_file() or not is_downloadable(source):
-        return _files(path)
+        return _list_files(path)
     patterns = next(iter(file_patterns(source).values()))
     return list(
-        filter_repo_objects(_files(path), allow_patterns=list(patterns), key=lambda file: file.relative_to(path).as_posix())
+        filter_repo_objects(_list_files(path), allow_patterns=list(patterns), key=lambda file: file.relative_to(path).as_posix())
     )
 
 
-def _files(path: Path) -> list[Path]:
+def _list_files(path: Path) -> list[Path]:
     return [file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
 
 

@@ -53,7 +53,7 @@ def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) ->
     if all(device.kind == "cpu" for device in devices):
         return Compatibility(verdict="slow", smallest=smallest)
     memory = _total_memory(devices)
-    return Compatibility(verdict=_verdict(needs, devices, memory), memory_bytes=memory, smallest=smallest)
+    return Compatibility(verdict=_judge(needs, devices, memory), memory_bytes=memory, smallest=smallest)
 
 
 @functools.cache
@@ -65,7 +65,7 @@ def step_flops(name: str) -> float:
     return family.step_flops(preset.network_configs(), request, request.num_branches).total
 
 
-def _verdict(needs: Needs | None, devices: Sequence[Device], memory: int | None) -> Verdict:
+def _judge(needs: Needs | None, devices: Sequence[Device], memory: int | None) -> Verdict:
     if needs is None or memory is None:
         return "untried"
     if needs.device_bytes > memory:
@@ -75,7 +75,7 @@ def _verdict(needs: Needs | None, devices: Sequence[Device], memory: int | None)
 
 def _matches_slice(need: SliceNeed, devices: Sequence[Device]) -> bool:
     """Return whether the devices are chips of the needed kind, and as many or more."""
-    return DEVICE_KINDS.get(devices[0].kind) == _chip(need.slice) and len(devices) >= _num_devices(need.slice)
+    return DEVICE_KINDS.get(devices[0].kind) == _chip_name(need.slice) and len(devices) >= _num_devices(need.slice)
 
 
 def _smallest_slice(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | None:
@@ -83,7 +83,7 @@ def _smallest_slice(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed
     if needs is None or not needs.slices:
         return None
     chip = DEVICE_KINDS.get(devices[0].kind) if devices else None
-    own = [one for one in needs.slices if _chip(one.slice) == chip]
+    own = [one for one in needs.slices if _chip_name(one.slice) == chip]
     return min(own or needs.slices, key=lambda one: _num_devices(one.slice))
 
 
@@ -92,7 +92,7 @@ def _total_memory(devices: Sequence[Device]) -> int | None:
     return sum(known) if len(known) == len(devices) else None
 
 
-def _chip(shape: str) -> str:
+def _chip_name(shape: str) -> str:
     return shape.partition(":")[0]
 
 

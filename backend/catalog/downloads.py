@@ -81,7 +81,7 @@ class Downloads:
             self._shown.pop(source, None)
             self._shown[source] = Download(source=source, phase="waiting", bytes_total=self._totals.get(source, 0))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="downloads", daemon=True)
+                self._thread = threading.Thread(target=self._run_queue, name="downloads", daemon=True)
                 self._thread.start()
         self._on_change()
 
@@ -115,7 +115,7 @@ class Downloads:
         if thread is not None:
             thread.join(_END_SECONDS)
 
-    def _work(self) -> None:
+    def _run_queue(self) -> None:
         """Run the queued downloads one after the other."""
         while (source := self._next_waiting()) is not None:
             try:

@@ -58,7 +58,7 @@ class Models:
     def rows(self) -> list[ModelRow]:
         """Return all rows."""
         downloads, devices = {one.source: one for one in self.downloads.all()}, self._devices()
-        return [self._row(entry, downloads.get(entry.source), devices) for entry in self._entries()]
+        return [self._make_row(entry, downloads.get(entry.source), devices) for entry in self._scan_entries()]
 
     def changes(self) -> int:
         """Return a number that grows when a model is installed or removed. While it is equal, the same presets can run."""
@@ -70,7 +70,7 @@ class Models:
 
         Raises: RequestError for a source that no preset uses, that is not on the Hub, or that is installed.
         """
-        entry = self._entry(source)
+        entry = self._find_entry(source)
         if not entry.is_on_hub:
             raise RequestError(source, "is part of the studio", "there is nothing to download")
         if entry.is_here:
@@ -91,7 +91,7 @@ class Models:
         """
         from backend.checkpoints.removal import remove
 
-        entry = self._entry(source)
+        entry = self._find_entry(source)
         if not entry.is_on_hub:
             raise RequestError(source, "is part of the studio", "it cannot be removed")
         if source in self._in_use():
@@ -107,7 +107,7 @@ class Models:
         """End the running download."""
         self.downloads.close()
 
-    def _row(self, entry: Entry, download: Download | None, devices: Sequence[Device]) -> ModelRow:
+    def _make_row(self, entry: Entry, download: Download | None, devices: Sequence[Device]) -> ModelRow:
         is_model = entry.kind == "model"
         needs = find_needs(entry.source) if is_model else None
         return ModelRow(
@@ -120,17 +120,17 @@ class Models:
 
     def _sources_to_keep(self, source: str) -> list[str]:
         """Return the other sources whose files must stay: complete sources, and sources with a download from this page."""
-        others = [entry for entry in self._entries() if entry.is_on_hub and entry.source != source]
+        others = [entry for entry in self._scan_entries() if entry.is_on_hub and entry.source != source]
         return [one.source for one in others if one.is_here or self.downloads.total(one.source)]
 
-    def _entry(self, source: str) -> Entry:
+    def _find_entry(self, source: str) -> Entry:
         self._expire_scan()
-        entry = next((entry for entry in self._entries() if entry.source == source), None)
+        entry = next((entry for entry in self._scan_entries() if entry.source == source), None)
         if entry is None:
             raise RequestError(f"model={source[:80]!r}", "must be used by a preset", "choose a model from the list")
         return entry
 
-    def _entries(self) -> list[Entry]:
+    def _scan_entries(self) -> list[Entry]:
         with self._lock:
             if time.monotonic() - self._scan[0] > SCAN_SECONDS:
                 self._scan = time.monotonic(), list_entries()

@@ -233,7 +233,7 @@ def _euler_schedule(sigmas: np.ndarray) -> Schedule:
     steps, ratio = len(sigmas) - 1, sigmas[1:] / sigmas[:-1]
     predictor = np.stack([ratio, 1 - ratio, np.zeros(steps)], 1)
     corrector = np.tile([1.0, 0, 0, 0, 0], (steps, 1))
-    return _schedule(sigmas, sigmas[:-1] * NUM_TRAIN_TIMESTEPS, corrector, predictor)
+    return _make_schedule(sigmas, sigmas[:-1] * NUM_TRAIN_TIMESTEPS, corrector, predictor)
 
 
 def _ancestral_schedule(sigmas: np.ndarray) -> Schedule:
@@ -253,12 +253,12 @@ def _ancestral_schedule(sigmas: np.ndarray) -> Schedule:
 def _unipc_schedule(sigmas: np.ndarray, timesteps: np.ndarray) -> Schedule:
     """Compute the tables of UniPC. `sigmas` has the noise level before each step, and 0 at the end."""
     sigmas, steps = sigmas.astype(np.float32).astype(np.float64), len(timesteps)
-    corrector = np.stack([_correct(sigmas, step) for step in range(steps)])
-    predictor = np.stack([_predict(sigmas, step, order=min(2, step + 1, steps - step)) for step in range(steps)])
-    return _schedule(sigmas, timesteps, corrector, predictor)
+    corrector = np.stack([_corrector_weights(sigmas, step) for step in range(steps)])
+    predictor = np.stack([_predictor_weights(sigmas, step, order=min(2, step + 1, steps - step)) for step in range(steps)])
+    return _make_schedule(sigmas, timesteps, corrector, predictor)
 
 
-def _schedule(sigmas: ArrayLike, timesteps: ArrayLike, corrector: ArrayLike, predictor: ArrayLike) -> Schedule:
+def _make_schedule(sigmas: ArrayLike, timesteps: ArrayLike, corrector: ArrayLike, predictor: ArrayLike) -> Schedule:
     return Schedule(
         sigmas=np.asarray(sigmas, np.float32),
         timesteps=np.asarray(timesteps, np.float32),
@@ -272,7 +272,7 @@ def _log_snr(sigma: float) -> float:
     return math.log((1 - sigma) / sigma) if sigma > 0 else math.inf
 
 
-def _predict(sigmas: np.ndarray, step: int, order: int) -> list[float]:
+def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]:
     """Return UniP's weights of (corrected sample, new clean estimate, last clean estimate) in the next sample."""
     now, following = sigmas[step], sigmas[step + 1]
     growth = -math.expm1(_log_snr(now) - _log_snr(following))  # 1 - exp(-h), so 1 at the last step
@@ -284,7 +284,7 @@ def _predict(sigmas: np.ndarray, step: int, order: int) -> list[float]:
     return [following / now, weight - slope, slope]
 
 
-def _correct(sigmas: np.ndarray, step: int) -> list[float]:
+def _corrector_weights(sigmas: np.ndarray, step: int) -> list[float]:
     """Return UniC's weights of (sample, before, new clean estimate, clean, older) in the corrected sample.
 
     The order is equal to the last predictor's order.

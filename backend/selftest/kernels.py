@@ -112,11 +112,11 @@ def _compare_option(options: Mapping[str, Any], devices: Sequence[jax.Device]) -
     return Outcome(float(np.abs(np.asarray(compiled(*arrays)) - left @ right).max()), 0.0)
 
 
-def _draw(number: int, *shape: int, scale: float = 1.0) -> jax.Array:
+def _draw_normal(number: int, *shape: int, scale: float = 1.0) -> jax.Array:
     return (scale * jax.random.normal(jax.random.key(number), shape)).astype(jnp.bfloat16)
 
 
-def _difference(ours: jax.Array, exact: jax.Array) -> float:
+def _largest_difference(ours: jax.Array, exact: jax.Array) -> float:
     return float(jnp.abs(ours.astype(jnp.float32) - exact.astype(jnp.float32)).max())
 
 
@@ -127,8 +127,8 @@ def _compare_attention(*, norm: float = 1.0, has_bias: bool = False, counted: in
     bfloat16. At unit norm, that is 2^-7 of the largest value, and 0.01 together with the scores. With large norms few keys have
     all weight, and two similar keys may change places. Therefore the limit is then half of the largest value.
     """
-    query, key = (_draw(number, 1, length, HEADS, WIDTH, scale=norm**0.5) for number, length in ((0, 300), (1, 520)))
-    value = _draw(2, 1, 520, HEADS, WIDTH)
+    query, key = (_draw_normal(number, 1, length, HEADS, WIDTH, scale=norm**0.5) for number, length in ((0, 300), (1, 520)))
+    value = _draw_normal(2, 1, 520, HEADS, WIDTH)
     bias = jnp.linspace(-3, 3, 520)[None, None, None] if has_bias else None
     kv_lengths = None if counted is None else KvLengths(values=jnp.array([counted]), minimum=counted)
     chosen = AttentionOptions(kv_lengths=kv_lengths, **options)
@@ -139,16 +139,16 @@ def _compare_attention(*, norm: float = 1.0, has_bias: bool = False, counted: in
         reference = functools.partial(reference_attention, scale=WIDTH**-0.5, window=options.get("window_size"))
         exact = cast(jax.Array, reference(*wide, bias))  # not a tuple, because return_lse is False
     share = 0.02 if norm == 1.0 else 0.5
-    return Outcome(_difference(ours, exact), share * float(jnp.abs(value).max()))
+    return Outcome(_largest_difference(ours, exact), share * float(jnp.abs(value).max()))
 
 
 def _compare_token_norm(*, is_centred: bool) -> Outcome:
     """Compare a norm's Pallas pass with XLA. Both round values up to 8 once, so they differ by one step of bfloat16."""
-    tokens, scale = _draw(0, 1, 256, HEADS * WIDTH, scale=2.0), jnp.full((HEADS * WIDTH,), 1.1, jnp.float32)
+    tokens, scale = _draw_normal(0, 1, 256, HEADS * WIDTH, scale=2.0), jnp.full((HEADS * WIDTH,), 1.1, jnp.float32)
     norm = functools.partial(layer_norm if is_centred else rms_norm, eps=1e-6)
     vectors = (scale, scale) if is_centred else (scale,)
     ours, plain = (jax.jit(functools.partial(norm, use_pallas=by))(tokens, *vectors) for by in (True, False))
-    return Outcome(_difference(ours, plain), 8 * 2**-7)
+    return Outcome(_largest_difference(ours, plain), 8 * 2**-7)
 
 
 def _compare_preparation(*, norms_heads: bool = False, has_own_angles: bool = False) -> Outcome:
@@ -157,7 +157,7 @@ def _compare_preparation(*, norms_heads: bool = False, has_own_angles: bool = Fa
     Both round to bfloat16, and XLA's version rounds twice: three times 2^-8 of values up to 8, and 2^-7 of each value.
     """
     how = Preparation(eps=1e-6, groups=2, norms_heads=norms_heads, head_width=WIDTH if has_own_angles else None)
-    projected = tuple(_draw(number, 1, 256, HEADS * WIDTH, scale=2.0) for number in range(3))
+    projected = tuple(_draw_normal(number, 1, 256, HEADS * WIDTH, scale=2.0) for number in range(3))
     norms = tuple(jnp.full((WIDTH if norms_heads else HEADS * WIDTH,), 1.1, jnp.float32) for _ in range(2))
     if has_own_angles:
         angle = jax.random.uniform(jax.random.key(5), (256, HEADS * WIDTH // 2)) * 6
@@ -174,12 +174,14 @@ def _compare_preparation(*, norms_heads: bool = False, has_own_angles: bool = Fa
     wide = key.astype(jnp.float32)
     plain = query.astype(jnp.float32) * (LOG2_E * WIDTH**-0.5), wide - wide.mean(2, keepdims=True), value
     passes = jax.jit(functools.partial(prepared, how=by_passes))(*arrays)
-    return Outcome(max(map(_difference, passes, plain)), 3 * 8 * 2**-8 + 8 * 2**-7)
+    return Outcome(max(map(_largest_difference, passes, plain)), 3 * 8 * 2**-8 + 8 * 2**-7)
 
 
 def _compare_ungrouping() -> Outcome:
-    value = _draw(0, 1, 256, HEADS * WIDTH)
-    return Outcome(_difference(jax.jit(functools.partial(ungroup_heads, use_pallas=True))(group_heads(value, HEADS)), value), 0.0)
+    value = _draw_normal(0, 1, 256, HEADS * WIDTH)
+    return Outcome(
+        _largest_difference(jax.jit(functools.partial(ungroup_heads, use_pallas=True))(group_heads(value, HEADS)), value), 0.0
+    )
 
 
 def _compare_convolution(*, doubles: bool = False) -> Outcome:
@@ -187,7 +189,11 @@ def _compare_convolution(*, doubles: bool = False) -> Outcome:
 
     A different order of the sums is allowed the same difference again.
     """
-    frames, before, weight = _draw(0, 2, 4, 16, WIDTH), _draw(1, 2, 4, 16, WIDTH), _draw(2, WIDTH, WIDTH, 3, 3, 3, scale=0.02)
+    frames, before, weight = (
+        _draw_normal(0, 2, 4, 16, WIDTH),
+        _draw_normal(1, 2, 4, 16, WIDTH),
+        _draw_normal(2, WIDTH, WIDTH, 3, 3, 3, scale=0.02),
+    )
     nothing = jnp.zeros((4, 1, 16, WIDTH), jnp.bfloat16)
     call = functools.partial(causal_conv, num_rows=16, doubles=doubles, edges=Edges(left=nothing, right=nothing))
     run = jax.jit(lambda *arrays: call(*arrays, jnp.zeros(WIDTH, jnp.float32), epilogue=Epilogue())[0])
@@ -202,4 +208,4 @@ def _compare_convolution(*, doubles: bool = False) -> Outcome:
         dimension_numbers=("NDHWC", "DHWIO", "NDHWC"),
         precision="highest",
     )[0]
-    return Outcome(_difference(ours, exact), 2**-7 * float(jnp.abs(exact).max()))
+    return Outcome(_largest_difference(ours, exact), 2**-7 * float(jnp.abs(exact).max()))

@@ -30,16 +30,16 @@ def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
     """
     parts = [lowered.as_text(), repr(program.layout.compiler_options), version("jaxlib"), version("libtpu")]
     parts += [_read_code(path) for path in _READERS]
-    return fingerprint_for_slice(_digest(parts), list(program.layout.mesh.devices.flatten()))
+    return fingerprint_for_slice(_hash_parts(parts), list(program.layout.mesh.devices.flatten()))
 
 
 def fingerprint_for_slice(digest: str, devices: Sequence[jax.Device]) -> str:
     """Return the fingerprint on these devices of a program with this digest."""
     sides = [max(places) + 1 for places in zip(*(device.coords for device in devices), strict=True)]
-    return _digest([digest, f"{len(devices)} x {devices[0].device_kind}, {'x'.join(map(str, sides))}"])
+    return _hash_parts([digest, f"{len(devices)} x {devices[0].device_kind}, {'x'.join(map(str, sides))}"])
 
 
-def _digest(parts: Sequence[str]) -> str:
+def _hash_parts(parts: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 

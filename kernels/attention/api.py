@@ -124,7 +124,7 @@ def attention(
     `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv].
     Raises: NotImplementedError if the implementation in `options` does not support the arguments.
     """
-    return cast(jax.Array, _attention(query, key, value, bias, options or AttentionOptions(), return_lse=False))
+    return cast(jax.Array, _dispatch(query, key, value, bias, options or AttentionOptions(), return_lse=False))
 
 
 def attention_with_lse(
@@ -135,10 +135,10 @@ def attention_with_lse(
     `join_attentions` needs the log-sum-exp. It excludes `window_size` and `kv_lengths`.
     Raises: NotImplementedError if the implementation in `options` does not support the arguments.
     """
-    return cast(tuple[jax.Array, jax.Array], _attention(query, key, value, None, options or AttentionOptions(), return_lse=True))
+    return cast(tuple[jax.Array, jax.Array], _dispatch(query, key, value, None, options or AttentionOptions(), return_lse=True))
 
 
-def _attention(
+def _dispatch(
     query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, options: AttentionOptions, *, return_lse: bool
 ) -> Attended:
     scale = query.shape[-1] ** -0.5 if options.scale is None else options.scale
@@ -147,14 +147,14 @@ def _attention(
     call = _Call(scale=scale, window=window, num_keys=num_keys, tpu=options.tpu, return_lse=return_lse)
     arrays = _Arrays(query, key, value, bias, options.kv_lengths, options.layer)
     if options.implementation is not None:
-        return _run(options.implementation, call, arrays)
+        return _run_implementation(options.implementation, call, arrays)
     platform = target_platform()
     if platform is not None:
-        return _run(_choose(platform, call, arrays), call, arrays)
-    chosen = {name: _choose(name, call, arrays) for name in ("tpu", "cpu")}
+        return _run_implementation(_choose_implementation(platform, call, arrays), call, arrays)
+    chosen = {name: _choose_implementation(name, call, arrays) for name in ("tpu", "cpu")}
     if chosen["tpu"] == chosen["cpu"]:
-        return _run(chosen["cpu"], call, arrays)
-    run = {name: functools.partial(_run, implementation, call) for name, implementation in chosen.items()}
+        return _run_implementation(chosen["cpu"], call, arrays)
+    run = {name: functools.partial(_run_implementation, implementation, call) for name, implementation in chosen.items()}
     return jax.lax.platform_dependent(arrays, tpu=run["tpu"], default=run["cpu"])
 
 
@@ -179,7 +179,7 @@ def _mesh_device() -> jax.sharding.AbstractDevice | None:
     return jax.sharding.get_abstract_mesh().abstract_device
 
 
-def _choose(platform: str, call: _Call, arrays: _Arrays) -> Implementation:
+def _choose_implementation(platform: str, call: _Call, arrays: _Arrays) -> Implementation:
     scores = arrays.query.shape[1] * arrays.key.shape[-3]
     special = _SPECIAL.get(platform)
     if special is not None and scores > special[1] and special[0] not in _disabled:
@@ -220,7 +220,7 @@ def _check_supported(implementation: Implementation, call: _Call, arrays: _Array
             raise NotImplementedError(f"{error}; use implementation='blocked'") from error
 
 
-def _run(implementation: Implementation, call: _Call, arrays: _Arrays) -> Attended:
+def _run_implementation(implementation: Implementation, call: _Call, arrays: _Arrays) -> Attended:
     _check_supported(implementation, call, arrays)
     options = call.tpu
     if implementation == "pallas_tpu" and pallas_tpu.reads_layers(options.layout, options.bounds, options.tests_bounds):

@@ -71,22 +71,24 @@ def _one_head(
     Returns: the attention [S_q, D] and the log-sum-exp [S_q].
     """
     length_q, length_kv = query.shape[0], key.shape[0]
-    query_blocks = (_split(query, block_q), _indices(length_q, block_q))
-    key_indices = _indices(length_kv, block_kv)
-    columns = _split(key, block_kv).transpose(0, 2, 1)  # because XLA's CPU product in bfloat16 is slow for a transposed operand
+    query_blocks = (_split_blocks(query, block_q), _block_indices(length_q, block_q))
+    key_indices = _block_indices(length_kv, block_kv)
+    columns = _split_blocks(key, block_kv).transpose(
+        0, 2, 1
+    )  # because XLA's CPU product in bfloat16 is slow for a transposed operand
     seen = length_kv if count is None else count
-    kv_blocks = (columns, _split(value, block_kv), jnp.where(key_indices < seen, 0.0, MASKED), key_indices)
+    kv_blocks = (columns, _split_blocks(value, block_kv), jnp.where(key_indices < seen, 0.0, MASKED), key_indices)
     attended, lse = jax.lax.map(lambda block: _one_query_block(*block, kv_blocks, window), query_blocks)
     return attended.reshape(-1, query.shape[1])[:length_q], lse.reshape(-1)[:length_q]
 
 
-def _split(array: jax.Array, block: int) -> jax.Array:
+def _split_blocks(array: jax.Array, block: int) -> jax.Array:
     """Split [S, D] into blocks [N, block, D], with zeros after the last row."""
     padded = jnp.pad(array, ((0, -array.shape[0] % block), (0, 0)))
     return padded.reshape(-1, block, array.shape[1])
 
 
-def _indices(length: int, block: int) -> jax.Array:
+def _block_indices(length: int, block: int) -> jax.Array:
     """Return the index of each row of the blocks, [N, block] int32. The indices continue in the padding."""
     blocks = -(-length // block)
     return jnp.arange(blocks * block).reshape(blocks, block)

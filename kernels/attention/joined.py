@@ -31,7 +31,7 @@ def join_attentions(
     (attended, lse), (others, others_lse) = first, second
     length, end = attended.shape[1], before + others.shape[1]
     share = jax.nn.sigmoid(others_lse - lse[:, before:end])
-    rows = _rows(before, others.shape[1])
+    rows = _rows_per_step(before, others.shape[1])
     if use_pallas and rows is not None:
         return _join_with_pallas(attended, others, share, before // rows, rows, interpret)
     share, others = (
@@ -41,7 +41,7 @@ def join_attentions(
     return mixed.astype(attended.dtype)
 
 
-def _rows(before: int, length: int) -> int | None:
+def _rows_per_step(before: int, length: int) -> int | None:
     """Return the largest number of queries in a grid step that divides both numbers, or None."""
     return next((rows for rows in range(ROWS, 0, -SUBLANES) if before % rows == 0 and length % rows == 0), None)
 

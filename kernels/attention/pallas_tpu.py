@@ -92,7 +92,7 @@ class Problem:
         last = jax.lax.div(jnp.minimum(start + self.sizes.block_q - 1 + after, self.length_kv - 1), self.sizes.block_kv)
         return first, last
 
-    def spec(self, block: int, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
+    def make_spec(self, block: int, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
         """Return the spec of `block` rows of one head. `row(block_q, step)` returns the index of the block."""
 
         def index(
@@ -104,13 +104,13 @@ class Problem:
         shape = (None, None, block, self.width) if self.layout == "heads" else (None, block, self.width)
         return pl.BlockSpec(shape, index)
 
-    def key_spec(self, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
+    def make_key_spec(self, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
         """Return the spec of keys or values. The last prefetched number is the index of their layer."""
-        spec = self.spec(self.sizes.block_kv, row)
+        spec = self.make_spec(self.sizes.block_kv, row)
         if not self.has_layers:
             return spec
         shape, index = spec.block_shape or (), spec.index_map
-        assert index is not None, "`spec` sets an index map"
+        assert index is not None, "`make_spec` sets an index map"
         return pl.BlockSpec((None, *shape), lambda *indices: (indices[-1][0], *index(*indices)))
 
     def num_unmasked_keys(self, start: int, stop: int) -> int:
@@ -363,7 +363,7 @@ def attend_heads(
 
 
 def _query_spec(problem: Problem) -> pl.BlockSpec:
-    return problem.spec(problem.sizes.block_q, lambda block_q, step: block_q)
+    return problem.make_spec(problem.sizes.block_q, lambda block_q, step: block_q)
 
 
 def _lse_spec(problem: Problem) -> pl.BlockSpec:
@@ -389,7 +389,7 @@ def _input_specs(problem: Problem) -> list[pl.BlockSpec]:
     ) -> tuple[jax.Array | int, ...]:
         return jax.lax.div(order[entry], problem.heads), block_kv(block_q, step), 0
 
-    key = problem.key_spec(block_kv)
+    key = problem.make_key_spec(block_kv)
     bias = pl.BlockSpec((None, problem.sizes.block_kv, 1), bias_index)
     return [_query_spec(problem), key, key] + ([bias] if problem.has_bias else [])
 
@@ -414,7 +414,7 @@ def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -
 
     def attend() -> None:
         _transpose_values(refs[2], value_t_ref, position, problem)
-        _attend(refs[:inputs], value_t_ref, sums, position, problem)
+        _attend_block(refs[:inputs], value_t_ref, sums, position, problem)
 
     if problem.window is None:
         attend()
@@ -423,7 +423,7 @@ def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -
 
     @pl.when(step == problem.steps_kv - 1)
     def _() -> None:
-        _write(output_ref, *sum_refs[:2], problem)
+        _write_output(output_ref, *sum_refs[:2], problem)
         if lse_ref is not None:
             _write_lse(lse_ref, *sum_refs[1:])
 
@@ -450,7 +450,7 @@ def _transpose_values(value_ref: jax.Ref, value_t_ref: jax.Ref, position: _Posit
         value_t_ref[:, num_unmasked:] = jnp.where(index < position.num_keys, value, 0).T
 
 
-def _attend(
+def _attend_block(
     inputs: Sequence[jax.Ref],
     value_t_ref: jax.Ref,
     sums: Sequence[tuple[jax.Ref, float]],
@@ -465,14 +465,14 @@ def _attend(
     sizes = problem.sizes
     weigh, wait = (_weigh_online, 1) if problem.uses_online_softmax else (_weigh, 0)
     states = {
-        start: [_load(ref, slice(start, start + sizes.chunk_q), empty, position) for ref, empty in sums]
+        start: [_load_sum(ref, slice(start, start + sizes.chunk_q), empty, position) for ref, empty in sums]
         for start in range(0, sizes.block_q, sizes.chunk_q)
     }
     chunks = [(start_q, start_kv) for start_q in states for start_kv in range(0, sizes.block_kv, sizes.chunk_kv)]
     scored, weighed = [], []
     for index in range(len(chunks) + wait + 1):
         if index < len(chunks):
-            scored.append((chunks[index], _scores(inputs, position, chunks[index], problem)))
+            scored.append((chunks[index], _compute_scores(inputs, position, chunks[index], problem)))
         if 0 <= index - wait < len(chunks):
             chunk, scores = scored.pop(0)
             weighed.append((chunk, weigh(states[chunk[0]], scores)))
@@ -484,12 +484,12 @@ def _attend(
             ref[:, start_q : start_q + sizes.chunk_q] = array
 
 
-def _load(ref: jax.Ref, columns: slice, start: float, position: _Position) -> jax.Array:
+def _load_sum(ref: jax.Ref, columns: slice, start: float, position: _Position) -> jax.Array:
     """Return some columns of a sum. In the first step of a query block, return its start value."""
     return jnp.where(position.is_first, start, ref[:, columns])
 
 
-def _scores(inputs: Sequence[jax.Ref], position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
+def _compute_scores(inputs: Sequence[jax.Ref], position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
     """Compute the masked scores of a chunk, [chunk_kv, chunk_q] float32."""
     start_q, start_kv = starts
     rows = slice(start_kv, start_kv + problem.sizes.chunk_kv)
@@ -498,10 +498,10 @@ def _scores(inputs: Sequence[jax.Ref], position: _Position, starts: tuple[int, i
     scores = jax.lax.dot_general(inputs[1][rows], query, contract_width, preferred_element_type=jnp.float32)
     if problem.has_bias:
         scores = scores + inputs[3][rows]
-    return _mask(scores, position, starts, problem)
+    return _mask_scores(scores, position, starts, problem)
 
 
-def _mask(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
+def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
     """Set scores to -inf where the key is past the end or outside the window. Skips rows that no key block needs masked."""
     start_q, start_kv = starts
     num_unmasked = problem.num_unmasked_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
@@ -548,7 +548,7 @@ def _sum_by_sublane(weights: jax.Array) -> jax.Array:
     return weights.reshape(-1, SUBLANES, weights.shape[1]).sum(axis=0)
 
 
-def _write(output_ref: jax.Ref, attended_ref: jax.Ref, total_ref: jax.Ref, problem: Problem) -> None:
+def _write_output(output_ref: jax.Ref, attended_ref: jax.Ref, total_ref: jax.Ref, problem: Problem) -> None:
     """Divide by the sums and transpose to [block_q, D]. Runs once per query block, so a loop keeps its code short."""
     chunk = math.gcd(problem.sizes.block_q, 256)
 

@@ -73,7 +73,7 @@ class ActionWanModel(CausalWanModel):
         image_width = plan.configs["image_encoder"]["hidden_size"]
         return ActionDenoiser(plan.configs["transformer"], layout, window, self.kind.shape, image_width)
 
-    def _renamed(self, transformer: StackedWeights) -> Callable[[str], str]:
+    def _name_mapping(self, transformer: StackedWeights) -> Callable[[str], str]:
         return diffusers_name
 
     def notes(self, request: GenerationRequest) -> list[str]:
@@ -107,7 +107,7 @@ class ActionWanModel(CausalWanModel):
         conditions["image_channels"] = yield OnHost(image_channels, (mask, *pieces))
         return conditions
 
-    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+    def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
         num_images = len(self._input_images(request))
         frames = min(request.geometry().num_latent_frames, STILL_FRAMES) if num_images else 0
         return {"image_encoder": num_images * self._image_encoder.num_tokens}, frames

@@ -82,7 +82,7 @@ class ActionDenoiser(BlockDenoiser):
         tokens = self._embed_condition("image_embedder", weights, image.astype(weights.outer["proj_out.weight"].dtype))
 
         def one_layer(_, block: dict[str, jax.Array]):
-            keys = call_module(self._block.attn2, select_prefix(self._gathered(block), "attn2."), text_keys, tokens)
+            keys = call_module(self._block.attn2, select_prefix(self._gather_layer(block), "attn2."), text_keys, tokens)
             return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
 
         _, (key, value) = jax.lax.scan(one_layer, None, weights.stacks[BLOCKS])
@@ -136,7 +136,7 @@ class ActionDenoiser(BlockDenoiser):
         def steered(carry: tuple[jax.Array, SteeredRing], layer: Any) -> tuple[tuple[jax.Array, SteeredRing], None]:
             (hidden, ring), (index, parameters) = carry, layer
             block, key, value = layer_at(whole, index)
-            block = self._gathered(block)
+            block = self._gather_layer(block)
             enter(index, ring.tokens)
             keys = TextKeys(key=key, value=value, bias=None)
             hidden = call_module(self._block, block, attend_to_both, hidden, keys, modulation, positions)

@@ -117,11 +117,11 @@ class CausalWanModel(WanModel):
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> BlockDenoiser:
         return BlockDenoiser(plan.configs["transformer"], layout, window)
 
-    def _tokens(self, request: GenerationRequest) -> TextTokens:
+    def _tokenize_prompts(self, request: GenerationRequest) -> TextTokens:
         """Tokenize the prompt, followed by the action."""
         if request.action is not None:
             request = request.model_copy(update={"prompt": f"{request.prompt}, {request.action}"})
-        return super()._tokens(request)
+        return super()._tokenize_prompts(request)
 
     def _num_encoded_frames(self, request: GenerationRequest) -> int:
         return self._block_shape(request, 0)[2]

@@ -95,11 +95,11 @@ class StripRunner(abc.ABC):
         """Return the sum after one step and, if `following` names a norm, its normalised form."""
         if not step.is_residual:
             return self._sample(step, total, following)
-        second = dataclasses.replace(self._epilogue(f"{step.name}.norm2"), keeps_sum=False)
+        second = dataclasses.replace(self._make_epilogue(f"{step.name}.norm2"), keeps_sum=False)
         assert normalised is not None, "the previous step computed the first norm"
         _, hidden = self._convolve(f"{step.name}.conv1", normalised, second)
         assert hidden is not None, "`second` has a norm"
-        return self._convolve(f"{step.name}.conv2", hidden, self._epilogue(following, self._shortcut(step, total)))
+        return self._convolve(f"{step.name}.conv2", hidden, self._make_epilogue(following, self._shortcut(step, total)))
 
     @abc.abstractmethod
     def _sample(self, step: Step, total: jax.Array, following: str | None) -> tuple[jax.Array, jax.Array | None]:
@@ -119,7 +119,7 @@ class StripRunner(abc.ABC):
         assert total is not None, "the epilogue keeps the sum"
         return total
 
-    def _exchange(self, place: Any, frames: jax.Array) -> jax.Array:
+    def _swap_cache(self, place: Any, frames: jax.Array) -> jax.Array:
         """Return the frames that the last call cached under the key `place`, and cache the current frames.
 
         Caches at least two frames. Arrays are cached whole, because extracting frames would copy them.
@@ -129,7 +129,7 @@ class StripRunner(abc.ABC):
         self.after[place] = frames if len(frames) >= KEPT_FRAMES else jnp.concatenate([before, frames])[-KEPT_FRAMES:]
         return before
 
-    def _edges(self, before: jax.Array | None, frames: jax.Array, *, repeats: bool = False) -> Edges:
+    def _make_edges(self, before: jax.Array | None, frames: jax.Array, *, repeats: bool = False) -> Edges:
         """Return the nearest columns of the neighbouring chips. At the outer sides: zero, or with `repeats` the outer column."""
         inputs = [frames] if before is None else [before[-KEPT_FRAMES:], frames]
         first, last = (jnp.concatenate([array[:, side] for array in inputs]) for side in (slice(0, 1), slice(-1, None)))
@@ -144,18 +144,18 @@ class StripRunner(abc.ABC):
         place = jax.lax.axis_index(axes)
         return Edges(left=jnp.where(place == 0, first, left), right=jnp.where(place == chips - 1, last, right))
 
-    def _epilogue(self, norm: str | None, *residuals: jax.Array) -> Epilogue:
+    def _make_epilogue(self, norm: str | None, *residuals: jax.Array) -> Epilogue:
         """Return the epilogue that keeps the sum and, if `norm` is set, adds its normalised form."""
         if norm is None:
             return Epilogue(residuals=residuals)
-        weight, width = self._norm(norm)
+        weight, width = self._norm_weight(norm)
         return Epilogue(residuals=residuals, norm=weight, norm_width=width)
 
     def _normalise(self, total: jax.Array, norm: str | None) -> jax.Array | None:
         """Apply the norm with SiLU outside a convolution."""
-        return None if norm is None else norm_and_silu(total.astype(jnp.float32), *self._norm(norm)).astype(total.dtype)
+        return None if norm is None else norm_and_silu(total.astype(jnp.float32), *self._norm_weight(norm)).astype(total.dtype)
 
-    def _norm(self, name: str) -> tuple[jax.Array, int]:
+    def _norm_weight(self, name: str) -> tuple[jax.Array, int]:
         return self._weights[f"{name}.gamma"], self._widths[name]
 
     def _zero_padding_rows(self, frames: jax.Array) -> jax.Array:

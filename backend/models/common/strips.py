@@ -68,14 +68,16 @@ class Strips:
         sharding = self.layout.sharding(self.spec)
         return {name: with_sharding(leaf, sharding) for name, leaf in caches.items()}
 
-    def cut(self, array: jax.Array, padded_rows: int) -> jax.Array:
+    def to_strips(self, array: jax.Array, padded_rows: int) -> jax.Array:
         """Convert [1, C, F, height, width] to [F, W, H, C] with padded columns, rows and channels. The padding is zero."""
         frames = array[0].transpose(1, 2, 3, 0) if self.is_transposed else array[0].transpose(1, 3, 2, 0)
         columns, rows, channels = frames.shape[1:]
         added = self.padding_for(columns), padded_rows - rows, padded_channels(channels) - channels
         return jnp.pad(frames, ((0, 0), *((0, count) for count in added)))
 
-    def run(self, one_chip: Callable, weights: Any, frames: jax.Array, caches: Any, *shared: jax.Array) -> tuple[jax.Array, Any]:
+    def run_on_chips(
+        self, one_chip: Callable, weights: Any, frames: jax.Array, caches: Any, *shared: jax.Array
+    ) -> tuple[jax.Array, Any]:
         """Run `one_chip(weights, frames, caches, *shared)` on every chip's strip of frames and caches.
 
         Returns: the joined result [C, F, height, width], and the new caches.
@@ -91,7 +93,7 @@ class Strips:
         columns = made.shape[side] // self.all_columns * self.columns
         return jax.lax.slice_in_dim(made, 0, columns, axis=side) if self.padding else made, after
 
-    def pictures(self, frames: jax.Array, channels: int) -> jax.Array:
+    def from_strip(self, frames: jax.Array, channels: int) -> jax.Array:
         """Convert one strip [F, W, H, padded C] to [C, F, height, width].
 
         Uses an exact product with the identity matrix, because moving lanes is slow on a TPU.

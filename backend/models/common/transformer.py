@@ -112,7 +112,7 @@ class StackedTransformer:
         state, added = shapes
         return self._layout.replicate_shapes(state), with_sharding(added, self._layout.sharding(self._layout.tokens))
 
-    def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def _gather_layer(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """Gather one layer's parameters from all chips, in the checkpoint's shapes."""
         layout = self._layout
         gathered = {

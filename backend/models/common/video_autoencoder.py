@@ -140,22 +140,22 @@ class StreamedAutoencoder(abc.ABC):
         if self._is_arranged(weights):
             moments, caches = self._on_tpu.encode(self._vae, weights, pixels, caches, self._layout)
         else:
-            moments, caches = call_module(self._vae, weights, self._encode_frames, self._spread(pixels), caches)
+            moments, caches = call_module(self._vae, weights, self._encode_frames, self._divide_space(pixels), caches)
             caches = self._spread_caches(caches)
         return self._normalise(moments[:, : self.latent_channels]), caches
 
     @jax.named_scope("decoder")
     def _decode(self, weights: Weights, latents: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
-        latents = self._denormalise(self._spread(latents)).astype(self._dtype(weights))
+        latents = self._denormalise(self._divide_space(latents)).astype(self._dtype(weights))
         if self._is_arranged(weights):
             return self._on_tpu.decode(self._vae, weights, latents, caches, self._layout)
         pixels, caches = call_module(self._vae, weights, self._decode_frame, latents, caches)
         return pixels, self._spread_caches(caches)
 
     def _spread_caches(self, caches: Caches) -> Caches:
-        return {name: self._spread(cache) if cache.ndim else cache for name, cache in caches.items()}
+        return {name: self._divide_space(cache) if cache.ndim else cache for name, cache in caches.items()}
 
-    def _spread(self, array: jax.Array) -> jax.Array:
+    def _divide_space(self, array: jax.Array) -> jax.Array:
         """Divide the array over the chips by its height or width. The convolutions exchange the borders."""
         return self._layout.constrain(array, self._layout.spatial_partition(*array.shape[3:]))
 

@@ -80,7 +80,7 @@ class WholeClipModel:
         self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
         self._make_encoders(plan)
         self._guided, self._unguided = (self._make_programs(plan, layout) for layout in self._plan_layouts(plan))
-        self.networks = tuple(self._networks(plan))
+        self.networks = tuple(self._list_networks(plan))
 
     def _make_encoders(self, plan: ModelPlan) -> None:
         """Create the encoders. Raises: ModelError for a broken tokenizer or preprocessor."""
@@ -92,12 +92,12 @@ class WholeClipModel:
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> ClipPrograms:
         raise NotImplementedError
 
-    def _networks(self, plan: ModelPlan) -> Iterator[Network]:
+    def _list_networks(self, plan: ModelPlan) -> Iterator[Network]:
         denoiser, vae = self._guided.denoiser, self._guided.vae
         yield from self._encoder_networks(plan)
         for expert in range(self.kind.num_experts):
             described = denoiser.describe_weights(self.dtype)  # a new object for each expert, because callers compare identity
-            renamed = self._renamed(described)
+            renamed = self._name_mapping(described)
             yield Network(part=transformer_part(expert), stages=DENOISE, described=described, expert=expert, renamed=renamed)
         yield autoencoder_network(vae, self.dtype)
 
@@ -116,13 +116,13 @@ class WholeClipModel:
         denoiser = self._guided.denoiser
         return device_bytes(denoiser.copies_sharding(denoiser.spread_matrices(transformer)))
 
-    def _renamed(self, transformer: StackedWeights) -> Callable[[str], str]:
+    def _name_mapping(self, transformer: StackedWeights) -> Callable[[str], str]:
         """Return the function from a tensor's name in a file to its name in the installed library."""
         return str
 
     def notes(self, request: GenerationRequest) -> list[str]:
         """Return sentences about prompts that are cut."""
-        return list(self._tokens(request).notes)
+        return list(self._tokenize_prompts(request).notes)
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
         """Return a prompt for each padded length of text. One prompt if there is one length, or no tokenizer."""
@@ -133,7 +133,7 @@ class WholeClipModel:
         """Return the prompt and, if the request uses it, the negative prompt."""
         return [request.prompt, request.negative_prompt] if request.reads_negative_prompt else [request.prompt]
 
-    def _tokens(self, request: GenerationRequest) -> Any:
+    def _tokenize_prompts(self, request: GenerationRequest) -> Any:
         """Return the tokens of the prompts, or their shapes without a tokenizer."""
         return self._text_encoder.tokenize(self._prompts(request))
 
@@ -157,13 +157,13 @@ class WholeClipModel:
 
     def encode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""
-        tokens, num_frames = self._encoded(request)
+        tokens, num_frames = self._count_encoded(request)
         described: dict[str, Any] = {network.part: network.described for network in self.networks}
         sizes = {one.geometry() for one in (request, request_at_first_size(request))} if num_frames else ()
         pictures = sum(self._guided.vae.encode_flops(geometry, num_frames) for geometry in sizes)
         return pictures + sum(encoder_flops(described[part], count) for part, count in tokens.items())
 
-    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+    def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
         """Return the number of tokens that each encoder reads, by part, and the number of latent frames that the VAE encodes."""
         raise NotImplementedError
 

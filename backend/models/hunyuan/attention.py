@@ -28,9 +28,9 @@ class JointAttention:
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, image_rotary_emb=None):
         counts, positions = as_array(attention_mask), cast(Positions, image_rotary_emb)
-        video = _stream(hidden_states, (attn.to_q, attn.to_k, attn.to_v), (attn.norm_q, attn.norm_k))
+        video = _project_stream(hidden_states, (attn.to_q, attn.to_k, attn.to_v), (attn.norm_q, attn.norm_k))
         projections = (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
-        beside = _stream(encoder_hidden_states, projections, (attn.norm_added_q, attn.norm_added_k))
+        beside = _project_stream(encoder_hidden_states, projections, (attn.norm_added_q, attn.norm_added_k))
         tables = as_array(positions.cosine), as_array(positions.sine)
         attend = functools.partial(attend_flat, head_width=tables[0].shape[1])
         how = Joining(num_tokens=positions.num_tokens, eps=attn.norm_q.eps)
@@ -46,17 +46,17 @@ class TextAttention:
         self._layout = layout
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None) -> torch.Tensor:
-        query, key, value = (self._heads(project(hidden_states), attn) for project in (attn.to_q, attn.to_k, attn.to_v))
+        query, key, value = (self._to_heads(project(hidden_states), attn) for project in (attn.to_q, attn.to_k, attn.to_v))
         attended = text_attention(self._layout, _attend_to_text, query, key, value, as_array(attention_mask))
         flat = attended.reshape(*attended.shape[:2], -1)
         return attn.to_out[0](torchax().interop.torch_view(flat))
 
-    def _heads(self, projected: torch.Tensor, attn: Any) -> jax.Array:
+    def _to_heads(self, projected: torch.Tensor, attn: Any) -> jax.Array:
         array = as_array(projected)
         return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.text_heads)
 
 
-def _stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> Stream:
+def _project_stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> Stream:
     query, key, value = (as_array(project(hidden)) for project in projections)
     of_query, of_key = (as_array(norm.weight) for norm in norms)
     return Stream(query=query, key=key, value=value, norms=(of_query, of_key))

@@ -25,7 +25,7 @@ def run_block(
 
     `time` [1, D] is the embedding of the step. `counts` [B] are the numbers of real context tokens.
     """
-    ours, theirs = _modulation(block.norm1, time), _modulation(block.norm1_context, time)
+    ours, theirs = _compute_modulation(block.norm1, time), _compute_modulation(block.norm1_context, time)
     normed = _normalise(layout, block.norm1.norm, hidden, *ours[:2])
     normed_beside = _modulate(block.norm1_context.norm(beside), *theirs[:2])
     attended, attended_beside = block.attn(normed, normed_beside, attention_mask=counts, image_rotary_emb=positions)
@@ -35,7 +35,7 @@ def run_block(
     return hidden + ours[5] * fed, beside + theirs[5] * fed_beside
 
 
-def _modulation(norm, time: torch.Tensor) -> list[torch.Tensor]:
+def _compute_modulation(norm, time: torch.Tensor) -> list[torch.Tensor]:
     """Return shift, scale and gate of the attention, then of the feed-forward, each [1, 1, D]."""
     return [part.unsqueeze(1) for part in norm.linear(norm.silu(time)).chunk(6, dim=1)]
 

@@ -38,12 +38,12 @@ def text_conditions(xp: Any, embeddings: Any, counts: Any, letters: Any, letter_
     """
     own = embeddings[:, CHAT_TOKENS:].astype(np.float32)
     own = xp.pad(own, ((0, 0), (0, TEXT_TOKENS - own.shape[1]), (0, 0)))
-    mask = _mask(xp, counts, TEXT_TOKENS)
+    mask = _make_mask(xp, counts, TEXT_TOKENS)
     arrays = {
         "prompt_embeds": own * mask[:, :, None],
         "prompt_embeds_mask": mask,
         "prompt_embeds_2": letters.astype(np.float32),
-        "prompt_embeds_mask_2": _mask(xp, letter_counts, letters.shape[1]),
+        "prompt_embeds_mask_2": _make_mask(xp, letter_counts, letters.shape[1]),
     }
     return {
         prefix + name: array[row : row + 1]
@@ -83,6 +83,6 @@ def join_quoted_embeddings(xp: Any, *branches: Mapping[str, Any]) -> jax.Array:
     return xp.concatenate([branch["prompt_embeds_2"] for branch in branches])
 
 
-def _mask(xp: Any, counts: Any, length: int) -> Any:
+def _make_mask(xp: Any, counts: Any, length: int) -> Any:
     """Return a mask [B, length] float32 that is 1 for the first `counts` [B] tokens."""
     return (xp.arange(length) < counts[:, None]).astype(np.float32)

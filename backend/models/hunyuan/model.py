@@ -92,9 +92,9 @@ class HunyuanModel(WholeClipModel):
         yield from super()._encoder_networks(plan)
         yield encoder_network("text_encoder_2", self._quoted, plan, self._guided.layout, tied=TIED)
 
-    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+    def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
         num_pictures = len(request.inputs().get("image", ()))
-        text, quoted = self._tokens(request), self._quoted.tokenize(self._prompts(request))
+        text, quoted = self._tokenize_prompts(request), self._quoted.tokenize(self._prompts(request))
         tokens = {"text_encoder": math.prod(text.ids.shape), "text_encoder_2": math.prod(quoted.ids.shape)}
         if num_pictures:
             tokens["image_encoder"] = num_pictures * self._image_encoder.num_tokens
@@ -102,7 +102,7 @@ class HunyuanModel(WholeClipModel):
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """See `Model`. The module `conditions` lists the results."""
-        programs, text = self._programs(request.is_guided), self._tokens(request)
+        programs, text = self._programs(request.is_guided), self._tokenize_prompts(request)
         quoted = self._quoted.tokenize(self._prompts(request))
         with load_onto_devices(weights["text_encoder"]) as resting:
             embeddings = yield Call(programs.embed_text, (resting, text.ids))

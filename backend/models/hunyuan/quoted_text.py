@@ -39,11 +39,11 @@ class QuotedTextEncoder(Encoder):
         if self._tokenizer is None:
             ids = jax.ShapeDtypeStruct((len(prompts), QUOTED_TOKENS), jnp.int32)
             return QuotedTokens(ids=ids, counts=jax.ShapeDtypeStruct((len(prompts),), jnp.int32))
-        tokens = [self._tokens(quoted) if quoted is not None else [] for quoted in map(extract_glyph_texts, prompts)]
+        tokens = [self._tokenize_quoted(quoted) if quoted is not None else [] for quoted in map(extract_glyph_texts, prompts)]
         ids = pad_ids(tokens, QUOTED_TOKENS, self._tokenizer.pad_token_id)
         return QuotedTokens(ids=ids, counts=np.array([len(row) for row in tokens], np.int32))
 
-    def _tokens(self, quoted: str) -> list[int]:
+    def _tokenize_quoted(self, quoted: str) -> list[int]:
         assert self._tokenizer is not None, "`tokenize` calls this only with a tokenizer"
         return self._tokenizer(quoted, truncation=True, max_length=QUOTED_TOKENS)["input_ids"]
 

@@ -113,7 +113,7 @@ class HunyuanFamily(FamilyBase):
         check_parts(index, configs, needed, "a whole HunyuanVideo 1.5 checkpoint")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
         _check_channels(configs)
-        scales = _scales(configs)
+        scales = _read_scales(configs)
         is_meanflow = bool(configs["transformer"].get("use_meanflow"))
         if tasks == ("i2v",) and configs["transformer"].get("task_type") == BOTH_TASKS:
             tasks = ("t2v", "i2v")
@@ -178,7 +178,7 @@ def context_tokens(configs: Configs) -> int:
     return SHORT_TOKENS + (0 if image is None else (image["image_size"] // image["patch_size"]) ** 2)
 
 
-def _scales(configs: Configs) -> tuple[int, int]:
+def _read_scales(configs: Configs) -> tuple[int, int]:
     """Return the pixels per latent in space, and the frames per latent in time."""
     return configs["vae"]["spatial_compression_ratio"], configs["vae"]["temporal_compression_ratio"]
 

@@ -169,9 +169,9 @@ class Denoiser(ClipTransformer):
         """
         channels = latents.shape[1]
         kernel = weights.outer["x_embedder.proj.weight"].reshape(-1, 2 * channels + 1)
-        tokens = _tokens(latents) @ kernel[:, :channels].T + weights.outer["x_embedder.proj.bias"]
+        tokens = _flatten_latents(latents) @ kernel[:, :channels].T + weights.outer["x_embedder.proj.bias"]
         if context.first_frame is not None:
-            given = _tokens(context.first_frame.astype(latents.dtype)) @ kernel[:, channels:-1].T + kernel[:, -1]
+            given = _flatten_latents(context.first_frame.astype(latents.dtype)) @ kernel[:, channels:-1].T + kernel[:, -1]
             tokens = tokens.at[:, : given.shape[1]].add(given)
         padding = context.positions.cosine.shape[0] - tokens.shape[1]
         tokens = jnp.pad(tokens, ((0, 0), (0, padding), (0, 0))) if padding else tokens
@@ -195,7 +195,7 @@ class Denoiser(ClipTransformer):
         """Run one block on the video tokens [B, S, D] and the context tokens [B, L, D]."""
         arguments = (*carry, time, context.tokens.counts, context.positions)
         run = functools.partial(run_block, layout=self._layout)
-        hidden, beside = call_module(self._block, self._gathered(block), run, *arguments)
+        hidden, beside = call_module(self._block, self._gather_layer(block), run, *arguments)
         return self._layout.constrain(hidden, self._layout.tokens), self._layout.constrain(beside, P("dp"))
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array, positions: Positions, shape) -> jax.Array:
@@ -216,7 +216,7 @@ def norm_in_float32(model: torch.nn.Module) -> None:
                     setattr(parent, name, FP32LayerNorm(child.normalized_shape, eps=child.eps, **affine))
 
 
-def _tokens(latents: jax.Array) -> jax.Array:
+def _flatten_latents(latents: jax.Array) -> jax.Array:
     """Flatten latents [1, C, F, H, W] to tokens [1, F * H * W, C]."""
     return jnp.moveaxis(latents.reshape(*latents.shape[:2], -1), 1, 2)
 

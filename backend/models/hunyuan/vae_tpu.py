@@ -31,12 +31,12 @@ def arrange(vae: AutoencoderKLHunyuanVideo15, weights: Weights) -> dict[str, jax
             arranged[f"{name}.gamma"] = padded_vector(weights[f"{name}.gamma"])
         elif isinstance(module, torch.nn.Conv3d):
             weight = weights[f"{name}.weight"]
-            arranged[f"{name}.weight"] = arrange_weight(weight) if weight.shape[3] == 3 else _matrix(weight[..., 0, 0, 0])
+            arranged[f"{name}.weight"] = arrange_weight(weight) if weight.shape[3] == 3 else _to_matrix(weight[..., 0, 0, 0])
             arranged[f"{name}.bias"] = padded_vector(weights[f"{name}.bias"])
     return arranged
 
 
-def _matrix(weight: jax.Array) -> jax.Array:
+def _to_matrix(weight: jax.Array) -> jax.Array:
     """Transpose [N, C] to [C', N'] with padded channels."""
     return jnp.pad(weight, [(0, padded_channels(size) - size) for size in weight.shape]).T
 
@@ -112,9 +112,9 @@ class _Plan:
             chip = Chip(axes=strips.axes, is_transposed=strips.is_transposed, interpret=self.interpret)
             runner = LayerRunner(chip, own, widths, kept, rows, strips.padding_for(columns), seen)
             result, channels = way(runner, self.vae, frames)
-            return strips.pictures(result[:, :, : runner.rows], channels), runner.after
+            return strips.from_strip(result[:, :, : runner.rows], channels), runner.after
 
-        result, after = strips.run(one_chip, own, strips.cut(array, padded_rows(rows)), kept, seen)
+        result, after = strips.run_on_chips(one_chip, own, strips.to_strips(array, padded_rows(rows)), kept, seen)
         return result[None], after | {FRAMES_SEEN: seen + 1}
 
 

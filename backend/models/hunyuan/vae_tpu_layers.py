@@ -21,7 +21,7 @@ from kernels.causal_conv import Epilogue, causal_conv, rms_norm
 from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 
-def _steps(name: str, block: Any, lists: Sequence[str]) -> list[Step]:
+def _list_steps(name: str, block: Any, lists: Sequence[str]) -> list[Step]:
     """Return the modules of a block in the order of `lists`."""
     return [
         Step(name=f"{name}.{kind}.{place}", module=module)
@@ -32,7 +32,7 @@ def _steps(name: str, block: Any, lists: Sequence[str]) -> list[Step]:
 
 def _middle_steps(name: str, block: Any) -> list[Step]:
     """Return the first residual block, then attentions and residual blocks in turn."""
-    residuals, attentions = (_steps(name, block, [kind]) for kind in ("resnets", "attentions"))
+    residuals, attentions = (_list_steps(name, block, [kind]) for kind in ("resnets", "attentions"))
     pairs = zip(attentions, residuals[1:], strict=True)
     return [residuals[0], *(step for pair in pairs for step in pair if step.module is not None)]
 
@@ -66,9 +66,9 @@ class LayerRunner(StripRunner):
         decoder = vae.decoder
         steps = _middle_steps("decoder.mid_block", decoder.mid_block)
         for index, block in enumerate(decoder.up_blocks):
-            steps += _steps(f"decoder.up_blocks.{index}", block, ("resnets", "upsamplers"))
+            steps += _list_steps(f"decoder.up_blocks.{index}", block, ("resnets", "upsamplers"))
         repeated = _repeat_channels(latents, decoder.in_channels, decoder.repeat)
-        total, normalised = self._convolve("decoder.conv_in", latents, self._epilogue(steps[0].first_norm, repeated))
+        total, normalised = self._convolve("decoder.conv_in", latents, self._make_epilogue(steps[0].first_norm, repeated))
         _, normalised = self._run_steps(steps, "decoder.norm_out", total, normalised)
         return self._convolve_sum("decoder.conv_out", normalised), decoder.out_channels
 
@@ -77,9 +77,9 @@ class LayerRunner(StripRunner):
         encoder, steps = vae.encoder, []
         self._later_frames = vae.config.temporal_compression_ratio
         for index, block in enumerate(encoder.down_blocks):
-            steps += _steps(f"encoder.down_blocks.{index}", block, ("resnets", "downsamplers"))
+            steps += _list_steps(f"encoder.down_blocks.{index}", block, ("resnets", "downsamplers"))
         steps += _middle_steps("encoder.mid_block", encoder.mid_block)
-        total, normalised = self._convolve("encoder.conv_in", pixels, self._epilogue(steps[0].first_norm))
+        total, normalised = self._convolve("encoder.conv_in", pixels, self._make_epilogue(steps[0].first_norm))
         total, normalised = self._run_steps(steps, "encoder.norm_out", total, normalised)
         mean = _grouped_mean([total], self._widths["encoder.norm_out"], encoder.out_channels)
         return self._convolve_sum("encoder.conv_out", normalised, Epilogue(residuals=(mean,))), encoder.out_channels
@@ -94,7 +94,7 @@ class LayerRunner(StripRunner):
         return total, self._normalise(total, following)
 
     def _shortcut(self, step: Step, total: jax.Array) -> jax.Array:
-        return total if step.module.conv_shortcut is None else self._product(f"{step.name}.conv_shortcut", total)
+        return total if step.module.conv_shortcut is None else self._apply_matrix(f"{step.name}.conv_shortcut", total)
 
     def _upsample(self, name: str, module: HunyuanVideo15Upsample, total: jax.Array) -> jax.Array:
         """Double height and width, and the number of frames in some layers.
@@ -156,9 +156,9 @@ class LayerRunner(StripRunner):
 
         Each chip computes all queries with its own keys.
         """
-        norm = self._norm(f"{name}.norm")
+        norm = self._norm_weight(f"{name}.norm")
         hidden = rms_norm(total.astype(jnp.float32), *norm).astype(total.dtype)
-        query, *own = (self._product(f"{name}.{kind}", hidden) for kind in ("to_q", *KEYS_AND_VALUES))
+        query, *own = (self._apply_matrix(f"{name}.{kind}", hidden) for kind in ("to_q", *KEYS_AND_VALUES))
         places = [f"{name}.{kind}" for kind in KEYS_AND_VALUES]
         assert self._before is not None, "the first call has arrays for keys and values"
         kept = [
@@ -167,7 +167,7 @@ class LayerRunner(StripRunner):
         ]
         self.after |= dict(zip(places, kept, strict=True))
         attended = self._attend_to_kept(query * norm[1] ** -0.5, *kept).astype(total.dtype)
-        return total + self._product(f"{name}.proj_out", attended)
+        return total + self._apply_matrix(f"{name}.proj_out", attended)
 
     def _attend_to_kept(self, query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
         """Compute attention [1, W, H, C] float32 to the keys of all chips, with running sums over frames up to `seen`."""
@@ -207,7 +207,7 @@ class LayerRunner(StripRunner):
             before,
             self._weights[f"{name}.conv.weight"],
             self._weights[f"{name}.conv.bias"],
-            self._edges(before, frames, repeats=True),
+            self._make_edges(before, frames, repeats=True),
             epilogue,
             num_rows=self._rows,
             repeats_rows=True,
@@ -225,11 +225,11 @@ class LayerRunner(StripRunner):
     def _exchange_or_repeat(self, name: str, frames: jax.Array) -> jax.Array:
         """Return the frames that the last call cached for this layer. In the first call, repeat the first frame."""
         if not self._is_first:
-            return self._exchange(name, frames)
+            return self._swap_cache(name, frames)
         self.after[name] = jnp.repeat(frames, max(KEPT_FRAMES, self._later_frames), axis=0)
         return jnp.repeat(frames, KEPT_FRAMES, axis=0)
 
-    def _product(self, name: str, frames: jax.Array) -> jax.Array:
+    def _apply_matrix(self, name: str, frames: jax.Array) -> jax.Array:
         """Apply a 1 x 1 x 1 convolution."""
         product = jnp.einsum("fwhc,cn->fwhn", frames, self._weights[f"{name}.weight"], preferred_element_type=jnp.float32)
         return self._zero_padding_rows(product + self._weights[f"{name}.bias"]).astype(frames.dtype)

@@ -66,7 +66,9 @@ class StreamAttention:
             assert query_rotary_emb is not None, "video tokens have a rotary embedding"
             attended = self._attend_to_self(attn, *map(as_array, projected), query_rotary_emb.query)
         else:
-            query, key = (self._heads(norm(one), attn) for norm, one in zip((attn.norm_q, attn.norm_k), projected, strict=False))
+            query, key = (
+                self._to_heads(norm(one), attn) for norm, one in zip((attn.norm_q, attn.norm_k), projected, strict=False)
+            )
             if query_rotary_emb is not None:
                 query, key = rotate_heads(query, query_rotary_emb.query), rotate_heads(key, query_rotary_emb.key)
             attended = self._attend(query, key, value.reshape(*value.shape[:2], attn.heads, -1))
@@ -106,7 +108,7 @@ class StreamAttention:
         spread = (jnp.arange(width) // each == jnp.arange(gates.shape[2])[:, None]).astype(gates.dtype)
         return jnp.matmul(gates, spread, precision="highest")
 
-    def _heads(self, projected: torch.Tensor, attn: Any) -> jax.Array:
+    def _to_heads(self, projected: torch.Tensor, attn: Any) -> jax.Array:
         array = as_array(projected)
         return array.reshape(*array.shape[:2], attn.heads, -1)
 
@@ -114,21 +116,21 @@ class StreamAttention:
         """Compute the attention of heads [B, S, H, D]. Return it as [B, S, H * D]."""
         layout = self._layout
         if self._sort == "video to sound":
-            return _flat(attend_over_spread_keys(layout, query, key, value, self.num_video))
+            return _flatten_heads(attend_over_spread_keys(layout, query, key, value, self.num_video))
         if self._sort == "sound to video" or query.shape[1] % layout.token_multiple == 0 and self._sort == "text":
             query = layout.constrain(query, layout.heads)
             attend = functools.partial(attention, options=AttentionOptions(tpu=FEW_KEYS))
-            return _flat(cross_attention(layout, attend, query, key, value, None))
-        return _flat(_attend_plain(query, key, value))
+            return _flatten_heads(cross_attention(layout, attend, query, key, value, None))
+        return _flatten_heads(_attend_plain(query, key, value))
 
 
-def _flat(heads: jax.Array) -> jax.Array:
+def _flatten_heads(heads: jax.Array) -> jax.Array:
     return heads.reshape(*heads.shape[:2], -1)
 
 
 def rotate_heads(heads: jax.Array, tables: Tables) -> jax.Array:
     """Rotate heads [B, S, H, D] by `tables`. The first half of the channels is paired with the second half."""
-    return rotate_halves(_flat(heads), *map(as_array, tables), head_width=heads.shape[3]).reshape(heads.shape)
+    return rotate_halves(_flatten_heads(heads), *map(as_array, tables), head_width=heads.shape[3]).reshape(heads.shape)
 
 
 def _attend_plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:

@@ -68,7 +68,7 @@ class VideoAutoencoder:
             return way(coder, getattr(self._vae, part), frames)
 
         own = {name: value for name, value in weights.items() if name.startswith(f"{part}.")}
-        return strips.run(one_chip, own, array)
+        return strips.run_on_chips(one_chip, own, array)
 
     def decoded_sharding(self, shapes: Any) -> Any:
         """Return the sharding of `decode`'s result, which is divided over space."""
@@ -116,17 +116,17 @@ class SoundNetworks:
     def encode(self, weights: Weights, spectrum: jax.Array) -> jax.Array:
         """Encode a spectrum [1, channels, T, bins] to normalised latents [1, C, L, M] float32."""
         made = call_module(self._vae, weights, _encode, spectrum.astype(weights["latents_std"].dtype)).astype(jnp.float32)
-        mean, std = (self._statistics(weights, name, made.shape) for name in ("mean", "std"))
+        mean, std = (self._latent_statistics(weights, name, made.shape) for name in ("mean", "std"))
         return (made - mean) / std
 
     @staticmethod
-    def _statistics(weights: Weights, name: str, shape: tuple[int, ...]) -> jax.Array:
+    def _latent_statistics(weights: Weights, name: str, shape: tuple[int, ...]) -> jax.Array:
         """Return the mean or standard deviation of the latents' channels and bins, [1, C, 1, M]."""
         return weights[f"latents_{name}"].astype(jnp.float32).reshape(1, shape[1], 1, shape[3])
 
     def decode(self, weights: Weights, latents: jax.Array) -> jax.Array:
         """Decode latents [1, C, L, M] to a spectrum [1, channels, T, bins]."""
-        mean, std = (self._statistics(weights, name, latents.shape) for name in ("mean", "std"))
+        mean, std = (self._latent_statistics(weights, name, latents.shape) for name in ("mean", "std"))
         plain = latents.astype(jnp.float32) * std + mean
         return call_module(self._vae, weights, _decode, plain.astype(weights["latents_std"].dtype))
 
@@ -171,17 +171,17 @@ def _decode(vae: Any, latents: torch.Tensor) -> torch.Tensor:
 
 def normalise_latents(weights: Weights, latents: jax.Array, factor: float = 1.0) -> jax.Array:
     """Convert the video autoencoder's latents [1, C, F, H, W] to the latents that the transformer sees, float32."""
-    mean, std = _statistics(weights)
+    mean, std = _latent_statistics(weights)
     return (latents.astype(jnp.float32) - mean) * factor / std
 
 
 def denormalise_latents(weights: Weights, latents: jax.Array, factor: float = 1.0) -> jax.Array:
     """Convert the transformer's latents to the video autoencoder's latents."""
-    mean, std = _statistics(weights)
+    mean, std = _latent_statistics(weights)
     return latents.astype(jnp.float32) * std / factor + mean
 
 
-def _statistics(weights: Weights) -> tuple[jax.Array, jax.Array]:
+def _latent_statistics(weights: Weights) -> tuple[jax.Array, jax.Array]:
     """Return the mean and standard deviation of the latents' channels, [1, C, 1, 1, 1]."""
     mean, std = (weights[f"latents_{name}"].astype(jnp.float32).reshape(1, -1, 1, 1, 1) for name in ("mean", "std"))
     return mean, std

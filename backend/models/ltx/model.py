@@ -177,7 +177,7 @@ class LtxModel(WholeClipModel):
     def _encode_text(self, encoder: Any, connectors: Any, ids: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self._connectors.embed(connectors, self._text_encoder.states(encoder, ids, mask), mask)
 
-    def _networks(self, plan: ModelPlan) -> Iterator[Network]:
+    def _list_networks(self, plan: ModelPlan) -> Iterator[Network]:
         layout, denoiser, vae, sound = (getattr(self._guided, name) for name in ("layout", "denoiser", "vae", "sound"))
         transformer = denoiser.describe_weights(self.dtype)
         others = device_bytes(transformer) if "denoise" in plan.stages else 0
@@ -220,7 +220,7 @@ class LtxModel(WholeClipModel):
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """See `Model`. The conditions are the connectors' embeddings of each prompt, and the latents of all inputs."""
-        programs, tokens, conditions = self._programs(request.is_guided), self._tokens(request), {}
+        programs, tokens, conditions = self._programs(request.is_guided), self._tokenize_prompts(request), {}
         with load_onto_devices(weights["text_encoder"]) as resting:
             made = yield Call(programs.encode_text, (resting, weights["connectors"], tokens.ids, tokens.mask))
             for name, embeddings in zip(_TEXTS, made, strict=True):
@@ -249,8 +249,10 @@ class LtxModel(WholeClipModel):
     ) -> Generator[Effect, Any, tuple[LtxStepContext, None]]:
         """See `Model`."""
         branches = Branches.for_step(request, step_plan, self.kind)
-        programs = self._programs(len(branches.texts) % 2 == 0)  # two halves of the chips need an even number of branches
-        rows = functools.partial(_stack_branch_texts, texts=branches.texts, dtype=self.dtype)
+        programs = self._programs(
+            len(branches.prompt_indices) % 2 == 0
+        )  # two halves of the chips need an even number of branches
+        rows = functools.partial(_stack_branch_texts, texts=branches.prompt_indices, dtype=self.dtype)
         texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
         text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))
         shapes = self.latent_shapes(request)
@@ -290,7 +292,7 @@ class LtxModel(WholeClipModel):
     def encode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""
         described: dict[str, Any] = {network.part: network.described for network in self.networks}
-        count = math.prod(self._tokens(request).ids.shape)
+        count = math.prod(self._tokenize_prompts(request).ids.shape)
         text = sum(encoder_flops(described[part], count) for part in ("text_encoder", "connectors"))
         num_pictures = bool(request.image) + bool(request.last_image) + len(request.keyframes)
         vae = cast(VideoAutoencoder, self._guided.vae)

@@ -48,10 +48,10 @@ def make_places(
         video = torch.cat([video, *after], dim=2)
         sound = model.audio_rope.prepare_audio_coords(1, num_sound, torch.device("cpu"))
         return Places(
-            video=_tables(model.rope, video, padded),
-            sound=_tables(model.audio_rope, sound),
-            video_time=_tables(model.cross_attn_rope, video[:, :1], padded),
-            sound_time=_tables(model.cross_attn_audio_rope, sound[:, :1]),
+            video=_rotary_tables(model.rope, video, padded),
+            sound=_rotary_tables(model.audio_rope, sound),
+            video_time=_rotary_tables(model.cross_attn_rope, video[:, :1], padded),
+            sound_time=_rotary_tables(model.cross_attn_audio_rope, sound[:, :1]),
         )
 
 
@@ -77,7 +77,7 @@ def _control_coordinates(
     return clip
 
 
-def _tables(rope: LTX2AudioVideoRotaryPosEmbed, coordinates: torch.Tensor, padded: int | None = None) -> Tables:
+def _rotary_tables(rope: LTX2AudioVideoRotaryPosEmbed, coordinates: torch.Tensor, padded: int | None = None) -> Tables:
     tables = [table[0].transpose(0, 1).flatten(1).float().numpy() for table in rope(coordinates)]
     rows = 0 if padded is None else padded - len(tables[0])
     cosine, sine = (np.pad(table, ((0, rows), (0, 0))) for table in tables)

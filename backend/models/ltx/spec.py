@@ -84,7 +84,7 @@ class LtxFamily(FamilyBase):
         kind = newer if transformer.get("perturbed_attn") else OLD
         return dataclasses.replace(
             kind,
-            scales=_scales(configs["vae"]),
+            scales=_read_scales(configs["vae"]),
             sound_rate=configs["vocoder"]["output_sampling_rate"],
             sound_latents=sound["sample_rate"] / sound["mel_hop_length"] / MEL_SCALE,
             sound_shape=(sound["latent_channels"], sound["mel_bins"] // MEL_SCALE),
@@ -134,7 +134,7 @@ class LtxFamily(FamilyBase):
 LTX = LtxFamily()
 
 
-def _scales(config: Mapping[str, Any]) -> tuple[int, int]:
+def _read_scales(config: Mapping[str, Any]) -> tuple[int, int]:
     """Return the pixels per latent in space, and the frames per latent in time."""
     return config["spatial_compression_ratio"], config["temporal_compression_ratio"]
 

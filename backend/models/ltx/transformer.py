@@ -163,7 +163,7 @@ class Denoiser(StackedTransformer):
         tokens, sound_tokens = (jnp.broadcast_to(array, (branches, *array.shape[1:])) for array in (tokens, sound_tokens))
         levels, sound_levels = _video_levels(context, num_tokens, padded), _sound_levels(context, sound.shape[2])
         video_rows, sound_rows = _video_timesteps(timesteps[0], context), _sound_timesteps(timesteps[1], sound_levels is not None)
-        times = self._times(weights, video_rows, sound_rows, dtype)
+        times = self._compute_modulations(weights, video_rows, sound_rows, dtype)
         run = functools.partial(self._run_layer, times=times, levels=levels, sound_levels=sound_levels, context=context)
         layers = (weights.stacks[BLOCKS], jnp.arange(self._model.config.num_layers))
         start = self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(sound_tokens, P("dp"))
@@ -173,7 +173,9 @@ class Denoiser(StackedTransformer):
         out = self._finish(weights, "audio_", sound_tokens, _select_rows(times.sound_embedding, sound_levels))
         return velocity, out.reshape(branches, sound.shape[2], *sound.shape[1::2]).swapaxes(1, 2)
 
-    def _times(self, weights: StackedWeights, rows: jax.Array, heard_rows: jax.Array, dtype: jnp.dtype) -> _Modulations:
+    def _compute_modulations(
+        self, weights: StackedWeights, rows: jax.Array, heard_rows: jax.Array, dtype: jnp.dtype
+    ) -> _Modulations:
         """Compute the modulations for the timesteps of both streams. The first timestep is the step's own."""
         own, sound_tokens = rows[:1], heard_rows[:1]
         embed = functools.partial(self._embed_time, weights, dtype=dtype)
@@ -238,7 +240,7 @@ class Denoiser(StackedTransformer):
             ca_video_rotary_emb=RotaryInputs(query=places.video_time, key=places.sound_time, keeps=other),
             ca_audio_rotary_emb=RotaryInputs(query=places.sound_time, key=places.video_time, keeps=other),
         )
-        tokens, sound_tokens = call_module(self._block, self._gathered(block), _forward, arguments)
+        tokens, sound_tokens = call_module(self._block, self._gather_layer(block), _forward, arguments)
         return self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(sound_tokens, P("dp"))
 
     @property

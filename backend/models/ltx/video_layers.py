@@ -39,7 +39,7 @@ class Strips:
         axes = spec[side + 2] or ()
         return cls(layout=layout, axes=(axes,) if isinstance(axes, str) else tuple(axes), side=side)
 
-    def run(self, one_chip: Callable[[Weights, jax.Array], jax.Array], weights: Weights, array: jax.Array) -> jax.Array:
+    def run_on_chips(self, one_chip: Callable[[Weights, jax.Array], jax.Array], weights: Weights, array: jax.Array) -> jax.Array:
         """Run `one_chip` on every chip's strip of an array [1, C, F, H, W]. The result has the same axes."""
         spec = P(*[(self.axes or None) if place == self.side else None for place in range(4)])
 

@@ -79,12 +79,12 @@ class WanModel(WholeClipModel):
         networks = plan.configs, self._text_encoder, layout, self._image_encoder
         return make_programs(*networks, compiler=plan.compiler, denoiser=denoiser, **own)
 
-    def _renamed(self, transformer: StackedWeights) -> Callable[[str], str]:
+    def _name_mapping(self, transformer: StackedWeights) -> Callable[[str], str]:
         return map_file_names(checkpoint_shapes(transformer))
 
-    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+    def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
         num_pictures = len(self._input_images(request))
-        tokens = {"text_encoder": math.prod(self._tokens(request).ids.shape)}
+        tokens = {"text_encoder": math.prod(self._tokenize_prompts(request).ids.shape)}
         if self._image_encoder is not None:
             tokens["image_encoder"] = num_pictures * self._image_encoder.num_tokens
         if request.video:
@@ -109,7 +109,7 @@ class WanModel(WholeClipModel):
 
     def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Generator[Effect, Any, dict[str, Any]]:
         """Encode the texts to embeddings, with a bias if the padding is shortened. Yields work."""
-        programs, tokens = self._programs(request.is_guided), self._tokens(request)
+        programs, tokens = self._programs(request.is_guided), self._tokenize_prompts(request)
         with load_onto_devices(weights["text_encoder"]) as text:
             embeddings = yield Call(programs.embed_text, (text, tokens.ids, tokens.mask))
             padded = yield OnHost(pad_embeddings, (embeddings,))

@@ -185,7 +185,7 @@ class Denoiser(ClipTransformer):
             embedded, bias, image_tokens = *_join_image_and_text(image_tokens, embedded, bias), None
 
         def one_layer(_, block: dict[str, jax.Array]):
-            parameters = select_prefix(self._gathered(block), "attn2.")
+            parameters = select_prefix(self._gather_layer(block), "attn2.")
             keys = call_module(self._block.attn2, parameters, text_keys, embedded)
             if image_tokens is not None:
                 image_pair = call_module(self._block.attn2, parameters, image_keys, image_tokens)
@@ -246,7 +246,7 @@ class Denoiser(ClipTransformer):
             time.token_modulations(hidden.shape[1]),
         )
         run = functools.partial(run_block, layout=self._layout)
-        hidden = call_module(self._block, self._gathered(block), run, hidden, keys, modulation, positions)
+        hidden = call_module(self._block, self._gather_layer(block), run, hidden, keys, modulation, positions)
         return self._layout.constrain(hidden, self._layout.tokens)
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: _Time, positions: Positions, shape) -> jax.Array:

@@ -133,7 +133,7 @@ class _Plan:
             frames_out, channels = method(runner, self.vae, frames)
             return self._to_frames(frames_out[:, :, : runner.rows], channels, patch), runner.after
 
-        return strips.run(one_chip, chip_weights, strips.cut(array, shrinks * padded_rows(self.rows)), caches)
+        return strips.run_on_chips(one_chip, chip_weights, strips.to_strips(array, shrinks * padded_rows(self.rows)), caches)
 
     def _to_frames(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
         """Convert a strip [F, columns, rows, C * patch * patch and padding] to [C, F, height, width].
@@ -141,7 +141,7 @@ class _Plan:
         Exact products with zeros and ones do this: the matrix unit moves lanes and every second row faster than copies do.
         """
         if patch == 1:
-            return self.strips.pictures(frames, channels)
+            return self.strips.from_strip(frames, channels)
         first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
         # diffusers' order of a patch's pixels: column, then row, in the unturned frame
         parts = first.reshape(-1, patch, patch, *first.shape[1:])

@@ -102,7 +102,7 @@ class LayerRunner(StripRunner):
 
     def _run_network(self, name: str, frames: jax.Array, steps: Sequence[_Step]) -> jax.Array:
         """Run the first convolution, the steps and the last convolution."""
-        total, normalised = self._convolve(f"{name}.conv_in", frames, self._epilogue(steps[0].first_norm))
+        total, normalised = self._convolve(f"{name}.conv_in", frames, self._make_epilogue(steps[0].first_norm))
         _, normalised = self._run_steps(steps, f"{name}.norm_out", total, normalised)
         return self._convolve_sum(f"{name}.conv_out", normalised)
 
@@ -127,7 +127,7 @@ class LayerRunner(StripRunner):
         if module.mode == "upsample3d":
             total = self._double_frames(f"{name}.time_conv", total)
         added = () if step.shortcut is None else self._repeat_input(step.shortcut)
-        outputs = self._convolve_after(None, f"{name}.resample.1", total, self._epilogue(following, *added), doubles=True)
+        outputs = self._convolve_after(None, f"{name}.resample.1", total, self._make_epilogue(following, *added), doubles=True)
         self._rows *= 2
         return outputs
 
@@ -220,7 +220,7 @@ class LayerRunner(StripRunner):
 
     def _attend(self, name: str, total: jax.Array) -> jax.Array:
         """Run attention with one head over all pixels of a frame: this chip's queries, every chip's keys."""
-        hidden = rms_norm(total.astype(jnp.float32), *self._norm(f"{name}.norm")).astype(total.dtype)
+        hidden = rms_norm(total.astype(jnp.float32), *self._norm_weight(f"{name}.norm")).astype(total.dtype)
         query, key, value = jnp.split(self._multiply_channels(f"{name}.to_qkv", hidden), 3, axis=-1)
         key, value = (self._gather_strips(array) for array in (key, value))
         scores = jnp.einsum("fwhc,fvgc->fwhvg", query, key, preferred_element_type=jnp.float32)
@@ -244,7 +244,7 @@ class LayerRunner(StripRunner):
         """
         place = len(self.after)
         if self._before is not None:
-            return self._exchange(place, frames)
+            return self._swap_cache(place, frames)
         missing = max(KEPT_FRAMES, self._later_frames) - 1
         self.after[place] = jnp.pad(frames, ((missing, 0), (0, 0), (0, 0), (0, 0)))
         return None
@@ -257,7 +257,7 @@ class LayerRunner(StripRunner):
             before,
             weight if before is not None else weight[:, -depth:],
             self._weights[f"{name}.bias"],
-            self._edges(before, frames),
+            self._make_edges(before, frames),
             epilogue,
             num_rows=self._rows,
             doubles=doubles,

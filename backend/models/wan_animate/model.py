@@ -78,12 +78,12 @@ class AnimateModel(SegmentModel):
         extract = program("the driving clip's keys", denoiser.extracted, key="clip_keys", places=denoiser.clip_keys_sharding)
         return super()._make_programs(plan, layout, denoiser, group=DrivenPrograms, extract=extract)
 
-    def _renamed(self, transformer: StackedWeights) -> Any:
+    def _name_mapping(self, transformer: StackedWeights) -> Any:
         return map_file_names(checkpoint_shapes(transformer))
 
-    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+    def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
         """See `WholeClipModel`. The count includes the frames that are encoded before each segment's steps."""
-        tokens = {"text_encoder": math.prod(self._tokens(request).ids.shape)}
+        tokens = {"text_encoder": math.prod(self._tokenize_prompts(request).ids.shape)}
         if self._image_encoder is not None:
             tokens["image_encoder"] = 2 * self._image_encoder.num_tokens
         return tokens, 1 + 2 * self.segment * count_segments(request)

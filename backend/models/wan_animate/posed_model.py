@@ -59,9 +59,9 @@ class PosedModel(SegmentModel):
             face_keys=program("the face's keys", denoiser.face_keys, key="face_keys", places=denoiser.face_sharding),
         )
 
-    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+    def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
         """See `WholeClipModel`. The count includes the frames that are encoded before each segment's steps."""
-        tokens, _ = super()._encoded(request)
+        tokens, _ = super()._count_encoded(request)
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:

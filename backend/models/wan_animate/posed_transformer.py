@@ -68,7 +68,7 @@ class PosedDenoiser(Denoiser):
         tokens = face_tokens(self._model.face_encoder, weights.outer, motion)
 
         def one_adapter(_, adapter: dict[str, jax.Array]) -> tuple[None, tuple[jax.Array, jax.Array]]:
-            keys = call_module(self._adapter, self._gathered(adapter), _project_face_keys, tokens)
+            keys = call_module(self._adapter, self._gather_layer(adapter), _project_face_keys, tokens)
             key, value = (self._layout.constrain(array, self._layout.text_heads) for array in keys)
             return None, (key, value)
 
@@ -114,7 +114,7 @@ class PosedDenoiser(Denoiser):
         adapter, key, value = layer_at((weights.stacks[ADAPTERS], face.key, face.value), number)
         key_frames = jnp.arange(key.shape[1]) // (key.shape[1] // frames)
         is_same_frame = frame[:, None] == key_frames
-        attended = call_module(self._adapter, self._gathered(adapter), _attend_to_face, hidden, key, value, is_same_frame)
+        attended = call_module(self._adapter, self._gather_layer(adapter), _attend_to_face, hidden, key, value, is_same_frame)
         return self._layout.constrain(hidden + attended, self._layout.tokens)
 
 

@@ -61,8 +61,8 @@ class VaceModel(WanModel):
         batch, channels, num_frames, height, width = super().step_shape(request)
         return (batch, channels, num_frames + len(request.references), height, width)
 
-    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        tokens, _ = super()._encoded(request)
+    def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        tokens, _ = super()._count_encoded(request)
         passes = 2 if request.inputs().keys() - {"references"} else 1
         return tokens, passes * request.geometry().num_latent_frames + len(request.references)
 

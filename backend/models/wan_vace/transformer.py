@@ -155,7 +155,7 @@ class ControlledDenoiser(Denoiser):
         context, place = step.context, self._model.config.num_layers + index
         text = context.text
         keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
-        block = self._gathered(layer_at(step.weights.stacks[CONTROL_BLOCKS], index))
+        block = self._gather_layer(layer_at(step.weights.stacks[CONTROL_BLOCKS], index))
         run = functools.partial(_run_control_block, layout=self._layout)
         outputs = call_module(self._control_block, block, run, control, keys, step.time.token_modulations(1), context.positions)
         hint, control = (self._layout.constrain(tokens, self._layout.tokens) for tokens in outputs)
