@@ -97,5 +97,5 @@ def test_the_arithmetic_of_a_720p_step_is_what_others_count():
 
 def test_the_table_says_how_many_frames_a_second_a_live_video_has():
     text = format_report(report(predicted_frames_per_second=61.23, predicted_delay_seconds=0.196))
-    assert "live: predicted 61.2 frames a second, decoder included; a block takes 0.20 s" in text
+    assert "live: predicted 61.2 frames per second with the decoder; a block takes 0.20 s" in text
     assert "live:" not in format_report(report())

@@ -264,7 +264,7 @@ def test_what_vace_is_shown_has_options_of_its_own(capsys):
     assert (made.control, made.control_scale, made.control_downscale, made.trim[0]) == ("/c.mp4", 0.8, 2, 1.5)
     assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins", "1,2,3")
     assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins=-1,2,3,4")
-    assert "must be a frame's number and a picture" in refusal(capsys, *words, "--keyframe", "first.png")
+    assert "must be a frame number and an image" in refusal(capsys, *words, "--keyframe", "first.png")
     with pytest.raises(RequestError, match="the keyframe at 33 must be one of the video's 33 frames, 0 to 32"):
         request_from_arguments(parse([*words, "--keyframe", "33:/z.png"]))
     with pytest.raises(RequestError, match="control was given but wan-tiny does not take it"):

@@ -65,7 +65,7 @@ def test_neither_jax_nor_torch_is_imported(folder):
     [
         ("fps = 16", "bad.toml must have [[shots]], 1 to 24 of them, each with its video; correct it"),
         ('[[shots]]\nprompt = "x"', "shot 1 has 'prompt' and may have video, trim, fade"),
-        ("[[shots]]\nfade = 1", "shot 1 has no video and must be made before it can be cut; give its mp4 as video"),
+        ("[[shots]]\nfade = 1", "shot 1 has no video and needs one before it can be cut; give its mp4 as video"),
         (
             '[[shots]]\nvideo = "one.mp4"\ntrim = [0, 9]',
             "shot 1 shows 144 frames, but its video has 16: 1.00 s at 16 fps",
@@ -76,7 +76,7 @@ def test_neither_jax_nor_torch_is_imported(folder):
         ('[[shots]]\nvideo = "music.wav"', "clip 'music.wav' must be a video"),
         ('[[shots]]\nvideo = "../none.mp4"', "clip 'none.mp4' must be a file, but no file is at that path"),
         ('track = "one.mp4"\n[[shots]]\nvideo = "one.mp4"', "audio 'one.mp4' must have audio, but is a silent video"),
-        ('track_fade = 1\n[[shots]]\nvideo = "one.mp4"', "bad.toml has a track's times but no track"),
+        ('track_fade = 1\n[[shots]]\nvideo = "one.mp4"', "bad.toml has settings of a track but no track"),
         ('track = "music.wav"\ntrack_start = 1.0\n[[shots]]\nvideo = "one.mp4"', "track_start=1 must be within the film's 1.00"),
         ('fps = 0\n[[shots]]\nvideo = "one.mp4"', "fps=0 must be a whole number from 1 to 120"),
         ("[[shots", "bad.toml must be TOML"),

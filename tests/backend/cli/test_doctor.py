@@ -141,7 +141,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
 def test_a_read_only_cache(tmp_path):
     assert checks.folder_check("compiled programs", tmp_path, "X").state == "ok"
-    assert checks.folder_check("compiled programs", tmp_path / "a/b", "X").found.endswith("not made yet")
+    assert checks.folder_check("compiled programs", tmp_path / "a/b", "X").found.endswith("not created yet")
     check = checks.folder_check("compiled programs", Path("/proc/sys/none"), "STUDIO_CACHE_DIR")
     assert check.state == "fault" and "cannot be written" in check.found and "STUDIO_CACHE_DIR" in check.mend
 
@@ -214,8 +214,8 @@ def test_devices_that_jax_does_not_take_are_a_fault_and_a_choice_is_none(here):
     [
         ("ABORTED: The TPU is already in use by process with pid 7.", ENDED, "Another process, 7, holds"),
         ("Mismatched PJRT plugin PJRT API version (0.47)", ENDED, "jaxlib 0.10.2 and libtpu 0.0.51 do not belong together"),
-        ("", EndedProcess(report=None, code=-9, errors="", was_silent=True), "jax waits for its devices"),
-        ("a dog ate them", ENDED, "jax gets no devices: a dog ate them"),
+        ("", EndedProcess(report=None, code=-9, errors="", was_silent=True), "jax waits for devices"),
+        ("a dog ate them", ENDED, "jax finds no devices: a dog ate them"),
     ],
 )
 def test_devices_that_jax_does_not_get(here, error, ended, found):
@@ -243,7 +243,7 @@ def test_a_process_that_dies_has_said_at_what(tmp_path, here):
 def test_a_process_that_says_nothing_for_too_long_is_ended(tmp_path):
     ended = run_in_process("it", [], module(tmp_path, "import time; time.sleep(60)"), pytest.fail, 0.5)
     assert ended.was_silent and ended.report is None
-    assert "said nothing for 1 s" in interrupted_check("starting", ended, 1.0).found
+    assert "sent no message for 1 s" in interrupted_check("starting", ended, 1.0).found
 
 
 def test_the_sheet_keeps_what_the_other_process_says(here, capsys):
@@ -263,4 +263,4 @@ def test_the_worst_finding_is_the_verdict():
 
 def test_a_kernel_without_a_filter_of_system_calls_is_a_warning():
     check = checks.sandbox_check("backend.no_such_module")
-    assert check.state == "warning" and "takes no filter" in check.found
+    assert check.state == "warning" and "cannot filter system calls" in check.found

@@ -65,7 +65,7 @@ def test_the_output_is_the_video(tmp_path, capsys):
     assert run(tmp_path, "--output", str(output), "--seed", "5") == 0
     assert read_facts(output).width == 96 and read_request(output).seed == 5
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-    assert capsys.readouterr().out.startswith(f"{output} (96x96, 17 frames at 16 a second, seed 5, ")
+    assert capsys.readouterr().out.startswith(f"{output} (96x96, 17 frames at 16 fps, seed 5, ")
 
 
 def test_without_an_output_the_video_stays_with_its_job(tmp_path, capsys):
@@ -98,7 +98,7 @@ def test_where_memory_runs_out_json_says_what_would_fit(tmp_path, capsys):
     [
         ("out.gif", "must end in .mp4"),
         ("", "must end in .mp4"),
-        ("no/out.mp4", "must lie in a folder"),
+        ("no/out.mp4", "must be in an existing folder"),
         ("folder.mp4", "must be a file, and is a folder"),
         ("x" * 300 + ".mp4", "must be writable (File name too long)"),
     ],
@@ -152,17 +152,17 @@ def test_elsewhere_each_news_is_a_line_once():
     ("event", "text"),
     [
         (Queued(0), "Starting"),
-        (Queued(2), "Waiting, 2 before it"),
+        (Queued(2), "Queued behind 2"),
         (Loading(1, 4, "weights"), "Loading weights (25 %)"),
         (Loading(0, 0, "weights"), "Loading weights"),
         (Compiling("a step", False, 2, 5), "Compiling a step (2 of 5)"),
         (Compiling("a step", False, 2, 5, 61.4), "Compiling a step (2 of 5, about 61 s left)"),
         (Compiling("a step", True, 2, 5), "Loaded a step precompiled (2 of 5)"),
-        (Encoding(), "Reading the prompt"),
+        (Encoding(), "Encoding the prompt"),
         (Decoding(4, 33), "Decoding frame 4 of 33"),
         (Upscaling(4, 33), "Upscaling frame 4 of 33"),
         (Upscaling(4, 33, 7.6), "Upscaling frame 4 of 33 (8 s left)"),
-        (Step(3, 20, 0.25, 4.4), "Step 3 of 20 (0.25 s a step, 4 s left)"),
+        (Step(3, 20, 0.25, 4.4), "Step 3 of 20 (0.25 s per step, 4 s left)"),
     ],
 )
 def test_events_in_words(event, text):

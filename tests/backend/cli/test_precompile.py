@@ -56,7 +56,7 @@ def test_the_engine_loads_what_was_precompiled(tmp_path):
         ({"--preset": "wan-tny"}, "did you mean wan-tiny?"),
         ({"--frames": 16}, "num_frames=16 must be 4n+1"),
         ({"--topology": "v9:2x2"}, "topology='v9:2x2' must be a chip and a shape"),
-        ({"--output": "/proc/none"}, "must be a folder that can be written"),
+        ({"--output": "/proc/none"}, "must be a writable folder"),
     ],
 )
 def test_what_cannot_be_precompiled_is_refused_at_once(tmp_path, options, message):

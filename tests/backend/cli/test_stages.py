@@ -223,7 +223,7 @@ def test_a_stage_without_what_it_needs_is_refused_and_leaves_nothing(whole, tmp_
         ("denoise", new, (), "must be a folder that `app.py encode` or the studio has written"),
         ("denoise", whole, ("--steps", "0"), "steps=0 must be between 1 and 100"),
         ("decode", new, (), "must be a folder that `app.py encode` or the studio has written"),
-        ("decode", tmp_path / "data" / "jobs", ("--data-dir", str(tmp_path / "data")), "belongs to the studio"),
+        ("decode", tmp_path / "data" / "jobs", ("--data-dir", str(tmp_path / "data")), "is a folder of the studio"),
     ):
         with pytest.raises(RequestError) as refused:
             run(stage, folder, *words)

@@ -83,7 +83,7 @@ def test_a_shot_is_as_long_as_the_clip_that_drives_it(tmp_path):
 
 def test_a_file_that_is_not_there_and_half_an_option_are_refused(tmp_path):
     missing = app("storyboard", tmp_path / "none.toml")
-    assert missing.returncode == 2 and "'none.toml' must be a file that can be read" in missing.stderr
+    assert missing.returncode == 2 and "'none.toml' must be a readable file" in missing.stderr
     file = tmp_path / "story.toml"
     file.write_text(FILE)
     half = app("storyboard", file, "--from-shot", 2, "--data-dir", tmp_path / "data")

@@ -102,7 +102,7 @@ def test_the_command_that_measures_gives_what_the_tree_has(tmp_path, monkeypatch
     path = tmp_path / "magnitudes" / "wan-tiny.json"
     measured, known = read_magnitudes(path), published_magnitudes("embedded:wan-tiny")
     told = capfd.readouterr().out
-    assert told.startswith(f"{path}\nof 20 steps with --mag-cache reuse others: ") and "at 0.24" in told
+    assert told.startswith(f"{path}\nreused steps of 20, by --mag-cache: ") and "at 0.24" in told
     for branch in ("prompt", "other"):
         ours, theirs = (getattr(one.ratios["t2v"], branch) for one in (measured, known))
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)  # another processor, and five digits
@@ -113,4 +113,4 @@ def test_the_command_that_measures_gives_what_the_tree_has(tmp_path, monkeypatch
 
 def test_the_command_refuses_in_one_sentence(capfd):
     assert main(["measure-cache", "--preset", "ltx-tiny"]) == 2
-    assert capfd.readouterr().err == "preset=ltx-tiny is none of those that take --mag-cache; choose another\n"
+    assert capfd.readouterr().err == "preset=ltx-tiny does not support --mag-cache; choose another\n"

@@ -107,7 +107,7 @@ def test_each_is_logged_without_what_was_typed(visitor, caplog):
     with caplog.at_level(logging.WARNING):
         wrong(visitor("203.0.113.1"), 6)
         wrong(visitor("\x1b[2Jevil\n"), 1)
-    assert len([line for line in caplog.messages if "wrong password from 203.0.113.1" in line]) == 5
+    assert len([line for line in caplog.messages if "Wrong password from 203.0.113.1" in line]) == 5
     assert "203.0.113.1 must wait 5 s" in caplog.text and "\x1b" not in caplog.text and "evil" not in caplog.text
 
 
