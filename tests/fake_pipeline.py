@@ -224,7 +224,7 @@ def _shots(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cance
             continue
         yield ShotStarted(index + 1, len(request.shots))
         (folder / "steps_done").unlink(missing_ok=True)
-        shot = shot_request(request, index, find_preset(request.preset), "/").changed(**_FROM_NOTHING)
+        shot = shot_request(request, index, find_preset(request.preset), "/").with_changes(**_FROM_NOTHING)
         for event in generate(shot, loaded, folder, is_cancelled):
             if not event.is_final:
                 yield event
@@ -264,7 +264,7 @@ def live(
     if not frames:
         yield Cancelled(None)
         return
-    made = request.changed(is_open=False, num_frames=len(frames), cues=merge_cues(cues))
+    made = request.with_changes(is_open=False, num_frames=len(frames), cues=merge_cues(cues))
     write_video(frames, folder / "video.mp4", fps=request.fps, request=made)
     result = _result(made, folder, frames[0], write=False)
     yield Finished(result)

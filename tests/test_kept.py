@@ -53,7 +53,7 @@ def test_what_counts_of_a_request_are_its_settings_and_the_content_of_its_inputs
     first, second = (
         GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="x", seed=1, image=str(path)) for path in (picture, copy)
     )
-    assert digest(first) == digest(second) != digest(first.changed(seed=2))
+    assert digest(first) == digest(second) != digest(first.with_changes(seed=2))
     copy.write_bytes(b"two")
     assert digest(first) != digest(second)
 

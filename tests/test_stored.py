@@ -75,7 +75,7 @@ def test_a_prompt_with_such_a_path_and_a_folder_with_another_server_stay_as_they
     with closing(Engine(tmp_path / "first", start_worker=False, resume=False)) as first:
         runs = tmp_path / "first" / "runs"
         plain = next(job.request for job in first.jobs() if job.request.task == "t2v" and not job.request.loras)
-        request = plain.changed(prompt=f"{runs}/ on a wall")
+        request = plain.with_changes(prompt=f"{runs}/ on a wall")
         job = first.submit(request, "visitor-a")
         (tmp_path / "second").symlink_to(tmp_path / "first")
         with closing(Engine(tmp_path / "second", start_worker=False, resume=False)) as second:

@@ -97,7 +97,7 @@ def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> M
 
 def _describe_reuse(request: GenerationRequest, ratios: BranchRatios) -> str:
     """Return a sentence with the number of reused steps for each threshold."""
-    counts = ((one, sum(reused_steps(request.changed(mag_cache=one, mag_ratios=ratios.interleaved)))) for one in THRESHOLDS)
+    counts = ((one, sum(reused_steps(request.with_changes(mag_cache=one, mag_ratios=ratios.interleaved)))) for one in THRESHOLDS)
     listed = ", ".join(f"{count} at {one:g}" for one, count in counts)
     return f"reused steps of {request.num_steps}, by --mag-cache: {listed}"
 

@@ -48,10 +48,10 @@ def _reader_options(setting: Setting, flag: str) -> dict[str, Any]:
     metavar = option_value(setting) or None
     if setting.name == "loras":
         return {"type": _parse_lora, "action": "append", "default": [], "metavar": metavar}
-    if setting.media and setting.many:
+    if setting.media and setting.is_list:
         reader = {"type": _parse_keyframe} if setting.name == "keyframes" else {}
         return {**reader, "nargs": "+", "action": "extend", "default": [], "metavar": metavar}
-    reader = setting.type if not setting.many else _parse_margins if setting.name == "margins" else _parse_numbers
+    reader = setting.type if not setting.is_list else _parse_margins if setting.name == "margins" else _parse_numbers
     return {"type": reader, "metavar": metavar}
 
 

@@ -104,7 +104,7 @@ def _request_to_encode(arguments: argparse.Namespace, folder: Path, settings: Se
     request = request_from_arguments(arguments)
     if stored is not None:
         seed = request.seed if arguments.seed is not None else stored.seed
-        if request.changed(seed=seed).for_sharing() != stored.changed().for_sharing():
+        if request.with_changes(seed=seed).for_sharing() != stored.with_changes().for_sharing():
             raise RequestError(f"run={arguments.run!r}", "is the folder of another video", "choose another folder")
         return stored
     if folder.is_dir() and any(folder.iterdir()):
@@ -123,7 +123,7 @@ def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: S
     given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
     if arguments.guided_steps is not None:
         given |= guide_first_steps(find_preset(request.preset), arguments.guided_steps, request.model_dump() | given)
-    changed = request.changed(**given) if given else request
+    changed = request.with_changes(**given) if given else request
     if read_conditions(folder, changed) is None:
         raise RequestError(f"run={arguments.run!r}", "has no embeddings for this video", _command_hint("encode", folder))
     return changed if changed == request else write_request(changed, {}, folder)

@@ -109,7 +109,7 @@ def write_request_file(request: GenerationRequest, folder: Path) -> None:
 def _stem(role: str, place: int) -> str:
     """Return an input's file name without suffix, such as "image", "input-video" ("video" is the result) or "references-2"."""
     name = f"input-{role}" if role in ("video", "sound") else role
-    return f"{name}-{place + 1}" if SETTINGS[role].many else name
+    return f"{name}-{place + 1}" if SETTINGS[role].is_list else name
 
 
 def _keep(one: Path, stem: Path, role: str) -> Path:

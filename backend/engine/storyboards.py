@@ -112,7 +112,7 @@ def regenerate_from(story: Job, number: int, request: GenerationRequest) -> Gene
     shots = tuple(_with_seed(before, index) for index in range(number - 1)) + later
     own = ("shots", "prompt", "seed", "figures", "figure_images")
     common = {name: getattr(before, name) for name in GenerationRequest.model_fields if name not in own}
-    return request.changed(**common | files, prompt=before.prompt, shots=tuple(shot.model_dump() for shot in shots))
+    return request.with_changes(**common | files, prompt=before.prompt, shots=tuple(shot.model_dump() for shot in shots))
 
 
 def _shift_files(shot: Shot, before: GenerationRequest) -> Shot:

@@ -55,7 +55,7 @@ def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = N
             _write_frames(video, part, facts, limits.max_bytes)
         elif form == "webm":
             streams = ["-map", "0:v:0", "-map", "0:a:0?", "-map_metadata", "0"]
-            _run(["-i", str(video), *streams, *_VP9, *_OPUS, "-f", "webm", str(part)], facts.seconds)
+            _run_ffmpeg(["-i", str(video), *streams, *_VP9, *_OPUS, "-f", "webm", str(part)], facts.seconds)
         else:
             width, height = _write_within(video, form, part, (width, height), facts, limits)
         return {"format": form, "width": width, "height": height, "num_bytes": part.stat().st_size}
@@ -93,15 +93,15 @@ def _write_animation(
     scale = f"scale={sides[0]}:{sides[1]}:flags=lanczos" if sides else "null"
     scale = f"fps={fps:g},{scale}" if fps else scale
     if form == "webp":
-        _run(["-i", str(video), "-map", "0:v:0", "-vf", scale, *_WEBP, "-f", "webp", str(part)], seconds)
+        _run_ffmpeg(["-i", str(video), "-map", "0:v:0", "-vf", scale, *_WEBP, "-f", "webp", str(part)], seconds)
         return
     with (
         tempfile.TemporaryDirectory() as folder
     ):  # two passes, because a single pass would hold all frames in memory until the palette is ready
         palette = str(Path(folder) / "palette.png")
-        _run(["-i", str(video), "-map", "0:v:0", "-vf", f"{scale},palettegen=stats_mode=diff", "-update", "1", palette])
+        _run_ffmpeg(["-i", str(video), "-map", "0:v:0", "-vf", f"{scale},palettegen=stats_mode=diff", "-update", "1", palette])
         graph = f"[0:v:0]{scale}[small];[small][1:v]{_DITHER}"
-        _run(["-i", str(video), "-i", palette, "-lavfi", graph, "-an", "-loop", "0", "-f", "gif", str(part)], seconds)
+        _run_ffmpeg(["-i", str(video), "-i", palette, "-lavfi", graph, "-an", "-loop", "0", "-f", "gif", str(part)], seconds)
 
 
 def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | None) -> None:
@@ -119,7 +119,7 @@ def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | N
                 raise RequestError("this video's frames as PNG images", rule, "choose webm, or a shorter or smaller video")
 
 
-def _run(arguments: Sequence[str], video_seconds: float = 0.0) -> None:
+def _run_ffmpeg(arguments: Sequence[str], video_seconds: float = 0.0) -> None:
     """Run ffmpeg with limits for its inputs. The caller limits the time. Raises: VideoFileError."""
     limits, line = ffmpeg.limit_options(MAX_PIXELS, f"{ffmpeg.DEMUXERS},image2,png_pipe"), []
     for word in arguments:

@@ -44,7 +44,7 @@ class Pieces:
                 done = int(name[2])
         return done
 
-    def writer(self, first: int) -> "PieceWriter":
+    def start_piece(self, first: int) -> "PieceWriter":
         """Return a writer for the piece that starts at frame `first`, counted from 0."""
         return PieceWriter(self._folder, first, self._request)
 
@@ -57,7 +57,7 @@ class Pieces:
             temporary_tags_file(comment) as tags,
             tempfile.NamedTemporaryFile("w", suffix=".txt") as listed,
         ):
-            listed.writelines(f"file '{self._escaped(file)}'\n" for file in sorted(self._folder.glob("*.mp4")))
+            listed.writelines(f"file '{self._escape_path(file)}'\n" for file in sorted(self._folder.glob("*.mp4")))
             listed.flush()
             inputs = ["-f", "concat", "-safe", "0", "-i", listed.name, "-i", str(tags)]
             inputs += [*ffmpeg.limit_options(MAX_PIXELS), "-t", f"{seconds:.6f}", "-i", str(source)] if sound else []
@@ -72,7 +72,7 @@ class Pieces:
         except StudioError:
             return False
 
-    def _escaped(self, file: Path) -> str:
+    def _escape_path(self, file: Path) -> str:
         return str(file.absolute()).replace("'", r"'\''")
 
 

@@ -29,13 +29,13 @@ def progress_listener(listener: Callable[[float], None]) -> Generator[None]:
     """Call `listener` with the shares that are reported in this block, each time they have grown by 0.01."""
     last = 0.0
 
-    def hear(share: float) -> None:
+    def report_if_grown(share: float) -> None:
         nonlocal last
         if share >= last + _SMALLEST_STEP:
             last = share
             listener(share)
 
-    token = _LISTENER.set(hear)
+    token = _LISTENER.set(report_if_grown)
     try:
         yield
     finally:

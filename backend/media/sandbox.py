@@ -166,11 +166,11 @@ class SandboxPool:
         Raises: Busy if the queue is full, the wait is too long, or the hour's processor time is used up; RequestError if the call
         exceeds its limits.
         """
-        return self._pool(call).run(call, who)
+        return self._pool_for(call).run(call, who)
 
     async def run_async(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
         """Run the call without a waiting thread, like `run`. If the caller is cancelled, the call is stopped."""
-        return await self._pool(call).run_async(call, who)
+        return await self._pool_for(call).run_async(call, who)
 
     def tasks(self, owner: str) -> list[Task]:
         """Return the owner's long calls, running ones first."""
@@ -185,7 +185,7 @@ class SandboxPool:
         self._short.close()
         self._tasks.close()
 
-    def _pool(self, call: SandboxCall) -> "_Pool":
+    def _pool_for(self, call: SandboxCall) -> "_Pool":
         return self._tasks if call.task else self._short
 
     def run_steps(self, steps: Steps[Result], who: Requester = ANONYMOUS) -> Result:

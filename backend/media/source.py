@@ -43,7 +43,7 @@ def build_source(request: GenerationRequest, inputs: Opened) -> Source | None:
         clip, part = _clip_frames(inputs, "video"), Part.from_request(request)
         for index, frame in enumerate(clip):
             stays = ~_frame_mask(inputs, index, frame)
-            box = (part.first + index, *part.box)
+            box = (part.first + index, *part.pixel_slices)
             frames[box][stays] = frame[stays]
             is_new[box] = ~stays
     for index, picture in zip(request.keyframe_at, inputs.get("keyframes", ()), strict=True):
@@ -65,7 +65,7 @@ def original_frames(request: GenerationRequest) -> Iterator[Frame]:
         frame = np.full((request.height, request.width, 3), GREY, np.uint8)
         own = next(clip, None) if index >= part.first else None
         if own is not None:
-            frame[part.box] = own
+            frame[part.pixel_slices] = own
         yield frame
 
 
@@ -87,7 +87,7 @@ class KeptPixels:
                 continue
             own = clip[number]
             share = _blend_weights(_frame_mask(self.inputs, number, own))[..., None]
-            box = frame[part.box]
+            box = frame[part.pixel_slices]
             box[...] = np.round(share * box + (1 - share) * own).astype(np.uint8)
         return mixed
 

@@ -79,21 +79,21 @@ def deny_system_calls() -> bool:
 
 def _build_filter(machine: _Machine) -> bytes:
     """Build the filter as the kernel reads it. Each test skips the following answer unless the test succeeds."""
-    denied = _instruction(_RETURN, _ERRNO | errno.EPERM)
-    steps = [_instruction(_LOAD, _ARCHITECTURE_AT), _instruction(_EQUALS, machine.architecture, 1, 0), denied]
-    steps.append(_instruction(_LOAD, _NUMBER_AT))
+    denied = _pack_instruction(_RETURN, _ERRNO | errno.EPERM)
+    steps = [_pack_instruction(_LOAD, _ARCHITECTURE_AT), _pack_instruction(_EQUALS, machine.architecture, 1, 0), denied]
+    steps.append(_pack_instruction(_LOAD, _NUMBER_AT))
     if machine.architecture == _MACHINES["x86_64"].architecture:
-        steps += [_instruction(_AT_LEAST, _X32, 0, 1), denied]
+        steps += [_pack_instruction(_AT_LEAST, _X32, 0, 1), denied]
     for number in (*machine.denied, *_COMMON):
-        steps += [_instruction(_EQUALS, number, 0, 1), denied]
+        steps += [_pack_instruction(_EQUALS, number, 0, 1), denied]
     # A filter cannot read the flags of clone3, which are in memory. If clone3 is missing, the C library uses clone.
-    steps += [_instruction(_EQUALS, machine.clone3, 0, 1), _instruction(_RETURN, _ERRNO | errno.ENOSYS)]
-    steps += [_instruction(_EQUALS, machine.clone, 0, 3), _instruction(_LOAD, _FIRST_ARGUMENT_AT)]
-    steps += [_instruction(_ANY_BIT, _NAMESPACES, 0, 1), denied]
-    return b"".join([*steps, _instruction(_RETURN, _ALLOW)])
+    steps += [_pack_instruction(_EQUALS, machine.clone3, 0, 1), _pack_instruction(_RETURN, _ERRNO | errno.ENOSYS)]
+    steps += [_pack_instruction(_EQUALS, machine.clone, 0, 3), _pack_instruction(_LOAD, _FIRST_ARGUMENT_AT)]
+    steps += [_pack_instruction(_ANY_BIT, _NAMESPACES, 0, 1), denied]
+    return b"".join([*steps, _pack_instruction(_RETURN, _ALLOW)])
 
 
-def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+def _pack_instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 

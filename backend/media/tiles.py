@@ -31,7 +31,7 @@ class Tile:
     fps: int | None = None
 
 
-def write_tiled(
+def write_side_by_side(
     tiles: Sequence[Tile], requests: Sequence[GenerationRequest], path: Path, sound: Path | None = None, columns: int = 2
 ) -> int:
     """Write the videos in `columns` columns, each at its own speed. Shorter videos stay on their last frame. The audio comes from

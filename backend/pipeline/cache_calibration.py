@@ -23,7 +23,7 @@ NO_REUSE = {"mag_cache": 1e-6, "mag_ratios": (2.0, 2.0)}
 
 def disable_shortcuts(request: GenerationRequest) -> GenerationRequest:
     """Return the request without settings that skip work, and with guidance in all steps."""
-    return request.changed(step_cache=0.0, cfg_zero=False, guidance_interval=(0.0, 1.0), **NO_REUSE)
+    return request.with_changes(step_cache=0.0, cfg_zero=False, guidance_interval=(0.0, 1.0), **NO_REUSE)
 
 
 def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRatios]:

@@ -77,7 +77,7 @@ def live(
         if not decoder.num_frames:
             yield Cancelled(None)
             return
-        final_request = request.changed(is_open=False, num_frames=decoder.num_frames, cues=cues)
+        final_request = request.with_changes(is_open=False, num_frames=decoder.num_frames, cues=cues)
         yield Finished(add_flops(decoder.write_video(final_request), run.loaded))
 
 

@@ -147,7 +147,7 @@ def _write_frames(
     with contextlib.closing(read_clip(source, part)) as frames:
         larger = work(frames)
         while done < total and not is_cancelled():
-            with pieces.writer(done) as piece:
+            with pieces.start_piece(done) as piece:
                 is_whole, end = False, time.monotonic() + PIECE_SECONDS
                 while not is_whole:
                     with clock.measure("upscale"):

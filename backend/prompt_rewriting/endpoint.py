@@ -51,7 +51,7 @@ class Endpoint:
     def close(self) -> None:
         """Do nothing: an endpoint has nothing to end."""
 
-    async def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
+    async def stream_answer(self, request: RewriteRequest) -> AsyncGenerator[str]:
         """Yield the model's answer in pieces. Raises: StudioError."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         timeout = httpx2.Timeout(10.0, read=SECONDS_OF_SILENCE)
@@ -59,8 +59,8 @@ class Endpoint:
             async with httpx2.AsyncClient(headers=headers, timeout=timeout) as client:
                 if self.model is None:
                     self.model = await self._first_model(client)
-                for sees in [True, False] if asked.picture else [False]:
-                    body = {"model": self.model, "messages": asked.messages(sees=sees), "stream": True}
+                for sees in [True, False] if request.picture else [False]:
+                    body = {"model": self.model, "messages": request.messages(sees=sees), "stream": True}
                     async with client.stream("POST", self.url + CHAT, json=body) as response:
                         if sees and response.status_code in CANNOT_SEE:
                             continue  # the model does not accept images: ask again without the image

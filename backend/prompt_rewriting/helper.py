@@ -20,7 +20,7 @@ class Helper(Protocol):
     def prepare(self) -> None:
         """Start to load the model, if any, and return at once."""
 
-    def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
+    def stream_answer(self, request: RewriteRequest) -> AsyncGenerator[str]:
         """Yield the answer in pieces. Closing the generator stops the answer. Raises: StudioError."""
 
     def close(self) -> None:
@@ -28,11 +28,11 @@ class Helper(Protocol):
 
 
 async def stream_suggestions(
-    helper: Helper, asked: RewriteRequest, *, silence: float = SECONDS_OF_SILENCE, longest: float = SECONDS
+    helper: Helper, request: RewriteRequest, *, silence: float = SECONDS_OF_SILENCE, longest: float = SECONDS
 ) -> AsyncGenerator[str]:
     """Yield the growing suggestion; the last value is complete. `silence` and `longest` are in seconds. Raises: StudioError."""
     answer, suggestion, ends = "", "", asyncio.get_running_loop().time() + longest
-    async with aclosing(helper.pieces(asked)) as pieces:
+    async with aclosing(helper.stream_answer(request)) as pieces:
         while True:
             left = ends - asyncio.get_running_loop().time()
             try:

@@ -87,7 +87,7 @@ class LocalModel:
                     process.stdin.close()
             self._running = None
 
-    async def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
+    async def stream_answer(self, request: RewriteRequest) -> AsyncGenerator[str]:
         """Yield the model's answer in pieces, and an empty piece for each second without text. Raises: StudioError."""
         async with self._turn:
             if self._running is None or self._running.process.poll() is not None:
@@ -95,7 +95,7 @@ class LocalModel:
                 self.prepare()
             running, number = self._running, next(self._numbers)
             assert running is not None, "`prepare` has started it"
-            running.send({"ask": number, "messages": asked.messages(sees=False), "picture": asked.picture})
+            running.send({"ask": number, "messages": request.messages(sees=False), "picture": request.picture})
             has_ended = False
             try:
                 while not has_ended:

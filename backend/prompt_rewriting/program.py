@@ -42,7 +42,7 @@ class Program:
     def close(self) -> None:
         """Do nothing: the program ends after each suggestion."""
 
-    async def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
+    async def stream_answer(self, request: RewriteRequest) -> AsyncGenerator[str]:
         """Yield the program's output in pieces. Raises: StudioError."""
         try:
             process = await asyncio.create_subprocess_exec(
@@ -54,7 +54,7 @@ class Program:
         assert process.stdout is not None and process.stderr is not None, "the process was started with pipes"
         errors = asyncio.ensure_future(_read_end(process.stderr, said))
         try:
-            await _send_request(process, asked)
+            await _send_request(process, request)
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             while data := await process.stdout.read(4096):
                 yield decoder.decode(data)
@@ -81,14 +81,14 @@ def _last_error_line(said: bytearray) -> str:
     return said.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 
-async def _send_request(process: Process, asked: RewriteRequest) -> None:
+async def _send_request(process: Process, request: RewriteRequest) -> None:
     """Send the request to the program, which may not read it."""
     given = {
-        "prompt": asked.prompt,
-        "preset": asked.preset.name,
-        "instructions": asked.instructions,
-        "seconds": asked.seconds,
-        "starts_from_picture": asked.starts_from_picture,
+        "prompt": request.prompt,
+        "preset": request.preset.name,
+        "instructions": request.instructions,
+        "seconds": request.seconds,
+        "starts_from_picture": request.starts_from_picture,
     }
     assert process.stdin is not None, "the process was started with pipes"
     with contextlib.suppress(ConnectionError):

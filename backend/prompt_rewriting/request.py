@@ -59,10 +59,10 @@ class RewriteRequest:
     def messages(self, *, sees: bool) -> list[dict[str, Any]]:
         """Return the conversation as chat templates of OpenAI and transformers expect it. If the helper `sees`, it includes the
         image."""
-        asked: Any = self.question
+        content: Any = self.question
         if sees and self.picture:
-            asked = [{"type": "image_url", "image_url": {"url": self.picture}}, {"type": "text", "text": self.question}]
-        return [{"role": "system", "content": self.instructions}, {"role": "user", "content": asked}]
+            content = [{"type": "image_url", "image_url": {"url": self.picture}}, {"type": "text", "text": self.question}]
+        return [{"role": "system", "content": self.instructions}, {"role": "user", "content": content}]
 
 
 def has_instructions(preset: Preset) -> bool:

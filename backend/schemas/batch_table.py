@@ -91,7 +91,7 @@ def _build_request(row: Mapping[str, str], number: int, base: GenerationRequest,
             values["seed"] = secrets.randbelow(SEED_LIMIT) if is_seed_new else base.seed
         if "preset" in row:
             return GenerationRequest.from_preset(find_preset(row["preset"]), **values)
-        return base.changed(**values)
+        return base.with_changes(**values)
     except RequestError as error:
         raise RequestError(f"row {number}: {error.what}", error.allowed, error.fix) from None
 
@@ -111,7 +111,7 @@ def _parse_value(name: str, text: str) -> Any:
     try:
         if int in (kind, *get_args(kind)) and bool not in (kind, *get_args(kind)):
             return int(text)
-        if SETTINGS[name].many:
+        if SETTINGS[name].is_list:
             return tuple(float(part) for part in re.split(r"[\s/,;]+", text))
         if float in (kind, *get_args(kind)):
             return float(text)

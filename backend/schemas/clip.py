@@ -86,7 +86,7 @@ class Part:
         return make_trim(self.start, self.num_frames, self.fps)
 
     @property
-    def box(self) -> tuple[slice, slice]:
+    def pixel_slices(self) -> tuple[slice, slice]:
         """The rows and columns of the video that the clip covers, without the margins."""
         (left, top), (width, height) = self.corner, self.size
         return slice(top, top + height), slice(left, left + width)

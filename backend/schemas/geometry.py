@@ -56,15 +56,15 @@ def pixel_frames(num_latent_frames: int, temporal_scale: int = 4) -> int:
 
 def nearest_frame_counts(num_frames: int, smallest: int, largest: int, step: int = 4, first: int = 1) -> list[int]:
     """Return the one or two allowed frame counts next to `num_frames`, smaller first."""
-    return _nearest(num_frames, offset=first, step=step, smallest=smallest, largest=largest)
+    return _nearest_values(num_frames, offset=first, step=step, smallest=smallest, largest=largest)
 
 
 def nearest_sizes(size: int, multiple: int, smallest: int, largest: int) -> list[int]:
     """Return the one or two allowed pixel sizes next to `size`, smaller first."""
-    return _nearest(size, offset=0, step=multiple, smallest=smallest, largest=largest)
+    return _nearest_values(size, offset=0, step=multiple, smallest=smallest, largest=largest)
 
 
-def _nearest(value: int, offset: int, step: int, smallest: int, largest: int) -> list[int]:
+def _nearest_values(value: int, offset: int, step: int, smallest: int, largest: int) -> list[int]:
     lowest = smallest + (offset - smallest) % step
     highest = largest - (largest - offset) % step
     below = value - (value - offset) % step

@@ -112,7 +112,7 @@ class GenerationRequest(VideoSettings):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+    def _validate(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if info.context != _STORED and all(isinstance(data.get(name), str) for name in ("preset", "task")):
             data = {**data, "mag_ratios": load_measured_ratios(data)}
         try:
@@ -242,7 +242,7 @@ def _check_stored_limits(request: GenerationRequest) -> None:
     if len(request.loras) > MAX_LORAS:
         raise RequestError(f"{len(request.loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
     for setting in INPUTS:
-        if setting.many and len(setting.value_in(request)) > MAX_KEYFRAMES:
+        if setting.is_list and len(setting.value_in(request)) > MAX_KEYFRAMES:
             raise RequestError(f"too many {setting.name} were given, and", f"at most {MAX_KEYFRAMES} can be", "leave some out")
     _check_stored_shot_limits(request)
     check_names(request)

@@ -117,7 +117,7 @@ class Setting:
     default: Any = None
 
     @property
-    def many(self) -> bool:
+    def is_list(self) -> bool:
         """Return whether the value is a tuple."""
         return get_origin(self.type) is tuple
 
@@ -127,7 +127,7 @@ class Setting:
         return get_args(self.type) if get_origin(self.type) is Literal else ()
 
     @property
-    def slider(self) -> tuple[float, float, float] | None:
+    def slider_range(self) -> tuple[float, float, float] | None:
         """The slider's smallest value, largest value and step, or None without limits."""
         return self.offered or (self.limits and (*self.limits, 1 if self.type is int else 0.01))
 
@@ -354,7 +354,7 @@ class VideoSettings(BaseModel):
         given = {one.name: one.value_in(self) for one in INPUTS}
         return {role: (value,) if isinstance(value, str) else tuple(value) for role, value in given.items() if value}
 
-    def changed(self, **changes: Any) -> Self:
+    def with_changes(self, **changes: Any) -> Self:
         """Return a validated copy with these fields replaced."""
         return type(self)(**{**self.model_dump(), **changes})
 
@@ -477,7 +477,7 @@ FROM_INPUTS = frozenset(one.name for one in FIELDS if one.media or one.part in (
 
 def to_input_fields(paths: Mapping[str, Sequence[str]], sequence: type = tuple) -> dict[str, Any]:
     """Return the paths as the request's fields hold them: a single path, or a sequence."""
-    return {role: sequence(value) if SETTINGS[role].many else value[0] for role, value in paths.items()}
+    return {role: sequence(value) if SETTINGS[role].is_list else value[0] for role, value in paths.items()}
 
 
 def part_defaults(part: Subject) -> dict[str, Any]:

@@ -225,7 +225,7 @@ def shot_request(request: Settings, index: int, preset: Preset, before: str) -> 
     length = shot_length(request, index)
     if shot.drive is not None:
         start |= {"drive": request.shot_drives[shot.drive], "trim": make_trim(0.0, length, request.fps)}
-    return request.changed(
+    return request.with_changes(
         **_NONE,
         prompt=shot.prompt,
         num_frames=length,

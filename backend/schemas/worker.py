@@ -164,7 +164,7 @@ class WorkerOptions:
         """The sizes of the mesh axes by name."""
         return {axis: getattr(self, axis) for axis in AXES}
 
-    def words(self) -> list[str]:
+    def to_arguments(self) -> list[str]:
         """Return the options as arguments of the worker's command line."""
         given = [(field.name, getattr(self, field.name)) for field in fields(self)]
         return [word for name, value in given if value is not None for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -191,7 +191,7 @@ class HostPlace:
     coordinator: str
     bind: str | None = None
 
-    def words(self) -> list[str]:
+    def to_arguments(self) -> list[str]:
         """Return the place as arguments of the worker's command line."""
         bind = ["--bind", self.bind] if self.bind else []
         return ["--host-index", str(self.index), "--hosts", str(self.count), "--coordinator", self.coordinator, *bind]

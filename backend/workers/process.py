@@ -68,9 +68,9 @@ class WorkerPlan:
             "-m",
             "backend.workers.main",
             *given,
-            *self.options.words(),
+            *self.options.to_arguments(),
             *(["--warm-up"] if self.warm_up else []),
-            *(self.place.words() if self.place else []),
+            *(self.place.to_arguments() if self.place else []),
         ]
 
 

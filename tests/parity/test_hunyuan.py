@@ -202,7 +202,7 @@ def test_cfg_zero_is_diffusers_own(tiny):
         made.reference.guider = guider
     ours = latents_of(request, made.loaded)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
-    assert np.abs(ours - latents_of(request.changed(cfg_zero=False), made.loaded)).max() > 10 * LATENT_TOLERANCE
+    assert np.abs(ours - latents_of(request.with_changes(cfg_zero=False), made.loaded)).max() > 10 * LATENT_TOLERANCE
 
 
 def planned_blocks(blocks: torch.nn.ModuleList, reuses: tuple[bool, ...]) -> torch.nn.Module:
@@ -238,7 +238,7 @@ def test_mag_cache_adds_what_all_layers_added_in_each_branch(tiny, monkeypatch):
     finally:
         transformer.transformer_blocks = blocks
     assert 1 < sum(reuses) < 5 and np.abs(latents_of(request, made.loaded) - reference).max() <= LATENT_TOLERANCE
-    assert np.abs(latents_of(request.changed(mag_cache=0.0), made.loaded) - reference).max() > 10 * LATENT_TOLERANCE
+    assert np.abs(latents_of(request.with_changes(mag_cache=0.0), made.loaded) - reference).max() > 10 * LATENT_TOLERANCE
 
 
 def test_a_step_cache_spares_steps_only_if_it_may(tiny):

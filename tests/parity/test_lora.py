@@ -132,7 +132,7 @@ def test_the_image_projections_are_reached(tiny, loras, pictures):
     ours = latents_of(request, made.loaded)
     found = read_lora(loras / "image.safetensors", made.loaded.experts[0].shapes, 0, WAN.lora_names)
     assert {"blocks.0.attn2.add_k_proj.weight", "blocks.1.attn2.add_v_proj.weight"} <= found.changes.keys()
-    plain = latents_of(request.changed(loras=()), made.loaded)
+    plain = latents_of(request.with_changes(loras=()), made.loaded)
     assert np.abs(ours - plain).max() > 100 * LATENT_TOLERANCE
 
 

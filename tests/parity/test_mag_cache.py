@@ -59,7 +59,7 @@ def test_latents_equal_diffusers_with_its_hook(family, guidance, tiny):
         undo()
     assert sum(reused_steps(request)) >= 4
     assert np.abs(latents_of(request, made.loaded) - reference).max() <= LATENT_TOLERANCE
-    plain = run_reference(made, request.changed(mag_cache=0.0), "no cache")
+    plain = run_reference(made, request.with_changes(mag_cache=0.0), "no cache")
     assert np.abs(plain - reference).max() > 10 * LATENT_TOLERANCE  # something was reused
 
 

@@ -113,16 +113,18 @@ def test_a_scale_of_one_or_no_negative_prompt_changes_nothing(tiny):
     made = tiny("wan2.1-t2v")
     plain = latents_of(without_guidance(made), made.loaded)
     for changes in ({"nag": 1.0}, {"nag": SCALE, "negative_prompt": ""}):
-        np.testing.assert_array_equal(latents_of(without_guidance(made).changed(**changes), made.loaded), plain)
+        np.testing.assert_array_equal(latents_of(without_guidance(made).with_changes(**changes), made.loaded), plain)
 
 
 def test_guided_steps_leave_it_out(tiny):
     """Guidance on all steps reads the negative prompt itself; on the first one, the others attend to it."""
     made = tiny("wan2.1-t2v")
     guided = made.request(steps=4, guidance=(4.0,))
-    np.testing.assert_array_equal(latents_of(guided.changed(nag=SCALE), made.loaded), latents_of(guided, made.loaded))
+    np.testing.assert_array_equal(latents_of(guided.with_changes(nag=SCALE), made.loaded), latents_of(guided, made.loaded))
     mixed = made.request(steps=4, guidance=(4.0,), guided_steps=1)
-    assert np.abs(latents_of(mixed.changed(nag=SCALE), made.loaded) - latents_of(mixed, made.loaded)).max() > LATENT_TOLERANCE
+    assert (
+        np.abs(latents_of(mixed.with_changes(nag=SCALE), made.loaded) - latents_of(mixed, made.loaded)).max() > LATENT_TOLERANCE
+    )
 
 
 def test_one_program_serves_every_strength(tiny):

@@ -60,7 +60,7 @@ def test_settings_do_something(loaded, picture):
     base = make_request("t2v", "unipc", 4.0, picture, steps=3)
     latents = [latents_of(base, loaded)]
     for changes in ({"guidance": (1.0,)}, {"flow_shift": 1.0}, {"negative_prompt": "a blue square"}, {"seed": 12}, {"steps": 4}):
-        latents.append(latents_of(base.changed(**changes), loaded))
+        latents.append(latents_of(base.with_changes(**changes), loaded))
     for first, second in itertools.combinations(latents, 2):
         assert np.abs(first - second).max() > 0.05
 

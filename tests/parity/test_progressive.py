@@ -126,7 +126,7 @@ def test_it_is_told_how_many_steps_were_small(tiny, with_spectrum):
     request = progressive(made)
     _, result = finished(request, made.loaded)
     assert f"The first {num_half_size_steps(request)} of 6 steps ran at 32x32" in result.notes
-    plain, _ = finished(request.changed(progressive=0), made.loaded)
+    plain, _ = finished(request.with_changes(progressive=0), made.loaded)
     assert np.abs(plain - finished(request, made.loaded)[0]).max() > 0.1
 
 
@@ -134,7 +134,7 @@ def test_a_step_cache_begins_anew_at_the_full_size(tiny, with_spectrum):
     """One that never reuses anything changes nothing."""
     made = with_spectrum(tiny("wan2.1-t2v"))
     request = progressive(made)
-    cached, _ = finished(request.changed(step_cache=1e-9), made.loaded)
+    cached, _ = finished(request.with_changes(step_cache=1e-9), made.loaded)
     np.testing.assert_allclose(cached, finished(request, made.loaded)[0], rtol=0, atol=1e-4)
 
 
@@ -143,7 +143,7 @@ def test_a_picture_that_was_encoded_at_one_size_does_not_serve_two(tiny, picture
     made = with_spectrum(tiny("wan2.1-i2v"))
     plain = made.request(steps=6, image=pictures["image"])
     latents_of(plain, made.loaded, tmp_path)
-    assert read_conditions(tmp_path, plain) is not None and read_conditions(tmp_path, plain.changed(progressive=2)) is None
+    assert read_conditions(tmp_path, plain) is not None and read_conditions(tmp_path, plain.with_changes(progressive=2)) is None
     made, other = with_spectrum(tiny("wan2.1-t2v")), tmp_path / "other"
     other.mkdir()
     latents_of(made.request(steps=6), made.loaded, other)

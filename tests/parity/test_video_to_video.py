@@ -211,4 +211,4 @@ def test_the_clip_its_part_and_its_strength_do_something(loaded, clip):
     base = GenerationRequest.from_preset(PRESET, prompt="a red circle", steps=4, seed=1, video=clip, trim=(0.0, 1.0625))
     latents = latents_of(base, loaded)
     for changes in ({"trim": (2.0, 3.0625)}, {"strength": 0.5}, {"seed": 2}, {"prompt": "a blue star"}):
-        assert np.abs(latents_of(base.changed(**changes), loaded) - latents).max() > 0.05
+        assert np.abs(latents_of(base.with_changes(**changes), loaded) - latents).max() > 0.05

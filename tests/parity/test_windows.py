@@ -123,7 +123,7 @@ def test_the_latents_are_those_of_diffusers_transformer_window_by_window(family,
     assert request.window_frames == 4 * WINDOW - 3
     ours = latents_of(request, made.loaded)
     assert np.abs(ours - by_hand(lambda: made.reference, made.weights, request, WINDOW)).max() <= LATENT_TOLERANCE
-    assert np.abs(ours - latents_of(request.changed(context_windows=False), made.loaded)).max() > 20 * LATENT_TOLERANCE
+    assert np.abs(ours - latents_of(request.with_changes(context_windows=False), made.loaded)).max() > 20 * LATENT_TOLERANCE
 
 
 @pytest.mark.slow  # tiny ones above follow it
@@ -156,7 +156,12 @@ def test_a_window_runs_the_program_of_an_ordinary_video_of_its_length(tiny, pict
 def test_guidance_on_some_steps_and_nag_work_in_windows(tiny, pictures):
     made = tiny("wan2.1-t2v")
     plain = long_request(made, pictures, guidance_interval=(0.0, 0.5))
-    others = [plain, plain.changed(nag=9.0), plain.changed(guidance_interval=(0.0, 1.0)), plain.changed(step_cache=0.5)]
+    others = [
+        plain,
+        plain.with_changes(nag=9.0),
+        plain.with_changes(guidance_interval=(0.0, 1.0)),
+        plain.with_changes(step_cache=0.5),
+    ]
     latents = [latents_of(one, made.loaded) for one in others]
     assert all(np.isfinite(one).all() for one in latents)
     assert np.abs(latents[1] - latents[0]).max() > LATENT_TOLERANCE < np.abs(latents[2] - latents[0]).max()

@@ -21,7 +21,7 @@ from PIL import Image
 
 from backend.engine.engine import Engine
 from backend.media.pictures import MAX_PIXELS
-from backend.media.tiles import Tile, write_tiled
+from backend.media.tiles import Tile, write_side_by_side
 from backend.media.video import FORMAT, write_video
 from backend.settings import PROJECT_FOLDER
 from tests.wan_ui.builders import a_request
@@ -240,7 +240,7 @@ def test_a_comparison_of_long_prompts_can_be_saved(tmp_path):
     frames = [numpy.zeros((96, 96, 3), numpy.uint8)] * 2
     write_video(frames, tmp_path / "one.mp4", fps=16, request=request)
     tiles = [Tile(path=tmp_path / "one.mp4", label="one")] * 4
-    assert write_tiled(tiles, [request] * 4, tmp_path / "four.mp4") == 2
+    assert write_side_by_side(tiles, [request] * 4, tmp_path / "four.mp4") == 2
 
 
 ACTS = [

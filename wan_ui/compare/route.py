@@ -17,7 +17,7 @@ from backend.engine.job import Job
 from backend.engine.user_presets import Comparison
 from backend.errors import Busy, StudioError
 from backend.media.sandbox import EXPORT_SECONDS, Requester, SandboxCall
-from backend.media.tiles import Tile, write_tiled
+from backend.media.tiles import Tile, write_side_by_side
 from wan_ui.compare.html import difference_labels
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
@@ -71,7 +71,7 @@ async def _write_comparison(engine: Engine, found: Comparison, tile: str, who: R
             folder.mkdir(exist_ok=True)
             work = (_make_tiles(jobs, original), [job.request for job in jobs], path, heard, found.columns or 2)
             await engine.sandbox.run_async(
-                SandboxCall(work=write_tiled, arguments=work, seconds=EXPORT_SECONDS, task="comparison"), who
+                SandboxCall(work=write_side_by_side, arguments=work, seconds=EXPORT_SECONDS, task="comparison"), who
             )
         except Busy:
             raise

@@ -18,17 +18,17 @@ def varied_requests(base: GenerationRequest, what: str, text: str, presets: list
     """Return requests with one setting of `base` varied. Raises: RequestError."""
     match what:
         case "seed":
-            requests = [base.changed(seed=seed) for seed in _parse_seeds(text)]
+            requests = [base.with_changes(seed=seed) for seed in _parse_seeds(text)]
         case "steps":
-            requests = [base.changed(steps=steps) for steps in _parse_integers(text, what)]
+            requests = [base.with_changes(steps=steps) for steps in _parse_integers(text, what)]
         case "guidance":
-            requests = [base.changed(guidance=(value,) * len(base.guidance)) for value in _parse_numbers(text, what)]
+            requests = [base.with_changes(guidance=(value,) * len(base.guidance)) for value in _parse_numbers(text, what)]
         case "flow_shift":
-            requests = [base.changed(flow_shift=value) for value in _parse_numbers(text, what)]
+            requests = [base.with_changes(flow_shift=value) for value in _parse_numbers(text, what)]
         case "preset":
             requests = [_with_other_preset(base, find_preset(name)) for name in presets]
         case "loras":
-            requests = [base, base.changed(loras=())] if base.loras else []
+            requests = [base, base.with_changes(loras=())] if base.loras else []
         case _:
             requests = []
     unique = list(dict.fromkeys(requests))

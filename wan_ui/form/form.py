@@ -47,7 +47,7 @@ class Draft:
         preset = find_preset(self.given["preset"])
         unused = {*PICTURES} - preset.inputs.keys() if self.given["task"] == "i2v" else {*PICTURES, "image_focus"}
         unused |= set() if takes_sound(preset) and self.given.get("sound") else {"sound", "sound_start"}
-        given = {name: value for name, value in self.given.items() if value is not None or SETTINGS[name].slider}
+        given = {name: value for name, value in self.given.items() if value is not None or SETTINGS[name].slider_range}
         values = preset.model_dump(include=set(SETTINGS))
         values |= {name: value for name, value in given.items() if name not in unused | {"shots"}}
         values["guidance"] = given["guidance"][: preset.num_experts]

@@ -162,7 +162,7 @@ class LoadHandlers:
 
     def _load_proposal(self, job: Job, size: str, texts: Texts) -> Updates:
         """Load the job's settings with a proposed size and length, such as "832x480x81". Raises: RequestError."""
-        request = job.request.changed(**parse_proposed_size(size))
+        request = job.request.with_changes(**parse_proposed_size(size))
         message = Message(text=texts.loaded_fits, view="create")
         return (
             self.show_request(request, texts, message)
@@ -194,7 +194,7 @@ class LoadHandlers:
         preset = self._choose_image_preset(job.request)
         same = job.request.preset == preset.name
         base = (
-            job.request.changed(task="i2v", image=picture, last_image=None, image_focus=CENTRE, **_ONE_SHOT)
+            job.request.with_changes(task="i2v", image=picture, last_image=None, image_focus=CENTRE, **_ONE_SHOT)
             if same
             else (GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture))
         )

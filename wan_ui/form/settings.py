@@ -180,9 +180,9 @@ def _plain_control(setting: Setting, value: Any, preset: Preset) -> dict[str, An
     """
     if setting.choices:
         return dict(choices=list(dict.fromkeys([*getattr(preset, f"{setting.name}s", setting.choices), value])), value=value)
-    if setting.slider is None:
+    if setting.slider_range is None:
         return dict(value=value, visible=bool(not setting.needs or getattr(preset, setting.needs)))
-    smallest, largest, step = setting.slider
+    smallest, largest, step = setting.slider_range
     largest, is_taken = getattr(preset, f"max_{setting.name}", largest), getattr(preset, f"takes_{setting.name}", True)
     return dict(minimum=min(smallest, value), maximum=max(largest, value), step=step, value=value, visible=is_taken)
 

@@ -94,13 +94,13 @@ class QueueHandlers:
             return upscale_job_request(job, result, *parse_offer(act.value))
         if act.what in ("seed", "shot"):
             made = job.request.model_copy(update={"finished_video": None})
-            return made.changed(seed=_new_seed(job.request.seed))
+            return made.with_changes(seed=_new_seed(job.request.seed))
         return job.request
 
     def _regenerate_from_shot(self, job: Job, wanted: GenerationRequest, first: int, caller: Caller) -> Steps[Job]:
         """Queue the storyboard with new seeds from shot `first` on. Earlier shots are kept. Raises: StudioError."""
         reseeded = [shot.model_dump() | {"seed": None} for shot in wanted.shots]
-        return self.context.submit_steps(wanted.changed(shots=reseeded), caller, again=(job.id, first))
+        return self.context.submit_steps(wanted.with_changes(shots=reseeded), caller, again=(job.id, first))
 
     def _run_action(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
         """Run one action on a job. Return a message if it can be undone."""

@@ -35,7 +35,7 @@ _SHORTER = "shorten it, and send images and clips as files or data URLs"
 _READ_ON = 2  # read and discard up to twice the limit, because a caller who is cut off while sending never sees the response
 _MOST_FIELDS = 100
 _PIECE = 2**16
-_LISTS = {name for name in FOR_PROGRAMS if SETTINGS[name].many}
+_LISTS = {name for name in FOR_PROGRAMS if SETTINGS[name].is_list}
 _REFERENCE = re.compile(rf"({'|'.join(FILES)})\[(image_url|video_url|audio_url|file_id)\]")
 _ADDRESSES = {
     **dict.fromkeys((PICTURE, FIGURES), ("image_url", "image/png")),

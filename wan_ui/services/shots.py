@@ -40,7 +40,7 @@ def resolve_shot_files(wanted: GenerationRequest, engine: Engine, caller: Caller
         shot if shot.video is None else _complete_shot(shot, wanted.shot_videos[shot.video], jobs[shot.video], wanted.fps, engine)
         for shot in wanted.shots
     ]
-    return wanted.changed(
+    return wanted.with_changes(
         shots=tuple(shot.model_dump() for shot in shots),
         shot_videos=tuple(videos),
         shot_images=tuple(files.check_path(path, "image") for path in wanted.shot_images),

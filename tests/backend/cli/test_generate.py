@@ -136,7 +136,9 @@ def test_a_terminal_gets_one_changing_line():
     progress.show(Step(1, 2, 0.5, 0.5))
     progress.show(Step(2, 2, 0.5, 0.0))
     progress.end()
-    assert stream.getvalue() == ("\r\x1b[KStep 1 of 2 (0.50 s per step, 0 s left)\r\x1b[KStep 2 of 2 (0.50 s per step, 0 s left)\n")
+    assert stream.getvalue() == (
+        "\r\x1b[KStep 1 of 2 (0.50 s per step, 0 s left)\r\x1b[KStep 2 of 2 (0.50 s per step, 0 s left)\n"
+    )
 
 
 def test_elsewhere_each_news_is_a_line_once():

@@ -66,11 +66,11 @@ def test_a_sound_is_copied_and_is_that_of_the_video(tmp_path):
         heard = read_sound(Path(result.path))
         assert result.has_sound and heard.rate == 22_050 and np.square(heard.samples[0]).mean() == pytest.approx(0.125, abs=0.02)
         assert (read_request(result.path).sound, read_request(result.path).sound_start) == ("input-sound.wav", 0.5)
-        again = engine.submit(job.request.changed(sound_start=0.0))
+        again = engine.submit(job.request.with_changes(sound_start=0.0))
         assert again.request.sound == str(again.folder / "input-sound.wav")
         assert isinstance(all_events(engine, again.id)[-1], Finished)
         with pytest.raises(SoundError):
-            engine.submit(job.request.changed(sound_start=2.0))
+            engine.submit(job.request.with_changes(sound_start=2.0))
         assert len(engine.jobs()) == 2
     finally:
         engine.close()
@@ -94,7 +94,7 @@ def test_a_waiting_video_keeps_its_clip_when_it_is_changed(engine, close_gate, c
     gate = close_gate("a held square")
     engine.submit(request("a held square"))
     job = engine.submit(request(video=str(clip)))
-    changed = engine.revise(job.id, job.request.changed(strength=0.5))
+    changed = engine.revise(job.id, job.request.with_changes(strength=0.5))
     assert (changed.request.strength, changed.request.video) == (0.5, str(job.folder / "input-video.mp4"))
     gate.open()
     assert isinstance(all_events(engine, job.id)[-1], Finished)

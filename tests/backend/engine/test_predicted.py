@@ -32,7 +32,7 @@ def test_what_the_compiler_says_of_eight_chips_is_what_is_predicted(preset):
 
 def test_half_the_chips_take_twice_as_long_and_one_branch_half():
     assert predicted_seconds(WAN, EIGHT[:4]) == pytest.approx(2 * predicted_seconds(WAN, EIGHT))
-    assert predicted_seconds(WAN.changed(guidance=(1.0,)), EIGHT) == pytest.approx(predicted_seconds(WAN, EIGHT) / 2)
+    assert predicted_seconds(WAN.with_changes(guidance=(1.0,)), EIGHT) == pytest.approx(predicted_seconds(WAN, EIGHT) / 2)
 
 
 def test_a_long_video_takes_as_long_as_its_windows():
@@ -40,7 +40,7 @@ def test_a_long_video_takes_as_long_as_its_windows():
     window, long = (example_request(find_preset(name), num_frames=count, steps=4) for count in (81, 321))
     seconds = predicted_seconds(window, EIGHT) * mean_step_calls(long)
     assert predicted_seconds(long, EIGHT) == pytest.approx(seconds) and 7 <= mean_step_calls(long) <= 8
-    assert predicted_seconds(long.changed(context_windows=False), EIGHT) > seconds
+    assert predicted_seconds(long.with_changes(context_windows=False), EIGHT) > seconds
 
 
 @pytest.mark.parametrize("devices", [(), (Device(name="cpu:0", kind="cpu"),), (*EIGHT, Device(name="x", kind="TPU v5 lite"))])

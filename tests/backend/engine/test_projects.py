@@ -128,7 +128,7 @@ def test_a_project_comes_in_elsewhere_as_it_was(make_engine, tmp_path):
     assert jobs[1].is_starred and jobs[1].tags == ("best",) and not jobs[0].is_starred
     assert Path(jobs[1].request.image).parent == jobs[1].folder, "what it was made from is here too"
     assert imported(there, archive, tmp_path, "bob")[0].name == "film 2"
-    again = there.submit(jobs[1].request.changed(seed=2), "bob")
+    again = there.submit(jobs[1].request.with_changes(seed=2), "bob")
     assert type(all_events(there, again.id)[-1]).__name__ == "Finished"
 
 

@@ -45,11 +45,11 @@ def test_a_video_becomes_larger_in_a_job_of_its_own_and_stays_as_it_is(engine):
 
     told = engine.estimate(wanted)
     assert (told.seconds, told.basis, told.is_warm) == (0.2, "measured", True)
-    longer = upscale_request(small.request.changed(num_frames=2 * small.request.num_frames - 1), str(video), 2)
+    longer = upscale_request(small.request.with_changes(num_frames=2 * small.request.num_frames - 1), str(video), 2)
     assert engine.estimate(longer).basis == "scaled" and engine.estimate(longer).seconds == pytest.approx(0.39, abs=0.02)
     slower = engine.estimate(upscale_request(small.request, str(video), 2, "x4plus"))  # 27 times as many weights
     assert slower.basis == "scaled" and slower.seconds == pytest.approx(0.2 * 26.8, rel=0.02)
-    step = small.request.changed(upscale=2)
+    step = small.request.with_changes(upscale=2)
     assert engine.estimate(step).seconds == pytest.approx(engine.estimate(small.request).seconds + 0.2)
 
 

@@ -109,7 +109,11 @@ def test_the_command_says_what_it_wrote(video, tmp_path, capsys):
     ("words", "code", "said"),
     [
         (["nothing.mp4", "--format", "gif"], 2, "must be an existing video"),
-        (["VIDEO", "--format", "png", "--max-mb", "3"], 2, "--max-mb was given for png, but it limits only gif and webp; leave it out"),
+        (
+            ["VIDEO", "--format", "png", "--max-mb", "3"],
+            2,
+            "--max-mb was given for png, but it limits only gif and webp; leave it out",
+        ),
         (["VIDEO", "--format", "gif", "--output", "VIDEO"], 2, "must be another file"),
         (["VIDEO", "--format", "gif", "--output", "/no/such/folder/a.gif"], 2, "in an existing folder"),
         (["VIDEO", "--format", "avi"], 2, "invalid choice"),

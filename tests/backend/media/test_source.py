@@ -45,7 +45,7 @@ def test_a_mask_leaves_grey_where_it_is_white_or_what_the_control_clip_shows_the
     source = build_source(given, {"video": (clip(),), "mask": (mask,)})
     assert (source.is_new == mask).all()
     assert (source.frames[mask] == GREY).all() and (source.frames[~mask] == clip()[~mask]).all()
-    both = build_source(given.changed(control="/c.mp4"), {"video": (clip(),), "mask": (mask,), "control": (clip() + 100,)})
+    both = build_source(given.with_changes(control="/c.mp4"), {"video": (clip(),), "mask": (mask,), "control": (clip() + 100,)})
     assert (both.frames[mask] == (clip() + 100)[mask]).all() and (both.frames[~mask] == clip()[~mask]).all()
 
 

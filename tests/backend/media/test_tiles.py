@@ -7,7 +7,7 @@ import pytest
 
 from backend.media.mp4 import read_comment
 from backend.media.sound import Sound, read_sound, replace_audio
-from backend.media.tiles import LABEL_HEIGHT, Tile, write_tiled
+from backend.media.tiles import LABEL_HEIGHT, Tile, write_side_by_side
 from backend.media.video import read_facts, read_frames, write_video
 from tests.backend.conftest import request
 
@@ -25,7 +25,7 @@ def tiles(tmp_path) -> list[Tile]:
 
 
 def test_three_videos_become_one(tiles, tmp_path):
-    count = write_tiled(tiles, [request(seed=number) for number in range(3)], tmp_path / "all.mp4")
+    count = write_side_by_side(tiles, [request(seed=number) for number in range(3)], tmp_path / "all.mp4")
     frames, facts = list(read_frames(tmp_path / "all.mp4")), read_facts(tmp_path / "all.mp4")
     assert count == len(frames) == 5
     cell_width, cell_height = facts.width // 2, facts.height // 2 - LABEL_HEIGHT
@@ -49,7 +49,7 @@ def test_a_slower_video_keeps_its_speed_and_its_sound_fits_the_whole(tmp_path):
         tiles.append(Tile(path=path, label=str(one.fps), fps=one.fps))
     tone = numpy.sin(numpy.arange(9000) / 3, dtype=numpy.float32)[None] / 2
     replace_audio(tiles[0].path, Sound(samples=tone, rate=8000), (96, 96))
-    assert write_tiled(tiles, requests, tmp_path / "both.mp4", tiles[0].path) == 18
+    assert write_side_by_side(tiles, requests, tmp_path / "both.mp4", tiles[0].path) == 18
     frames = list(read_frames(tmp_path / "both.mp4"))
     width = frames[0].shape[1] // 2
     levels = [[int(half[100:200, 100:200].mean()) for half in (frame[:, :width], frame[:, width:])] for frame in frames]

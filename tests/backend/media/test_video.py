@@ -103,14 +103,14 @@ def test_the_index_comes_first(tmp_path):
 )
 def test_the_request_survives(tmp_path, prompt):
     path = tmp_path / "v.mp4"
-    request = REQUEST.changed(prompt=prompt, negative_prompt=load_preset("wan2.1-t2v-14b-480p").negative_prompt)
+    request = REQUEST.with_changes(prompt=prompt, negative_prompt=load_preset("wan2.1-t2v-14b-480p").negative_prompt)
     write_video(moving(), path, fps=16, request=request)
     assert read_request(path) == request
 
 
 def test_folders_do_not_travel_with_the_video(tmp_path):
     path = tmp_path / "v.mp4"
-    write_video(moving(), path, fps=16, request=REQUEST.changed(task="i2v", image="/home/somebody/cat.png"))
+    write_video(moving(), path, fps=16, request=REQUEST.with_changes(task="i2v", image="/home/somebody/cat.png"))
     assert read_request(path).image == "cat.png"
     assert b"somebody" not in path.read_bytes()
 

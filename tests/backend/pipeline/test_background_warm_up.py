@@ -75,7 +75,7 @@ def test_programs_are_numbered_and_their_seconds_are_learned(folder, monkeypatch
     assert total == len(events) > 3 and [event.index for event in events] == list(range(1, total + 1))
     assert events[0].seconds_left == 0 and all(event.seconds_left > 0 for event in events[1:])
     assert (from_environment().cache_dir / "compile-seconds.json").is_file()
-    other = REQUEST.changed(width=128)
+    other = REQUEST.with_changes(width=128)
     again = list(warm_up(loaded.model, other))
     assert again[0].seconds_left > 0  # known from the size before
 

@@ -127,10 +127,10 @@ def test_a_denoising_that_was_killed_goes_on_without_its_clip(loaded, clip, tmp_
 def test_what_was_encoded_holds_for_this_part_at_this_rate_and_any_strength(loaded, clip, tmp_path):
     request = make_request(clip)
     run(request, loaded, tmp_path)
-    assert read_conditions(tmp_path, request.changed(strength=1.0, seed=9)) is not None
-    assert read_conditions(tmp_path, request.changed(trim=(0.5, 1.5625))) is None
-    assert read_conditions(tmp_path, request.changed(fps=8, trim=(0.25, 2.375))) is None
-    plain = request.changed(video=None, strength=None, trim=None)
+    assert read_conditions(tmp_path, request.with_changes(strength=1.0, seed=9)) is not None
+    assert read_conditions(tmp_path, request.with_changes(trim=(0.5, 1.5625))) is None
+    assert read_conditions(tmp_path, request.with_changes(fps=8, trim=(0.25, 2.375))) is None
+    plain = request.with_changes(video=None, strength=None, trim=None)
     assert read_conditions(tmp_path, plain) is None
 
 

@@ -204,7 +204,7 @@ def test_idle_models_are_dropped_when_asked(tmp_path):
 def make(loaded: LoadedModel, preset: Preset, folder: Path) -> dict[str, np.ndarray]:
     """A short video's latents."""
     folder.mkdir()
-    request = example_request(preset).changed(num_frames=5, steps=2, seed=3)
+    request = example_request(preset).with_changes(num_frames=5, steps=2, seed=3)
     *_, final = generate(request, loaded, folder, lambda: False)
     assert isinstance(final, Finished)
     return {name: np.asarray(array) for name, array in read_latents(folder, request).items()}

@@ -130,7 +130,7 @@ def test_a_step_after_a_video_makes_that_video_first(tmp_path):
     stopped = events_of(made, tmp_path / "stopped", make=lambda request: (event for event in [Cancelled(None)]))
     assert stopped[-1] == Cancelled(None) and isinstance(stopped[0], Loading)
     with pytest.raises(RequestError, match="must be an installed upscaler"):  # before the video is made
-        events_of(made.changed(upscaler="missing.pth"), tmp_path / "early", make=nothing)
+        events_of(made.with_changes(upscaler="missing.pth"), tmp_path / "early", make=nothing)
 
 
 def test_a_stop_comes_between_two_batches_and_leaves_the_smaller_video(tmp_path, clip, monkeypatch):

@@ -69,7 +69,7 @@ def test_outside_the_mask_the_clip_stays_and_its_sound_too(made, files, tmp_path
     own, outside = read_part(request.video, Part.from_request(request)).astype(float), np.ones((64, 64), bool)
     outside[20:44, 20:44] = False
     assert psnr(frames_of(tmp_path / "kept")[:, outside], own[:, outside]) >= 35
-    plain = request.changed(keeps_pixels=False)
+    plain = request.with_changes(keeps_pixels=False)
     list(pipeline.generate(plain, loaded, tmp_path / "decoded", lambda: False))
     assert psnr(frames_of(tmp_path / "decoded")[:, outside], own[:, outside]) < 25  # the tiny autoencoder knows nothing
     np.testing.assert_array_equal(*(load_file(tmp_path / name / LATENTS)["latents"] for name in ("kept", "decoded")))
@@ -119,7 +119,7 @@ def test_warming_up_finds_every_program(made, files, tmp_path):
     assert (keys.count("image_encode"), keys.count("vae_encode_first"), keys.count("vae_encode_next")) == (2, 2, 4)
     assert (keys.count("denoise_step"), keys.count("vae_decode_first"), keys.count("vae_decode_next")) == (3, 1, 2)
     list(warm_up(loaded.model, request))
-    other = request.changed(keyframes=(files["picture.png"],), keyframe_at=(8,), control_scale=0.5)
+    other = request.with_changes(keyframes=(files["picture.png"],), keyframe_at=(8,), control_scale=0.5)
     events = list(pipeline.generate(other, loaded, tmp_path, lambda: False))
     assert not [event for event in events if isinstance(event, Compiling)] and isinstance(events[-1], Finished)
 
@@ -133,9 +133,9 @@ def test_what_was_encoded_holds_for_this_clip_and_these_places(made, files, tmp_
     assert conditions["control_latents"].shape == (1, 96, 3, 8, 8)
     own = read_part(request.video, Part.from_request(request)).astype(float)
     assert psnr(frames_of(tmp_path)[:5], own) >= 35
-    assert read_conditions(tmp_path, request.changed(seed=9, control_scale=0.3, keeps_pixels=False)) is not None
+    assert read_conditions(tmp_path, request.with_changes(seed=9, control_scale=0.3, keeps_pixels=False)) is not None
     for changes in ({"overlap": 4}, {"extend": "before"}, {"trim": (0.0, 1.0)}, {"fps": 8}, {"margins": (8, 0, 0, 0)}):
-        assert read_conditions(tmp_path, request.changed(**changes)) is None
+        assert read_conditions(tmp_path, request.with_changes(**changes)) is None
 
 
 def test_precompiling_thinks_of_a_reference(made):

@@ -51,7 +51,7 @@ def asked(prompt: str) -> RewriteRequest:
 async def first_pieces(model: LocalModel, count: int) -> list[str]:
     """So many pieces with text; then it is stopped."""
     found = []
-    async with aclosing(model.pieces(asked("a cat"))) as pieces:
+    async with aclosing(model.stream_answer(asked("a cat"))) as pieces:
         async for piece in pieces:
             found += [piece] if piece else []
             if len(found) == count:

@@ -65,7 +65,7 @@ def test_a_shot_is_shown_the_pictures_of_the_figures_that_it_names_and_no_others
 
 def test_it_is_stored_and_shared_without_paths_and_older_requests_have_none():
     story = asked("Anna walks")
-    assert GenerationRequest.from_stored(story.to_json()) == story == story.changed() and story.is_from_pictures
+    assert GenerationRequest.from_stored(story.to_json()) == story == story.with_changes() and story.is_from_pictures
     assert story.for_sharing()["figure_images"] == ["a.png", "d.png"]
     assert story.for_sharing()["figures"] == [{"name": "Anna", "image": 0}, {"name": "the dog", "image": 1}]
     assert not {"figures", "figure_images"} & asked("a street", figures=()).to_json().keys()

@@ -62,7 +62,7 @@ def test_a_model_that_starts_from_no_picture_makes_shots_that_are_cut():
 
 def test_it_is_stored_and_comes_back_and_older_studios_read_what_has_nothing_new():
     film = asked(MADE, {"fade": 0.5, "cut": True}, {"image": "/a.png"}, track="/a.wav", track_start=1, track_volume=0.5)
-    assert GenerationRequest.from_stored(film.to_json()) == film == film.changed()
+    assert GenerationRequest.from_stored(film.to_json()) == film == film.with_changes()
     assert film.for_sharing()["shot_videos"] == ["made.mp4"] and film.for_sharing()["track"] == "a.wav"
     assert Track.from_request(film) == Track(path="/a.wav", start=1, fade=0, volume=0.5)
     assert asked({}).to_json()["shots"] == [{"prompt": "a fox", "num_frames": None, "seed": None}]

@@ -177,7 +177,7 @@ def test_measured_ratios_come_from_the_data_folder_into_the_request(tmp_path, mo
     assert wanted.mag_ratios == (1.0, 1.0, 0.99, 0.97, 0.98, 0.96) and any(reused_steps(wanted))
     (tmp_path / "magnitudes" / magnitudes_file_name(preset.model)).unlink()
     assert reused_steps(GenerationRequest.from_stored(wanted.to_json())) == reused_steps(wanted)
-    assert wanted.changed(mag_cache=0.0).mag_ratios == () and asked(preset.name).to_json().keys().isdisjoint({"mag_ratios"})
+    assert wanted.with_changes(mag_cache=0.0).mag_ratios == () and asked(preset.name).to_json().keys().isdisjoint({"mag_ratios"})
 
 
 @pytest.mark.parametrize("ratios", [[1.0], [1.0, float("nan")], [0.0, 1.0], [1.0] * 2002, [1.0, 1e9]])

@@ -157,9 +157,9 @@ def test_a_stored_request_is_readable_whatever_the_presets_say_today():
 
 
 def test_a_changed_copy_is_checked():
-    assert request().changed(steps=3).steps == 3
+    assert request().with_changes(steps=3).steps == 3
     with pytest.raises(RequestError):
-        request().changed(steps=0)
+        request().with_changes(steps=0)
 
 
 def test_it_cannot_be_modified():
@@ -335,5 +335,5 @@ def test_a_clip_survives_json_and_is_shared_by_its_name_only():
 
 def test_a_changed_copy_keeps_its_clip():
     made = request(**CLIP, strength=0.5)
-    again = made.changed(seed=8)
+    again = made.with_changes(seed=8)
     assert (again.video, again.strength, again.trim) == (made.video, 0.5, made.trim)

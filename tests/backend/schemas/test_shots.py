@@ -42,7 +42,7 @@ def test_shots_have_their_own_prompt_length_and_seed_or_the_storyboards():
         ("t2v", "/shot/last.mp4", "after", 5),
     ]
     assert not any(one.shots for one in (first, second, third))
-    assert needed_bytes(story) > needed_bytes(first.changed(num_frames=49))
+    assert needed_bytes(story) > needed_bytes(first.with_changes(num_frames=49))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,8 @@ def test_references_are_seen_in_every_shot():
 def test_it_is_stored_and_comes_back_and_other_requests_know_nothing_of_it():
     story = asked()
     assert (
-        GenerationRequest.from_stored(story.to_json()) == story == story.changed() and story.changed(seed=6).shots == story.shots
+        GenerationRequest.from_stored(story.to_json()) == story == story.with_changes()
+        and story.with_changes(seed=6).shots == story.shots
     )
     plain = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a fox", seed=1)
     assert "shots" not in plain.to_json() and plain.total_frames == plain.num_frames

@@ -71,7 +71,7 @@ def test_a_request_says_so_itself_and_keeps_it():
         stored = asked(**long, context_windows=wanted).to_json()
         assert ("context_windows" in stored) is (wanted is not None)
         assert GenerationRequest.from_stored(stored).context_windows is wanted
-        assert asked(**long, context_windows=wanted).changed(seed=2).context_windows is wanted
+        assert asked(**long, context_windows=wanted).with_changes(seed=2).context_windows is wanted
     old = {name: value for name, value in asked(num_frames=33).to_json().items()}
     assert GenerationRequest.from_stored(old).window_frames is None
 

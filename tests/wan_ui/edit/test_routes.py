@@ -178,7 +178,7 @@ def test_what_there_was_before_is_made_once_and_only_for_a_clip(engine, visitor,
     job = engine.job(job_id)
     made = asyncio.run(make_before_video(job, engine.sandbox))
     assert made == job.folder / BEFORE and asyncio.run(make_before_video(job, engine.sandbox)) == made
-    plain = engine.submit(job.request.changed(video=None, strength=None, trim=None))
+    plain = engine.submit(job.request.with_changes(video=None, strength=None, trim=None))
     assert asyncio.run(make_before_video(plain, engine.sandbox)) is None
 
 

@@ -47,7 +47,7 @@ def changed(setting: Setting) -> GenerationRequest:
     values, old = a_request().model_dump(), setting.value_in(a_request())
     other = OTHER.get(setting.name)
     if other is None and setting.media:
-        other = ("/data/a.png",) if setting.many else "/data/a.png"
+        other = ("/data/a.png",) if setting.is_list else "/data/a.png"
     elif other is None and setting.choices:
         other = next(choice for choice in setting.choices if choice != old)
     elif other is None:
@@ -184,4 +184,4 @@ def test_a_shared_comparison_names_differences_that_the_bar_cannot_vary():
     handlers, caller = CompareHandlers(context=Mock(), form=Mock(), panel=Mock(), message="message"), Mock(texts=ENGLISH)
     one, other = a_request(steps=4), a_request(steps=8)
     assert handlers._unsupported_differences_text([one, other], 0, caller) == ""
-    assert "sampler" in handlers._unsupported_differences_text([one, other.changed(solver="euler")], 0, caller)
+    assert "sampler" in handlers._unsupported_differences_text([one, other.with_changes(solver="euler")], 0, caller)

@@ -84,7 +84,7 @@ def test_what_the_form_cannot_hold_of_a_live_video_is_said():
 
     request = GenerationRequest.from_preset(load_preset("wan2.1-live-1.3b-480p"), prompt="a circle")
     assert ENGLISH.loaded_cues not in said(request)
-    assert escape(ENGLISH.loaded_cues) in said(request.changed(cues=[Cue(block=1, prompt="a square")]))
+    assert escape(ENGLISH.loaded_cues) in said(request.with_changes(cues=[Cue(block=1, prompt="a square")]))
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -105,7 +105,7 @@ def test_a_dropped_videos_own_sound_must_be_given_again(language):
     preset = load_preset("ltx-2.3-704p")
     silent = GenerationRequest.from_preset(preset, prompt="waves")
     assert escape(texts.loaded_own_sound) not in said(silent) and not loaded
-    heard = silent.changed(sound="/data/song.mp3", sound_start=1.5)
+    heard = silent.with_changes(sound="/data/song.mp3", sound_start=1.5)
     assert escape(texts.loaded_own_sound) in said(heard) and loaded == [(1.5, None)]
 
 

@@ -49,11 +49,11 @@ def test_a_timeline_becomes_the_request_and_the_request_the_same_timeline():
     ]
     assert request.prompt == "a <b>fox</b>" and request.total_frames == 17 + 33 - 8 + 8
     assert request.shot_videos == ("/studio/job/made",) and request.shots[2].trim == (0.5, 1)
-    words = request.changed(shots=[shot.model_dump() for shot in request.shots[:2]], shot_videos=())
+    words = request.with_changes(shots=[shot.model_dump() for shot in request.shots[:2]], shot_videos=())
     assert a_draft(**read_storyboard(json.dumps(storyboard_values(words))), num_frames=33).to_request() == words
     assert (
         read_storyboard("") == read_storyboard('{"shots": []}') == {}
-        and storyboard_values(request.changed(shots=(), shot_videos=()))["shots"] == []
+        and storyboard_values(request.with_changes(shots=(), shot_videos=()))["shots"] == []
     )
 
 

@@ -48,7 +48,7 @@ def engine(tmp_path_factory):
     clip = counting_clip(folder / "video.mp4", 17, 16, size=(96, 96))
     add_finished_job(engine._store, "story", "ann", Finished(result(story, clip)), "test")
     for number in (1, 2):
-        made = result(asked({}).changed(shots=(), prompt="x"), clip)
+        made = result(asked({}).with_changes(shots=(), prompt="x"), clip)
         add_shot(engine._store, engine.settings.runs_dir, engine.job("story"), ShotFinished(number, 2, made), "test")
     yield engine
     engine.close()

@@ -81,7 +81,7 @@ def test_the_models_own_file_is_taken_while_it_is_there_and_cut_to_a_stopped_vid
     answer = get(job, a_result(job, has_sound=True))
     assert heard(answer, tmp_path).samples.shape == (2, round(17 / 16 * RATE))
     assert hertz(heard(answer, tmp_path)) == pytest.approx(880, abs=2)
-    other = dataclasses.replace(a_result(job, has_sound=True), request=job.request.changed(seed=8))
+    other = dataclasses.replace(a_result(job, has_sound=True), request=job.request.with_changes(seed=8))
     assert hertz(heard(get(job, other), tmp_path)) == pytest.approx(440, abs=2), "made from another request"
     (job.folder / MODEL_SOUND).write_bytes(b"RIFF")
     assert hertz(heard(get(job, a_result(job, has_sound=True)), tmp_path)) == pytest.approx(440, abs=2), "cannot be read"
