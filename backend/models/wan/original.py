@@ -103,7 +103,7 @@ def _check_order(checkpoint: Checkpoint) -> None:
     names = [file_path(file).name for file in checkpoint.transformer_files.values()]
     if len(experts) != len(names):
         raise ModelError(
-            f"--transformer was given for {' and '.join(names)},",
+            f"--transformer names {' and '.join(names)},",
             f"and the model has {len(experts)} transformer{'s' if len(experts) > 1 else ''}",
             "give it twice, the high-noise expert's file first" if len(experts) > 1 else "give it once",
         )
