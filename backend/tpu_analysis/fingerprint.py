@@ -29,7 +29,7 @@ def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
     The slice is included because the lowered program can be equal for chips of different kinds.
     """
     parts = [lowered.as_text(), repr(program.layout.compiler_options), version("jaxlib"), version("libtpu")]
-    parts += [_read_code(path) for path in _READERS]
+    parts += [_meaning(path) for path in _READERS]
     return fingerprint_for_slice(_hash_parts(parts), list(program.layout.mesh.devices.flatten()))
 
 
@@ -44,7 +44,7 @@ def _hash_parts(parts: Sequence[str]) -> str:
 
 
 @functools.cache
-def _read_code(path: Path) -> str:
+def _meaning(path: Path) -> str:
     """Return the file without comments, docstrings and imports, so that texts and names of modules may change."""
     text = path.read_text("utf-8")
     return _to_text(ast.parse(text)) if path.suffix == ".py" else text
