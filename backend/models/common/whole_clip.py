@@ -244,7 +244,7 @@ class WholeClipModel:
         programs, shape = self._programs(request.is_guided), self.step_shape(request)
         layout, denoiser, branches = programs.layout, programs.denoiser, 2 if request.is_guided else 1
         heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
-        beside, group = self._tokens_beside(request), math.gcd(heads, sp)
+        beside, group = self._num_other_tokens(request), math.gcd(heads, sp)
         padded = denoiser.padded_tokens(shape, beside)
         return AttentionLengths(
             heads=heads // group,
@@ -257,7 +257,7 @@ class WholeClipModel:
             batch=max(1, branches // layout.size("dp")),
         )
 
-    def _tokens_beside(self, request: GenerationRequest) -> int:
+    def _num_other_tokens(self, request: GenerationRequest) -> int:
         """Return how many other tokens the video's tokens attend to."""
         return 0
 

@@ -358,7 +358,7 @@ class LtxModel(WholeClipModel):
         spectrum = yield Call(programs.decode_sound, (weights["audio_vae"], latents))
         return (yield Call(programs.vocode, (weights["vocoder"], spectrum)))
 
-    def _tokens_beside(self, request: GenerationRequest) -> int:
+    def _num_other_tokens(self, request: GenerationRequest) -> int:
         return Appended.from_request(request).num_tokens
 
 
