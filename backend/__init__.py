@@ -1,7 +1,7 @@
-"""Everything that makes a video. Only the modules that run inside the worker process import jax or torch."""
+"""The engine that generates videos. Only modules of the worker process import jax or torch."""
 
 import gc
 
-# Importing torch, diffusers and transformers makes millions of objects that stay, and Python would look through all of them again
-# and again: a fifth of the imports' time (docs/lab/cpu.md).
+# Importing torch, diffusers and transformers creates millions of permanent objects. With the default thresholds, Python's garbage
+# collector visits them often, which takes a fifth of the time of the imports (docs/lab/cpu.md).
 gc.set_threshold(10_000, 10, 10)

@@ -1,6 +1,6 @@
-"""The accelerators of this machine, as the system's own files show them; whether jax uses them is another question.
+"""Find the accelerators of this machine in the system's files. Does not check whether jax uses them.
 
-Imports neither jax nor torch, which would take the chips.
+Imports neither jax nor torch, because jax would reserve the chips.
 """
 
 import re
@@ -11,18 +11,21 @@ from typing import Literal
 
 Platform = Literal["tpu", "gpu"]
 
-# PCI vendors and devices. Source: jax 0.10.2, jax/_src/hardware_utils.py. Google's vendor id is on network cards, too.
+# PCI vendors and devices. Source: jax 0.10.2, jax/_src/hardware_utils.py. Network cards can have Google's vendor id too.
 _GOOGLE, _NVIDIA = "0x1ae0", "0x10de"
 _TPU_CHIPS = {"0x0027": "v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", "0x006f": "v6e", "0x0076": "tpu7x"}
-MOST_FLOPS_ON_A_CPU = 1e12  # of one denoising step: a few seconds on two cores
-_DISPLAY_CLASS = "0x03"  # how a graphics card's class begins, VGA or 3D; not its sound
-_TPU_TYPES = {"v5litepod": "v5e"}  # where a machine type's name is not the chip's
+MOST_FLOPS_ON_A_CPU = 1e12  # operations of a denoising step that take a few seconds on two cores
+_DISPLAY_CLASS = "0x03"  # prefix of the PCI class of graphics cards, VGA or 3D; their audio devices have another class
+_TPU_TYPES = {"v5litepod": "v5e"}  # chip names of machine types with another name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
-    """Devices of one kind. `chip` is a TPU's generation such as "v6e" or a GPU's model, "" if it is not known; `files` are the
-    device files that lead to them: without one no program can use them. `has_driver` is the system's, for GPUs."""
+    """Devices of one kind.
+
+    `chip` is a TPU's generation, such as "v6e", or a GPU's model, "" if not known. `files` are the device files, without which no
+    program can use the devices. `has_driver` is False if the driver of a GPU is missing.
+    """
 
     platform: Platform
     count: int
@@ -31,13 +34,13 @@ class Accelerator:
     has_driver: bool = True
 
     def __str__(self) -> str:
-        """Such as "8 TPU v6e chips"."""
+        """Return the name and number of the devices, such as "8 TPU v6e chips"."""
         words = ("TPU", self.chip, "chip") if self.platform == "tpu" else (self.chip or "NVIDIA GPU",)
         return f"{self.count} {' '.join(filter(None, words))}{'s' if self.count > 1 else ''}"
 
     @property
-    def are(self) -> str:
-        """The verb that goes with them."""
+    def verb(self) -> str:
+        """The verb for a sentence about the devices: "is" or "are"."""
         return "are" if self.count > 1 else "is"
 
 
@@ -50,13 +53,15 @@ class Holder:
 
 
 def find_accelerators(root: Path, tpu_type: str = "") -> tuple[Accelerator, ...]:
-    """TPU chips and NVIDIA GPUs of the machine whose files lie under `root`, "/" for this one. `tpu_type` is what Google's
-    images and clusters say in TPU_ACCELERATOR_TYPE, such as "v6e-8", or ""."""
+    """Find the TPU chips and NVIDIA GPUs of the machine whose files are under `root`, "/" for this machine.
+
+    `tpu_type` is the value of TPU_ACCELERATOR_TYPE, such as "v6e-8", which Google's images and clusters set, or "".
+    """
     return tuple(filter(None, (_find_tpu(root, tpu_type), _find_gpu(root))))
 
 
 def find_holders(root: Path, files: Sequence[str]) -> tuple[Holder, ...]:
-    """The processes that have one of these device files open, as far as this user may see."""
+    """Find the processes that have any of these device files open, if this user may see them."""
     folders = sorted((root / "proc").glob("[0-9]*"), key=lambda folder: int(folder.name))
     return tuple(
         Holder(pid=int(folder.name), name=_line(folder / "comm") or "?") for folder in folders if _has_open(folder, files)
@@ -64,7 +69,7 @@ def find_holders(root: Path, files: Sequence[str]) -> tuple[Holder, ...]:
 
 
 def _find_tpu(root: Path, tpu_type: str) -> Accelerator | None:
-    """vfio's groups are not only TPUs': they count where the bus or the machine type says that there are some."""
+    """Find TPU chips. Groups of vfio count only if the bus or the machine type shows TPUs, because other devices use vfio too."""
     named = tpu_type.partition("-")[0]
     on_bus = [_TPU_CHIPS[device] for vendor, device, _ in _pci(root) if vendor == _GOOGLE and device in _TPU_CHIPS]
     files = _device_files(root, "dev", r"accel\d+")
@@ -88,19 +93,19 @@ def _find_gpu(root: Path) -> Accelerator | None:
 
 
 def _model(known: Sequence[Path]) -> str:
-    """The name that NVIDIA's driver gives the first GPU, or ""."""
+    """Return the first GPU's name from NVIDIA's driver, or ""."""
     found = re.search(r"^Model:\s*(.+?)\s*$", _text(known[0]) if known else "", re.MULTILINE)
     return found[1] if found else ""
 
 
 def _pci(root: Path) -> Iterator[tuple[str, str, str]]:
-    """Vendor, device and class of everything on the PCI bus, such as "0x1ae0"."""
+    """Yield the vendor, device and class of each PCI device, such as "0x1ae0"."""
     for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
         yield _line(folder / "vendor"), _line(folder / "device"), _line(folder / "class")
 
 
 def _device_files(root: Path, folder: str, pattern: str) -> tuple[str, ...]:
-    """The paths that programs know for the files of such names in this folder, in the order of their numbers."""
+    """Return the paths of the files in `folder` whose names match, in the order of their numbers, without `root`."""
     names = [path.name for path in (root / folder).glob("*") if re.fullmatch(pattern, path.name)]
     return tuple(f"/{folder}/{name}" for name in sorted(names, key=lambda name: (len(name), name)))
 
@@ -108,7 +113,7 @@ def _device_files(root: Path, folder: str, pattern: str) -> tuple[str, ...]:
 def _has_open(process: Path, files: Sequence[str]) -> bool:
     try:
         return any(str(link.readlink()) in files for link in (process / "fd").iterdir())
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # the process has ended, or belongs to another user
         return False
 
 

@@ -1,4 +1,4 @@
-"""Counts what owners and addresses use within an hour."""
+"""Limit what owners and addresses use within an hour."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ class _Use:
 
 
 class HourlyBudget:
-    """What one owner, one address and everybody together may use within an hour. An empty name is not limited by itself.
+    """The amounts that one owner, one address and all together may use within an hour. An empty name has no separate limit.
 
     `read_clock` returns seconds. The methods may be called from any thread.
     """
@@ -30,21 +30,21 @@ class HourlyBudget:
         self._lock = threading.Lock()
 
     def remaining(self, owner: str, address: str) -> float:
-        """How much the owner may still use at this address; 0 or less if nothing."""
+        """Return the amount that the owner may still use at this address. It may be negative."""
         with self._lock:
             self._forget_old()
-            return min(limit - sum(use.amount for use in uses) for limit, uses in self._counted(owner, address))
+            return min(limit - sum(use.amount for use in uses) for limit, uses in self._applicable_limits(owner, address))
 
     def add(self, owner: str, address: str, amount: float) -> None:
-        """Counts a use, also one that is larger than what remains."""
+        """Count a use, even if it is larger than the remaining amount."""
         with self._lock:
             self._uses.append(_Use(self._read_clock(), amount, owner, address))
 
     def wait_seconds(self, owner: str, address: str) -> float:
-        """The seconds until something remains; 0 if something does."""
+        """Return the seconds until an amount remains, 0 if an amount remains now."""
         with self._lock:
             self._forget_old()
-            return max(self._wait_for(limit, uses) for limit, uses in self._counted(owner, address))
+            return max(self._wait_for(limit, uses) for limit, uses in self._applicable_limits(owner, address))
 
     def _wait_for(self, limit: float, uses: list[_Use]) -> float:
         used, expired = sum(use.amount for use in uses), None
@@ -54,8 +54,8 @@ class HourlyBudget:
             used, expired = used - use.amount, use
         return 0.0 if expired is None else expired.moment + HOUR_SECONDS - self._read_clock()
 
-    def _counted(self, owner: str, address: str) -> list[tuple[float, list[_Use]]]:
-        """Each limit that applies, with the uses that count for it."""
+    def _applicable_limits(self, owner: str, address: str) -> list[tuple[float, list[_Use]]]:
+        """Return each limit that applies, with the uses that count for it."""
         found = [(self._in_all, list(self._uses))]
         if owner:
             found.append((self._of_owner, [use for use in self._uses if use.owner == owner]))

@@ -1,4 +1,4 @@
-"""Start the project's modules as processes that end with the process that started them, also while they are blocked.
+"""Start the project's modules as processes that end when their parent process ends, even if they are blocked.
 
 `python -m backend.child_process PIPE MODULE WORD...` runs the module. PIPE is one end of a pipe; only the parent holds the other
 end, which closes when the parent ends. On Linux the kernel then kills the child, so no lock or native code delays its
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def start_module(module: str, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
-    """Start `python -m MODULE WORD...` as a process that ends with this one. `options` are those of `subprocess.Popen`.
+    """Start `python -m MODULE WORD...` as a process that ends with this one. `options` are passed to `subprocess.Popen`.
 
     If it has a session of its own, the processes that it starts end too.
     """

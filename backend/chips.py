@@ -13,7 +13,7 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One jax device. `interconnect` is all links together, one direction, bytes a second."""
+    """One jax device. `interconnect_bytes_per_second` is the sum of all links, in one direction."""
 
     name: str
     hbm_bytes: int
@@ -40,7 +40,7 @@ DEVICE_KINDS = {
 }  # fmt: skip
 
 TOPOLOGIES = ("v5e:2x4", "v5p:2x2x2", "v6e:1x1", "v6e:2x2", "v6e:2x4", "v6e:4x4", "tpu7x:2x2x1")
-"""The slices that `check-tpu` is tested on; the compiler knows more."""
+"""The slices with which `check-tpu` is tested. The compiler supports more."""
 
 
 _SQUARES = {"1x1": 1, "2x2": 4, "2x4": 8, "4x4": 16}
@@ -49,21 +49,21 @@ SLICES = {"v5e": _SQUARES, "v6e": _SQUARES, "v5p": {"2x2x1": 4, "2x2x2": 8, "2x2
 
 
 def chip_of(topology: str) -> Chip:
-    """The chip of a topology such as "v6e:2x4". Raises: KeyError."""
+    """Return the chip of a topology such as "v6e:2x4". Raises: KeyError."""
     return CHIPS[topology.partition(":")[0]]
 
 
 def memory_bytes(device_kind: str) -> int | None:
-    """HBM of a jax device by its `device_kind`, or None if it is not a TPU that we know."""
+    """Return the bytes of HBM of a jax device by its `device_kind`, None if it is not a known TPU."""
     name = DEVICE_KINDS.get(device_kind)
     return None if name is None else CHIPS[name].hbm_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepFlops:
-    """Floating-point operations of one denoising step, all branches together; a multiplication and an addition are two.
+    """Floating-point operations of one denoising step, for all guidance branches. A multiply-add counts as two.
 
-    `attention` are those of scores over heads of `head_width`, `matmul` all others.
+    `attention` counts the attention scores over heads of `head_width`, `matmul` all other operations.
     """
 
     attention: float
@@ -75,11 +75,11 @@ class StepFlops:
         return self.attention + self.matmul
 
     def roofline_seconds(self, chip: Chip, num_devices: int) -> float:
-        """Seconds of a step at the peak rate throughout."""
+        """Return the seconds of a step if all operations run at the peak rate."""
         return self.total / chip.peak_flops / num_devices
 
     def floor_seconds(self, chip: Chip, num_devices: int) -> float:
-        """Seconds of a step with scores at the rate that a contraction over `head_width` allows on the chip's matrix unit."""
+        """Return the seconds of a step if scores run at the rate that `head_width` allows on the chip's matrix unit."""
         slowdown = 1.0 + 0.5 * (_matrix_depth(chip) / min(self.head_width, _matrix_depth(chip)) - 1)
         return (self.attention * slowdown + self.matmul) / chip.peak_flops / num_devices
 

@@ -1,4 +1,4 @@
-"""The error tree. Every error says what was given, what is allowed and what to do, on one line."""
+"""The errors of the studio. Each error states on one line what was given, what is allowed and what to do."""
 
 import re
 import reprlib
@@ -10,7 +10,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 class StudioError(Exception):
     """Any failure that the studio can explain.
 
-    `what` was given or happened, `allowed` is the rule it met, `fix` is what to do. `str()` joins them on one line,
+    `what` was given or happened, `allowed` is the broken rule, `fix` is what to do. `str()` joins them on one line,
     such as "num_frames=80 must be 4n+1; nearest: 77 or 81".
     """
 
@@ -24,7 +24,7 @@ class StudioError(Exception):
 
     @property
     def cause(self) -> str:
-        """What went wrong, without what to do about it."""
+        """The error without the suggestion what to do."""
         return f"{self.what} {self.allowed}".strip()
 
 
@@ -37,15 +37,15 @@ class ImageError(RequestError):
 
 
 class ClipError(RequestError):
-    """A clip, a video that another is made from, cannot be used."""
+    """An input clip cannot be used."""
 
 
 class SoundError(RequestError):
-    """A sound, which a video follows, cannot be used."""
+    """An input audio file cannot be used."""
 
 
 class OutputError(RequestError):
-    """The video, or a command's files, cannot be written to the place that was given."""
+    """The video, or a command's files, cannot be written to the given path."""
 
 
 class VideoFileError(StudioError):
@@ -53,16 +53,15 @@ class VideoFileError(StudioError):
 
 
 class NoRequestInVideo(VideoFileError):
-    """The video carries no request of ours."""
+    """The video file does not contain a request of this studio."""
 
 
 class ModelError(StudioError):
-    """A checkpoint is missing, incomplete or of a kind that cannot be run."""
+    """A checkpoint is missing, incomplete or not supported."""
 
 
 class KernelRefused(StudioError):
-    """A kernel of ours cannot be compiled here, or fails when it runs. The model must be loaded again: it is then laid out
-    without that kernel."""
+    """A kernel cannot be compiled on this machine, or fails when it runs. The model must be reloaded without the kernel."""
 
 
 class DeviceError(StudioError):
@@ -82,7 +81,7 @@ class QueueFull(StudioError):
 
 
 class Busy(StudioError):
-    """The studio is doing as much as it can at once; trying again after `retry_seconds` may work."""
+    """The studio is at its limit of simultaneous work. Trying again after `retry_seconds` may succeed."""
 
     def __init__(self, what: str, allowed: str = "", fix: str = "", retry_seconds: float = 30.0):
         super().__init__(what, allowed, fix)
@@ -94,11 +93,11 @@ class DataFolderError(StudioError):
 
 
 class Stopped(Exception):
-    """The work was stopped, or another part of it has failed. Needs no explanation to the user."""
+    """The work was stopped, or another part of it failed. Users need no explanation."""
 
 
 def is_memory_short(error: BaseException) -> bool:
-    """Whether this error, of Python or of a device's runtime, says that memory ran out."""
+    """Return whether this error of Python or of a device's runtime means that memory ran out."""
     text = str(error)
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
 
@@ -107,7 +106,7 @@ _NEEDED = re.compile(r"Used ([\d.]+)([GM]) of|temporaries \(([\d.]+)([GM])\) exc
 
 
 def bytes_needed(error: BaseException) -> int | None:
-    """How many bytes a program needs on a device, as the TPU's compiler says it where there is no room; None for other errors."""
+    """Return the bytes that a program needs on a device, from the TPU compiler's out-of-memory error. None for other errors."""
     found = _NEEDED.search(str(error))
     if found is None:
         return None
@@ -115,12 +114,12 @@ def bytes_needed(error: BaseException) -> int | None:
     return int(float(size) * (2**30 if unit == "G" else 2**20))
 
 
-def short(value: object, most: int = 60) -> str:
-    """A value that came from outside as Python writes it, cut; however large it is, only its beginning is looked at."""
+def shorten(value: object, most: int = 60) -> str:
+    """Return the `repr` of an untrusted value, cut to `most` characters. Reads only the beginning of large values."""
     text = _SHORT.repr(value)
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def one_line(text: str) -> str:
-    """The text on a single line; each line break or run of blanks becomes one blank, and half a character "?"."""
+    """Return the text on a single line. Line breaks and runs of blanks become one blank, unpaired surrogates "?"."""
     return " ".join(str(text).split()).encode("utf-8", "replace").decode("utf-8")

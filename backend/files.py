@@ -1,4 +1,4 @@
-"""Writes files that appear whole or not at all, locks folders, and hashes files."""
+"""Write files atomically, lock folders, and hash files."""
 
 import errno
 import fcntl
@@ -13,29 +13,34 @@ GIT_DIGITS = 40
 
 
 @contextmanager
-def replacing(path: Path, *, is_durable: bool = False) -> Generator[Path]:
-    """Gives a file beside `path`, which takes its place if the block succeeds and is removed if it fails. If it is durable, it
-    survives a power cut from then on."""
+def replace_file(path: Path, *, is_durable: bool = False) -> Generator[Path]:
+    """Yield a temporary path that replaces `path` if the block succeeds and is deleted if it fails.
+
+    With `is_durable`, the new file survives a power cut.
+    """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         yield part
         if is_durable:
-            sync(part)
+            flush_to_disk(part)
         os.replace(part, path)
         if is_durable:
-            sync(path.parent)
+            flush_to_disk(path.parent)
     finally:
         part.unlink(missing_ok=True)
 
 
 def remove_half_written(folder: Path) -> None:
-    """Removes what processes that were killed inside `replacing` have left below this folder. No other may write there now."""
+    """Delete the temporary files that processes killed inside `replace_file` left below this folder.
+
+    No process may write into the folder meanwhile.
+    """
     for part in folder.rglob(".*.part"):
         part.unlink(missing_ok=True)
 
 
-def sync(path: Path) -> None:
-    """Waits until the disk has this file, or the names in this folder."""
+def flush_to_disk(path: Path) -> None:
+    """Flush this file, or the names in this folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -44,7 +49,7 @@ def sync(path: Path) -> None:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether this error, or the one behind it, says that the disk is full. Libraries have their own kinds for it."""
+    """Return whether this error or one of its causes means that the disk is full. Libraries use different errors for it."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -57,15 +62,15 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 @contextmanager
 def folder_lock(folder: Path) -> Generator[None]:
-    """Waits until no other process makes the video in this folder: one whose server has died may still be keeping its work."""
+    """Lock a job's folder for the block. Wait for other processes: the worker of a dead server may still save its work there."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def hash_like(path: Path, expected: str) -> str:
-    """The file's hash, of the same kind as `expected`: SHA-256, or git's name for it, the SHA-1 of its size and content."""
+def hash_file(path: Path, expected: str) -> str:
+    """Hash the file in the same way as `expected`: SHA-256, or git's blob hash, the SHA-1 of its size and content."""
     is_git = len(expected) == GIT_DIGITS
     digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode()) if is_git else hashlib.sha256()
     with path.open("rb") as file:

@@ -1,11 +1,11 @@
-"""The memory of this machine, or of the container that we run in. Imports no library."""
+"""Read the memory of this machine or container. Imports no library."""
 
 import re
 from pathlib import Path
 
 
-def memory_of_machine(root: Path = Path("/")) -> tuple[int, int] | None:
-    """All bytes, and those that are free for use; None if the system does not say."""
+def machine_memory(root: Path = Path("/")) -> tuple[int, int] | None:
+    """Return the total and the free bytes of the machine. None if the system does not report them."""
     rows = dict(re.findall(r"^(\w+):\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE))
     if "MemAvailable" not in rows:
         return None
@@ -13,9 +13,11 @@ def memory_of_machine(root: Path = Path("/")) -> tuple[int, int] | None:
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Bytes that are free for use, of the machine's and of what the container's limit leaves; 0 if the system does not say.
-    What the system keeps of files that were read counts as free."""
-    machine = memory_of_machine(root)
+    """Return the free bytes of the machine, or of the container's limit if it is smaller. 0 if the system does not report them.
+
+    The system's cache of files counts as free.
+    """
+    machine = machine_memory(root)
     free = [machine[1]] if machine else []
     group = root / "sys/fs/cgroup"
     most, used = _text(group / "memory.max").strip(), _text(group / "memory.current").strip()

@@ -1,5 +1,7 @@
-"""Which libraries are installed, and what a heavy process does not import: those that diffusers and transformers load where they
-are installed, and that nothing here uses. They cost a second (docs/lab/cpu.md)."""
+"""Find installed libraries, and hide libraries that diffusers and transformers would import without need.
+
+Importing the hidden libraries takes a second (docs/lab/cpu.md).
+"""
 
 import importlib.metadata
 import sys
@@ -7,24 +9,23 @@ from types import ModuleType
 from typing import cast
 
 TORCHVISION = "torchvision"
-"""No requirement brings it. An environment may have one that was built for another kind of torch: it raises where it is imported,
-and transformers would import it."""
+"""A library that this project does not need. transformers imports it, which fails if it was built for another kind of torch."""
 UNUSED = ("accelerate", "pandas", "peft", "scipy", "sklearn", TORCHVISION)
 
 
 def hide_unused_libraries() -> None:
-    """For this process they are not installed from now on; those that are imported already stay."""
+    """Make these libraries look not installed in this process. Libraries that are already imported remain."""
     for name in UNUSED:
-        hide(name)
+        hide_library(name)
 
 
-def hide(library: str) -> None:
-    """The same of one."""
-    cast(dict[str, ModuleType | None], sys.modules).setdefault(library, None)  # Python imports nothing of this name then
+def hide_library(library: str) -> None:
+    """Make a library look not installed in this process, unless it is already imported."""
+    cast(dict[str, ModuleType | None], sys.modules).setdefault(library, None)  # makes Python refuse to import it
 
 
 def installed_version(library: str, otherwise: str = "none") -> str:
-    """The version of a library that is installed, or what stands for one that is not."""
+    """Return the version of an installed library, `otherwise` if it is not installed."""
     try:
         return importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The one place that reads the environment. Every variable is listed here, with its default and its reason."""
+"""Read the environment. All environment variables of the project are here, with their defaults."""
 
 import os
 from collections.abc import Mapping, MutableMapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.accelerators import Accelerator, find_accelerators
-from backend.shares import Machine, Share, find_machine, split
+from backend.shares import Machine, Share, find_machine, split_numbers
 from backend.startup import project_name
 
 PROJECT_FOLDER = Path(__file__).resolve().parent.parent
@@ -16,11 +16,11 @@ CACHE_VARIABLE = "STUDIO_CACHE_DIR"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Where the studio keeps things.
+    """The folders of the studio.
 
-    `data_dir` (STUDIO_DATA_DIR, else `data` in the project, else for an installed wheel the project's folder in
-    XDG_DATA_HOME or ~/.local/share): the job store, the run folders, the logs.
-    `cache_dir` (STUDIO_CACHE_DIR, else `cache` in `data_dir`): compiled programs, safe to delete.
+    `data_dir` contains the job store, the jobs' folders and the logs. It is STUDIO_DATA_DIR. The default is `data` in the project
+    or, for an installed wheel, the project's folder in XDG_DATA_HOME or ~/.local/share.
+    `cache_dir` contains compiled programs and can be deleted. It is STUDIO_CACHE_DIR, by default `cache` in `data_dir`.
     """
 
     data_dir: Path
@@ -28,62 +28,62 @@ class Settings:
 
     @property
     def executables_dir(self) -> Path:
-        """Where the engine always looks for precompiled programs, besides the folder of --executables."""
+        """The folder where the engine looks for precompiled programs, in addition to --executables."""
         return self.cache_dir / "executables"
 
     @property
     def compiled_dir(self) -> Path:
-        """Where JAX keeps the programs that workers compile."""
+        """The folder of JAX's compilation cache."""
         return self.cache_dir / "jax"
 
     @property
     def kernels_dir(self) -> Path:
-        """What is known of kernels that did not run well."""
+        """The folder of the records about kernels that crashed."""
         return self.cache_dir / "kernels"
 
     @property
     def runs_dir(self) -> Path:
-        """The jobs' folders."""
+        """The folder that contains the folders of jobs."""
         return self.data_dir / "runs"
 
     @property
     def engines_dir(self) -> Path:
-        """The life signs of engines."""
+        """The folder of the engines' lock files."""
         return self.data_dir / "engines"
 
     @property
     def uploads_dir(self) -> Path:
-        """What visitors send, in a folder for each server."""
+        """The folder of uploads, with one subfolder per server."""
         return self.data_dir / "tmp"
 
     @property
     def comparisons_dir(self) -> Path:
-        """Comparisons that were saved as one video; each can be made again."""
+        """The folder of exported comparisons, which can be exported again."""
         return self.data_dir / "comparisons"
 
     @property
     def logs_dir(self) -> Path:
-        """The workers' logs."""
+        """The folder of the workers' logs."""
         return self.data_dir / "logs"
 
     @property
     def loras_dir(self) -> Path:
-        """The LoRA files that requests may name."""
+        """The folder of LoRA files that requests may use."""
         return self.data_dir / "loras"
 
     @property
     def upscalers_dir(self) -> Path:
-        """The files of models that make videos larger, which requests may name."""
+        """The folder of upscalers that requests may use."""
         return self.data_dir / "upscalers"
 
     @property
     def magnitudes_dir(self) -> Path:
-        """What `measure-cache` has measured, a file for each checkpoint."""
+        """The folder of the results of `measure-cache`, one file per checkpoint."""
         return self.data_dir / "magnitudes"
 
 
 def from_environment(data_dir: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings; `data_dir`, if given, is used in place of the environment's."""
+    """Read the settings from the environment. `data_dir`, if given, replaces STUDIO_DATA_DIR."""
     folder = Path(data_dir or environment.get(DATA_VARIABLE) or _default_data_dir(environment)).expanduser().absolute()
     cache = Path(environment.get(CACHE_VARIABLE) or folder / "cache").expanduser().absolute()
     return Settings(data_dir=folder, cache_dir=cache)
@@ -92,12 +92,13 @@ def from_environment(data_dir: Path | None = None, environment: Mapping[str, str
 def _default_data_dir(environment: Mapping[str, str], project: Path = PROJECT_FOLDER) -> Path:
     if project.parent.name not in ("site-packages", "dist-packages"):
         return project / "data"
-    return Path(environment.get("XDG_DATA_HOME") or "~/.local/share") / project_name()  # a wheel's folder goes with its version
+    return (
+        Path(environment.get("XDG_DATA_HOME") or "~/.local/share") / project_name()
+    )  # an upgrade of the wheel deletes its folder
 
 
 def use_data_dir(folder: Path | None, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Makes `from_environment` give this data folder, if it is one, everywhere in this process and in those that it starts
-    (STUDIO_DATA_DIR)."""
+    """Set STUDIO_DATA_DIR for this process and its child processes. Do nothing for None."""
     if folder is not None:
         environment[DATA_VARIABLE] = str(folder.expanduser().absolute())
 
@@ -105,21 +106,29 @@ def use_data_dir(folder: Path | None, environment: MutableMapping[str, str] = os
 def worker_environment(
     settings: Settings, environment: Mapping[str, str] = os.environ, share: Share | None = None
 ) -> dict[str, str]:
-    """The environment for a worker process, so that `from_environment` there gives the same settings, and so that it keeps to
-    its share of the machine (STUDIO_CORES and the variables of libtpu, OpenMP and MKL; see `Share`)."""
+    """Return the environment for a worker process.
+
+    It has the same settings as this process and limits the worker to its share of the machine (STUDIO_CORES and the variables of
+    libtpu, OpenMP and MKL; see `Share`).
+    """
     own = {DATA_VARIABLE: str(settings.data_dir), CACHE_VARIABLE: str(settings.cache_dir)}
     return {**environment, **own, **(share.variables() if share else {})}
 
 
 def hosts_secret(environment: Mapping[str, str] = os.environ) -> str:
-    """What the hosts of one worker know and nobody else does (STUDIO_HOSTS_SECRET), else what the file STUDIO_HOSTS_SECRET_FILE
-    holds; "" if neither is set. Raises: OSError if the file cannot be read."""
+    """Return the secret that the hosts of a worker share (STUDIO_HOSTS_SECRET or the file STUDIO_HOSTS_SECRET_FILE).
+
+    "" if neither is set. Raises: OSError if the file cannot be read.
+    """
     return _secret("STUDIO_HOSTS_SECRET", environment)
 
 
 def visitors_password(environment: Mapping[str, str] = os.environ) -> str:
-    """USER:PASSWORD for visitors (STUDIO_AUTH), else what the file STUDIO_AUTH_FILE holds; "" if neither is set. Neither stands
-    in a list of processes, as a command line does. Raises: OSError if the file cannot be read."""
+    """Return USER:PASSWORD for visitors (STUDIO_AUTH or the file STUDIO_AUTH_FILE).
+
+    "" if neither is set. Unlike a command line, neither shows the password in a list of processes.
+    Raises: OSError if the file cannot be read.
+    """
     return _secret("STUDIO_AUTH", environment)
 
 
@@ -130,88 +139,92 @@ def _secret(name: str, environment: Mapping[str, str]) -> str:
 
 
 def rewriter_key(environment: Mapping[str, str] = os.environ) -> str:
-    """The key for the endpoint that writes prompts, in STUDIO_REWRITER_KEY; "" for none."""
+    """Return the key of the endpoint that rewrites prompts (STUDIO_REWRITER_KEY), "" for none."""
     return environment.get("STUDIO_REWRITER_KEY", "").strip()
 
 
 def own_cores(environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:
-    """The cores that this worker must keep to (STUDIO_CORES, such as "0,1"); empty: all."""
-    return split(environment.get("STUDIO_CORES", ""))
+    """Return the cores that this worker may use (STUDIO_CORES, such as "0,1"). Empty for all cores."""
+    return split_numbers(environment.get("STUDIO_CORES", ""))
 
 
 def this_machine(environment: Mapping[str, str] = os.environ) -> Machine:
-    """What workers can share here, as far as JAX_PLATFORMS and TPU_VISIBLE_CHIPS leave it to them."""
+    """Describe the cores and devices of this machine that JAX_PLATFORMS and TPU_VISIBLE_CHIPS allow."""
     return find_machine(Path("/dev"), environment.get("JAX_PLATFORMS", ""), environment.get("TPU_VISIBLE_CHIPS", ""))
 
 
 def accelerators_here(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> tuple[Accelerator, ...]:
-    """The accelerators of the machine whose files lie under `root`; TPU_ACCELERATOR_TYPE names its chips if the bus does not."""
+    """Find the accelerators of the machine whose files are under `root`. TPU_ACCELERATOR_TYPE names chips if the bus does not."""
     return find_accelerators(root, environment.get("TPU_ACCELERATOR_TYPE", ""))
 
 
 def chosen_platforms(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The platforms that jax may use, if somebody has chosen them (JAX_PLATFORMS), else none."""
+    """Return the platforms in JAX_PLATFORMS. Empty if it is not set."""
     return tuple(filter(None, environment.get("JAX_PLATFORMS", "").lower().split(",")))
 
 
 def leave_out_idle_libtpu(environment: MutableMapping[str, str] = os.environ, root: Path = Path("/")) -> None:
-    """Keeps jax, before it is imported, from loading a libtpu that has no TPU here: a trace would crash the process then (jax
-    0.10.2, libtpu 0.0.51)."""
+    """Prevent jax from loading libtpu on a machine without TPU. Call this before jax is imported.
+
+    With libtpu and without TPU, a profiler trace crashes the process (jax 0.10.2, libtpu 0.0.51).
+    """
     if not accelerators_here(root, environment):
         environment.setdefault("JAX_PLATFORMS", "cpu")
 
 
 def hub_address(environment: Mapping[str, str] = os.environ) -> str:
-    """The address of the Hub (HF_ENDPOINT), or "" if nothing may be asked of it (HF_HUB_OFFLINE)."""
+    """Return the address of the Hub (HF_ENDPOINT), or "" if the Hub must not be used (HF_HUB_OFFLINE)."""
     is_offline = environment.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     return "" if is_offline else environment.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
 
 
 def log_file(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The file where the server's output goes, by what has started it (STUDIO_LOG); None if nobody has said."""
+    """Return the file that receives the server's output (STUDIO_LOG, set by the program that starts the server), or None."""
     return Path(environment["STUDIO_LOG"]).expanduser().absolute() if environment.get("STUDIO_LOG") else None
 
 
 def use_upload_folder(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Makes Gradio keep uploads in this folder (GRADIO_TEMP_DIR)."""
+    """Set the folder in which Gradio stores uploads (GRADIO_TEMP_DIR)."""
     environment["GRADIO_TEMP_DIR"] = str(folder)
 
 
 def drop_gradio_ports(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Forgets Gradio's variables for ports (GRADIO_SERVER_PORT, GRADIO_NUM_PORTS): --port is always used, and a wrong value
-    would end Gradio as it is imported."""
+    """Remove Gradio's variables for ports (GRADIO_SERVER_PORT, GRADIO_NUM_PORTS).
+
+    The server always uses --port, and an invalid value would make the import of Gradio fail.
+    """
     for name in ("GRADIO_SERVER_PORT", "GRADIO_NUM_PORTS"):
         environment.pop(name, None)
 
 
 def has_screen(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process belongs to a desktop (DISPLAY or WAYLAND_DISPLAY)."""
+    """Return whether this process runs on a desktop (DISPLAY or WAYLAND_DISPLAY)."""
     return bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
 
 
 def compiler_flags(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The compilers' own variables (XLA_FLAGS, LIBTPU_INIT_ARGS) that are set: they change what is compiled."""
+    """Return the compilers' variables that are set (XLA_FLAGS, LIBTPU_INIT_ARGS). They change the compiled programs."""
     return {name: environment[name] for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") if environment.get(name)}
 
 
 def compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for a process that compiles for this machine's own devices."""
+    """Return the environment for a process that compiles for this machine's devices."""
     return dict(environment)
 
 
 def module_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for a process that runs one of our modules from any folder (PYTHONPATH)."""
+    """Return the environment for a process that runs one of the project's modules from any folder (PYTHONPATH)."""
     paths = filter(None, (str(PROJECT_FOLDER), environment.get("PYTHONPATH")))
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def gpu_sharing_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment in which jax takes a GPU's memory as it needs it, so that PyTorch can have it afterwards."""
+    """Return the environment in which jax allocates GPU memory only as needed, so that PyTorch can use the rest."""
     return {**environment, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def tpu_compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment in which libtpu compiles where there is no TPU; it reads these before jax is imported."""
+    """Return the environment in which libtpu compiles without a TPU. It must be set before jax is imported."""
     return {
         **environment,
         "JAX_PLATFORMS": "cpu",

@@ -1,4 +1,4 @@
-"""How several workers share one machine: cores or TPU chips for each. Reads device files only: jax would take the chips."""
+"""Divide one machine's cores or TPU chips among several workers. Reads only device files, because jax would reserve the chips."""
 
 import os
 from collections.abc import Iterable
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from backend.errors import RequestError
 
-FIRST_PORT = 8476  # libtpu's own default; each process on one machine needs a different port
+FIRST_PORT = 8476  # libtpu's default; each process on one machine needs a different port
 
-# (chips of the machine, chips of a worker): the block of the worker's chips. Source: jax 0.10.2, jax/_src/test_multiprocess.py.
+# The shape of a worker's chips by (chips of the machine, chips of a worker). Source: jax 0.10.2, jax/_src/test_multiprocess.py.
 _BLOCKS = {
     (1, 1): "1,1,1", (4, 1): "1,1,1", (4, 2): "1,2,1", (4, 4): "2,2,1", (8, 1): "1,1,1", (8, 4): "2,2,1", (8, 8): "2,4,1",
 }  # fmt: skip
@@ -17,7 +17,7 @@ _BLOCKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The cores and devices of one machine. `chips` are libtpu's chip numbers; `has_gpu`: jax may take an NVIDIA GPU."""
+    """The cores and devices of one machine. `chips` are libtpu's chip numbers. `has_gpu` is True if jax may use an NVIDIA GPU."""
 
     cores: tuple[int, ...]
     chips: tuple[int, ...] = ()
@@ -26,7 +26,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """The cores or the chips that one worker may use. Empty: the whole machine, as if there were no other worker."""
+    """The cores or the chips that one worker may use. If both are empty, the worker uses the whole machine."""
 
     cores: tuple[int, ...] = ()
     chips: tuple[int, ...] = ()
@@ -34,18 +34,18 @@ class Share:
     port: int = 0
 
     def variables(self) -> dict[str, str]:
-        """The environment that limits a worker to its share. Torch and its libraries take thread counts from OMP and MKL."""
+        """Return the environment that limits a worker to its share. Torch and its libraries read the OMP and MKL variables."""
         if self.chips:
             return self._chip_variables()
         if not self.cores:
             return {}
         threads = str(len(self.cores))
-        return {"STUDIO_CORES": joined(self.cores), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        return {"STUDIO_CORES": join_numbers(self.cores), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
     def _chip_variables(self) -> dict[str, str]:
-        """Makes each worker the only process of a slice that consists of its chips."""
+        """Return the environment that makes the worker the only process of a slice with its chips."""
         return {
-            "TPU_VISIBLE_CHIPS": joined(self.chips),
+            "TPU_VISIBLE_CHIPS": join_numbers(self.chips),
             "TPU_CHIPS_PER_PROCESS_BOUNDS": self.block,
             "TPU_PROCESS_BOUNDS": "1,1,1",
             "TPU_PROCESS_ADDRESSES": f"localhost:{self.port}",
@@ -56,7 +56,7 @@ class Share:
 
 
 def shares_of(machine: Machine, count: int) -> tuple[Share, ...]:
-    """The machine in `count` parts; for one worker an empty share. Raises: RequestError."""
+    """Divide the machine into `count` shares. One worker gets an empty share. Raises: RequestError."""
     _check(machine, count)
     if count == 1:
         return (Share(),)
@@ -66,23 +66,23 @@ def shares_of(machine: Machine, count: int) -> tuple[Share, ...]:
 
 
 def find_machine(devices: Path, platforms: str, visible_chips: str) -> Machine:
-    """This machine. `devices` is /dev; `platforms` is JAX_PLATFORMS and `visible_chips` TPU_VISIBLE_CHIPS, "" if not set."""
+    """Describe this machine. `devices` is /dev, `platforms` JAX_PLATFORMS, `visible_chips` TPU_VISIBLE_CHIPS ("" if not set)."""
     cores = _own_cores()
     if platforms.split(",")[0] == "cpu":
         return Machine(cores=cores)
     chips = tuple(range(_count_chips(devices)))
     if chips and visible_chips:
-        chips = split(visible_chips)
+        chips = split_numbers(visible_chips)
     return Machine(cores=cores, chips=chips, has_gpu=any((devices / name).exists() for name in ("nvidia0", "dxg")))
 
 
-def joined(numbers: Iterable[int]) -> str:
-    """The numbers in the form of an environment variable: "0,1"."""
+def join_numbers(numbers: Iterable[int]) -> str:
+    """Format numbers for an environment variable, such as "0,1"."""
     return ",".join(map(str, numbers))
 
 
-def split(text: str) -> tuple[int, ...]:
-    """The numbers that `joined` wrote."""
+def split_numbers(text: str) -> tuple[int, ...]:
+    """Parse the numbers from `join_numbers`."""
     return tuple(int(number) for number in text.split(",") if number)
 
 
@@ -96,14 +96,14 @@ def _check(machine: Machine, count: int) -> None:
 
 
 def _any_of(numbers: list[int]) -> str:
-    """The choice in words; `numbers` begin with 1 and increase."""
+    """Return the allowed numbers in words. `numbers` start with 1 and increase."""
     if len(numbers) == numbers[-1] > 2:
         return f"from 1 to {numbers[-1]}"
     return " or ".join(filter(None, (", ".join(map(str, numbers[:-1])), str(numbers[-1]))))
 
 
 def _allowed(machine: Machine) -> tuple[list[int], str]:
-    """The allowed numbers of workers, and what limits them, in words."""
+    """Return the allowed numbers of workers, and in words what limits them."""
     if machine.chips:
         total = len(machine.chips)
         sizes = [size for all_chips, size in _BLOCKS if all_chips == total]
@@ -123,17 +123,17 @@ def _chip_shares(chips: tuple[int, ...], count: int) -> tuple[Share, ...]:
 
 
 def _part(numbers: tuple[int, ...], number: int, count: int) -> tuple[int, ...]:
-    """Part `number` of `count`: neighbours stay together, and no part is larger than another by more than one."""
+    """Return part `number` of `count`. Parts are contiguous, and their sizes differ by at most one."""
     return numbers[len(numbers) * number // count : len(numbers) * (number + 1) // count]
 
 
 def _own_cores() -> tuple[int, ...]:
-    """The cores that this process may use, if the system reports them; else all."""
+    """Return the cores that this process may use, or all cores if the system does not report them."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def _count_chips(devices: Path) -> int:
-    """TPU chips by their device files: accel0, accel1 ... (v2 to v5e), or vfio's numbered groups (v5p and later)."""
+    """Count TPU chips by their device files: accel0, accel1 ... (v2 to v5e), or vfio's numbered groups (v5p and later)."""
     return len(list(devices.glob("accel[0-9]*"))) or len(list(devices.glob("vfio/[0-9]*")))

@@ -1,4 +1,4 @@
-"""What a start of the studio says before its imports, and the project's version. Imports nothing that takes time."""
+"""Read the project's version, and announce a start before the slow imports. Imports only fast modules."""
 
 import functools
 import importlib.util
@@ -17,22 +17,22 @@ def _project() -> dict[str, Any]:
 
 
 def project_name() -> str:
-    """The distribution's name, as pip knows it."""
+    """Return the name of the distribution for pip."""
     return _project()["name"]
 
 
 def project_version() -> str:
-    """The version in pyproject.toml, the one place that states it."""
+    """Return the version from pyproject.toml."""
     return _project()["version"]
 
 
 def is_serving(words: Sequence[str]) -> bool:
-    """Whether this command line starts the studio: no command means `serve`."""
+    """Return whether this command line starts the studio. No command means `serve`."""
     return not words or words[0] == "serve" or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"))
 
 
 def announce_start(title: str, *, is_first: bool) -> None:
-    """Write one line with the studio's title to standard error, if this is the first start or a later one, as `is_first` says."""
+    """Write a line with the studio's title to standard error, if `is_first` equals whether this is the first start."""
     if _is_first_start() is is_first:
         wait = ": the first start takes about a minute, because Python compiles what it imports" if is_first else "…"
         sys.stderr.write(f"Starting {title} {project_version()}{wait}\n")
@@ -40,6 +40,6 @@ def announce_start(title: str, *, is_first: bool) -> None:
 
 
 def _is_first_start(library: str = "gradio") -> bool:
-    """Whether Python has not yet kept the bytecode of the library that takes longest."""
+    """Return whether Python has not yet cached the bytecode of the library that takes longest to import."""
     found = importlib.util.find_spec(library)
     return found is not None and found.cached is not None and not Path(found.cached).is_file()

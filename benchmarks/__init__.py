@@ -3,6 +3,6 @@
 As in the studio, torchvision is hidden from transformers.
 """
 
-from backend.imports import TORCHVISION, hide
+from backend.imports import TORCHVISION, hide_library
 
-hide(TORCHVISION)
+hide_library(TORCHVISION)

@@ -3,8 +3,8 @@ it was built for another kind of torch. Modules `..._run`, which tests start as 
 
 import sys
 
-from backend.imports import TORCHVISION, hide, hide_unused_libraries
+from backend.imports import TORCHVISION, hide_library, hide_unused_libraries
 
 if any(word.startswith("tests.") and word.endswith("_run") for word in sys.orig_argv):
     hide_unused_libraries()
-hide(TORCHVISION)
+hide_library(TORCHVISION)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backend.files import replacing
+from backend.files import replace_file
 from backend.schemas.request import GenerationRequest
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "numpy", "torch", "diffusers", "transformers")
@@ -86,7 +86,7 @@ def kept(make: Callable[[], np.ndarray], *facts: object) -> np.ndarray:
     except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
         made = make()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part, part.open("wb") as file:
+    with replace_file(path) as part, part.open("wb") as file:
         np.savez(file, made=made)
     return made
 

@@ -1,6 +1,6 @@
 """The training of the demo checkpoints in `models`. No module of the product imports it. torchvision is hidden from transformers
 here too."""
 
-from backend.imports import TORCHVISION, hide
+from backend.imports import TORCHVISION, hide_library
 
-hide(TORCHVISION)
+hide_library(TORCHVISION)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from backend.checkpoints.speed import Speed
 from backend.child_process import start_module
-from backend.files import replacing
+from backend.files import replace_file
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 
 Phase = Literal["waiting", "asking", "running", "pausing", "failed"]
@@ -208,7 +208,7 @@ class Downloads:
 
     def _write_totals(self) -> None:
         try:
-            with replacing(self._file) as part:
+            with replace_file(self._file) as part:
                 part.write_text(json.dumps(self._totals, indent=1), "utf-8")
         except OSError:
             logger.exception("Could not store the sizes of downloads in %s", self._file)

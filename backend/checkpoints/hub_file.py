@@ -21,7 +21,7 @@ from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.utils import WeakFileLock, build_hf_headers, silent_tqdm
 
 from backend.errors import ModelError, Stopped
-from backend.files import hash_like
+from backend.files import hash_file
 
 SECONDS_BETWEEN_TRIES = 1.0  # time between tries to get the lock; a waiting download stops within this time
 
@@ -146,7 +146,7 @@ class _UnfinishedFile(io.BufferedWriter):
 
 def _check_hash(file: HubFile) -> None:
     """Flush the bytes to the disk and check their hash. Raises: ModelError if the hash is wrong; the file is then deleted."""
-    content_hash = hash_like(file.unfinished_path, file.content_hash)
+    content_hash = hash_file(file.unfinished_path, file.content_hash)
     if content_hash != file.content_hash:
         file.unfinished_path.unlink()
         raise ModelError(

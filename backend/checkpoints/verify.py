@@ -15,7 +15,7 @@ from backend.checkpoints.loras import LoraName
 from backend.checkpoints.tensors import check_shapes
 from backend.checkpoints.torch_file import TorchFile
 from backend.errors import ModelError
-from backend.files import hash_like
+from backend.files import hash_file
 
 _SHA256, _GIT_SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
@@ -119,7 +119,7 @@ def _check_hashes(paths: list[Path], on_bytes: Callable[[int, int], None] | None
     named = [(path, name) for path, name in named if _SHA256.fullmatch(name) or _GIT_SHA1.fullmatch(name)]
     done, total = 0, sum(path.stat().st_size for path, _ in named)
     for path, expected in named:
-        actual = hash_like(path, expected)
+        actual = hash_file(path, expected)
         done += path.stat().st_size
         if on_bytes is not None:
             on_bytes(done, total)

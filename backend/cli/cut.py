@@ -9,7 +9,7 @@ from typing import Any
 from backend.cli.arguments import absolute
 from backend.cli.generate import check_output
 from backend.cli.storyboard_file import TRACK, path_beside, read_table
-from backend.errors import OutputError, RequestError, short
+from backend.errors import OutputError, RequestError, shorten
 from backend.media.clips import read_clip_facts
 from backend.media.film import Film, write_film
 from backend.schemas.clip import max_frames_within
@@ -68,7 +68,7 @@ def _shot_piece(row: dict[str, Any], number: int, clip: Path, fps: int) -> Piece
     if trim is None:
         return Piece(first=0, end=max_frames_within(read_clip_facts(clip).seconds, fps), fade=_fade_frames(fade, fps, what))
     if not isinstance(trim, list) or len(trim) != 2:
-        raise RequestError(f"{what} has trim={short(trim, 40)}, which", "must be two times in seconds", "for example [0, 3]")
+        raise RequestError(f"{what} has trim={shorten(trim, 40)}, which", "must be two times in seconds", "for example [0, 3]")
     start, end = (_check_number(time, f"{what} has a time ") for time in trim)
     check_times((start, end), fade, what)
     return Piece(first=round(start * fps), end=round(end * fps), fade=_fade_frames(fade, fps, what))
@@ -87,7 +87,7 @@ def _soundtrack(data: dict[str, Any], path: Path) -> Track | None:
         return None
     sound = given.pop("track")
     if not isinstance(sound, str):
-        raise RequestError(f"track={short(sound, 40)}", "must be the path of an audio file", "correct it")
+        raise RequestError(f"track={shorten(sound, 40)}", "must be the path of an audio file", "correct it")
     return Track(path=path_beside(path, sound), **{name: _check_number(value, f"track_{name}=") for name, value in given.items()})
 
 
@@ -99,12 +99,12 @@ def _check_names(given: dict[str, Any], known: tuple[str, ...], what: str) -> No
 
 def _check_number(value: object, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestError(f"{what}{short(value, 40)}, which", "must be a number", "correct it")
+        raise RequestError(f"{what}{shorten(value, 40)}, which", "must be a number", "correct it")
     return float(value)
 
 
 def _check_integer(value: object, name: str) -> int:
     most = MOST_FPS if name == "fps" else MOST_SIDE
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise RequestError(f"{name}={short(value, 40)}", f"must be a whole number from 1 to {most}", "leave it out")
+        raise RequestError(f"{name}={shorten(value, 40)}", f"must be a whole number from 1 to {most}", "leave it out")
     return value

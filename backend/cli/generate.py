@@ -27,7 +27,7 @@ from backend.engine.engine import Engine
 from backend.engine.folder import open_inputs
 from backend.engine.job import Job
 from backend.errors import OutputError, RequestError, VideoFileError
-from backend.files import replacing
+from backend.files import replace_file
 from backend.media.sound import read_sound
 from backend.schemas.events import Cancelled, Event, Failed, Finished, VideoResult
 from backend.schemas.prompt_cues import actions_by_block, num_blocks
@@ -128,7 +128,7 @@ def follow_job(engine: Engine, job: Job, progress: "Progress") -> Event:
 def copy_video(video: Path, output: Path) -> None:
     """Copy the video to `output`. An error leaves no partial file. Raises: VideoFileError."""
     try:
-        with replacing(output) as part:
+        with replace_file(output) as part:
             shutil.copyfile(video, part)
     except OSError as error:
         raise VideoFileError(

@@ -18,7 +18,7 @@ import httpx2
 
 from backend.catalog.weights_here import has_weights
 from backend.engine.disk import RESERVE_BYTES, format_gigabytes, needed_bytes
-from backend.host_memory import memory_of_machine
+from backend.host_memory import machine_memory
 from backend.imports import installed_version
 from backend.schemas.check import Check
 from backend.schemas.request import example_request
@@ -69,7 +69,7 @@ def tpu_pair_check(here: Surroundings) -> Check:
 
 def memory_check(root: Path = Path("/")) -> Check:
     """Check the free memory of the host."""
-    memory = memory_of_machine(root)
+    memory = machine_memory(root)
     if memory is None:
         return Check(name="host memory", state="skipped", found="the system does not report it")
     total, free = memory

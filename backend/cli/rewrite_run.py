@@ -20,7 +20,7 @@ from PIL import Image
 
 from backend.cli.module_process import write_message
 from backend.errors import one_line
-from backend.imports import TORCHVISION, hide
+from backend.imports import TORCHVISION, hide_library
 
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 MOST_TOKENS = 1500
@@ -32,7 +32,7 @@ class Model:
     """A chat model with its tokenizer. A model that `sees` images has a processor instead."""
 
     def __init__(self, source: str) -> None:
-        hide(TORCHVISION)
+        hide_library(TORCHVISION)
         import torch
         import transformers
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from backend.files import sync
+from backend.files import flush_to_disk
 from backend.schemas.shots import FOLDER, FRAMES
 from backend.workers.messages import Message, decode, encode
 
@@ -121,7 +121,7 @@ class Inbox:
             file.write(piece.data)
         if piece.is_last:
             if "previews/" not in piece.name:  # losing previews in a power cut is acceptable
-                sync(part)
+                flush_to_disk(part)
             os.replace(part, path)
 
 

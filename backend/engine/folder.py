@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backend.errors import ImageError, RequestError
-from backend.files import replacing, sync
+from backend.files import flush_to_disk, replace_file
 from backend.media.audio_inputs import check_sound_part, read_sound_facts
 from backend.media.clips import check_part, read_clip_facts
 from backend.media.film import check_shot_clips
@@ -102,7 +102,7 @@ def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> G
 
 def write_request_file(request: GenerationRequest, folder: Path) -> None:
     """Write only `request.json`. Raises: OSError."""
-    with replacing(folder / REQUEST, is_durable=True) as part:
+    with replace_file(folder / REQUEST, is_durable=True) as part:
         part.write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
 
 
@@ -120,7 +120,7 @@ def _keep(one: Path, stem: Path, role: str) -> Path:
         path = stem.with_suffix((read_sound_facts if media == "sound" else read_clip_facts)(one).suffix)
         if one != path:  # a revised request may use the clip that is already in the folder
             link_or_copy(one, path) if role == "shot_videos" else shutil.copyfile(one, path)
-    sync(path)
+    flush_to_disk(path)
     return path
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from backend.files import replacing
+from backend.files import replace_file
 
 LONGEST_SIDE = 416  # pixels: half of 832, and a few tens of kilobytes
 RIDGE = 1e-2  # relative to the mean variance; needed because the demo model has more channels than a small frame has latents
@@ -24,7 +24,7 @@ def write_animation(latents: np.ndarray, first: np.ndarray, path: Path, fps: flo
     second. The file appears complete.
     """
     frames = [Image.fromarray(frame) for frame in preview_frames(latents, first)]
-    with replacing(path) as part:
+    with replace_file(path) as part:
         frames[0].save(
             part, "WEBP", save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0, quality=70, method=0
         )

@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image
 
 from backend.errors import RequestError, VideoFileError
-from backend.files import replacing
+from backend.files import replace_file
 from backend.media import ffmpeg
 from backend.media.progress import progress_range, report_progress
 from backend.media.video import MAX_PIXELS, VideoFacts, read_facts, read_frames
@@ -50,7 +50,7 @@ def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = N
         raise VideoFileError("the video", "has no frames", "choose another")
     height, width = first.shape[:2]
     facts = read_facts(video)
-    with replacing(path) as part:
+    with replace_file(path) as part:
         if form == "png":
             _write_frames(video, part, facts, limits.max_bytes)
         elif form == "webm":

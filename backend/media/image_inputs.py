@@ -3,7 +3,7 @@ untrusted."""
 
 from pathlib import Path
 
-from backend.files import replacing
+from backend.files import replace_file
 from backend.media.source import original_frames
 from backend.media.video import Size, extract_frame, read_facts, write_frames
 from backend.schemas.request import GenerationRequest
@@ -19,7 +19,7 @@ def write_poster(video: Path, path: Path, within: Size) -> None:
     """Write the middle frame as a small image. Raises: VideoFileError."""
     facts = read_facts(video)
     frame = extract_frame(video, round(facts.seconds * facts.fps / 2), within)
-    with replacing(path) as part:
+    with replace_file(path) as part:
         frame.save(part, format="WEBP", quality=80)
 
 

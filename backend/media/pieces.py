@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from backend.errors import StudioError, VideoFileError
-from backend.files import replacing
+from backend.files import replace_file
 from backend.media import ffmpeg
 from backend.media.clips import MAX_PIXELS
 from backend.media.video import read_request, temporary_tags_file, write_video
@@ -53,7 +53,7 @@ class Pieces:
         whether it has audio. Raises: VideoFileError."""
         sound = _audio_codec(source)
         with (
-            replacing(path) as part,
+            replace_file(path) as part,
             temporary_tags_file(comment) as tags,
             tempfile.NamedTemporaryFile("w", suffix=".txt") as listed,
         ):

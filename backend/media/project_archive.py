@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import RequestError, StudioError
-from backend.files import replacing
+from backend.files import replace_file
 from backend.media.clips import read_clip_facts
 from backend.media.progress import report_progress
 from backend.schemas.settings import INPUTS
@@ -41,7 +41,7 @@ class ArchiveEntry:
 def write_archive(name: str, entries: Sequence[ArchiveEntry], path: Path) -> None:
     """Write a project. Videos and images are stored uncompressed, because compression would not make them smaller. Raises:
     OSError."""
-    with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+    with replace_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         videos = []
         for number, entry in enumerate(report_progress(entries, len(entries)), 1):
             video, inputs = f"videos/{number:04}.mp4", dict[str, list[str]]()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import RequestError
-from backend.files import replacing
+from backend.files import replace_file
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.media.clips import read_clip_facts
@@ -27,7 +27,7 @@ def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
         raise RequestError(f"fps={fps}", rule, "24, 30, 48 and 60 are usual")
     count = round(facts.seconds * fps)
     filters = f"tpad=stop_mode=clone:stop=2,minterpolate=fps={fps}:{_BETWEEN}"
-    with replacing(path) as part, temporary_tags_file(json.dumps(_read_comment(video) | {"smoothed": fps})) as tags:
+    with replace_file(path) as part, temporary_tags_file(json.dumps(_read_comment(video) | {"smoothed": fps})) as tags:
         inputs = [*ffmpeg.limit_options(MAX_PIXELS), "-i", str(video), "-i", str(tags)]
         streams = ["-map", "0:v:0", "-map", "0:a:0?", "-map_metadata", "1", "-c:a", "copy"]
         line = ffmpeg.command("-y", *inputs, *streams, "-vf", filters, "-frames:v", str(count), *CODING, "-f", "mp4", str(part))

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from backend.files import replacing
+from backend.files import replace_file
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.media.clips import MAX_PIXELS
@@ -38,7 +38,7 @@ class Sound:
     def write(self, path: Path) -> None:
         """Write a 16-bit WAV file, complete or not at all. Samples outside [-1, 1] are clipped. Raises: OSError."""
         values = np.round(np.clip(self.samples.T, -1, 1) * _LOUDEST).astype("<i2")
-        with replacing(path) as part, wave.open(str(part), "wb") as file:
+        with replace_file(path) as part, wave.open(str(part), "wb") as file:
             file.setparams((values.shape[1], 2, self.rate, len(values), "NONE", ""))
             file.writeframes(values.tobytes())
 
@@ -126,7 +126,7 @@ def _decode(video: Path, path: Path) -> None:
 
 def _mux(video: Path, source: Sequence[str], encoding: Sequence[str], size: tuple[int, int], failure: str) -> None:
     copied = ["-map", "0:v:0", "-map", "1:a:0", "-map_metadata", "0", "-c:v", "copy", *encoding, "-movflags", "+faststart"]
-    with replacing(video) as part:
+    with replace_file(video) as part:
         _run_ffmpeg([*ffmpeg.command("-y", "-i", str(video)), *source, *copied, "-f", "mp4", str(part)], failure)
         if size[0] % 2 or size[1] % 2:
             mp4_boxes.set_shown_size(part, *size)

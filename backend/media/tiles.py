@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from backend.files import replacing
+from backend.files import replace_file
 from backend.media.progress import report_progress
 from backend.media.sound import read_sound, replace_audio
 from backend.media.video import FORMAT, Frame, read_facts, read_frames, write_frames
@@ -41,7 +41,7 @@ def write_side_by_side(
     """
     comment = json.dumps({"format": FORMAT, "compared": [request.for_sharing() for request in requests]}, ensure_ascii=True)
     fps = max(request.fps for request in requests)
-    with replacing(path) as part:
+    with replace_file(path) as part:
         expected = max(round(request.total_frames / request.fps * fps) for request in requests)
         count = write_frames(report_progress(_sheet_frames(tiles, fps, columns), expected), part, fps=fps, comment=comment)
         if sound is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from backend.errors import NoRequestInVideo, VideoFileError
-from backend.files import is_disk_full, replacing
+from backend.files import is_disk_full, replace_file
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.schemas.request import GenerationRequest
@@ -75,7 +75,7 @@ def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str)
     if first is None:
         raise VideoFileError("the video has no frame and", "needs at least one", "this is a bug: please report it")
     height, width = _check_frame(first, first.shape).shape[:2]
-    with replacing(path) as part:
+    with replace_file(path) as part:
         count = _encode_frames(chain([first], frames), first.shape, part, fps, comment)
         if width % 2 or height % 2:
             mp4_boxes.set_shown_size(part, width, height)
@@ -92,7 +92,7 @@ def write_exact_frames(frames: Sequence[Frame], path: Path, *, fps: int) -> None
 def copy_with_request(source: Path, path: Path, request: GenerationRequest) -> None:
     """Copy one of our videos without encoding it again, with this request as its comment. The file appears at `path` complete or
     not at all. Raises: VideoFileError."""
-    with replacing(path) as part, temporary_tags_file(request_comment(request)) as tags:
+    with replace_file(path) as part, temporary_tags_file(request_comment(request)) as tags:
         copying = ["-map", "0:v", "-map_metadata", "1", "-c", "copy", "-movflags", "+faststart", "-f", "mp4", str(part)]
         try:
             command = ffmpeg.command("-y", "-i", str(source), "-i", str(tags), *copying)

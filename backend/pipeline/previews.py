@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from PIL import Image
 
-from backend.files import replacing
+from backend.files import replace_file
 from backend.media.animation import write_animation
 from backend.models.model import Model
 from backend.runtime.hosts import THIS_HOST
@@ -83,6 +83,6 @@ class StepPreviews:
         if moves and clean.shape[2] > 1:
             write_animation(clean[0], first, self._folder / f"{name}.webp", self._fps)
             return f"{name}.webp"
-        with replacing(self._folder / f"{name}.png") as part:
+        with replace_file(self._folder / f"{name}.png") as part:
             Image.fromarray(first).save(part, format="PNG", compress_level=1)
         return f"{name}.png"

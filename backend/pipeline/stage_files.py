@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from backend.files import replacing
+from backend.files import replace_file
 from backend.media.sound import MODEL_SOUND, Sound
 from backend.models.model import VIDEO, Conditions, Latents
 from backend.pipeline.run import Denoised, Run
@@ -235,7 +235,7 @@ def _save_arrays(name: str, arrays: Mapping[str, np.ndarray], run: Run) -> None:
         "model": run.loaded.source,
         "seconds": json.dumps(run.clock.total_seconds()),
     }
-    with replacing(run.folder / name, is_durable=True) as part:
+    with replace_file(run.folder / name, is_durable=True) as part:
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part, metadata=metadata)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from backend.errors import StudioError
-from backend.files import replacing
+from backend.files import replace_file
 from backend.media.audio_inputs import MAX_RATE, read_at_rate
 from backend.media.clips import read_clip, read_clip_facts
 from backend.media.color_matching import Look, grade_frames
@@ -142,7 +142,7 @@ class StoryboardFiles:
         else:
             Look.from_frames(frames).write(self.shot_folder(index) / LOOK)
         if THIS_HOST.is_first:
-            with replacing(self.shot_folder(index) / FRAMES) as part, part.open("wb") as file:
+            with replace_file(self.shot_folder(index) / FRAMES) as part, part.open("wb") as file:
                 np.save(file, frames)
         self._write_last(index, frames[: end_frame(request, index)])
         return [frames]
@@ -213,13 +213,13 @@ class StoryboardFiles:
     def _write_last(self, index: int, frames: np.ndarray) -> None:
         """Write what the next shot starts from, of the frames up to the cut."""
         if self._extends_clips:
-            with replacing(self.shot_folder(index) / LAST_FRAMES, is_durable=True) as part:
+            with replace_file(self.shot_folder(index) / LAST_FRAMES, is_durable=True) as part:
                 write_exact_frames(list(frames[-max(OVERLAP_LENGTHS) :]), part, fps=self._request.fps)
-        with replacing(self.shot_folder(index) / LAST, is_durable=True) as part:
+        with replace_file(self.shot_folder(index) / LAST, is_durable=True) as part:
             Image.fromarray(frames[-1]).save(part, format="PNG")
 
     def _write_result(self, index: int, result: VideoResult, **facts: bool) -> VideoResult:
-        with replacing(self.shot_folder(index) / RESULT, is_durable=True) as part:
+        with replace_file(self.shot_folder(index) / RESULT, is_durable=True) as part:
             part.write_text(json.dumps({"result": result.to_json(), **facts}, ensure_ascii=False), "utf-8")
         return result
 

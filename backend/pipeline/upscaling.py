@@ -21,7 +21,7 @@ import numpy as np
 
 from backend.checkpoints.upscalers import UpscalerFile, find_upscaler
 from backend.errors import RequestError
-from backend.files import remove_half_written, replacing
+from backend.files import remove_half_written, replace_file
 from backend.imports import installed_version
 from backend.media.clips import read_clip
 from backend.media.pieces import Pieces
@@ -205,7 +205,7 @@ def _create_result(
 
 def _store_smaller(folder: Path, result: VideoResult) -> VideoResult:
     """Move the job's video and its result to the files of this stage, from which another process can resume."""
-    with replacing(folder / RESULT, is_durable=True) as part:
+    with replace_file(folder / RESULT, is_durable=True) as part:
         part.write_text(json.dumps(result.to_json(), ensure_ascii=False), "utf-8")
     (folder / VIDEO).replace(folder / SMALLER)
     return result

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from backend.files import replacing
+from backend.files import replace_file
 from backend.runtime.program import Program
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class CompileTimes:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self._path) as part:
+            with replace_file(self._path) as part:
                 part.write_text(json.dumps(known | news, indent=1, sort_keys=True), "utf-8")
         except OSError:
             logger.exception("The compile times could not be written")

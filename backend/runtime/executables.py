@@ -20,7 +20,7 @@ from pathlib import Path
 import jax
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
-from backend.files import replacing
+from backend.files import replace_file
 from backend.imports import installed_version
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compilation, Program, compile_now
@@ -115,7 +115,7 @@ class ExecutableWriter:
 def write_executable(path: Path, key: Identity, compiled: jax.stages.Compiled) -> None:
     """Write an executable and its identity."""
     payload, _, _ = serialize(compiled)
-    with replacing(path) as part:
+    with replace_file(path) as part:
         part.write_bytes(pickle.dumps({"identity": dataclasses.asdict(key), "payload": payload}))
 
 

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from backend.errors import RequestError, short
+from backend.errors import RequestError, shorten
 from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 
@@ -101,7 +101,7 @@ def _parse_size(row: Mapping[str, str]) -> dict[str, int]:
         return {}
     found = _SIZE.fullmatch(row["size"])
     if found is None:
-        raise RequestError(f"size={short(row['size'], 30)}", "must be WIDTHxHEIGHT", "such as 832x480")
+        raise RequestError(f"size={shorten(row['size'], 30)}", "must be WIDTHxHEIGHT", "such as 832x480")
     return {"width": int(found[1]), "height": int(found[2])}
 
 
@@ -116,9 +116,9 @@ def _parse_value(name: str, text: str) -> Any:
         if float in (kind, *get_args(kind)):
             return float(text)
     except ValueError:
-        raise RequestError(f"{name}={short(text, 30)}", "must be a number", "correct the cell, or leave it empty") from None
+        raise RequestError(f"{name}={shorten(text, 30)}", "must be a number", "correct the cell, or leave it empty") from None
     if bool in (kind, *get_args(kind)):
         if text.lower() not in (*_YES, *_NO):
-            raise RequestError(f"{name}={short(text, 30)}", "must be yes or no", "correct the cell, or leave it empty")
+            raise RequestError(f"{name}={shorten(text, 30)}", "must be yes or no", "correct the cell, or leave it empty")
         return text.lower() in _YES
     return text

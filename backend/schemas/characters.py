@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from backend.errors import RequestError, short
+from backend.errors import RequestError, shorten
 from backend.schemas.control import MAX_REFERENCES
 from backend.schemas.settings import Character, VideoSettings
 from presets import Preset
@@ -29,7 +29,7 @@ def read_characters(rows: object) -> dict[str, tuple[Any, ...]]:
     Raises: RequestError."""
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise RequestError(
-            f"figures={short(rows, 40)}", "must be a list of characters, each with a name and an image", "give a list"
+            f"figures={shorten(rows, 40)}", "must be a list of characters, each with a name and an image", "give a list"
         )
     images: list[str] = []
     figures = tuple(_read_character(row, number, images) for number, row in enumerate(rows, 1))
@@ -38,12 +38,14 @@ def read_characters(rows: object) -> dict[str, tuple[Any, ...]]:
 
 def _read_character(row: object, number: int, images: list[str]) -> dict[str, Any]:
     if not isinstance(row, Mapping) or row.keys() - _FIELDS or not isinstance(row.get("name") or "", str):
-        raise RequestError(f"character {number}, {short(row, 40)},", "must have a name and an image", "correct it")
+        raise RequestError(f"character {number}, {shorten(row, 40)},", "must have a name and an image", "correct it")
     name, image = plain_name(row.get("name") or ""), row.get("image") or None
     if image is None:
         return {"name": name}
     if not isinstance(image, str):
-        raise RequestError(f"character {number} has image={short(image, 40)}, which", "must be the path of a file", "correct it")
+        raise RequestError(
+            f"character {number} has image={shorten(image, 40)}, which", "must be the path of a file", "correct it"
+        )
     if image not in images:
         images.append(image)
     return {"name": name, "image": images.index(image)}
@@ -91,7 +93,7 @@ def check_names(request: VideoSettings) -> None:
             )
         if len(name) > MAX_NAME or not name.isprintable() or name != plain_name(name):
             rule = f"must have a name of at most {MAX_NAME} plain characters"
-            raise RequestError(f"character {number}, {short(name, 30)},", rule, "shorten it")
+            raise RequestError(f"character {number}, {shorten(name, 30)},", rule, "shorten it")
         if name.lower() in known:
             raise RequestError(
                 f"character {number} has the name {name!r}", "of an earlier character, and must have its own", "rename one"

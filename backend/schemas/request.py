@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
 
-from backend.errors import RequestError, short
+from backend.errors import RequestError, shorten
 from backend.schemas.cfg_zero import check_cfg_zero
 from backend.schemas.characters import check_names, read_characters
 from backend.schemas.clip import STRENGTH, check_clip, infer_clip_settings
@@ -314,4 +314,4 @@ def _to_request_error(error: ValidationError) -> RequestError:
         return RequestError(f"{name} is missing:", "it has no default", f"give {name}")
     message = first["msg"].removeprefix("Value error, ")
     rule = message[0].lower() + message[1:]
-    return RequestError(f"{name}={short(first['input'])} is refused:", rule, f"correct {name}")
+    return RequestError(f"{name}={shorten(first['input'])} is refused:", rule, f"correct {name}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from backend.errors import RequestError, short
+from backend.errors import RequestError, shorten
 from backend.schemas.characters import check_characters, shot_references
 from backend.schemas.clip import make_trim
 from backend.schemas.control import extend_directions, fills_latent_frames
@@ -40,7 +40,7 @@ def read_shots(rows: object, preset: Preset, fps: object) -> dict[str, tuple[Any
     request's checks. Raises: RequestError.
     """
     if not isinstance(rows, Sequence) or isinstance(rows, str):
-        raise RequestError(f"shots={short(rows, 40)}", "must be a list of shots, each with its prompt", "give a list")
+        raise RequestError(f"shots={shorten(rows, 40)}", "must be a list of shots, each with its prompt", "give a list")
     if not rows:
         raise RequestError("shots is empty and", "must be a list of shots, each with its prompt", "give at least one")
     files: dict[str, list[Any]] = {name: [] for name in FILES}
@@ -58,7 +58,7 @@ def _read_shot(row: object, number: int, preset: Preset, fps: object, files: dic
     if "job" in values:
         if "video" in values or not isinstance(values["job"], str):
             raise RequestError(
-                f"shot {number} has job={short(values['job'], 40)}", "and must name one job and no video", "give a job's id"
+                f"shot {number} has job={shorten(values['job'], 40)}", "and must name one job and no video", "give a job's id"
             )
         values["video"] = JOB + values.pop("job")
     if "prompt" not in values:
@@ -77,7 +77,7 @@ def _read_shot(row: object, number: int, preset: Preset, fps: object, files: dic
 def _file_index(path: object, what: str, paths: list[str]) -> int:
     """Return the index of the path among the files of its kind. Add the path if it is new."""
     if not isinstance(path, str):
-        raise RequestError(f"{what}{short(path, 40)}, which", "must be the path of a file", "correct it")
+        raise RequestError(f"{what}{shorten(path, 40)}, which", "must be the path of a file", "correct it")
     if path not in paths:
         paths.append(path)
     return paths.index(path)

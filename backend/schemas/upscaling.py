@@ -2,7 +2,7 @@
 
 import re
 
-from backend.errors import RequestError, short
+from backend.errors import RequestError, shorten
 from backend.schemas.settings import Settings, VideoSettings
 
 SCALES = (2, 4)
@@ -41,7 +41,7 @@ def check_upscale(request: VideoSettings) -> None:
         return
     if request.upscaler and not (_NAME.fullmatch(request.upscaler) or is_on_hub(request.upscaler)):
         rule = "must be the name of a file in the data folder's upscalers folder, or owner/repository:file.safetensors"
-        raise RequestError(f"upscaler={short(request.upscaler)}", rule, f"leave it out to use {EMBEDDED}")
+        raise RequestError(f"upscaler={shorten(request.upscaler)}", rule, f"leave it out to use {EMBEDDED}")
     if request.is_open:
         raise RequestError(
             "upscale was given", "for a video that grows until it is stopped", "upscale the video after it has ended"

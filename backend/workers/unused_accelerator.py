@@ -93,7 +93,7 @@ def explain_error(here: Surroundings, error: str) -> UnusedAccelerator | None:
         found = "jax is set to use a TPU, but this machine has none"
         return UnusedAccelerator(found=found, mend="leave JAX_PLATFORMS out, or start on a TPU VM")
     if tpu and re.search(r"Permission denied|Operation not permitted", error):
-        found = f"{chips} {tpu.are} here, but this user may not open {tpu.files[0] if tpu.files else 'them'}"
+        found = f"{chips} {tpu.verb} here, but this user may not open {tpu.files[0] if tpu.files else 'them'}"
         return UnusedAccelerator(found=found, mend=f"`sudo chmod a+rw {' '.join(tpu.files)}`")
     if re.search(r"initialize backend '(cuda|gpu)'|CUDA_ERROR_", error):
         return _gpu_refusal(here)
@@ -124,43 +124,43 @@ def _why_unused(here: Surroundings, accelerator: Accelerator) -> UnusedAccelerat
     names = _GPU_NAMES if accelerator.platform == "gpu" else {"tpu"}
     if here.platforms and not names & set(here.platforms):
         chosen = ",".join(here.platforms)
-        found = f"{accelerator} {accelerator.are} here and left alone, because JAX_PLATFORMS={chosen} says so"
+        found = f"{accelerator} {accelerator.verb} here and left alone, because JAX_PLATFORMS={chosen} says so"
         return UnusedAccelerator(found=found, mend="leave JAX_PLATFORMS out to use what is here", is_fault=False)
     return _tpu_idle(here, accelerator) if accelerator.platform == "tpu" else _gpu_idle(here, accelerator)
 
 
 def _tpu_idle(here: Surroundings, tpu: Accelerator) -> UnusedAccelerator:
     if not tpu.files:
-        found = f"{tpu} {tpu.are} on this machine's bus, but there is no device file for {'them' if tpu.count > 1 else 'it'}"
+        found = f"{tpu} {tpu.verb} on this machine's bus, but there is no device file for {'them' if tpu.count > 1 else 'it'}"
         mend = "start a container with `--privileged`; on the machine itself, create it again with the image of its chips"
         return UnusedAccelerator(found=found, mend=mend)
     if "libtpu" not in here.versions:
-        found = f"{tpu} {tpu.are} here, but libtpu is not installed, so everything runs on the CPU"
+        found = f"{tpu} {tpu.verb} here, but libtpu is not installed, so everything runs on the CPU"
         return UnusedAccelerator(found=found, mend=f"`{here.installer} -r {_TPU_REQUIREMENTS}`, then start again")
     if holders := here.holders(tpu.files):
         return _held(str(tpu), holders[0].pid, holders[0].name)
-    return UnusedAccelerator(found=f"{tpu} {tpu.are} here, but jax uses the CPU", mend="`python app.py doctor` says why")
+    return UnusedAccelerator(found=f"{tpu} {tpu.verb} here, but jax uses the CPU", mend="`python app.py doctor` says why")
 
 
 def _gpu_idle(here: Surroundings, gpu: Accelerator) -> UnusedAccelerator:
     if not gpu.has_driver:
-        found = f"{gpu} {gpu.are} here, but NVIDIA's driver is not, so everything runs on the CPU"
+        found = f"{gpu} {gpu.verb} here, but NVIDIA's driver is not, so everything runs on the CPU"
         return UnusedAccelerator(found=found, mend="`sudo ubuntu-drivers install`, then restart the machine")
     if not gpu.files:
-        found = f"{gpu} {gpu.are} here, but no device file leads there, so everything runs on the CPU"
+        found = f"{gpu} {gpu.verb} here, but no device file leads there, so everything runs on the CPU"
         return UnusedAccelerator(found=found, mend="start the container with `--gpus all`")
     jax = here.versions.get("jax", "")
     plugins = {name: found for name, found in here.versions.items() if name.endswith("-plugin")}
     if jax not in plugins.values():
         what = next((f"{name} {found} does not belong to jax {jax}" for name, found in plugins.items()), "jax is built for CPUs")
-        found = f"{gpu} {gpu.are} here, but {what}, so everything runs on the CPU"
+        found = f"{gpu} {gpu.verb} here, but {what}, so everything runs on the CPU"
         return UnusedAccelerator(found=found, mend=f'`{here.installer} "jax[cuda12]=={jax}"`, then start again')
     return _gpu_refusal(here)
 
 
 def _gpu_refusal(here: Surroundings) -> UnusedAccelerator:
     gpu = next((one for one in here.accelerators if one.platform == "gpu"), None)
-    found = f"{gpu} {gpu.are} here, but CUDA does not take it" if gpu else "jax is set to use a GPU, but this machine has none"
+    found = f"{gpu} {gpu.verb} here, but CUDA does not take it" if gpu else "jax is set to use a GPU, but this machine has none"
     return UnusedAccelerator(
         found=found, mend="`nvidia-smi` shows the driver, and who uses it" if gpu else "leave JAX_PLATFORMS out"
     )

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.engine.engine import Engine
-from backend.errors import short
+from backend.errors import shorten
 from backend.media import ffmpeg
 from backend.media.masks import is_single_image
 from backend.media.sandbox import SandboxCall
@@ -106,8 +106,8 @@ def test_no_value_is_written_out_whole():
             Looked.looks += 1
             return super().__getitem__(name)
 
-    assert len(short([Looked({number: number for number in range(1000)})] * 1000)) <= 60 and Looked.looks < 100
-    assert short([{"a": "b" * 10_000_000}] * 3).startswith("[{'a': 'bbb") and len(short("x" * 10**7)) == 60
+    assert len(shorten([Looked({number: number for number in range(1000)})] * 1000)) <= 60 and Looked.looks < 100
+    assert shorten([{"a": "b" * 10_000_000}] * 3).startswith("[{'a': 'bbb") and len(shorten("x" * 10**7)) == 60
 
 
 @pytest.mark.parametrize("path", ["/studio/live", "/studio/edit", "/studio/edit/mask", "/studio/live/x/say"])

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
-from backend.errors import RequestError, short
+from backend.errors import RequestError, shorten
 from backend.schemas.clip import make_trim
 from backend.schemas.control import MAX_REFERENCES, appends_control_clip, extend_directions, has_control_blocks
 from backend.schemas.request import GenerationRequest, find_preset
@@ -113,20 +113,20 @@ def _read_kept_settings(given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, dict) or not given.keys() <= KEPT:
-        raise RequestError(f"kept={short(given)}", f"must have only {', '.join(sorted(KEPT))}", "load the video again")
+        raise RequestError(f"kept={shorten(given)}", f"must have only {', '.join(sorted(KEPT))}", "load the video again")
     if "loras" not in given:
         return dict(given)
     try:
         return given | {"loras": tuple(map(LoraChoice.model_validate, given["loras"]))}
     except (TypeError, ValidationError):
-        raise RequestError(f"loras={short(given['loras'])}", "must be LoRAs of a video", "load the video again") from None
+        raise RequestError(f"loras={shorten(given['loras'])}", "must be LoRAs of a video", "load the video again") from None
 
 
 def _read_mode_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     ways = supported_modes(preset)
     way = given.get("way", ways[0])
     if way not in ways:
-        raise RequestError(f"way={short(way)}", f"must be one of {', '.join(ways)} for {preset.name}", "choose another model")
+        raise RequestError(f"way={shorten(way)}", f"must be one of {', '.join(ways)} for {preset.name}", "choose another model")
     fields = _READERS[way](given, preset)
     if way in MODES_WITH_CLIP_AUDIO:
         fields |= {"keeps_sound": given.get("keeps_sound")}
@@ -259,7 +259,7 @@ def _read_number(given: Mapping[str, Any], name: str, kind: object = int | float
     """Return the number of this name, None if it is missing."""
     value = given.get(name)
     if value is not None and not _is_bounded(value, kind):
-        raise RequestError(f"{name}={short(value)}", "must be a number of a sensible size", f"correct {name}")
+        raise RequestError(f"{name}={shorten(value)}", "must be a number of a sensible size", f"correct {name}")
     return value
 
 

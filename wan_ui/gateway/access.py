@@ -26,7 +26,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.engine.keys import Key, Keys, is_program_key
-from backend.files import replacing
+from backend.files import replace_file
 from wan_ui.gateway.visitors import is_for_page, is_secure, owner_name
 
 OPERATOR_COOKIE = "studio_operator"
@@ -149,7 +149,7 @@ class Access:
 
 def _write_key(key: str, path: Path) -> None:
     """Write the key to a new file, flush it to disk, then rename it. A crash never leaves an incomplete key."""
-    with replacing(path) as part, os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    with replace_file(path) as part, os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(key)
         file.flush()
         os.fsync(file.fileno())

@@ -17,7 +17,7 @@ from typing import Any
 import gradio as gr
 
 from backend.engine.engine import Engine
-from backend.errors import RequestError, StudioError, short
+from backend.errors import RequestError, StudioError, shorten
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FOR_PROGRAMS
@@ -129,7 +129,7 @@ def _split_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
         return settings, None
     again = settings["again"]
     if not (isinstance(again, dict) and isinstance(again.get("job"), str) and isinstance(again.get("from_shot"), int)):
-        raise RequestError(f"again={short(again)}", 'must be {"job": ..., "from_shot": N}', "correct it")
+        raise RequestError(f"again={shorten(again)}", 'must be {"job": ..., "from_shot": N}', "correct it")
     return {name: value for name, value in settings.items() if name != "again"}, (again["job"], again["from_shot"])
 
 
@@ -167,7 +167,7 @@ class GenerateArguments:
         for name, value in given.items():
             kind, words = kinds[name]
             if value is not None and not isinstance(value, kind):
-                raise RequestError(f"{name}={short(value)}", f"must be {words}", f"correct {name}")
+                raise RequestError(f"{name}={shorten(value)}", f"must be {words}", f"correct {name}")
         return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {}, files=files or {})
 
     def to_request(self, default_preset: str = "") -> GenerationRequest:
@@ -204,13 +204,13 @@ class GenerateArguments:
 
 def _parse_keyframe(given: object) -> tuple[Any, str]:
     if not isinstance(given, dict) or given.keys() != {"frame", "image"}:
-        raise RequestError(f"keyframes has {short(given)}", 'and must have {"frame": 0, "image": a file}', "correct it")
+        raise RequestError(f"keyframes has {shorten(given)}", 'and must have {"frame": 0, "image": a file}', "correct it")
     return given["frame"], _upload_path(given["image"], "image")
 
 
 def _parse_character(given: object) -> dict[str, Any]:
     if not isinstance(given, dict) or given.keys() != {"name", "image"}:
-        raise RequestError(f"figures has {short(given)}", 'and must have {"name": "Anna", "image": a file}', "correct it")
+        raise RequestError(f"figures has {shorten(given)}", 'and must have {"name": "Anna", "image": a file}', "correct it")
     return {"name": given["name"], "image": _upload_path(given["image"], "image")}
 
 

@@ -18,7 +18,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, one_line, short
+from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, one_line, shorten
 from backend.schemas.characters import MAX_FIGURES
 from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 from wan_ui.gateway.json_body import parse_json
@@ -240,7 +240,7 @@ def _store_characters(fields: dict[str, Any], files: Mapping[str, UploadFile], f
     sent = {found[1]: file for name, file in files.items() if (found := _FIGURE.fullmatch(name))}
     if not isinstance(given, list) or not all(isinstance(one, dict) and one.keys() == {"name", "image_url"} for one in given):
         rule = 'must be a list of {"name": "Anna", "image_url": "data:image/png;base64,..."}'
-        raise RequestError(f"figures={short(given)}", rule, "or send files as figures[NAME]")
+        raise RequestError(f"figures={shorten(given)}", rule, "or send files as figures[NAME]")
     if len(given) + len(sent) > MAX_FIGURES:
         rule = f"must have at most {MAX_FIGURES}"
         raise RequestError(f"figures has {len(given) + len(sent)} characters and", rule, "leave some out")

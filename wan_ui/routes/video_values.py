@@ -11,7 +11,7 @@ from typing import Any
 
 from backend.engine.cleaning import Limits
 from backend.engine.job import ListedJob
-from backend.errors import RequestError, one_line, short
+from backend.errors import RequestError, one_line, shorten
 from backend.schemas.geometry import is_frame_count, nearest_frame_counts
 from backend.schemas.numbers import check_size
 from backend.schemas.request import find_preset
@@ -57,7 +57,7 @@ def parse_settings(sent: VideoBody, default_model: str) -> tuple[Preset, dict[st
 def _text_field(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
-        raise RequestError(f"{name}={short(value)}", "must be a text", f"correct {name}")
+        raise RequestError(f"{name}={shorten(value)}", "must be a text", f"correct {name}")
     return value
 
 

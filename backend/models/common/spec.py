@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.imports import TORCHVISION, hide
+from backend.imports import TORCHVISION, hide_library
 from backend.models.common.parts import model_index
 from backend.models.spec import Configs, Kind
 from presets import Preset
@@ -51,5 +51,5 @@ class FamilyBase:
 
     def model(self) -> type[Model]:
         """Import the model late, because it imports jax and torch. Hide torchvision from transformers."""
-        hide(TORCHVISION)
+        hide_library(TORCHVISION)
         return resolve_name(self.body)

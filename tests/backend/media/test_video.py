@@ -280,7 +280,7 @@ def test_an_encoder_that_hangs_is_ended(tmp_path, hanging, num_frames):
 
 def test_a_full_disk_is_named_wherever_ffmpeg_says_it(monkeypatch):
     """Where not even the header fits, ffmpeg's last line speaks of packets."""
-    monkeypatch.setattr(video_file, "replacing", lambda path: contextlib.nullcontext(path))
+    monkeypatch.setattr(video_file, "replace_file", lambda path: contextlib.nullcontext(path))
     with pytest.raises(VideoFileError) as raised:
         write_video(moving(), Path("/dev/full"), fps=16, request=REQUEST)
     assert is_disk_full(raised.value)
