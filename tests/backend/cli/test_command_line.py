@@ -192,7 +192,7 @@ def test_guidance_may_have_a_value_for_each_expert():
         (["--keep-days", "0"], "'0' must be a number above 0, such as 30 or 0.5"),
         (["--keep-gb", "nan"], "'nan' must be a number above 0"),
         (["--keep-gb", "inf"], "'inf' must be a number above 0"),
-        (["--resident-gb", "5"], "'5' must be two numbers of gigabytes, such as 100,200, or 0 to keep none"),
+        (["--resident-gb", "5"], "'5' must be two numbers of gigabytes, such as 100,200, or 0 for none"),
         (["--resident-gb", "5,-1"], "must be two numbers of gigabytes"),
         (["--resident-gb", "5,6,7"], "must be two numbers of gigabytes"),
         (["--keep-gb", "2GB"], "'2GB' must be a number above 0"),

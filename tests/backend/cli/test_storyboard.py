@@ -47,7 +47,7 @@ def test_a_file_becomes_one_video(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('preset = "wan-tiny"', "story.toml has no shots and must have [[shots]], each with a prompt; add one at least"),
+        ('preset = "wan-tiny"', "story.toml has no shots and must have [[shots]], each with a prompt; add at least one"),
         ('preset = "wan-tiny"\nshots = []', "story.toml has no shots"),
         ('preset = "wan-tiny"\ncolour = 1\n[[shots]]\nprompt = "x"', "story.toml has 'colour' and may have preset, shots,"),
         ('preset = "wan-tiny"\n[[shots]]\nprompt = " "', "shot 1 has an empty prompt"),
