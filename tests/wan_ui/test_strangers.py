@@ -34,10 +34,10 @@ from wan_ui.serve import serve
 FILE_REFUSED = ENGLISH.file_refused
 META = {"meta": {"_type": "gradio.FileData"}}
 CALLS = [  # the handler, the picture's field, and the event
-    ("show_picture", "input-image", None),
+    ("show_new_image", "input-image", None),
     ("show_crop", "input-image", None),
     ("move_crop", "input-image", {"index": [390, 50], "value": None}),
-    ("pad", "input-image", None),
+    ("pad_image", "input-image", None),
     ("submit", "input-image", None),
     ("submit", "last-image", None),
     ("start", "input-image", None),
