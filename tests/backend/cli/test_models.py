@@ -149,7 +149,7 @@ def test_the_list_says_what_is_here(tmp_path):
     model = rows["Wan-AI/Wan2.2-T2V-A14B-Diffusers"]
     assert model["bytes"] is None and "wan2.2-t2v-a14b-720p-fast" in model["presets"]
     assert rows["Wan-AI/Wan2.1-T2V-1.3B-Diffusers"]["begun_bytes"] == 2_500_000 and model["begun_bytes"] == 0
-    assert "2.5 MB here in part" in app(tmp_path, NOWHERE, "models", "list").stdout
+    assert "2.5 MB partly here" in app(tmp_path, NOWHERE, "models", "list").stdout
     assert any("high_noise" in name and row["kind"] == "lora" for name, row in rows.items())
 
 
