@@ -91,7 +91,7 @@ def check_part(path: str | Path, part: Part) -> ClipFacts:
     if most < part.num_frames:
         given = "trim={:g},{:g}".format(*part.trim)
         rule = f"must be within the {facts.seconds:.2f} s of {name!r}"
-        raise ClipError(given, rule, f"after {part.start:g} s it has {max(0, most)} frames at {part.fps} fps")
+        raise ClipError(given, rule, f"after {part.start:g} s it has {max(0, most)} frame{'s' * (most != 1)} at {part.fps} fps")
     return facts
 
 

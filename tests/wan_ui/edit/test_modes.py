@@ -164,7 +164,7 @@ def test_key_frames_lie_in_the_order_of_their_places(engine, visitor, picture):
         ({"control_scale": 10**400}, "must be a number"),
         ({"control_scale": 7}, "must be between 0 and 2"),
         ({"clip": "/etc/passwd"}, "Clip must be an uploaded file"),
-        ({"start": 1.9}, "there are 1 frames"),
+        ({"start": 1.9}, "it has 1 frame at"),
         ({"num_frames": 6}, "must be 5 or 9"),
         ({"references": "x"}, "must be a list"),
         ({"references": ["x"] * 9}, "at most 8"),
@@ -179,10 +179,10 @@ def test_key_frames_lie_in_the_order_of_their_places(engine, visitor, picture):
         ({"way": "extend"}, "Extend is missing"),
         ({"way": "extend", "extend": "sideways"}, "Extend='sideways' is refused"),
         ({"way": "extend", "extend": "after", "overlap": 5}, "must be at least 1 and less"),
-        ({"way": "extend", "extend": "after", "end": 0.6, "overlap": 4}, "fewer frames than the 4 of overlap"),
-        ({"way": "keys"}, "from key frames and references"),
-        ({"way": "keys", "keyframes": {"frame": 0}}, "must each have a place"),
-        ({"way": "keys", "keyframes": [{"frame": "0", "image": "x"}]}, "must each have a place"),
+        ({"way": "extend", "extend": "after", "end": 0.6, "overlap": 4}, "fewer frames than overlap=4"),
+        ({"way": "keys"}, "needs a keyframe or a reference image"),
+        ({"way": "keys", "keyframes": {"frame": 0}}, "must each have a frame number"),
+        ({"way": "keys", "keyframes": [{"frame": "0", "image": "x"}]}, "must each have a frame number"),
         ({"way": "keys", "keyframes": [{"frame": 0, "image": "/etc/passwd"}]}, "must be an uploaded file"),
         ({"way": "keys", "keyframes": [{"frame": 0, "image": "x"}] * 1000}, "at most 321"),
     ],
@@ -193,7 +193,7 @@ def test_what_does_not_go_together_is_refused_with_one_sentence_and_leaves_nothi
     assert left(engine) == before
 
 
-@pytest.mark.parametrize(("places", "words"), [((0, 9), "0 to 8"), ((-1, 4), "0 to 8"), ((4, 4), "two key frames at 4")])
+@pytest.mark.parametrize(("places", "words"), [((0, 9), "0 to 8"), ((-1, 4), "0 to 8"), ((4, 4), "two images for frame 4")])
 def test_key_frames_past_the_end_or_at_one_place_are_refused(engine, visitor, picture, places, words):
     before, image = left(engine), picture("a.png")
     keys = [{"frame": place, "image": image} for place in places]

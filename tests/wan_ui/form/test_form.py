@@ -76,7 +76,7 @@ def test_the_form_keeps_what_it_was_told_of_windows():
     ],
 )
 def test_first_steps_with_guidance_become_its_strength_and_its_end(given, expected):
-    assert FormHandlers(context=None, form=None, message=None).guide_first(*given) == expected
+    assert FormHandlers(context=None, form=None, message=None).apply_guided_steps(*given) == expected
 
 
 def test_what_a_stranger_sends_in_its_place_changes_nothing():
