@@ -19,8 +19,8 @@ TAPS = 3  # columns of the convolution's kernel, and its rows
 VMEM_LIMIT_BYTES = 52 * 2**20  # the smallest core has 64 MiB (v5p, v7x)
 PLANNED_BYTES = 46 * 2**20  # memory that a `TilePlan` may use; the compiler stores spilled registers in the rest
 MOST_WEIGHT_BYTES = 22 * 2**20  # largest weight that is not divided into blocks, bfloat16
-# The largest number of matrix unit cycles in a program without a loop, for all frames and for one frame. libtpu needs too long
-# for longer programs, because it schedules about 2,000 bundles a second (2026-11-21, one core).
+# Largest number of matrix unit cycles in a program without a loop, for all frames and for the products of one frame. Longer
+# programs compile too slowly. Libtpu schedules about 2,000 bundles a second (2026-11-21, one core).
 UNROLLED_CYCLES, FRAME_CYCLES = 10_000, 6_000
 ROWS_A_CYCLE = 4  # rows of a tile's product per cycle, with both matrix units of v6e
 ENOUGH_ROWS = 192  # rows of an efficient product: loading a 256 x 256 tile takes as long as multiplying 128 rows

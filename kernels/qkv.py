@@ -99,8 +99,8 @@ def prepare(
             `head_width` [S, W / 2], as in diffusers' LTX-2.
         preparation: the options.
 
-    Raises: NotImplementedError for arguments that `use_pallas` does not support: a `channel_axis`, a length that is no multiple
-    of 128, or a `head_width` that is not 128 or has an odd number of heads.
+    Raises: NotImplementedError for arguments that `use_pallas` does not support. These are a `channel_axis`, a length that is no
+    multiple of 128, and a `head_width` that is not 128 or has an odd number of heads.
     """
     if preparation.use_pallas:
         return _prepare_with_pallas(projected, norms, tables, preparation)
