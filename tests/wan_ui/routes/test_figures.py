@@ -97,7 +97,7 @@ def test_programs_send_them_as_files_or_as_data(url, data_dir, picture):
         ([{"name": "Anna", "image": "/etc/hostname"}], "must be a list of"),
         ([{"name": {"a": 1}, "image_url": data}], "must have a name and an image"),
         ("Anna", "must be a list of"),
-        ([{"name": f"f{number}", "image_url": data} for number in range(9)], "may have at most 8"),
+        ([{"name": f"f{number}", "image_url": data} for number in range(9)], "must have at most 8"),
     ):
         answer = httpx.post(f"{url}v1/videos", json=fields | {"shots": shots, "figures": figures}, headers=headers, timeout=60)
         assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
@@ -123,7 +123,7 @@ def test_what_a_stranger_may_not_name_and_a_picture_that_is_none_are_answered_in
         ([{"name": "", "image": good}], "has no name and must have one"),
         ([{"name": "Anna", "image": good}] * 2, "of an earlier character, and must have its own"),
         ([{"name": "n" * 200, "image": good}], "must have a name of at most 40"),
-        ([{"name": f"f{n}", "image": good} for n in range(9)], "may have at most 8"),
+        ([{"name": f"f{n}", "image": good} for n in range(9)], "must have at most 8"),
     ):
         assert words in submitted(bob, film("x", figures=figures))
     assert offered(url, BOB) == []
