@@ -258,7 +258,7 @@ def test_a_network_that_spandrel_does_not_know_or_that_is_for_something_else_is_
     from backend.runtime.picture_models import build_picture_model
 
     _import_spandrel()
-    with pytest.raises(ModelError, match="the upscaler own.safetensors must be a network that spandrel knows"):
+    with pytest.raises(ModelError, match="the upscaler own.safetensors must be a network for colour images that spandrel knows"):
         read_model(own(tmp_path, torch.nn.Linear(4, 4)))
     from spandrel.architectures.Compact import Compact
     from spandrel.architectures.SAFMN import SAFMN
