@@ -91,7 +91,8 @@ def test_without_spandrel_the_embedded_models_work_and_others_say_what_to_instal
 
 
 def test_spandrel_is_imported_without_torchvision():
-    script = "import sys, tests\nfrom backend.runtime.picture_models import _import_spandrel\n_spandrel()\nprint(sys.modules.get('torchvision'))"
+    load = "from backend.runtime.picture_models import _import_spandrel\n_import_spandrel()"
+    script = f"import sys, tests\n{load}\nprint(sys.modules.get('torchvision'))"
     hidden = f"import sys\nsys.meta_path.insert(0, type('No', (), {{'find_spec': staticmethod(refuse)}}))\n{script}"
     refuse = "def refuse(name, *rest):\n    assert not name.startswith('torchvision'), name\n"
     done = subprocess.run(
