@@ -1,4 +1,4 @@
-"""How much of a checkpoint is on this machine: only what downloading it brings counts, whatever else lies in its repository."""
+"""Count the bytes of a checkpoint on this machine. Only files that a download of the checkpoint fetches count."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 def put(cache: Path, *names: str, size: int = 100) -> Path:
-    """Files of the repository, each of so many bytes, as the library lays them out. Returns their snapshot."""
+    """Write files of `size` bytes in the layout of the Hub's cache, and return their snapshot folder."""
     folder = cache / f"models--{DISTILLED.replace('/', '--')}"
     snapshot = folder / "snapshots" / ("c" * 40)
     for name in names:

@@ -1,4 +1,4 @@
-"""Whether a machine can run a model, by its devices and by figures that are kept as data."""
+"""Check the verdicts on whether a machine can run a model, from its devices and from stored figures."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the page may do with models, and what is refused: a model in use, one that is unknown, one that came with the studio."""
+"""Add and remove models on the page. Models in use, unknown models and models that came with the studio are refused."""
 
 from pathlib import Path
 
@@ -51,7 +51,9 @@ def test_a_model_that_a_job_needs_stays(make_engine, home, close_gate, monkeypat
     close_gate("a held square")
     engine = make_engine()
     fetched(engine)
-    monkeypatch.setattr("backend.catalog.models.find_preset", lambda name: BIG)  # the job's, as far as files are concerned
+    monkeypatch.setattr(
+        "backend.catalog.models.find_preset", lambda name: BIG
+    )  # # for the catalog, the job uses this model's files
     job = engine.submit(request("a held square"))
     with pytest.raises(StudioError, match="is needed by a queued or running video"):
         engine.remove_model(REPOSITORY)

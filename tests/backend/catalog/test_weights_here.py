@@ -1,4 +1,4 @@
-"""What may be made without a download: files of the Hub's cache in every state, and the words for what is not there."""
+"""Check which requests need no download: files of the Hub's cache in every state, and the errors for missing files."""
 
 import shutil
 from pathlib import Path

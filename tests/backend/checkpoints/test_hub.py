@@ -1,4 +1,4 @@
-"""Downloads that are cut off, killed, doubled or wrong, held against the log of a Hub on this machine."""
+"""Check downloads that are cut off, killed, doubled or wrong against the log of a Hub on this machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def whole_bytes(home: Path) -> int:
 
 
 def kill_midway(hub: FakeHub, home: Path) -> None:
-    """Start a download, and SIGKILL it when one chunk of each long file has arrived. The log begins anew."""
+    """Start a download, and kill it when one chunk of each long file has arrived. Clear the log."""
     hub.stop_after, hub.stalls = CHUNK + 100_000, True
     process = start(home, hub.url, *DOWNLOAD)
     with process:

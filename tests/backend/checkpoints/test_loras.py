@@ -1,4 +1,4 @@
-"""A LoRA is named, never reached by a path of a stranger's choice."""
+"""A LoRA is selected by name. A visitor cannot pass a path."""
 
 import pytest
 

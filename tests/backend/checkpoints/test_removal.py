@@ -1,4 +1,4 @@
-"""What goes from the Hub's cache when a source is removed, and what stays because another one needs it."""
+"""Check which files leave the Hub's cache when a source is removed, and which stay because another source needs them."""
 
 from pathlib import Path
 

@@ -44,7 +44,7 @@ def test_other_sources_are_none(source):
 
 
 def quantised(weight: torch.Tensor, by_row: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """As fp8 with a scale, whole or for each row."""
+    """Quantise a weight to fp8 with one scale, or with one scale per row."""
     largest = weight.abs().amax(dim=1, keepdim=True) if by_row else weight.abs().max()
     scale = (largest / 448).float()
     return (weight / scale).to(torch.float8_e4m3fn), scale

@@ -89,7 +89,7 @@ def test_what_a_pickle_asks_for_is_not_done(tmp_path):
 
 
 def nested(depth: int) -> bytes:
-    """A tuple of a tuple of a tuple ..., each twice in the next: little to read, and for ever to hash."""
+    """Return a pickle of nested tuples, each twice in the next: short to read, but endless to hash."""
     return b"\x80\x02}(K\x01\x85q\x00" + b"h\x00h\x00\x86q\x00" * depth + b"K\x01u."
 
 
@@ -133,7 +133,7 @@ def test_a_file_that_is_cut_is_refused(tmp_path, kept):
 
 
 def test_a_lora_of_a_training_program_is_read(tmp_path):
-    """By PEFT's names around Wan's own, as LongLive's."""
+    """PEFT's names wrap Wan's own names, as in LongLive's LoRA."""
     down, up = torch.randn(4, 8), torch.randn(6, 4)
     names = ("base_model.model.blocks.0.self_attn.q.lora_A.weight", "base_model.model.blocks.0.self_attn.q.lora_B.weight")
     path = save(tmp_path / "lora.pt", {"generator_lora": dict(zip(names, (down, up), strict=True)), "critic_lora": {}}).path

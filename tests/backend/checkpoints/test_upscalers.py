@@ -1,4 +1,4 @@
-"""The models that make videos larger: those of the package to the last number, files by their names alone, and what is none."""
+"""Check the upscalers: every number of the package's models, files by their names alone, and files that are not upscalers."""
 
 import shutil
 

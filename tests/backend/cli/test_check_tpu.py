@@ -1,4 +1,4 @@
-"""What `check-tpu` prints, and what it refuses before it compiles anything."""
+"""Check the output of `check-tpu`, and the arguments that it refuses before it compiles anything."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""What may be typed, and what it means."""
+"""Check which command lines are accepted, and the settings that they produce."""
 
 import pytest
 
@@ -232,7 +232,7 @@ def test_serve_takes_names_of_hosts_and_of_presets(capsys):
 
 
 def test_a_live_video_goes_on_from_a_picture_and_does_as_it_is_told(tmp_path, monkeypatch):
-    """Without a prompt, where the model reads none; 8 seconds of 25 frames are 16 blocks of 12 after the first 9, so 17."""
+    """The prompt is optional if the model reads none. 8 seconds of 25 frames are 16 blocks of 12 after the first 9, hence 17."""
     monkeypatch.chdir(tmp_path)
     words = ["live", "--preset", "matrix-game-2.0", "--image", "a.png", "--seconds", "8"]
     made = request_from_arguments(parse([*words, "--actions", "forward*8,forward+look-left*8"]))

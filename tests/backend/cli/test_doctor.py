@@ -39,7 +39,7 @@ def doctor(*words: object, **variables: str) -> subprocess.CompletedProcess:
 
 
 @pytest.fixture
-def here(tmp_path) -> Surroundings:
+def this_machine(tmp_path) -> Surroundings:
     from backend.accelerators import find_accelerators
 
     return Surroundings(accelerators=find_accelerators(tpu_machine(tmp_path / "machine")), versions=VERSIONS)
@@ -80,7 +80,7 @@ def test_an_unknown_preset_and_a_file_that_cannot_be_written_are_refused_at_once
 
 @pytest.mark.tpu_compiler
 def test_libtpu_without_a_tpu_is_a_fault_with_its_mend(tmp_path):
-    """The real libtpu, told to take a TPU here, where there is none."""
+    """Run the real libtpu with settings for a TPU, on a machine that has no TPU."""
     pytest.importorskip("libtpu")
     variables = {"JAX_PLATFORMS": "tpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
     variables["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # others may compile beside this
@@ -110,9 +110,9 @@ def test_packages_in_other_versions_are_named(tmp_path):
     ("changes", "state"),
     [({}, "ok"), ({"libtpu": "0.0.42.1"}, "warning"), ({"libtpu": ""}, "fault"), ({"jaxlib": "0.10.1"}, "fault")],
 )
-def test_jax_and_libtpu_must_belong_together_where_there_is_a_tpu(here, changes, state):
+def test_jax_and_libtpu_must_belong_together_where_there_is_a_tpu(this_machine, changes, state):
     versions = VERSIONS | changes
-    check = checks.tpu_pair_check(Surroundings(accelerators=here.accelerators, versions=versions))
+    check = checks.tpu_pair_check(Surroundings(accelerators=this_machine.accelerators, versions=versions))
     assert check.state == state and (state == "ok" or "-r requirements-tpu.txt" in check.mend)
     assert checks.tpu_pair_check(Surroundings(versions=versions)).state == "skipped"
 
@@ -199,13 +199,13 @@ def test_a_large_model_is_not_tried_on_a_cpu():
     assert check.state == "warning" and "too much for a CPU" in check.found and "check-tpu" in check.mend
 
 
-def test_devices_that_jax_does_not_take_are_a_fault_and_a_choice_is_none(here):
+def test_devices_that_jax_does_not_take_are_a_fault_and_a_choice_is_none(this_machine):
     cpu, tpu = (Device(name="d", kind=kind, bytes_limit=2**34) for kind in ("cpu", "TPU v6 lite"))
-    check = devices_check(here, [tpu] * 8)
+    check = devices_check(this_machine, [tpu] * 8)
     assert (check.state, check.found) == ("ok", "jax uses 8 x TPU v6 lite, 16.0 GiB each")
-    bare = Surroundings(accelerators=here.accelerators)
+    bare = Surroundings(accelerators=this_machine.accelerators)
     assert devices_check(bare, [cpu]).state == "fault" and "libtpu is not installed" in devices_check(bare, [cpu]).found
-    chosen = Surroundings(accelerators=here.accelerators, platforms=("cpu",))
+    chosen = Surroundings(accelerators=this_machine.accelerators, platforms=("cpu",))
     assert devices_check(chosen, [cpu]).state == "ok" and "left alone" in devices_check(chosen, [cpu]).found
 
 
@@ -218,8 +218,8 @@ def test_devices_that_jax_does_not_take_are_a_fault_and_a_choice_is_none(here):
         ("a dog ate them", ENDED, "jax finds no devices: a dog ate them"),
     ],
 )
-def test_devices_that_jax_does_not_get(here, error, ended, found):
-    check = refused_devices_check(here, error, ended)
+def test_devices_that_jax_does_not_get(this_machine, error, ended, found):
+    check = refused_devices_check(this_machine, error, ended)
     assert check.state == "fault" and found in check.found and check.mend
 
 
@@ -230,7 +230,7 @@ def module(tmp_path: Path, text: str) -> dict[str, str]:
     return variables | {"PYTHONPATH": f"{tmp_path}:{variables['PYTHONPATH']}"}
 
 
-def test_a_process_that_dies_has_said_at_what(tmp_path, here):
+def test_a_process_that_dies_has_said_at_what(tmp_path, this_machine):
     text = "import os, sys; from backend.cli.module_process import say; say({'progress': 'trying each kernel'}); "
     text += "sys.stderr.write('Check failed: no chip\\n'); sys.stderr.flush(); os.abort()"
     said = []
@@ -246,8 +246,8 @@ def test_a_process_that_says_nothing_for_too_long_is_ended(tmp_path):
     assert "sent no message for 1 s" in interrupted_check("starting", ended, 1.0).found
 
 
-def test_the_sheet_keeps_what_the_other_process_says(here, capsys):
-    sheet = Findings(here=here)
+def test_the_sheet_keeps_what_the_other_process_says(this_machine, capsys):
+    sheet = Findings(here=this_machine)
     sheet._take({"progress": "one step of it"})
     sheet._take({"devices": [{"name": "d", "kind": "TPU v6 lite", "bytes_in_use": 1, "bytes_limit": 2**34}]})
     sheet._take({"check": asdict(Check(name="one step", state="ok", found="measured"))})

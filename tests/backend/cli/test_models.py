@@ -34,7 +34,7 @@ def test_a_download_is_verified_and_works_offline(hub: FakeHub, tmp_path):
 
 
 def test_a_transformer_in_another_folder_comes_in_the_others_place(hub: FakeHub, tmp_path):
-    """As that of LTX-2.5's base model does; parts of the pipeline that we do without do not count as missing."""
+    """LTX-2.5's base model has such a folder. Parts of the pipeline that the program does not use do not count as missing."""
     shutil.copytree(hub.folder / "transformer", hub.folder / "transformer_full")
     index = hub.folder / "model_index.json"
     named = json.loads(index.read_text("utf-8")) | {
@@ -178,7 +178,7 @@ def test_progress_says_bytes_and_speed(capsys):
 
 
 def test_a_licence_is_said_before_its_model_comes(tmp_path, monkeypatch):
-    """Only where there is something to say, and not if the model is here already."""
+    """The notice appears only if the licence has one, and not if the model is already on this machine."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     said = io.StringIO()
     for source in (str(tmp_path), "Wan-AI/Wan2.1-T2V-14B-Diffusers", "nobody/nothing"):

@@ -1,4 +1,4 @@
-"""Where the visitors' password comes from: the command line, else a variable, else a file."""
+"""The visitors' password is read from the command line, else from a variable, else from a file."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`encode`, `denoise` and `decode`: what they make together, going on after a stop, and what they refuse."""
+"""Check `encode`, `denoise` and `decode`: their joint result, their continuation after a stop, and their refusals."""
 
 import functools
 import json
@@ -61,7 +61,7 @@ def copy_of(folder: Path, other: Path) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def each_stage_is_loaded_once() -> Iterator[None]:
-    """In this process; those that are started load as ever."""
+    """Load each stage once in this process. Processes that a test starts load as usual."""
     kept = functools.cache(lambda preset, stages: load(find_preset(preset), None, lambda event: None, stages=stages))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages_run, "load", lambda preset, *others: kept(preset.name, others[-1]))
@@ -70,7 +70,7 @@ def each_stage_is_loaded_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def encoded(tmp_path_factory) -> Path:
-    """What the first stage leaves, from a picture."""
+    """The folder that the first stage writes, with an image as input."""
     folder = tmp_path_factory.mktemp("stages") / "encoded"
     picture = folder.parent / "square.png"
     Image.fromarray(np.full((96, 96, 3), (14, 20, 82), np.uint8)).save(picture)
@@ -158,7 +158,7 @@ def killed_midway(encoded: Path, folder: Path) -> Path:
 
 
 def test_a_stop_among_steps_that_reuse_others_leaves_a_state_that_reuses_nothing(encoded, tmp_path):
-    """Wherever it comes; and what is made after it is what is made without it."""
+    """The result after a stop at any step equals the result without a stop."""
     whole = copy_of(encoded, tmp_path / "whole")
     run("denoise", whole, "--mag-cache", "0.12", "--steps", "12")
     request = request_folder.read_request(whole)
@@ -180,7 +180,7 @@ def test_a_stop_among_steps_that_reuse_others_leaves_a_state_that_reuses_nothing
         np.testing.assert_array_equal(latents(folder), latents(whole))
 
 
-@pytest.mark.slow  # one goes on after a kill in tests/backend/pipeline/test_resume.py
+@pytest.mark.slow  # # tests/backend/pipeline/test_resume.py has a faster test of a kill
 def test_a_killed_denoising_goes_on_from_its_last_kept_step(encoded, whole, tmp_path, capsys):
     killed = killed_midway(encoded, tmp_path)
     capsys.readouterr()

@@ -20,7 +20,9 @@ from tests.backend.conftest import wait_for
 
 
 class Ray:
-    """As much of Ray as a link uses: answers are given when they are looked for, and `late` notes the calls after the end."""
+    """A fake of the part of Ray that a transport uses. Answers are computed when they are read; `late` lists the calls after
+    the end.
+    """
 
     exceptions = SimpleNamespace(RayError=OSError, ActorUnavailableError=ConnectionError, GetTimeoutError=TimeoutError)
 

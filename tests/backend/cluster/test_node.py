@@ -38,7 +38,7 @@ def node(tmp_path, monkeypatch, plan):
 
 
 def hear(node, until, first: int = 1, seconds: float = 30) -> list:
-    """What the worker says, up to the item that `until` is true for."""
+    """Return the worker's items up to the first for which `until` is true."""
     heard, number, end = [], first, time.monotonic() + seconds
     while not any(map(until, heard)):
         assert time.monotonic() < end, "waited in vain"
@@ -89,7 +89,7 @@ def test_the_jobs_picture_is_there_and_is_named_where_the_studio_has_it(node, tm
     folder.mkdir(parents=True)
     Image.new("RGB", (64, 64), "blue").save(folder / "image.png")
     run(node, folder, image=str(folder / "image.png"))
-    (folder / "image.png").unlink()  # what is made there must use its own copy
+    (folder / "image.png").unlink()  # # the node must use its own copy
     [*_, last] = events_of(hear(node, is_final))
     assert isinstance(last, Finished) and last.result.request.image == str(folder / "image.png")
 
@@ -113,7 +113,7 @@ def test_a_new_job_finds_nothing_of_the_one_before(node, tmp_path):
 
 def test_the_same_number_gives_the_same_batch_again(node):
     number = 1
-    while not (first := node.take(number)):  # nothing was said for a second
+    while not (first := node.take(number)):  # # the worker sent nothing for a second
         number += 1
     assert node.take(number) == first and node.take(number + 1) != first
 
@@ -127,7 +127,7 @@ def test_its_log_comes_too_and_its_end_last(node):
 
 
 def test_a_worker_of_two_hosts_waits_for_the_second_and_works_with_it(node, plan, tmp_path):
-    """It is opened twice, as when the studio has lost it meanwhile: the port must be free again."""
+    """The worker opens twice, as after the studio lost the first one. The port must be free again."""
     two = hosts(2)
     for _ in range(2):
         node.open(replace(plan, hosts=two))

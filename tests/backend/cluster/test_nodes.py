@@ -1,4 +1,4 @@
-"""Which machines of a cluster become workers, and what is said where there is no cluster. With real Ray: `tests/test_cluster.py`."""
+"""Check which machines of a cluster become workers, and the errors without a cluster. `tests/test_cluster.py` uses real Ray."""
 
 import importlib.util
 import socket

@@ -14,14 +14,14 @@ BAD_NAMES = [
 
 
 @pytest.fixture
-def there(tmp_path):
+def sender_folder(tmp_path):
     folder = tmp_path / "there"
     folder.mkdir()
     return folder
 
 
 @pytest.fixture
-def here(tmp_path):
+def receiver_folder(tmp_path):
     folder = tmp_path / "here"
     folder.mkdir()
     return folder
@@ -35,10 +35,10 @@ def carry(changes: Changes, inbox: Inbox) -> list[Piece]:
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_a_name_that_could_lead_elsewhere_is_refused_and_nothing_is_written(name, here, tmp_path):
+def test_a_name_that_could_lead_elsewhere_is_refused_and_nothing_is_written(name, receiver_folder, tmp_path):
     with pytest.raises(ValueError, match="must be the name of a file in the job's folder"):
-        Inbox(here).take(Piece(job_id="1", name=name, data=b"x"))
-    assert list(here.iterdir()) == [] and not (tmp_path / "x").exists()
+        Inbox(receiver_folder).take(Piece(job_id="1", name=name, data=b"x"))
+    assert list(receiver_folder.iterdir()) == [] and not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(
@@ -56,70 +56,70 @@ def test_the_names_of_a_jobs_files_are_allowed(name):
     assert check_name(name) == name
 
 
-def test_new_and_changed_files_are_carried_and_gone_ones_removed(there, here):
-    changes, inbox = Changes("1", there), Inbox(here)
-    (there / "previews").mkdir()
-    (there / "previews/a.png").write_bytes(b"a")
-    (there / "state").write_bytes(b"one")
+def test_new_and_changed_files_are_carried_and_gone_ones_removed(sender_folder, receiver_folder):
+    changes, inbox = Changes("1", sender_folder), Inbox(receiver_folder)
+    (sender_folder / "previews").mkdir()
+    (sender_folder / "previews/a.png").write_bytes(b"a")
+    (sender_folder / "state").write_bytes(b"one")
     carry(changes, inbox)
-    assert (here / "previews/a.png").read_bytes() == b"a" and (here / "state").read_bytes() == b"one"
-    (there / "new").write_bytes(b"two!")
-    os.replace(there / "new", there / "state")
-    (there / "previews/a.png").unlink()
+    assert (receiver_folder / "previews/a.png").read_bytes() == b"a" and (receiver_folder / "state").read_bytes() == b"one"
+    (sender_folder / "new").write_bytes(b"two!")
+    os.replace(sender_folder / "new", sender_folder / "state")
+    (sender_folder / "previews/a.png").unlink()
     assert {(piece.name, piece.is_gone) for piece in carry(changes, inbox)} == {("state", False), ("previews/a.png", True)}
-    assert (here / "state").read_bytes() == b"two!" and not (here / "previews/a.png").exists()
+    assert (receiver_folder / "state").read_bytes() == b"two!" and not (receiver_folder / "previews/a.png").exists()
     assert carry(changes, inbox) == []
 
 
-def test_what_was_there_before_is_not_carried(there, here):
-    (there / "image.png").write_bytes(b"given")
-    assert carry(Changes("1", there), Inbox(here)) == []
+def test_what_was_there_before_is_not_carried(sender_folder, receiver_folder):
+    (sender_folder / "image.png").write_bytes(b"given")
+    assert carry(Changes("1", sender_folder), Inbox(receiver_folder)) == []
 
 
-def test_a_large_file_comes_in_pieces_and_appears_when_it_is_whole(there, here, monkeypatch):
+def test_a_large_file_comes_in_pieces_and_appears_when_it_is_whole(sender_folder, receiver_folder, monkeypatch):
     monkeypatch.setattr(transfer, "PIECE_BYTES", 1000)
     content = os.urandom(2500)
-    (there / "video.mp4").write_bytes(content)
-    pieces = list(read_pieces("1", there, "video.mp4"))
+    (sender_folder / "video.mp4").write_bytes(content)
+    pieces = list(read_pieces("1", sender_folder, "video.mp4"))
     assert [len(piece.data) for piece in pieces] == [1000, 1000, 500]
-    inbox = Inbox(here)
+    inbox = Inbox(receiver_folder)
     inbox.take(pieces[0]), inbox.take(pieces[1])
-    assert not (here / "video.mp4").exists()
+    assert not (receiver_folder / "video.mp4").exists()
     inbox.take(pieces[2])
-    assert (here / "video.mp4").read_bytes() == content and len(list(here.iterdir())) == 1
+    assert (receiver_folder / "video.mp4").read_bytes() == content and len(list(receiver_folder.iterdir())) == 1
 
 
-def test_an_empty_file_is_a_file(there, here):
-    (there / "empty").touch()
-    for piece in read_pieces("1", there, "empty"):
-        Inbox(here).take(piece)
-    assert (here / "empty").read_bytes() == b""
+def test_an_empty_file_is_a_file(sender_folder, receiver_folder):
+    (sender_folder / "empty").touch()
+    for piece in read_pieces("1", sender_folder, "empty"):
+        Inbox(receiver_folder).take(piece)
+    assert (receiver_folder / "empty").read_bytes() == b""
 
 
-def test_a_file_that_has_gone_has_no_pieces(there):
-    assert list(read_pieces("1", there, "never")) == []
+def test_a_file_that_has_gone_has_no_pieces(sender_folder):
+    assert list(read_pieces("1", sender_folder, "never")) == []
 
 
-def test_a_file_that_begins_again_replaces_what_had_come_of_it(here):
-    inbox = Inbox(here)
+def test_a_file_that_begins_again_replaces_what_had_come_of_it(receiver_folder):
+    inbox = Inbox(receiver_folder)
     inbox.take(Piece(job_id="1", name="state", data=b"half", is_last=False))
     inbox.take(Piece(job_id="1", name="state", data=b"new"))
-    assert (here / "state").read_bytes() == b"new"
+    assert (receiver_folder / "state").read_bytes() == b"new"
 
 
-def test_links_hidden_files_and_what_is_quicker_made_again_stay(there, tmp_path):
+def test_links_hidden_files_and_what_is_quicker_made_again_stay(sender_folder, tmp_path):
     (tmp_path / "secret").write_text("secret")
-    (there / "link").symlink_to(tmp_path / "secret")
-    (there / "folder").symlink_to(tmp_path)
-    (there / ".state.part").touch()
-    (there / "stage3_frames.safetensors").touch()
-    (there / "deep/deeper").mkdir(parents=True)
-    (there / "deep/deeper/file").touch()
-    (there / "state").touch()
-    (there / "shots/2/previews").mkdir(parents=True)
+    (sender_folder / "link").symlink_to(tmp_path / "secret")
+    (sender_folder / "folder").symlink_to(tmp_path)
+    (sender_folder / ".state.part").touch()
+    (sender_folder / "stage3_frames.safetensors").touch()
+    (sender_folder / "deep/deeper").mkdir(parents=True)
+    (sender_folder / "deep/deeper/file").touch()
+    (sender_folder / "state").touch()
+    (sender_folder / "shots/2/previews").mkdir(parents=True)
     for name in ("shot.json", "frames.npy", "stage3_frames.safetensors", "previews/a.png"):
-        (there / "shots/2" / name).touch()
-    assert sorted(list_files(there)) == ["shots/2/previews/a.png", "shots/2/shot.json", "state"]
+        (sender_folder / "shots/2" / name).touch()
+    assert sorted(list_files(sender_folder)) == ["shots/2/previews/a.png", "shots/2/shot.json", "state"]
 
 
 def test_names_in_a_message_follow_the_folder_and_nothing_else_does():

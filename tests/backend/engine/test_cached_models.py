@@ -1,5 +1,6 @@
-"""A worker's kept models as the engine sees them: changes back and forth, the operator's wishes, memory that runs short, and jobs
-that wait for the worker that has their model."""
+"""The cached models of a worker as the engine sees them. The tests switch between models, pin and unload them, and use up the
+memory. Jobs wait for the worker that has their model.
+"""
 
 import pytest
 
@@ -14,7 +15,7 @@ NAMES = ("wan-tiny", "wan2.1-t2v-1.3b-480p", "hunyuanvideo-1.5-t2v-480p")
 HOME, SECOND, THIRD, FOURTH = (load_preset(name).model_source for name in (*NAMES, "wan2.2-t2v-a14b-480p"))
 
 
-def of(name: str, prompt: str = "a square") -> GenerationRequest:
+def request_for(name: str, prompt: str = "a square") -> GenerationRequest:
     """A short request for this preset."""
     return GenerationRequest.from_preset(load_preset(name), prompt=prompt, steps=2, num_frames=5, width=256, height=256)
 
@@ -37,19 +38,19 @@ def engine(make_engine):
 
 
 def test_a_model_that_is_kept_comes_back_without_a_load(engine):
-    assert any(isinstance(event, Loading) for event in made(engine, of(NAMES[1])))
+    assert any(isinstance(event, Loading) for event in made(engine, request_for(NAMES[1])))
     assert kept(engine) == [SECOND, HOME]
     assert not any(isinstance(event, Loading) for event in made(engine, request()))
     assert kept(engine) == [HOME, SECOND] and engine.workers()[0].facts.model == HOME
-    assert engine.is_warm(engine.shape(of(NAMES[1]))) and engine.is_warm(engine.shape(request()))
+    assert engine.is_warm(engine.shape(request_for(NAMES[1]))) and engine.is_warm(engine.shape(request()))
 
 
 def test_what_was_compiled_goes_with_the_model(engine):
-    made(engine, of(NAMES[1]))
+    made(engine, request_for(NAMES[1]))
     for name in (NAMES[2], "wan2.2-t2v-a14b-480p"):
-        made(engine, of(name))
+        made(engine, request_for(name))
     assert kept(engine) == [FOURTH, THIRD, SECOND]
-    assert not engine.is_warm(engine.shape(request())) and engine.is_warm(engine.shape(of(NAMES[1])))
+    assert not engine.is_warm(engine.shape(request())) and engine.is_warm(engine.shape(request_for(NAMES[1])))
 
 
 def test_the_operator_pins_and_drops(engine):
@@ -57,7 +58,7 @@ def test_the_operator_pins_and_drops(engine):
     engine.keep_model(worker, HOME, "pin")
     wait_for(lambda: engine.workers()[0].facts.kept[0].is_pinned)
     for name in (NAMES[1], NAMES[2], "wan2.2-t2v-a14b-480p"):
-        made(engine, of(name))
+        made(engine, request_for(name))
     assert kept(engine) == [FOURTH, THIRD, HOME]
     engine.keep_model(worker, THIRD, "drop")
     wait_for(lambda: kept(engine) == [FOURTH, HOME])
@@ -68,7 +69,7 @@ def test_the_operator_pins_and_drops(engine):
 
 
 def test_memory_that_is_short_beside_kept_models_costs_them_and_not_the_video(engine):
-    made(engine, of(NAMES[1]))
+    made(engine, request_for(NAMES[1]))
     made(engine, request("a crowded square"))
     assert kept(engine) == [HOME]
 
@@ -78,11 +79,11 @@ def test_a_job_waits_for_the_worker_that_has_its_model_and_others_pass_it(make_e
     engine = make_engine(pipeline="tests.keeping_pipeline", shares=(Share(), Share()))
     wait_for(lambda: all(worker.status.state == "ready" for worker in engine.workers()))
     monkeypatch.setattr(engine._dispatcher, "_load_seconds", lambda model: 60.0)
-    made(engine, of(NAMES[1]))
+    made(engine, request_for(NAMES[1]))
     gate = close_gate("a held square")
-    running = engine.submit(of(NAMES[1], "a held square"), may_download=True)
+    running = engine.submit(request_for(NAMES[1], "a held square"), may_download=True)
     next(event for _, event in engine.events(running.id) if isinstance(event, Step))
-    waiting, other = engine.submit(of(NAMES[1], "a patient square"), may_download=True), engine.submit(request())
+    waiting, other = engine.submit(request_for(NAMES[1], "a patient square"), may_download=True), engine.submit(request())
     assert isinstance(all_events(engine, other.id)[-1], Finished)
     assert engine.job(running.id).state == "running" and engine.job(waiting.id).state == "queued"
     gate.open()
@@ -104,7 +105,7 @@ def test_the_next_jobs_model_comes_while_another_video_is_made(engine, close_gat
 
 
 def test_a_model_that_is_coming_is_waited_for_and_told(engine, close_gate):
-    """The video before it ends when it has hardly begun to come."""
+    """The running video is cancelled before the load of the next model has progressed."""
     ltx = load_preset("ltx-tiny")
     coming = close_gate(ltx.model_source, "load 1")
     close_gate("a held square")
@@ -137,7 +138,7 @@ def test_a_wish_that_needs_a_download_or_comes_beside_a_job_does_nothing(engine,
     told = []
     monkeypatch.setattr(engine._dispatcher.pool, "prepare_for", lambda request, shape: told.append(request.preset))
     monkeypatch.setattr("backend.engine.dispatcher._PREPARE_DELAY_SECONDS", 0.0)
-    engine.prepare_for(of(NAMES[1]))
+    engine.prepare_for(request_for(NAMES[1]))
     monkeypatch.setattr("backend.engine.dispatcher._LOOK_SECONDS", 0.1)
     gate = close_gate("a held square")
     running = engine.submit(request("a held square"))

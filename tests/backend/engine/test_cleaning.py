@@ -1,4 +1,4 @@
-"""What goes from the data folder and what stays: by the plan alone, and done on real files."""
+"""Check which files of the data folder are removed and which stay, in the plan and on real files."""
 
 import json
 import os
@@ -29,7 +29,7 @@ GB = 10**9
 
 
 def ended(name: str, days: float = 2.0, **changes) -> EndedJob:
-    """A job that ended so many days ago."""
+    """Return a job that ended `days` days ago."""
     values = {"deleted": None, "has_video": True, "is_starred": False, "is_cleaned": True} | changes
     return EndedJob(id=name, folder=Path("/runs") / name, ended=NOW - days * DAY, **values)
 
@@ -420,7 +420,7 @@ def test_cleaning_brings_no_jax():
 
 
 def room() -> QueueLimits:
-    """A visitor's place in line."""
+    """Return the limits of the queue for a visitor."""
     return QueueLimits(of_owner=20, of_address=40, in_all=100)
 
 

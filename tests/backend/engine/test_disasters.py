@@ -116,7 +116,7 @@ time.sleep(600)
 
 @pytest.fixture
 def gate(close_gate) -> Gate:
-    """At the second step of "a held square"."""
+    """A gate at the second step of "a held square"."""
     return close_gate("a held square")
 
 

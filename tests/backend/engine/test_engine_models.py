@@ -1,4 +1,4 @@
-"""How the engine's worker comes by its models: starting, loading, changing, and models that cannot be had."""
+"""Check how the engine's worker gets its models: start, load, change, and models that are not available."""
 
 import time
 
@@ -51,7 +51,7 @@ def test_the_model_is_loaded_once(engine):
 
 
 def of_preset(name: str) -> GenerationRequest:
-    """A short request for another preset than the demo's."""
+    """Return a short request for another preset than the demo preset."""
     return GenerationRequest.from_preset(load_preset(name), prompt="x", steps=1, num_frames=5, width=256, height=256)
 
 

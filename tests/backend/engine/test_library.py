@@ -49,7 +49,7 @@ def test_videos_with_sound_are_told_apart(engine):
 
 
 def reopened(engine, jobs: list[str], change: str) -> frozenset[str]:
-    """Those of the jobs whose video has sound, when a store of an earlier version that differs by this change is opened."""
+    """Return the jobs whose video has sound, after a store of an earlier version was opened. `change` makes the store old."""
     engine._store._database.execute(change)
     engine._store._database.execute("UPDATE jobs SET has_sound = NULL")
     engine._store._add_later_columns()

@@ -1,4 +1,4 @@
-"""Open videos in the queue: what is said reaches them, Stop finishes them, and what they have become is kept."""
+"""Live videos in the queue: prompts and actions reach them, Stop finishes them, and their final request is kept."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def open_request(prompt: str = "a red square") -> GenerationRequest:
 
 
 def seen(engine, job) -> tuple[int, str]:
-    """Where the square begins in the newest picture, and its colour: what is said is heard by the worker some time later."""
+    """Return the position and colour of the square in the newest frame. Prompts and actions reach the worker with a delay."""
     return square_in(job.folder / frame_name(engine.last_event(job.id).end - 1))
 
 
@@ -53,7 +53,7 @@ def test_ten_thousand_actions_at_once_change_the_next_block_once(engine):
     for number in range(10_000):
         engine.steer_live(job.id, action=("left", "right")[number % 2])
     engine.steer_live(job.id, action="right", prompt="a blue square")
-    wait_for(lambda: seen(engine, job)[1] == "blue")  # what came before is heard, too
+    wait_for(lambda: seen(engine, job)[1] == "blue")  # # the earlier actions were applied too
     engine.cancel(job.id)
     finished = all_events(engine, job.id)[-1]
     assert isinstance(finished, Finished)

@@ -1,4 +1,4 @@
-"""Workers whose machines go while they work, and the places of those that wait, by links that a test plays."""
+"""Workers whose machines fail during work, and the queue positions of waiting jobs. The test simulates the transports."""
 
 import threading
 
@@ -39,7 +39,7 @@ class LossyTransport:
 
 
 def lossy_then_whole(count: int):
-    """Opens so many lossy workers, then whole ones."""
+    """Open `count` lossy workers, then whole workers."""
     opened = []
 
     def open_link(plan, log, on_message, on_exit):

@@ -1,4 +1,4 @@
-"""Who is told of a video's end, where, and in which words: received by a real server, through Apprise itself."""
+"""Check who is notified of a video's end, at which address and with which text. A real server receives Apprise's messages."""
 
 import json
 import logging
@@ -42,7 +42,7 @@ def server() -> Iterator[ThreadingHTTPServer]:
 
 @pytest.fixture
 def engine(tmp_path, server) -> Iterator[Engine]:
-    """An engine whose operator is told at two addresses, of which the first always fails."""
+    """An engine whose operator has two addresses for notifications. The first address always fails."""
     addresses = [f"json://127.0.0.1:{server.server_port}/{name}" for name in ("broken-pa55word", "operator")]
     engine = Engine(tmp_path, pipeline=FAKE, notify=addresses)
     yield engine

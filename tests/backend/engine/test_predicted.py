@@ -1,4 +1,4 @@
-"""Before the first run on TPUs, published rates say how long; elsewhere nothing is made up."""
+"""Published rates predict the duration before the first run on TPUs. Other devices get no prediction."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Projects, tags, filters and orders; a project goes out as one file and comes in elsewhere as it was, or not at all."""
+"""Check projects, tags, filters and orders. A project is exported as one file, and is imported completely or not at all."""
 
 import json
 import zipfile
@@ -294,7 +294,7 @@ def test_lists_read_a_request_once(engine, monkeypatch):
 
 
 def test_inputs_that_the_request_names_are_never_opened(engine, tmp_path):
-    """Only files of the archive are; a path that stands in its settings is left out."""
+    """An import opens only files of the archive, and drops paths in the settings."""
     film = engine.projects.create("ann", "film")
     engine.projects.set_current("ann", film.id)
     made(engine)
@@ -314,7 +314,9 @@ def test_inputs_that_the_request_names_are_never_opened(engine, tmp_path):
 
 
 def test_what_a_project_says_of_its_videos_can_be_shown(engine, tmp_path):
-    """Numbers that are none and characters that cannot be seen or sent would break the library, the operator's too."""
+    """Values that are not numbers, and characters that cannot be shown or sent, would break the library for all, also for the
+    operator.
+    """
     film = engine.projects.create("ann", "film")
     engine.projects.set_current("ann", film.id)
     made(engine)

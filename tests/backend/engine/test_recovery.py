@@ -1,4 +1,4 @@
-"""What becomes of interrupted jobs: by the rules alone, and with an engine."""
+"""Check the recovery of interrupted jobs: by the rules alone, and with an engine."""
 
 import os
 import signal

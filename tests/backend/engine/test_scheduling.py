@@ -57,13 +57,18 @@ def test_a_job_moves_among_its_owners_jobs():
 
 
 def test_within_a_turn_one_model_stands_together_and_kept_ones_come_first():
-    """The running model's other shapes first, then the kept one, then those that must be loaded."""
+    """The running model's other shapes come first, then the cached model, then models that must be loaded."""
 
-    def of(job_id: str, owner: str, model: str, width: int = 96) -> QueueEntry:
+    def entry_of(job_id: str, owner: str, model: str, width: int = 96) -> QueueEntry:
         waiting = entry(job_id, float(ord(owner[0])), owner, width)
         return replace(waiting, shape=replace(waiting.shape, model=model))
 
-    waiting = [of("b", "bob", "cold"), of("c", "cat", "kept"), of("d", "dan", "m", 128), of("e", "eve", "cold", 128)]
+    waiting = [
+        entry_of("b", "bob", "cold"),
+        entry_of("c", "cat", "kept"),
+        entry_of("d", "dan", "m", 128),
+        entry_of("e", "eve", "cold", 128),
+    ]
     running = [entry("a", 0)]
     assert ids(sort_queue(waiting, running, {"kept", "m"})) == ["d", "c", "b", "e"]
     assert ids(sort_queue(waiting, running)) == ["d", "b", "e", "c"]

@@ -1,4 +1,4 @@
-"""The paths of a job's own files follow its folder, and nothing else does."""
+"""The paths of files in a job's folder follow the folder. All other paths stay."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is computed from a whole request is computed once for each request."""
+"""Values that are computed from a request are computed once for each request."""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""A storyboard in the queue, with the demo model: killed and gone on, its shots in the library, and made again from one of them."""
+"""Check a storyboard in the queue with the demo model: killed and resumed, its shots in the library, and regenerated from one
+shot on.
+"""
 
 import os
 import signal

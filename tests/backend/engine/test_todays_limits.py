@@ -1,4 +1,4 @@
-"""Every queued request passes its preset's limits of today, whatever its source; no job blocks the others."""
+"""Every queued request passes its preset's present limits, from any source. No job blocks the others."""
 
 import json
 import shutil

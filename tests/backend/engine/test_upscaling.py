@@ -1,4 +1,4 @@
-"""A finished video that is made larger is a job like any other, which loads no model; it teaches how long the next one takes."""
+"""Check that upscaling a finished video is a job like any other. It loads no model, and later predictions use its duration."""
 
 import shutil
 

@@ -21,8 +21,7 @@ def refuse() -> None:
 
 
 def wait_for(gate: str, here: str) -> str:
-    """Says in the file `here` that it has begun, with the id of its process and of one that it has started, and waits for the file
-    `gate`."""
+    """Report the start in the file `here`, with the ids of this process and of a child process, and wait for the file `gate`."""
     child = subprocess.Popen(["sleep", "600"])
     part = Path(here).with_suffix(".part")
     part.write_text(f"{os.getpid()} {child.pid}")
@@ -41,7 +40,7 @@ def report_half_and_wait(gate: str, here: str) -> str:
 
 
 def burn(seconds: float) -> None:
-    """Uses so much processor time, in a process that it starts."""
+    """Use `seconds` of processor time in a child process."""
     code = f"import time\nwhile time.process_time() < {seconds}: pass"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -1,4 +1,4 @@
-"""The moving preview colours every frame by what the first one's pixels say, and keeps what stands still sharp."""
+"""Check the moving preview: the first frame's pixels set the colours of all frames, and parts without motion stay sharp."""
 
 import numpy as np
 from PIL import Image

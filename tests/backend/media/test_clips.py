@@ -1,4 +1,4 @@
-"""Clips from strangers: the part that was asked for, upright, at the wanted size and rate; one sentence for what cannot be used."""
+"""Check untrusted clips: the requested part, upright, at the given size and rate, and one sentence for unusable files."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def test_the_rate_is_brought_to_the_videos_and_the_speed_stays(tmp_path):
 
 
 def test_a_part_between_two_frames_begins_with_what_is_shown_there(tmp_path):
-    """Of a slow gif a frame stands for long: the one before `start` counts."""
+    """A slow gif shows each frame for a long time, so that the frame before `start` counts."""
     path = counting_clip(tmp_path / "slow.gif", 8, 2)
     assert numbers(read_part(path, part(start=1.2, num_frames=5, fps=10))) == [2, 2, 2, 3, 3]
 
@@ -124,7 +124,7 @@ def test_the_name_says_nothing(tmp_path):
 
 
 def test_a_file_without_a_stated_length_is_counted(tmp_path):
-    """As browsers' recorders write webm."""
+    """Browsers record webm files without a length."""
     path = counting_clip(tmp_path / "a.webm", 20, 10, options=[*WEBM, "-live", "1"])
     assert read_clip_facts(path).seconds == pytest.approx(1.9, abs=0.11)
 
@@ -224,7 +224,7 @@ def test_a_part_that_the_clip_does_not_have_is_refused_with_what_it_has(tmp_path
 
 
 def test_a_clip_whose_pictures_break_off_inside_is_told(tmp_path):
-    """Its packets are all there, and say nothing."""
+    """All packets of the clip are present, but they contain only zeros."""
     path = counting_clip(tmp_path / "a.mp4", 40, 10, options=["-c:v", "libx264", "-g", "40", "-pix_fmt", "yuv420p"])
     data = bytearray(path.read_bytes())
     start = data.index(b"mdat") + 4

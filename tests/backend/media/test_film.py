@@ -1,4 +1,4 @@
-"""Cutting: which frames are seen in which order, how they fade, what is heard when, and what is refused. No model is loaded."""
+"""Check the editing of a film: the order of frames, fades, the audio, and refusals. No model is loaded."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Pictures from strangers: each unusable file gets its own message, each usable one comes out upright and RGB."""
+"""Check untrusted images: each unusable file has its own message, each usable file becomes upright and RGB."""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Two at a time, one for a visitor, nobody waits for ever, and whatever is done ends when nobody wants it any more."""
+"""The sandbox runs two calls at a time, and one call per visitor. No call waits without a limit, and a call ends when its
+caller leaves.
+"""
 
 import asyncio
 import errno
@@ -40,7 +42,7 @@ def sandboxes():
 
 @pytest.fixture
 def waiting(tmp_path):
-    """Makes work that waits until `waiting.let_go` is called, with the place where it says that it has begun."""
+    """Calls that wait until `waiting.let_go` runs, each with a file that reports its start."""
     return Waiting(tmp_path)
 
 
@@ -52,7 +54,7 @@ class Waiting:
         return SandboxCall(work=work.wait_for, arguments=(str(self.gate), str(self.folder / name)), **options)
 
     def begun(self, name: str) -> list[int]:
-        """The ids of the work's processes, once it has begun."""
+        """Return the ids of the call's processes after its start."""
         until = time.monotonic() + PATIENCE
         while not (self.folder / name).exists():
             assert time.monotonic() < until, f"{name} has not begun"
@@ -110,7 +112,7 @@ def test_clips_never_take_all_places(sandboxes, waiting):
         clips = [visitors.submit(sandbox.run, waiting.call("one", seconds=LONG_SECONDS), Requester(owner="one"))]
         waiting.begun("one")
         clips.append(visitors.submit(sandbox.run, waiting.call("two", seconds=LONG_SECONDS), Requester(owner="two")))
-        until(lambda: len(sandbox._short._queue) == 1)
+        wait_until(lambda: len(sandbox._short._queue) == 1)
         assert sandbox.run(doubled(1), Requester(owner="three")) == 2
         assert not (waiting.folder / "two").exists()
         waiting.let_go()
@@ -123,18 +125,18 @@ def test_a_visitor_has_a_few_requests_in_line_and_there_is_an_end_to_the_line(sa
         visitors.submit(sandbox.run, waiting.call("first"), Requester(owner="a"))
         waiting.begun("first")
         line = [visitors.submit(sandbox.run, doubled(1), Requester(owner="a")) for _ in range(2)]
-        until(lambda: len(sandbox._short._queue) == 2)
+        wait_until(lambda: len(sandbox._short._queue) == 2)
         with pytest.raises(Busy, match="try again"):
             sandbox.run(doubled(1), Requester(owner="a"))
         line.append(visitors.submit(sandbox.run, doubled(1), Requester(owner="b")))
-        until(lambda: len(sandbox._short._queue) == 3)
+        wait_until(lambda: len(sandbox._short._queue) == 3)
         with pytest.raises(Busy):
             sandbox.run(doubled(1), Requester(owner="c"))
         waiting.let_go()
         assert [one.result(PATIENCE) for one in line] == [2, 2, 2]
 
 
-def until(is_so) -> None:
+def wait_until(is_so) -> None:
     end = time.monotonic() + PATIENCE
     while not is_so():
         assert time.monotonic() < end
@@ -176,7 +178,7 @@ def test_a_hundred_wait_in_one_thread(sandboxes, waiting):
 def test_a_caller_who_goes_takes_the_work_along(sandboxes, waiting):
     sandbox = sandboxes(at_once=1)
 
-    async def go() -> list[int]:
+    async def run() -> list[int]:
         task = asyncio.ensure_future(sandbox.run_async(waiting.call("gone")))
         processes = await asyncio.to_thread(waiting.begun, "gone")
         task.cancel()
@@ -184,7 +186,7 @@ def test_a_caller_who_goes_takes_the_work_along(sandboxes, waiting):
             await task
         return processes
 
-    for pid in asyncio.run(go()):
+    for pid in asyncio.run(run()):
         wait_until_gone(pid)
     assert sandbox.run(doubled(3)) == 6, "another process has taken its place"
 
@@ -205,7 +207,7 @@ def test_steps_whose_caller_goes_while_they_move_are_closed_and_their_result_is_
             raise
         return "the result"
 
-    async def go() -> None:
+    async def run() -> None:
         task = asyncio.ensure_future(sandbox.run_steps_async(steps(), undo=seen.append))
         await asyncio.to_thread(begun.wait, PATIENCE)
         task.cancel()
@@ -213,9 +215,9 @@ def test_steps_whose_caller_goes_while_they_move_are_closed_and_their_result_is_
             await task
         assert seen == []
         gate.set()
-        await asyncio.to_thread(until, lambda: seen)
+        await asyncio.to_thread(wait_until, lambda: seen)
 
-    asyncio.run(go())
+    asyncio.run(run())
     assert seen == (["closed"] if has_more else ["the result"])
 
 
@@ -243,7 +245,7 @@ def test_closing_ends_what_is_done_and_takes_nothing_more(sandboxes, waiting):
         first = visitors.submit(sandbox.run, waiting.call("first"))
         processes = waiting.begun("first")
         second = visitors.submit(sandbox.run, doubled(1))
-        until(lambda: len(sandbox._short._queue) == 1)
+        wait_until(lambda: len(sandbox._short._queue) == 1)
         sandbox.close()
         with pytest.raises(StudioError):
             first.result(PATIENCE)
@@ -260,7 +262,7 @@ def test_short_work_never_waits_behind_long_work_and_long_work_of_others_waits(s
     with ThreadPoolExecutor(4) as visitors:
         names = ("export", "film")
         tasks = [visitors.submit(sandbox.run, waiting.call(name, task=name), Requester(owner=name)) for name in names]
-        until(lambda: [len(sandbox.tasks(name)) for name in names] == [1, 1])
+        wait_until(lambda: [len(sandbox.tasks(name)) for name in names] == [1, 1])
         clip = visitors.submit(sandbox.run, waiting.call("clip", seconds=LONG_SECONDS), Requester(owner="export"))
         waiting.begun("clip")
         assert sandbox.run(doubled(1), Requester(owner="somebody")) == 2
@@ -277,9 +279,9 @@ def test_the_owner_sees_progress_and_stops_long_work_that_runs_or_waits(sandboxe
         names = (str(waiting.gate), str(waiting.folder / "halfway"))
         call = SandboxCall(work=work.report_half_and_wait, arguments=names, task="export")
         running = visitors.submit(sandbox.run, call, owner)
-        until(lambda: [task.share for task in sandbox.tasks("ann")] == [0.5])
+        wait_until(lambda: [task.share for task in sandbox.tasks("ann")] == [0.5])
         waits = visitors.submit(sandbox.run, waiting.call("second", task="film"), owner)
-        until(lambda: len(sandbox.tasks("ann")) == 2)
+        wait_until(lambda: len(sandbox.tasks("ann")) == 2)
         pids = waiting.begun("halfway")
         assert [task.kind for task in sandbox.tasks("ann")] == ["export", "film"] and sandbox.tasks("bob") == []
         for task in sandbox.tasks("ann"):
@@ -324,7 +326,7 @@ def test_few_pieces_of_long_work_wait(sandboxes, waiting):
         visitors.submit(sandbox.run, waiting.call("first", task="film"), Requester(owner="a"))
         waiting.begun("first")
         visitors.submit(sandbox.run, waiting.call("second", task="film"), Requester(owner="a"))
-        until(lambda: len(sandbox.tasks("a")) == 2)
+        wait_until(lambda: len(sandbox.tasks("a")) == 2)
         with pytest.raises(Busy):
             sandbox.run(waiting.call("third", task="film"), Requester(owner="a"))
         waiting.let_go()
@@ -339,7 +341,7 @@ def test_work_reaches_no_network_and_no_other_process(sandboxes):
 
 
 def test_a_process_whose_studio_is_gone_ends_in_the_middle_of_its_work(waiting):
-    """As after a kill of the server, which cannot say goodbye."""
+    """A kill of the server leaves its child processes without a message."""
     from backend.media.sandbox import _Process
 
     process = _Process(())

@@ -1,4 +1,4 @@
-"""More frames a second: as long as before, in step with the sound, cuts kept, and the settings in the file."""
+"""Check smoothing to a higher rate: the duration, the audio, cuts, and the settings in the file."""
 
 import json
 from pathlib import Path

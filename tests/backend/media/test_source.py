@@ -1,4 +1,4 @@
-"""What the control blocks are shown in each use, pixel by pixel, and which pixels of a clip come back."""
+"""Check the input of the control blocks in each use, pixel by pixel, and which pixels of a clip come back."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Videos come out complete, exact and carrying their request, or not at all."""
+"""Video files are complete, exact and contain their request, or are not written."""
 
 import contextlib
 import json
@@ -67,7 +67,7 @@ def test_any_size_keeps_its_size(tmp_path, width, height):
 
 def test_the_pixels_are_close(tmp_path):
     path = tmp_path / "v.mp4"
-    still = list(moving(127, 95, 1)) * 5  # the bar stands at the left: no chroma edge elsewhere
+    still = list(moving(127, 95, 1)) * 5  # # the bar is at the left: no chroma edge elsewhere
     write_video(still, path, fps=16, request=REQUEST)
     for got in read_frames(path):
         error = numpy.abs(got[:, 8:].astype(int) - still[0][:, 8:].astype(int))
@@ -279,7 +279,7 @@ def test_an_encoder_that_hangs_is_ended(tmp_path, hanging, num_frames):
 
 
 def test_a_full_disk_is_named_wherever_ffmpeg_says_it(monkeypatch):
-    """Where not even the header fits, ffmpeg's last line speaks of packets."""
+    """ffmpeg's last line is about packets if the disk has no space for the header."""
     monkeypatch.setattr(video_file, "replace_file", lambda path: contextlib.nullcontext(path))
     with pytest.raises(VideoFileError) as raised:
         write_video(moving(), Path("/dev/full"), fps=16, request=REQUEST)

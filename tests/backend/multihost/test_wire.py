@@ -1,4 +1,4 @@
-"""What strangers say instead of a greeting ends their connection, and nothing else."""
+"""Invalid greetings end their connection, and nothing else."""
 
 import json
 import socket
@@ -24,7 +24,7 @@ def test_a_greeting_that_is_no_text_ends_the_connection(greeting):
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends of a connection on this machine."""
+    """Return the two ends of a connection on this machine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         found: list[socket.socket] = []
         waiter = threading.Thread(target=lambda: found.append(server.accept()[0]))

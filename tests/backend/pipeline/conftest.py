@@ -1,4 +1,4 @@
-"""What the tests of the pipeline share."""
+"""Fixtures that the tests of the pipeline share."""
 
 import pytest
 

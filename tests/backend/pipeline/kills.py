@@ -30,7 +30,7 @@ class EagerSaver(StateSaver):
 
 
 def keep_every_state(patch: pytest.MonkeyPatch) -> None:
-    """From now on."""
+    """Store the state after every step from here on."""
     for module in (pipeline, decoding):
         patch.setattr(module, "StateSaver", EagerSaver)
 

@@ -1,4 +1,4 @@
-"""Programs are made ready while weights are read, and what the start of a first job does is told."""
+"""Programs are compiled while weights are read, and the first job reports its preparation."""
 
 import threading
 import time
@@ -37,9 +37,11 @@ def test_after_loading_nothing_is_left_to_compile(folder):
     reading = [event for event in told if isinstance(event, Loading)]
     waited = [event for event in told if isinstance(event, Compiling)]
     assert reading[-1].bytes_done == reading[-1].bytes_total
-    assert not waited or told.index(waited[0]) > told.index(reading[-1])  # only after the weights is a wait for it told
+    assert not waited or told.index(waited[0]) > told.index(
+        reading[-1]
+    )  # # waiting for the compiler is reported only after the weights
     known = len({event.index for event in left})
-    assert known < 7  # the first ones were made meanwhile; those that were not begun are made now
+    assert known < 7  # # the first ones were compiled meanwhile; the others are compiled now
     assert all(event.total == known for event in left)
     assert list(warm_up(loaded.model, REQUEST)) == []
 
@@ -81,7 +83,7 @@ def test_programs_are_numbered_and_their_seconds_are_learned(folder, monkeypatch
 
 
 class Slow:
-    """Stands in for `warm_up`: programs that take so long, or until `go` is set; `made` are those that were finished."""
+    """A stand-in for `warm_up` whose programs take `seconds`, or until `go` is set. `made` counts the finished programs."""
 
     def __init__(self, seconds: float = 0.1, error: Exception | None = None) -> None:
         self.made, self._seconds, self._error = 0, seconds, error

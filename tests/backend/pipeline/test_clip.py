@@ -1,4 +1,4 @@
-"""A clip made anew by the real pipeline with the demo model: how much stays, its sound, its stage files, and what is compiled."""
+"""Restyle a clip with the real pipeline and the demo model: the unchanged share, audio, stage files, and compiled programs."""
 
 import shutil
 

@@ -1,4 +1,6 @@
-"""Videos that a clip drives, by the real pipeline and the demo model: sound, length, resume, stages, and clips of any kind."""
+"""Generate videos from a driving video with the real pipeline and the demo model: audio, length, resume, stages, any kind of
+clip.
+"""
 
 import shutil
 from functools import partial
@@ -63,7 +65,9 @@ KILLED_FRAMES = (13, 17, 29)
 
 @pytest.fixture(scope="module")
 def whole(loaded, files, tmp_path_factory):
-    """A finished video of three segments: its events, and its folder, beside which lie copies as kills would have left it."""
+    """Return the events and the folder of a finished video of three segments. Next to the folder are copies as kills would have
+    left it.
+    """
     place = tmp_path_factory.mktemp("whole")
     copies = {place / f"step {step}": partial(is_step, step) for step in KILLED_STEPS}
     copies |= {place / f"frame {frame}": partial(is_frame, frame) for frame in KILLED_FRAMES}

@@ -46,7 +46,7 @@ class PlayedTransport:
     def is_in(self, state):
         self.on_message(Status(status=WorkerStatus(state=state, detail=state)))
 
-    def has(self, *warm: Shape, model: str | None = SHAPE.model, chips: Sequence[str] = (), host: Sequence[str] = ()):
+    def report_models(self, *warm: Shape, model: str | None = SHAPE.model, chips: Sequence[str] = (), host: Sequence[str] = ()):
         kept = [CachedModel(model=name, chip_bytes=1, host_bytes=0) for name in chips]
         kept += [CachedModel(model=name, chip_bytes=0, host_bytes=1) for name in host]
         devices = (Device(name="d", kind="square"),)
@@ -104,10 +104,10 @@ def test_jobs_fill_the_idle_workers_and_no_more(pool):
 
 
 def test_the_worker_that_has_the_programs_comes_first_then_one_that_has_the_model(pool, transports):
-    transports["b"].has(WIDE)
+    transports["b"].report_models(WIDE)
     assert give(pool, "1") == "b"  # it has the model
     transports["b"].ends("1")
-    transports["a"].has(SHAPE)
+    transports["a"].report_models(SHAPE)
     assert [give(pool, "2", WIDE), give(pool, "3")] == ["b", "a"]
 
 
@@ -234,24 +234,24 @@ def test_a_fleet_may_be_empty(transports, tmp_path):
 
 
 def test_a_job_goes_where_its_model_lies_nearest(pool, transports, tmp_path):
-    transports["a"].has(model="other", host=[SHAPE.model])
-    transports["b"].has(model="other", chips=["other", SHAPE.model])
+    transports["a"].report_models(model="other", host=[SHAPE.model])
+    transports["b"].report_models(model="other", chips=["other", SHAPE.model])
     assert pool.kept_models() == {"other", SHAPE.model}
     assert pool.assign("one", request(), tmp_path, SHAPE) and pool.worker_of("one").name == "b"
     assert pool.assign("two", request(), tmp_path, SHAPE) and pool.worker_of("two").name == "a"
 
 
 def test_among_workers_that_must_load_it_the_one_that_keeps_least_gets_the_job(pool, transports, tmp_path):
-    transports["a"].has(model="x", chips=["x", "y"])
-    transports["b"].has(model=None)
+    transports["a"].report_models(model="x", chips=["x", "y"])
+    transports["b"].report_models(model=None)
     assert pool.assign("one", request(), tmp_path, SHAPE) and pool.worker_of("one").name == "b"
 
 
 def test_waiting_is_worth_it_while_loading_elsewhere_takes_longer(pool, transports, tmp_path):
     for transport in transports.values():
         transport.is_in("ready")
-    transports["a"].has(chips=[SHAPE.model])
-    transports["b"].has(model="other", chips=["other"])
+    transports["a"].report_models(chips=[SHAPE.model])
+    transports["b"].report_models(model="other", chips=["other"])
     assert not pool.should_wait_for_busy(SHAPE.model, 60.0)  # its worker is idle
     assert pool.assign("one", request(), tmp_path, SHAPE)
     assert not pool.should_wait_for_busy(SHAPE.model, 60.0)  # nobody knows yet how long that takes

@@ -22,7 +22,7 @@ PREFIX = "Unable to initialize backend 'tpu': "
 
 
 @pytest.fixture
-def here(monkeypatch, tmp_path):
+def make_surroundings(monkeypatch, tmp_path):
     """The surroundings on a machine that `lay_out` makes up, with these packages and JAX_PLATFORMS."""
 
     def make(lay_out, versions=VERSIONS, platforms="", **how) -> Surroundings:
@@ -35,19 +35,19 @@ def here(monkeypatch, tmp_path):
     return make
 
 
-def test_where_there_is_nothing_there_is_nothing_to_say(here):
-    assert explain_unused(here(plain_machine), [CPU]) is None
+def test_where_there_is_nothing_there_is_nothing_to_say(make_surroundings):
+    assert explain_unused(make_surroundings(plain_machine), [CPU]) is None
 
 
 @pytest.mark.parametrize(("lay_out", "device"), [(tpu_machine, TPU), (gpu_machine, GPU)])
-def test_what_is_used_is_not_spoken_of(here, lay_out, device):
-    assert explain_unused(here(lay_out), [device]) is None
+def test_what_is_used_is_not_spoken_of(make_surroundings, lay_out, device):
+    assert explain_unused(make_surroundings(lay_out), [device]) is None
 
 
-def test_a_gpu_beside_a_tpu_rests_rightly(here, tmp_path):
+def test_a_gpu_beside_a_tpu_rests_rightly(make_surroundings, tmp_path):
     gpu_machine(tmp_path / "gpu")
-    surroundings = here(tpu_machine)
-    both = Surroundings(accelerators=(*surroundings.accelerators, *here(gpu_machine_in("gpu")).accelerators))
+    surroundings = make_surroundings(tpu_machine)
+    both = Surroundings(accelerators=(*surroundings.accelerators, *make_surroundings(gpu_machine_in("gpu")).accelerators))
     assert explain_unused(both, [TPU]) is None
 
 
@@ -55,42 +55,42 @@ def gpu_machine_in(name):
     return lambda folder: folder / name
 
 
-def test_a_tpu_without_libtpu(here):
-    assert str(explain_unused(here(tpu_machine), [CPU])) == (
+def test_a_tpu_without_libtpu(make_surroundings):
+    assert str(explain_unused(make_surroundings(tpu_machine), [CPU])) == (
         "8 TPU v6e chips are here, but libtpu is not installed, so everything runs on the CPU; "
         "`.venv/bin/pip install -r requirements-tpu.txt`, then start again"
     )
     assert (PROJECT_FOLDER / "requirements-tpu.txt").is_file()
 
 
-def test_a_tpu_whose_files_a_container_hides(here):
-    said = explain_unused(here(tpu_machine, WITH_LIBTPU, count=1, files=None), [CPU])
+def test_a_tpu_whose_files_a_container_hides(make_surroundings):
+    said = explain_unused(make_surroundings(tpu_machine, WITH_LIBTPU, count=1, files=None), [CPU])
     assert "1 TPU v6e chip is on this machine's bus, but there is no device file" in said.found and "--privileged" in said.mend
 
 
-def test_a_tpu_that_another_process_holds(here):
+def test_a_tpu_that_another_process_holds(make_surroundings):
     def held(folder):
         open_in(tpu_machine(folder), "/dev/vfio/0")
         return folder
 
-    said = explain_unused(here(held, WITH_LIBTPU), [CPU])
+    said = explain_unused(make_surroundings(held, WITH_LIBTPU), [CPU])
     assert str(said) == "Another process, 4321 (python3), holds 8 TPU v6e chips; `kill 4321`, then start again"
 
 
-def test_a_tpu_that_jax_passes_over_without_a_reason(here):
-    assert explain_unused(here(tpu_machine, WITH_LIBTPU), [CPU]).mend == "`python app.py doctor` says why"
+def test_a_tpu_that_jax_passes_over_without_a_reason(make_surroundings):
+    assert explain_unused(make_surroundings(tpu_machine, WITH_LIBTPU), [CPU]).mend == "`python app.py doctor` says why"
 
 
 @pytest.mark.parametrize(("lay_out", "what"), [(tpu_machine, "8 TPU v6e chips are"), (gpu_machine, "1 NVIDIA H200 is")])
-def test_a_choice_is_said_and_is_no_fault(here, lay_out, what):
-    said = explain_unused(here(lay_out, WITH_LIBTPU, "cpu"), [CPU])
+def test_a_choice_is_said_and_is_no_fault(make_surroundings, lay_out, what):
+    said = explain_unused(make_surroundings(lay_out, WITH_LIBTPU, "cpu"), [CPU])
     assert not said.is_fault
     assert said.found == f"{what} here and left alone, because JAX_PLATFORMS=cpu says so"
 
 
 @pytest.mark.parametrize("platforms", ["cuda,cpu", "gpu"])
-def test_a_choice_of_gpus_is_no_choice_against_them(here, platforms):
-    assert explain_unused(here(gpu_machine, VERSIONS, platforms), [CPU]).is_fault
+def test_a_choice_of_gpus_is_no_choice_against_them(make_surroundings, platforms):
+    assert explain_unused(make_surroundings(gpu_machine, VERSIONS, platforms), [CPU]).is_fault
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_a_choice_of_gpus_is_no_choice_against_them(here, platforms):
         (VERSIONS | {"jax-cuda12-plugin": "0.10.2"}, {}, "CUDA does not take it", "`nvidia-smi`"),
     ],
 )  # fmt: skip
-def test_a_gpu_that_is_not_used(here, versions, how, found, mend):
-    said = explain_unused(here(gpu_machine, versions, **how), [CPU])
+def test_a_gpu_that_is_not_used(make_surroundings, versions, how, found, mend):
+    said = explain_unused(make_surroundings(gpu_machine, versions, **how), [CPU])
     assert said.is_fault and found in said.found and mend in said.mend
 
 
@@ -126,40 +126,40 @@ def test_a_gpu_that_is_not_used(here, versions, how, found, mend):
         ("UNKNOWN: TPU initialization failed: open(/dev/vfio/0): Permission denied", "this user may not open /dev/vfio/0", "`sudo chmod"),
     ],
 )  # fmt: skip
-def test_a_runtimes_error_is_explained(here, error, found, mend):
-    said = explain_error(here(tpu_machine, WITH_LIBTPU), PREFIX + error)
+def test_a_runtimes_error_is_explained(make_surroundings, error, found, mend):
+    said = explain_error(make_surroundings(tpu_machine, WITH_LIBTPU), PREFIX + error)
     assert said.is_fault and found in said.found and mend in said.mend
 
 
-def test_another_libtpu_than_ours_is_mended_by_ours(here):
-    other = here(tpu_machine, VERSIONS | {"libtpu": "0.0.42.1"})
+def test_another_libtpu_than_ours_is_mended_by_ours(make_surroundings):
+    other = make_surroundings(tpu_machine, VERSIONS | {"libtpu": "0.0.42.1"})
     assert explain_error(other, "Mismatched PJRT plugin PJRT API version (0.47)").mend.startswith(
         "`.venv/bin/pip install -r requirements-tpu.txt`"
     )
     assert pinned_version("libtpu") == "0.0.51" and pinned_version("jax") and not pinned_version("no-such")
 
 
-def test_a_holder_that_can_be_seen_is_named(here):
+def test_a_holder_that_can_be_seen_is_named(make_surroundings):
     def held(folder):
         open_in(tpu_machine(folder), "/dev/vfio/0", name="train.py")
         return folder
 
     error = "open(/dev/vfio/0): Device or resource busy; Couldn't open iommu group /dev/vfio/0"
-    assert "4321 (train.py)" in explain_error(here(held, WITH_LIBTPU), error).found
+    assert "4321 (train.py)" in explain_error(make_surroundings(held, WITH_LIBTPU), error).found
 
 
-def test_an_error_about_something_else_is_left_alone(here):
-    assert explain_error(here(tpu_machine, WITH_LIBTPU), "RESOURCE_EXHAUSTED: no room") is None
-    assert explain_error(here(plain_machine), "No such file or directory: 'x'") is None
+def test_an_error_about_something_else_is_left_alone(make_surroundings):
+    assert explain_error(make_surroundings(tpu_machine, WITH_LIBTPU), "RESOURCE_EXHAUSTED: no room") is None
+    assert explain_error(make_surroundings(plain_machine), "No such file or directory: 'x'") is None
 
 
-def test_a_gpu_that_was_asked_for_and_is_not_here(here):
-    said = explain_error(here(plain_machine), "Unable to initialize backend 'cuda': CUDA_ERROR_NO_DEVICE")
+def test_a_gpu_that_was_asked_for_and_is_not_here(make_surroundings):
+    said = explain_error(make_surroundings(plain_machine), "Unable to initialize backend 'cuda': CUDA_ERROR_NO_DEVICE")
     assert "this machine has none" in said.found
 
 
-def test_the_worker_asks_with_devices_or_with_an_error(here, tmp_path):
-    here(tpu_machine)
+def test_the_worker_asks_with_devices_or_with_an_error(make_surroundings, tmp_path):
+    make_surroundings(tpu_machine)
     assert "libtpu is not installed" in find_unused([CPU], tmp_path).found
     assert "holds" in find_unused(RuntimeError("in use by process with pid 7"), tmp_path).found
     assert find_unused(RuntimeError("else"), tmp_path) is None
@@ -183,15 +183,15 @@ def ask_for_a_tpu(command: list[str] | None = None, **more: str) -> str:
 
 
 @pytest.mark.tpu_compiler
-def test_libtpu_without_a_tpu(here):
+def test_libtpu_without_a_tpu(make_surroundings):
     pytest.importorskip("libtpu")
-    said = explain_error(here(plain_machine, WITH_LIBTPU), ask_for_a_tpu(ALLOW_MULTIPLE_LIBTPU_LOAD="1"))
+    said = explain_error(make_surroundings(plain_machine, WITH_LIBTPU), ask_for_a_tpu(ALLOW_MULTIPLE_LIBTPU_LOAD="1"))
     assert said.found == "jax is set to use a TPU, but this machine has none"
 
 
 @pytest.mark.tpu_compiler
 @NEEDS_ROOT
-def test_libtpus_lock_that_a_process_holds(here, tmp_path):
+def test_libtpus_lock_that_a_process_holds(make_surroundings, tmp_path):
     """The lock file is the whole machine's, so this one is put in its place for the processes of this test only."""
     pytest.importorskip("libtpu")
     Path(LOCK_FILE).touch()
@@ -200,5 +200,5 @@ def test_libtpus_lock_that_a_process_holds(here, tmp_path):
     hold = f"import fcntl, os, subprocess, sys; file = open({LOCK_FILE!r}, 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
     hold += "sys.exit(subprocess.call(sys.argv[1:]))"
     words = ["unshare", "-m", "sh", "-c", f'mount --bind {own} {LOCK_FILE} && exec "$@"', "sh", sys.executable, "-c", hold]
-    said = explain_error(here(tpu_machine, WITH_LIBTPU), ask_for_a_tpu(words))
+    said = explain_error(make_surroundings(tpu_machine, WITH_LIBTPU), ask_for_a_tpu(words))
     assert said is not None and LOCK_FILE in str(said)

@@ -1,7 +1,7 @@
-"""Run by `test_actions.py` in a process with eight CPU devices: a tiny random Matrix-Game 2.0 makes videos block by block.
+"""Run by `test_actions.py` in a process with eight CPU devices: a tiny random Matrix-Game 2.0 generates videos block by block.
 
-Prints one JSON object: for every case the largest difference of a block's velocity, which is of order 1, from a plain reference
-that makes all frames anew for every block (`plain_actions`).
+Prints one JSON object: for each case the largest difference of a block's velocity from a plain reference. Velocities are of
+order 1. The reference, `plain_actions`, computes all frames again for every block.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ CONFIG = dict(
     num_layers=2,
 )
 SHAPE = ActionShape(layers=1, heads=2, width=16, keys=4, key_width=6, mouse_width=2, stride=4, reach=12, time_width=4, theta=256)
-HEIGHT, WIDTH, CHANNELS = 4, 6, 4  # of latents
+HEIGHT, WIDTH, CHANNELS = 4, 6, 4  # # latent size
 PICTURE_TOKENS, PICTURE_WIDTH = 5, 8
 TIMESTEP = 908.84
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A tiny model and what it is given for some blocks: noisy and clean latents [blocks, 1, C, F, H, W], the picture, and what
-    is done in each block."""
+    """A tiny model and its inputs for some blocks. `noisy` and `clean` are latents [blocks, 1, C, F, H, W]. `done` has the
+    actions of each block.
+    """
 
     model: WanTransformer3DModel
     actions: dict[str, torch.Tensor]
@@ -78,7 +79,7 @@ def make_scene(block: int, blocks: int) -> Scene:
 
 
 def pixel_frames(done: torch.Tensor, block: int) -> torch.Tensor:
-    """What is done in each pixel frame, from what is done in each block."""
+    """Return the action in each pixel frame from the action in each block."""
     counts = torch.full([len(done)], SHAPE.stride * block)
     counts[0] -= SHAPE.stride - 1
     return done.repeat_interleave(counts, dim=0)
@@ -102,7 +103,9 @@ def ours(scene: Scene, window: Window, layout: Layout) -> list[np.ndarray]:
     def context(number: int):
         first = number * block
         positions = yield from denoiser.block_positions(scene.noisy[0].shape, first)
-        begin = SHAPE.stride * first  # of the frames that it sees, after those that stand before the video
+        begin = (
+            SHAPE.stride * first
+        )  # # the first pixel frame that the block sees; the array starts with padding before the video
         count = SHAPE.reach + SHAPE.stride * (block - 1)
         steering = yield from denoiser.block_steering(frames[begin : begin + count], first, block)
         channels = ImageChannels(values=scene.channels[:, :, first : first + block].numpy())

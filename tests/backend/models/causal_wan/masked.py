@@ -16,7 +16,7 @@ def masked_velocity(
     """The velocity of the block `noisy` [1, C, F, H, W] at this timestep, after the `clean` blocks at timestep 0. Every token sees
     its own block and those before it, and its block's text, of which `texts` has one [1, L, D] for each block."""
     frames = torch.cat([*clean, noisy], dim=2)
-    tokens = frames.shape[3] * frames.shape[4] // 4 * noisy.shape[2]  # of a block
+    tokens = frames.shape[3] * frames.shape[4] // 4 * noisy.shape[2]  # tokens per block
     of_block = torch.arange((len(clean) + 1) * tokens) // tokens
     of_text = torch.cat([torch.full([text.shape[1]], number) for number, text in enumerate(texts)])
     past, own = ((seen)[None, None] for seen in (of_block[:, None] >= of_block, of_block[:, None] == of_text))

@@ -1,6 +1,6 @@
 """Matrix-Game 2.0 written plainly, from its paper and its configuration: all frames at once, nothing cached, heads apart.
 
-The weights are the checkpoint's, by their names within a block's action module.
+The weights have the names of the checkpoint within a block's action module.
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ class PlainActions:
     windows: int = 3
 
     def __call__(self, hidden: torch.Tensor, keyboard: torch.Tensor, mouse: torch.Tensor | None) -> torch.Tensor:
-        """All frames' tokens [F, T, D] after what is done in each pixel frame, `keyboard` [P, keys] and `mouse` [P, 2]."""
+        """Return the tokens [F, T, D] of all frames after the actions in each pixel frame, `keyboard` [P, keys] and `mouse` [P,
+        2].
+        """
         if mouse is not None:
             hidden = hidden + self._mouse(hidden, mouse)
         return hidden + self._keyboard(hidden, keyboard)
 
     def seen(self, done: torch.Tensor, frame: int) -> torch.Tensor:
-        """What a latent frame sees, [pixel frames, N]; before the video stands what its first frame does."""
+        """Return the actions that a latent frame sees, [pixel frames, N]. Before the video, the first frame's action is
+        repeated.
+        """
         last = self.stride * frame
         return torch.stack([done[max(0, number)] for number in range(last - self.stride * self.windows, last)])
 
@@ -93,7 +97,7 @@ class PlainActions:
 
 
 class _SteeredCrossAttention:
-    """diffusers' cross-attention, whose result `act` has gone over."""
+    """diffusers' cross-attention, with `act` applied to its result."""
 
     def __init__(self, block, act: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._act, self._hidden = act, torch.zeros(0)
@@ -119,9 +123,10 @@ def plain_velocity(
     picture: torch.Tensor,
     done: tuple[torch.Tensor, torch.Tensor | None],
 ) -> torch.Tensor:
-    """The velocity of the block `noisy` [1, C, F, H, W] at this timestep, after the `clean` blocks at timestep 0, by diffusers'
-    whole transformer and a mask. `channels` [1, 4 + C, frames, H, W] are those of all frames, `picture` [1, tokens, D] is what the
-    image encoder sees, `done` all pixel frames' keyboard and mouse; the first blocks have these `modules`."""
+    """Compute the velocity of the block `noisy` [1, C, F, H, W] at this timestep with diffusers' whole transformer and a mask.
+    The `clean` blocks before it are at timestep 0. `channels` [1, 4 + C, frames, H, W] covers all frames. `picture` [1, tokens,
+    D] has the image embeddings. `done` has the keyboard and mouse of all pixel frames. The first blocks have these `modules`.
+    """
     latents = torch.cat([*clean, noisy], dim=2)
     count, rows = latents.shape[2], latents.shape[3] * latents.shape[4] // 4
     frame_of = torch.arange(count * rows) // rows
@@ -147,7 +152,7 @@ def plain_velocity(
 def _acted(
     module: PlainActions, done: tuple[torch.Tensor, torch.Tensor | None], count: int, hidden: torch.Tensor
 ) -> torch.Tensor:
-    """The tokens [1, S, D] of so many frames after what is done."""
+    """Return the tokens [1, S, D] of `count` frames after the actions `done`."""
     return module(hidden[0].unflatten(0, (count, -1)), *done).flatten(0, 1)[None]
 
 

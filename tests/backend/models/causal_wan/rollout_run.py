@@ -1,8 +1,8 @@
-"""Run by `test_rollout.py` in a process with eight CPU devices: a tiny random transformer makes videos block by block.
+"""Run by `test_rollout.py` in a process with eight CPU devices: a tiny random transformer generates videos block by block.
 
-Prints one JSON object: for every case the largest difference of a block's velocity, which is of order 1, from a plain reference.
-Where no frame is dropped that is diffusers' whole transformer with a mask; elsewhere diffusers' blocks with an attention that keeps
-every frame's keys and values in a list and picks those that a block may see.
+Prints one JSON object: for each case the largest difference of a block's velocity from a plain reference. Velocities are of
+order 1. If no frame is dropped, the reference is diffusers' whole transformer with a mask. Otherwise it is diffusers' blocks
+with an attention that lists every frame's keys and values, and selects the frames that a block may see.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ CONFIG = dict(
     ffn_dim=32,
     num_layers=2,
 )
-HEIGHT, WIDTH = 4, 6  # of latents
-TOKENS = HEIGHT * WIDTH // 4  # of a frame
-TIME_CHANNELS = 8  # of a head's 24
+HEIGHT, WIDTH = 4, 6  # # latent size
+TOKENS = HEIGHT * WIDTH // 4  # # per latent frame
+TIME_CHANNELS = 8  # # among the 24 channels of a head
 TIMESTEP = 625.0
 
 
@@ -65,7 +65,7 @@ def make_blocks(block: int, blocks: int) -> tuple[torch.Tensor, torch.Tensor, to
 
 
 def other_text() -> torch.Tensor:
-    """What is said instead [1, L, D]."""
+    """Return the embeddings of the other prompt, [1, L, D]."""
     return torch.randn(1, 5, CONFIG["text_dim"], generator=torch.Generator().manual_seed(2))
 
 
@@ -84,7 +84,7 @@ def made_anew(denoiser: BlockDenoiser, layout: Layout, weights, text, window: Wi
 def ours(
     model: WanTransformer3DModel, window: Window, layout: Layout, block: int, blocks: int, switch: int | None
 ) -> list[np.ndarray]:
-    """Each block's velocity; from block `switch` on the other text is said."""
+    """Compute each block's velocity. From block `switch` on, the blocks use the other prompt."""
     denoiser = BlockDenoiser(CONFIG, layout, window)
     state = {name: jnp.asarray(value.numpy()) for name, value in model.state_dict().items()}
     described = denoiser.describe_weights(jnp.dtype(jnp.float32))
@@ -120,8 +120,9 @@ def masked(model: WanTransformer3DModel, block: int, blocks: int) -> list[np.nda
 
 
 class ListedAttention:
-    """Self-attention of one layer. `frames` are the numbers of the block's frames; `keeps` says that the block is clean;
-    `seen_from` is the end of the block for which the sink lies where it does."""
+    """Self-attention of one layer. `frames` are the numbers of the block's frames. `keeps` is true for a clean block.
+    `seen_from` is the end of the block that determines the sink's place.
+    """
 
     def __init__(self, window: Window) -> None:
         self.window, self.frames, self.keeps, self.seen_from = window, (), False, 0
@@ -166,8 +167,9 @@ def turned(heads: torch.Tensor, frame: int) -> torch.Tensor:
 
 @without_gradients
 def plain(model: WanTransformer3DModel, window: Window, block: int, blocks: int, switch: int | None) -> list[np.ndarray]:
-    """Each block's velocity from lists of keys and values; at block `switch`, which comes after a full window, all but the sink's
-    are forgotten, and the blocks that were in the window run again."""
+    """Compute each block's velocity from lists of keys and values. At block `switch`, after a full window, only the sink's keys
+    and values stay, and the blocks of the window run again.
+    """
     text, noisy, clean = make_blocks(block, blocks)
     layers = [ListedAttention(window) for _ in model.blocks]
     for layer, attention in zip(model.blocks, layers, strict=True):

@@ -1,4 +1,4 @@
-"""Which Matrix-Game 2.0 a checkpoint is, and what its keys and its mouse are called."""
+"""Recognise which Matrix-Game 2.0 a checkpoint is, and the names of its keys and mouse."""
 
 from pathlib import Path
 

@@ -63,7 +63,7 @@ def by_blocks(shape: ActionShape, weights: dict, hidden, done, block: int, windo
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("dtype", "largest", "mean"), [("float32", 1e-4, 1e-4), ("bfloat16", 1e-2, 1e-3)])
 def test_block_by_block_it_is_what_all_frames_at_once_give(case, dtype, largest, mean):
-    """In bfloat16 against float32 with the same rounded weights and tokens, as shares of the largest value."""
+    """Bfloat16 is compared with float32 for the same rounded weights and tokens. Differences are shares of the largest value."""
     shape, block, window, blocks = CASES[case]
     generator = torch.Generator().manual_seed(3)
     shapes = {name: given[::-1] for name, given in parameter_shapes(shape, CHANNELS).items()}
@@ -84,7 +84,7 @@ def test_block_by_block_it_is_what_all_frames_at_once_give(case, dtype, largest,
 
 
 def test_a_latent_frame_sees_what_was_done_before_its_last_pixel_frame():
-    """Twelve pixel frames; what stands before the video is what its first frame does."""
+    """The video has twelve pixel frames. Before the video, the first frame's action is repeated."""
     done = np.concatenate([np.zeros(12), np.arange(12)])[:, None]
     seen = action_windows(done, 3, stride=4, reach=12)[..., 0]
     np.testing.assert_array_equal(seen[0], np.zeros(12))
@@ -102,7 +102,7 @@ ROLLOUTS = {
 
 @pytest.fixture(scope="module")
 def differences(request) -> dict[str, float]:
-    """Of all cases that are asked for in this run of the tests."""
+    """Return the differences of all cases that this test run selects."""
     return told_by("tests.backend.models.causal_wan.action_rollout_run", *asked(request, "case"), devices=4)
 
 

@@ -1,4 +1,4 @@
-"""A causal checkpoint says how it was trained; what it does not say is Self-Forcing's, and what cannot be is refused."""
+"""A causal checkpoint states how it was trained. Missing entries get Self-Forcing's values, and impossible values are refused."""
 
 import inspect
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The arithmetic of encoding and decoding, counted from shapes, is that of the real networks."""
+"""The counts of operations for encoding and decoding, computed from shapes, equal the counts of the real networks."""
 
 import math
 

@@ -35,7 +35,7 @@ class Layout:
 
 
 def parameters_of(block: torch.nn.Module) -> dict[str, jax.Array]:
-    """Random weights, bfloat16 but for the norms and the modulation."""
+    """Return random weights: float32 for the norms and the modulation, bfloat16 for the others."""
     wide = ("norm1", "norm2", "norm3", "scale_shift_table")
     made = {}
     for number, (name, tensor) in enumerate(block.state_dict().items()):
@@ -56,7 +56,7 @@ def close(ours: jax.Array, theirs: jax.Array) -> None:
 
 
 def echo() -> torch.nn.Module:
-    """In place of an attention: half of its input, so that everything except the attention is compared."""
+    """Return a substitute for an attention that halves its input. It lets the test compare everything except the attention."""
 
     class Echo(torch.nn.Module):
         def forward(self, hidden_states, *others):

@@ -77,7 +77,7 @@ def theirs(model: HunyuanVideo15Transformer3DModel, arrays: dict[str, torch.Tens
 def ours(
     model: HunyuanVideo15Transformer3DModel, arrays: dict[str, torch.Tensor], branches: int, layout: Layout, has_room: bool
 ) -> np.ndarray:
-    """The same by our transformer on this layout, with room for the tokens beside the video's or without."""
+    """Compute the same with our transformer on this layout, with or without space for tokens next to the video tokens."""
     denoiser = Denoiser(CONFIG, layout)
     state = {name: jnp.asarray(value.numpy()) for name, value in model.state_dict().items()}
     described = denoiser.describe_weights(jnp.dtype(jnp.float32))
@@ -88,7 +88,7 @@ def ours(
     seen = 0 if picture is None else PICTURE_TOKENS
     tokens = make_context_tokens(
         np, *rows, num_seen=seen, length=count_most_tokens(*rows), dtype=np.dtype(np.float32)
-    )  # none beyond those that count
+    )  # # no padding after the counted tokens
     context = Context(
         tokens=tokens,
         still=jax.jit(denoiser.embed_still)(weights, join_quoted_embeddings(np, *rows), picture),

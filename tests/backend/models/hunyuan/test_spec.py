@@ -1,4 +1,4 @@
-"""A checkpoint's own configurations say which HunyuanVideo 1.5 it is; what is none of them is refused with the list."""
+"""A checkpoint's own configurations state which HunyuanVideo 1.5 it is. Other checkpoints are refused with the list."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from presets import load_preset
 from presets.loader import ARCHITECTURES_FOLDER
 
 T2V, I2V = "HunyuanVideo15Pipeline", "HunyuanVideo15ImageToVideoPipeline"
-PRESETS = {  # what the published checkpoints say stands in the presets' architectures
+PRESETS = {  # # the presets' architectures repeat the published checkpoints' configurations
     "hunyuanvideo-1.5-t2v": "hunyuanvideo-1.5-t2v-720p",
     "hunyuanvideo-1.5-i2v": "hunyuanvideo-1.5-i2v-480p",
     "hunyuanvideo-1.5-i2v-meanflow": "hunyuanvideo-1.5-i2v-480p-fast",

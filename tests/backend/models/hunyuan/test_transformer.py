@@ -12,7 +12,7 @@ with two heads sp=4 and sp=8 exchange in pairs and gather the rest."""
 
 @pytest.fixture(scope="module")
 def differences(request) -> dict[str, float]:
-    """Of all meshes that are asked for in this run of the tests."""
+    """Return the differences of all meshes that this test run selects."""
     return told_by("tests.backend.models.hunyuan.mesh_run", *asked(request, "mesh"))
 
 

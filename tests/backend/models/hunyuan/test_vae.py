@@ -16,7 +16,7 @@ from tests.backend.models.hunyuan.tiny_vae import CONFIG, LATENT_CHANNELS, rando
 
 CLIPS = [(1, (2, 3)), (5, (2, 3)), (9, (3, 1)), (33, (3, 1))]  # frames, and the height and width of latents
 ROOM = 9  # latent frames, for every clip: one that ends early has unwritten keys
-TOLERANCE = 1e-4  # the issue's; float32 through some twenty convolutions
+TOLERANCE = 1e-4  # # the required limit; float32 through some twenty convolutions
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def ours() -> VideoAutoencoder:
 
 @pytest.fixture(scope="module")
 def weights(vae, ours, tmp_path_factory) -> dict[str, jax.Array]:
-    """As our loader reads them from a checkpoint that diffusers has saved."""
+    """Return the weights as our loader reads them from a checkpoint saved by diffusers."""
     folder = tmp_path_factory.mktemp("checkpoint")
     vae.save_pretrained(folder / "vae")
     part = Part(folder, "vae")

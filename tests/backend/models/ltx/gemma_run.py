@@ -30,7 +30,7 @@ MAKERS: dict[str, Callable] = {
 
 
 def difference(name: str, layout: Layout) -> float:
-    """Of one encoder, its weights spread over the layout's devices."""
+    """Return the difference for one encoder, with its weights spread over the layout's devices."""
     tokenizer = make_tokenizer()
     torch.manual_seed(0)
     theirs = MAKERS[name](len(tokenizer))

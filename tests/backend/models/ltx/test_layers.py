@@ -26,7 +26,7 @@ def test_the_video_autoencoder_is_diffusers(name):
 
 @pytest.mark.parametrize("stride", [(1, 1), (2, 2)], ids=str)
 def test_a_convolution_by_one_product_is_pytorchs(stride):
-    """As the sound's autoencoder runs on a TPU; float32 sums of 45 products in another order."""
+    """The audio autoencoder runs this way on a TPU. The tolerance covers float32 sums of 45 products in another order."""
     torch.manual_seed(0)
     module, values = torch.nn.Conv2d(5, 7, (3, 3), stride=stride).requires_grad_(False), torch.randn(2, 5, 9, 12)
     theirs = module(values).numpy()
@@ -41,7 +41,7 @@ def test_strips_on_eight_devices_are_the_whole():
 
 
 def vocoders() -> dict[str, torch.nn.Module]:
-    """Of 2.0, the same with 2.3's waves in place of ramps, and of 2.3."""
+    """Return the vocoder of 2.0, the same with 2.3's waves in place of ramps, and the vocoder of 2.3."""
     small = dict(in_channels=32, hidden_channels=64)
     wider = dict(bwe_in_channels=32, bwe_hidden_channels=64, filter_length=128, window_length=128, num_mel_channels=16)
     made = {

@@ -18,11 +18,11 @@ LTX_PRESETS = [*PRESETS.values(), "ltx-2.3-704p-fast", "ltx-2.5-704p-fast", "ltx
 NOT_OFFERED = {
     "ltx-tiny": {"keyframes", "last_image", "control"},
     "ltx-2.5-1024p-fast": {"control", "video"},
-}  # not learned; not in two sizes
+}  # # not learned; not with progressive resolution
 
 
 def checkpoint_of(name: str, **changes) -> Checkpoint:
-    """What the published checkpoint says; `changes` by part."""
+    """Return a checkpoint with the published configurations, with `changes` by part."""
     configs = load_preset(PRESETS[name]).network_configs()
     configs = {part: config | changes.get(part, {}) for part, config in configs.items()}
     index = {part: ["library", "Class"] for part in (*configs, "tokenizer", "scheduler")} | {"_class_name": PIPELINES[0]}

@@ -1,4 +1,4 @@
-"""Where two experts take turns, matrices are whole on every chip only while one's steps run: each is gathered once a turn."""
+"""Two alternating experts have whole matrices on each chip only while their steps run. Each expert gathers once per turn."""
 
 from collections import Counter
 
@@ -16,8 +16,9 @@ PRESETS = {2: "wan2.2-t2v-a14b-480p", 1: "wan2.1-t2v-14b-480p"}
 
 
 def list_calls(experts: int) -> tuple[Counter, list[int]]:
-    """How often each program is called, and the bytes of weights at rest among each step's arguments, less those of a whole
-    expert."""
+    """Count the calls of each program, and return the bytes of the stored weights that are missing in each step's arguments.
+    The bytes of a whole expert are subtracted.
+    """
     preset = load_preset(PRESETS[experts])
     model = describe_model(preset, jax.devices()[:1], lambda program, lowered: Compilation(None), num_copies=COPIES)
     request = GenerationRequest.from_preset(preset, prompt="a circle", seed=1, steps=4)

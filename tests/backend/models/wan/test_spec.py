@@ -1,4 +1,4 @@
-"""A checkpoint's own configurations say which Wan it is; what is none of them is refused with the list."""
+"""A checkpoint's own configurations state which Wan model it is. Other checkpoints are refused with the list."""
 
 from pathlib import Path
 

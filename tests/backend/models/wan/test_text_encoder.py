@@ -24,7 +24,7 @@ PROMPTS = ["a red circle", "", "  two   cats\n\tfight &amp;amp; run ", "色调�
 
 @pytest.fixture(scope="module")
 def spiece(tmp_path_factory) -> Path:
-    """A SentencePiece model in the format of google/umt5-xxl's, with the special tokens that transformers gives to T5."""
+    """A SentencePiece model in the format of the google/umt5-xxl model, with the special tokens that transformers gives to T5."""
     folder = tmp_path_factory.mktemp("spiece")
     (folder / "corpus.txt").write_text("\n".join(CORPUS), "utf-8")
     sentencepiece.SentencePieceTrainer.train(
@@ -44,7 +44,7 @@ def spiece(tmp_path_factory) -> Path:
 
 @pytest.fixture(params=["spiece.model", "tokenizer.json", "both"])
 def tokenizer_folder(request, spiece, tmp_path) -> Path:
-    """The forms in which checkpoints carry it; the real ones have both files."""
+    """The formats of the tokenizer in checkpoints. The real checkpoints have both files."""
     if request.param != "spiece.model":
         T5Tokenizer.from_pretrained(str(spiece.parent), extra_ids=0).save_pretrained(tmp_path)
         assert (tmp_path / "tokenizer.json").is_file()

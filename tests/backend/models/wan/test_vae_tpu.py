@@ -27,7 +27,7 @@ TOLERANCE = 2e-5  # pixels in [-1, 1], float32: the same sums in another order, 
 
 @pytest.fixture(scope="module")
 def results(request) -> dict[str, list[float]]:
-    """Of all cases that are asked for in this run of the tests."""
+    """Return the results of all cases that this test run selects."""
     return told_by("tests.backend.models.wan.vae_tpu_run", *asked(request, "case"))
 
 

@@ -1,4 +1,6 @@
-"""A checkpoint's own configurations say which Animate it is; what is none is refused, and what does not fit its preset too."""
+"""A checkpoint's own configurations state which Animate model it is. Other checkpoints, and checkpoints that do not fit the
+preset, are refused.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""A checkpoint's own configurations say that it is a VACE; what is none is refused, and what does not fit its preset too."""
+"""A checkpoint's own configurations state that it is a VACE model. Other checkpoints, and checkpoints that do not fit the
+preset, are refused.
+"""
 
 from pathlib import Path
 
