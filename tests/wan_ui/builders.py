@@ -43,7 +43,7 @@ def a_result(job: Job, *, has_sound: bool = False, **seconds: float) -> VideoRes
 
 
 class FakeEngine:
-    """What the studio's parts ask of an engine, answered from given values."""
+    """Engine for tests of the studio's parts: it answers from the given jobs, events and position."""
 
     def __init__(self, jobs: list[Job], events: list | None = None, position: int | None = None):
         self._jobs, self._events, self._position = {job.id: job for job in jobs}, events or [], position

@@ -1,9 +1,9 @@
 """A running studio and a real Chromium for the browser tests.
 
-The rooms' browser tests run against the pretend pipeline, which is fast, and waits at gates. Those of the whole way to a video take
-`every_studio`, and run twice: against the pretend pipeline, and, marked `demo_model`, against `python app.py serve` with the
-embedded demo model, which is skipped while that is not there; with `model_does_not_matter` that turn is slow.
-`-m "browser and not demo_model"` needs no model.
+Most browser tests run against the pretend pipeline, which is fast and waits at gates. Tests of the whole way to a video use
+`every_studio` and run twice. The first run is against the pretend pipeline. The second run, marked `demo_model`, is against
+`python app.py serve` with the embedded demo model, and is skipped if that model is missing. With `model_does_not_matter` the second
+run is marked `slow`. `-m "browser and not demo_model"` needs no model.
 """
 
 import shutil
@@ -55,7 +55,7 @@ def studio(tmp_path_factory) -> Iterator[Studio]:
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory) -> Path:
-    """Where the studio of one file of tests keeps its jobs."""
+    """Return the data folder of the studio that one file of tests uses."""
     return tmp_path_factory.mktemp("studio")
 
 
@@ -233,15 +233,14 @@ class _Shared:
 
 @pytest.fixture(scope="module")
 def shared(visitors) -> _Shared:
-    """For one studio."""
     return _Shared()
 
 
 @pytest.fixture
 def page(visitors, shared, request) -> Iterator[Any]:
-    """A desktop page for tests that do not mind what the one before has done on it, if that had it too and has passed.
+    """Return a desktop page that tests share, for tests that do not depend on the state of the page.
 
-    As `visit`'s pages it must stay on this server and without an error in its console.
+    After a failed test the next test gets a new page. The page must stay on this server, without an error in its console.
     """
     if shared.page is None or request.session.testsfailed > shared.failed:
         visitors.leave(shared)
@@ -265,7 +264,7 @@ def visit(visitors, shared) -> Iterator[Callable]:
         return opened[-1][1]
 
     yield open_page
-    found = list(troubles)  # that a request is broken off while its page is closed is no trouble
+    found = list(troubles)  # copied first: requests that closing a page aborts are not errors
     for kind, page in opened:
         visitors.close(kind, page.context)
     assert found == []

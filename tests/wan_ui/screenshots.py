@@ -13,7 +13,7 @@ from playwright.sync_api import Page, sync_playwright
 from backend.settings import PROJECT_FOLDER
 from tests.clip_files import run_ffmpeg
 from tests.wan_ui.conftest import CHROMIUM, CHROMIUM_ARGUMENTS, DESKTOP, PATIENCE_MS, _serving
-from tests.wan_ui.steps import ready, until
+from tests.wan_ui.steps import ready, wait_until
 from wan_ui.i18n.english import Texts
 
 FOLDER = PROJECT_FOLDER / "docs" / "screenshots"
@@ -40,10 +40,10 @@ class Tour:
             self._fill_steps(100 if number == 1 else 20)
             page.locator("#generate").click()
             page.wait_for_timeout(250)
-        until(page, "/ [1-9]\\d /.test(document.querySelector('.stage .readout').innerText)")
+        wait_until(page, "/ [1-9]\\d /.test(document.querySelector('.stage .readout').innerText)")
         page.wait_for_timeout(1600)
         self._take("running")
-        until(page, "document.querySelector('.queue').dataset.count === '0'")
+        wait_until(page, "document.querySelector('.queue').dataset.count === '0'")
         page.locator("#examples button").nth(1).click()
         self._fill_steps(20)
         self._generate("#generate")
@@ -74,12 +74,12 @@ class Tour:
         self._open("live")
         page.locator("#live-prompt").fill(LIVE)
         page.locator("#live-start").click()
-        until(page, "Number(document.querySelector('#live-canvas').dataset.frame ?? -1) >= 12")
+        wait_until(page, "Number(document.querySelector('#live-canvas').dataset.frame ?? -1) >= 12")
         page.locator('[data-steer="right"]').dispatch_event("pointerdown", {"pointerId": 1})
         page.wait_for_timeout(1200)
         self._take("live")
         page.locator("#live-stop").click()
-        until(page, "!document.querySelector('#live-start').hidden")
+        wait_until(page, "!document.querySelector('#live-start').hidden")
 
     def compare(self) -> None:
         """Compare four numbers of steps, side by side and by a wipe."""
@@ -111,9 +111,9 @@ class Tour:
             if index:
                 page.locator(".shot-detail [name=start]").select_option("cut")
         self._generate("#generate")
-        until(page, "[...document.querySelectorAll('.film-block')].every(block => block.dataset.made === 'true')")
+        wait_until(page, "[...document.querySelectorAll('.film-block')].every(block => block.dataset.made === 'true')")
         page.locator(".film-track input[type=file]").set_input_files(music)
-        until(page, "document.querySelector('.film-lane').offsetHeight > 0")
+        wait_until(page, "document.querySelector('.film-lane').offsetHeight > 0")
         self._generate("#generate")
         page.locator(".film-block").nth(1).click()
         page.locator(".shots-switch").scroll_into_view_if_needed()
@@ -146,8 +146,8 @@ class Tour:
         page = self._page
         before = page.locator(".stage").get_attribute("data-job")
         page.locator(button).click()
-        until(page, "before => document.querySelector('.stage').dataset.job !== before", before)
-        until(page, "document.querySelector('.stage').dataset.phase === 'finished'")
+        wait_until(page, "before => document.querySelector('.stage').dataset.job !== before", before)
+        wait_until(page, "document.querySelector('.stage').dataset.phase === 'finished'")
 
     def _take(self, name: str, *, play: str | None = None) -> None:
         """Write a picture, at a moment of the video that `play` selects."""
@@ -155,7 +155,7 @@ class Tour:
         page.mouse.move(700, 2)
         page.wait_for_timeout(SETTLED_MS if play else 300)
         if play:
-            until(
+            wait_until(
                 page,
                 """([play, [from, to]]) => {
                   const {currentTime} = document.querySelector(play);

@@ -38,7 +38,7 @@ def main() -> None:
 
     guard_output(None)
     views = (*VIEWS, *arguments.view)
-    model = "square" if arguments.offer else None  # which counts as here, whatever preset it is for
+    model = "square" if arguments.offer else None  # counts as installed for every preset
     engine = Engine(arguments.data_dir, model, pipeline="tests.fake_pipeline")
     offered = functools.partial(is_offered, arguments.offer)
     blocks = build_page(engine, can_run=offered, rewriter=Program(command=(sys.executable, "-c", HELPER)), views=views)
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def is_offered(names: list[str], preset: Preset) -> bool:
-    """The pretend pipeline stands in for the embedded model, whether that is trained yet or not, and for the presets named."""
+    """Return whether the pretend pipeline replaces the preset's model: the embedded model, trained or not, and the named presets."""
     return preset.series == "wan-tiny" or preset.name in names
 
 

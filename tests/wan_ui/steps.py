@@ -1,4 +1,4 @@
-"""What a person does on the page, step by step; for the browser tests."""
+"""Actions of a visitor on the page, for the browser tests."""
 
 from playwright import sync_api
 
@@ -35,8 +35,8 @@ def press(page, prompt: str, act: str) -> None:
     item.locator(f'[data-act="{act}"]').click()
 
 
-def until(page, expression: str, arg=None) -> None:
-    """Waits until it is true. Raises: AssertionError with what the page shows, if it never is."""
+def wait_until(page, expression: str, arg=None) -> None:
+    """Wait until the JavaScript expression is true. Raises: AssertionError with the page's contents if it stays false."""
     try:
         page.wait_for_function(expression, arg=arg)
     except sync_api.TimeoutError:
@@ -44,7 +44,7 @@ def until(page, expression: str, arg=None) -> None:
 
 
 def shown(page) -> dict[str, str]:
-    """What is read in the parts of the page that tell how things are."""
+    """Return the texts of the parts of the page that show its state, by selector."""
     places = ("#worker-status", "#message", ".stage", ".queue")
     return {place: page.locator(place).first.inner_text() for place in places if page.locator(place).count()}
 
@@ -59,8 +59,8 @@ def held(page, requests: list) -> None:
 
 
 def ready(page) -> None:
-    until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
-    until(page, "window.studio?.isOpen")
+    wait_until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
+    wait_until(page, "window.studio?.isOpen")
 
 
 def again(page):
@@ -75,7 +75,7 @@ def again(page):
 
 def lists(page, *prompts: str) -> None:
     """Waits until the queue's waiting items are these, in this order."""
-    until(
+    wait_until(
         page,
         """prompts => JSON.stringify([...document.querySelectorAll('.queue li[data-state="queued"] b')]
           .map(item => item.innerText)) === JSON.stringify(prompts)""",

@@ -1,5 +1,8 @@
-"""A setting is added by one line in the table of settings and one in each language: a copy of the project with these three lines
-takes it on the command line, from programs and in the form, writes it into the mp4, and reads it from there; in a real Chromium."""
+"""Tests that one line in the table of settings and one in each language add a setting; in a real Chromium.
+
+A copy of the project with these three lines accepts the setting on the command line, from programs and in the form. It writes the
+setting into the mp4 file and reads it again.
+"""
 
 import json
 import shutil
@@ -22,7 +25,7 @@ from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.form.test_four_steps_in_browser import kept_settings, put
 from tests.wan_ui.form.test_load_settings_in_browser import drop
 from tests.wan_ui.routes.test_api import wanted
-from tests.wan_ui.steps import made, rest, until
+from tests.wan_ui.steps import made, rest, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -66,7 +69,7 @@ def studio(project, data_dir) -> Iterator:
 
 
 def written(video: Path) -> dict:
-    """The settings in an mp4, whatever they are."""
+    """Return the settings in an mp4 file, unchecked."""
     return json.loads(read_comment(video))["request"]
 
 
@@ -115,7 +118,7 @@ def test_the_form_shows_it_sends_it_and_reads_it_from_a_video_a_link_and_a_prese
     page, other = caller(), caller()
     page.locator("#more > button").click()
     assert page.locator("#grain").inner_text().startswith("Film grain")
-    until(page, SHOWN.format("0"))
+    wait_until(page, SHOWN.format("0"))
     put(page, "grain", "0.5")
     made(page, "a striped zebra")
     with page.expect_download() as download:
@@ -124,26 +127,26 @@ def test_the_form_shows_it_sends_it_and_reads_it_from_a_video_a_link_and_a_prese
     assert written(tmp_path / "mine.mp4")["grain"] == 0.5
     other.locator("#more > button").click()
     drop(other, tmp_path / "mine.mp4")
-    until(other, SHOWN.format("0.5"))
+    wait_until(other, SHOWN.format("0.5"))
     settings = kept_settings(page, "grainy")
     assert settings["grain"] == 0.5 and "prompt" not in settings
     put(page, "grain", "0")
     page.locator('[data-act="own:load"]', has_text="grainy").click()
-    until(page, SHOWN.format("0.5"))
+    wait_until(page, SHOWN.format("0.5"))
     page.locator("#own-menu summary").click()
     page.locator('[data-act="own:link"]').click()
-    until(page, "document.querySelector('#message input')?.value.includes('?settings=')")
+    wait_until(page, "document.querySelector('#message input')?.value.includes('?settings=')")
     rest(other)
     other.goto(page.locator("#message input").input_value())
     other.locator("#more > button").click()
-    until(other, SHOWN.format("0.5"))
+    wait_until(other, SHOWN.format("0.5"))
 
 
 def test_a_chinese_page_has_its_word(chromium, studio):
     context = chromium.new_context(locale="zh-CN")
     page = context.new_page()
     page.goto(studio.url)
-    until(page, "window.studio?.isOpen && document.querySelector('.status')?.dataset.state === 'ready'")
+    wait_until(page, "window.studio?.isOpen && document.querySelector('.status')?.dataset.state === 'ready'")
     page.locator("#more > button").click()
     page.locator("#grain", has_text="胶片颗粒").wait_for()
     context.close()

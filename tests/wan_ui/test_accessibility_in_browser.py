@@ -10,7 +10,7 @@ import pytest
 
 from tests.clip_files import run_ffmpeg
 from tests.wan_ui.conftest import _serving, _studio
-from tests.wan_ui.steps import made, until
+from tests.wan_ui.steps import made, wait_until
 
 pytestmark = pytest.mark.browser
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -48,7 +48,7 @@ def check(page, state: str, sizes=(WIDE, NARROW), themes=(False, True)) -> None:
             page.evaluate("isDark => document.body.classList.toggle('dark', isDark)", is_dark)
             if not page.evaluate("'axe' in window"):
                 page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8"))
-            until(page, STILL)
+            wait_until(page, STILL)
             name = f"{state}, {size['width']} wide, {'dark' if is_dark else 'light'}"
             found += [f"{name}: {one}" for one in page.evaluate(CHECK, [RULES, is_dark])]
     page.set_viewport_size(WIDE)
@@ -187,14 +187,14 @@ def test_live(page):
     page.locator("#live-prompt").fill("a red square")
     page.locator("#live-start").click()
     page.locator("#live-stop").wait_for()
-    until(page, "document.querySelector('#live-canvas').dataset.frame >= 0")
+    wait_until(page, "document.querySelector('#live-canvas').dataset.frame >= 0")
     page.locator("#live-canvas").click()
     page.keyboard.down("ArrowRight")
     page.locator('.live [aria-pressed="true"]').wait_for()
     check(page, "a pressed key")
     page.keyboard.up("ArrowRight")
     page.locator("#live-stop").click()
-    until(page, "!document.querySelector('#live-start').hidden")
+    wait_until(page, "!document.querySelector('#live-start').hidden")
 
 
 @pytest.mark.parametrize("key", ["models", "system"])
@@ -209,7 +209,7 @@ def test_every_view_in_chinese(chromium, studio):
     context = chromium.new_context(locale="zh-CN", viewport=WIDE, reduced_motion="reduce")
     page = context.new_page()
     page.goto(studio.url)
-    until(page, "window.studio?.isOpen && document.querySelector('.status')?.dataset.state === 'ready'")
+    wait_until(page, "window.studio?.isOpen && document.querySelector('.status')?.dataset.state === 'ready'")
     assert page.locator("body").get_attribute("lang") == "zh"
     for key in page.locator("#views button").evaluate_all("all => all.map(one => one.dataset.view)"):
         view(page, key)

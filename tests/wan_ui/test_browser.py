@@ -29,7 +29,7 @@ HELD = "a red square moving left on black"
 
 @pytest.fixture
 def steps(studio) -> int:
-    """Of the video that waits. The demo model makes some twenty a second."""
+    """Return the number of steps of the video that waits at the gates. The demo model runs about twenty steps a second."""
     return 100 if studio.kind == "demo" else 4
 
 
@@ -58,7 +58,7 @@ def generate(page, prompt: str, steps: int | None = None) -> None:
 
 
 def begun(page, act: Callable[[], None]) -> None:
-    """Does what begins a video, and waits until the stage shows that one, not the one before."""
+    """Call `act`, which starts a video, and wait until the stage shows the new video."""
     before = page.locator(".stage").get_attribute("data-job")
     act()
     page.wait_for_function("before => document.querySelector('.stage').dataset.job !== before", arg=before)

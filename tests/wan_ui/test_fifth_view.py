@@ -5,7 +5,7 @@ import pytest
 from backend.settings import PROJECT_FOLDER
 from tests.fifth_view.panel import FIFTH
 from tests.wan_ui.conftest import _serving, _studio
-from tests.wan_ui.steps import generate, made, rest, until
+from tests.wan_ui.steps import generate, made, rest, wait_until
 from wan_ui.i18n.languages import LANGUAGES
 from wan_ui.view import column_classes
 from wan_ui.views import VIEWS
@@ -44,7 +44,7 @@ def test_the_header_the_help_and_its_key_lead_to_it(caller):
     page.keyboard.press("Alt+8")
     page.locator("#fifth-column").wait_for(state="visible")
     assert page.locator("#controls").is_visible() and not page.locator("#create-column").is_visible()
-    until(page, "document.querySelector('#fifth-form')?.innerText === 'seen'")
+    wait_until(page, "document.querySelector('#fifth-form')?.innerText === 'seen'")
     page.keyboard.press("Alt+1")
     page.locator("#fifth-column").wait_for(state="hidden")
 
@@ -54,15 +54,15 @@ def test_it_opens_with_the_page_reads_the_form_and_follows_the_queue(caller, stu
     page = caller()
     rest(page)
     page.goto(f"{studio.url}?hello=you")
-    until(page, "document.querySelector('#fifth-form')?.textContent === 'opened you'")
+    wait_until(page, "document.querySelector('#fifth-form')?.textContent === 'opened you'")
     made(page, "the first one")
     generate(page, "the second one")
     page.locator('#views [data-view="fifth"]').click()
-    until(page, "document.querySelector('#fifth-queue')?.innerText.includes('the second one')")
+    wait_until(page, "document.querySelector('#fifth-queue')?.innerText.includes('the second one')")
     assert "the first one" in page.locator("#fifth-queue").inner_text()
     page.locator("#prompt textarea").fill("a third one")
     page.locator("#fifth-button button").click()
-    until(page, "document.querySelector('#fifth-form')?.innerText === 'read a third one'")
+    wait_until(page, "document.querySelector('#fifth-form')?.innerText === 'read a third one'")
     assert page.request.get(f"{studio.url}studio/fifth").text() == "2 jobs"
 
 

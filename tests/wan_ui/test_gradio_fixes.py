@@ -1,4 +1,4 @@
-"""Each fault of Gradio's that the studio works around, without its fix and with it. Where a fault is gone, its fix may go too."""
+"""Tests of each Gradio fault that the studio works around, without and with the fix. If Gradio has no fault, delete the fix."""
 
 import asyncio
 import inspect
@@ -32,7 +32,7 @@ print(len(opened))
 
 
 def stubs(importing: str) -> int:
-    """How many stubs are read or written while Gradio is imported."""
+    """Return the number of stubs that are read or written while Gradio is imported."""
     command = [sys.executable, "-c", COUNT_STUBS.format(importing=importing)]
     return int(subprocess.run(command, cwd=PROJECT_FOLDER, check=True, capture_output=True, timeout=120).stdout)
 
@@ -124,7 +124,7 @@ def test_the_door_is_outermost_there_is_no_cors_and_logins_end():
 
 
 def answer(*middleware, **request) -> httpx.Response:
-    """What a Gradio app with a password and an endpoint, behind these, answers to the request."""
+    """Send a request to a Gradio app with a password, an endpoint and this middleware, and return the response."""
 
     async def ask() -> httpx.Response:
         with gr.Blocks() as blocks:
@@ -169,7 +169,7 @@ FEWEST = """async () => {
 
 
 def fewest_frames(chromium, url: str, way: str) -> int:
-    """For how many frames the page asks, while nothing happens on it, in that second of five in which it asks for the fewest."""
+    """Measure for five seconds how many frames an idle page requests each second, and return the smallest number."""
     page = chromium.new_context().new_page()
     page.add_init_script(COUNT_FRAMES + way)
     page.goto(url)

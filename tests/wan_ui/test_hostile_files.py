@@ -43,7 +43,7 @@ def visitor(url) -> Visitor:
 
 
 def many_pages(count: int, *, is_second_empty: bool = False) -> bytes:
-    """A TIFF of so many valid pages of 42 bytes each."""
+    """Return a TIFF of `count` valid pages, 42 bytes each."""
     pages = []
     for number in range(count):
         entries = [] if number == 1 and is_second_empty else [(256, 16), (257, 16), (273, 8)]
@@ -147,14 +147,14 @@ def test_a_comparison_that_is_not_there_is_answered_while_others_are_made(tmp_pa
             for number in range(2):
                 work = (str(gate), f"{begun}{number}")
                 others.submit(engine.sandbox.run, SandboxCall(work=sandbox_work.wait_for, arguments=work))
-            until(lambda: all(Path(f"{begun}{number}").exists() for number in range(2)))
+            wait_until(lambda: all(Path(f"{begun}{number}").exists() for number in range(2)))
             assert [client.get("/studio/compare/x.mp4").status_code for _ in range(50)] == [404] * 50
             gate.touch()
     finally:
         engine.close()
 
 
-def until(is_so) -> None:
+def wait_until(is_so) -> None:
     end = time.monotonic() + PATIENCE
     while not is_so():
         assert time.monotonic() < end
@@ -198,7 +198,7 @@ def test_streams_have_a_limit_for_a_visitor_an_address_and_all():
 
 
 def test_a_server_ends_though_files_are_being_opened(tmp_path):
-    """After SIGTERM nothing waits for what strangers have sent."""
+    """SIGTERM ends the server even while it opens uploaded files."""
     with _serving("fake", tmp_path) as server:
         visitor = Visitor(server.url, cookie=f"studio_visitor={os.urandom(32).hex()[:43]}")
         lines = ("-f", "lavfi", "-i", "color=s=16x16:r=1000:d=200", "-c:v", "libx264", "-preset", "ultrafast")
@@ -207,7 +207,7 @@ def test_a_server_ends_though_files_are_being_opened(tmp_path):
         with ThreadPoolExecutor(3) as strangers:
             for _ in range(3):
                 strangers.submit(visitor.post, "/studio/edit/clip", wanted)
-            until(lambda: ffmpegs())
+            wait_until(lambda: ffmpegs())
             server._process.send_signal(signal.SIGTERM)
             server._process.wait(PATIENCE)
     assert server._process.returncode in (0, -signal.SIGTERM)

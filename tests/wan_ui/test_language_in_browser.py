@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.wan_ui.steps import ready, until
+from tests.wan_ui.steps import ready, wait_until
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 
@@ -18,14 +18,14 @@ def choose(page, key: str) -> None:
 
 
 def reads(page, texts) -> None:
-    until(page, "text => document.querySelector('#generate').innerText.trim() === text", arg=texts.generate)
-    until(page, "text => document.querySelector('#title').innerText.includes(text)", arg=texts.view_library)
-    until(page, "text => document.querySelector('.stage .title').innerText.trim() === text", arg=texts.idle_title)
-    until(page, "text => document.querySelector('#queue').innerText.includes(text)", arg=texts.queue_title)
+    wait_until(page, "text => document.querySelector('#generate').innerText.trim() === text", arg=texts.generate)
+    wait_until(page, "text => document.querySelector('#title').innerText.includes(text)", arg=texts.view_library)
+    wait_until(page, "text => document.querySelector('.stage .title').innerText.trim() === text", arg=texts.idle_title)
+    wait_until(page, "text => document.querySelector('#queue').innerText.includes(text)", arg=texts.queue_title)
     assert page.locator("#language").input_value() == texts.language
     assert page.locator("#language option").all_inner_texts() == ["English", "中文"]
     page.locator("#generate").click()
-    until(page, "document.querySelector('#prompt-note .note') && !document.querySelector('#prompt-note .note').hidden")
+    wait_until(page, "document.querySelector('#prompt-note .note') && !document.querySelector('#prompt-note .note').hidden")
 
 
 def test_a_visitor_chooses_a_language_and_finds_it_again(visit, studio):

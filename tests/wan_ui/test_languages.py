@@ -17,9 +17,9 @@ HERE = [
 
 
 def answers(url: str, language: str, handler: str, query: str = "", **given: Any) -> dict[str, Any]:
-    """What the page's handler answers to a new visitor with a browser of this language, by the components' element ids.
+    """Call a handler of the page as a new visitor with a browser in this language. Return its outputs by element id.
 
-    `given` are values by element id; the others are as the page was built.
+    `given` has values by element id. Other inputs have the values of the built page.
     """
     config = json.loads(ask(f"{url}config", language))
     props = {component["id"]: component["props"] for component in config["components"]}

@@ -90,7 +90,7 @@ LISTS = ("library", "search", "queue", "changes", "videos", "prompts", "characte
 
 
 def read_list(name: str, context: StudioContext, caller: Caller) -> str:
-    """What this list shows."""
+    """Return the contents of the named list."""
     library = context.engine.library
     match name:
         case "library":

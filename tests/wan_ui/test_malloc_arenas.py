@@ -21,7 +21,7 @@ ctypes.CDLL(None).fflush(None); held[1].set()
 
 
 def heaps(call: str) -> int:
-    """How many heaps glibc says that a process with six threads has."""
+    """Return the number of heaps that glibc reports for a process with six threads."""
     return subprocess.run([sys.executable, "-c", PROGRAM.format(call=call)], capture_output=True, check=True).stdout.count(
         b"<heap nr"
     )

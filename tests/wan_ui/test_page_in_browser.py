@@ -6,7 +6,7 @@ import pytest
 
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
-from tests.wan_ui.steps import held, rest, until
+from tests.wan_ui.steps import held, rest, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -80,24 +80,24 @@ def test_a_chinese_browser_reads_chinese(chromium, studio):
     page.locator("#views", has_text="资料库").wait_for()
     assert page.locator("#generate").inner_text().strip() == "生成"
     page.locator(".stage .title", has_text="还没有视频").wait_for()
-    until(page, "document.querySelector('#length input').value.includes('帧')")
-    until(page, "document.querySelector('#preset input').value.includes('演示模型')")
+    wait_until(page, "document.querySelector('#length input').value.includes('帧')")
+    wait_until(page, "document.querySelector('#preset input').value.includes('演示模型')")
     page.locator("#examples button", has_text="红色圆形").click()
-    until(page, "document.querySelector('#prompt textarea').value.startsWith('a red circle')")
+    wait_until(page, "document.querySelector('#prompt textarea').value.startsWith('a red circle')")
     page.locator("#prompt textarea").fill("")
     page.locator("#queue", has_text="队列").wait_for()
     page.locator("#generate").click()
-    until(page, "document.querySelector('#prompt-note .note') && !document.querySelector('#prompt-note .note').hidden")
+    wait_until(page, "document.querySelector('#prompt-note .note') && !document.querySelector('#prompt-note .note').hidden")
     page.locator('#views [data-view="live"]').click()
     first = page.locator("#live-prompt")
     first.wait_for(state="visible")
     preset = load_preset(page.locator("#live-preset").input_value())
     assert (first.input_value(), first.get_attribute("placeholder")) == ("", preset.words("zh").examples[0])
     page.locator("#live-start").click()
-    until(page, "!document.querySelector('#live-stop').hidden")
+    wait_until(page, "!document.querySelector('#live-stop').hidden")
     assert first.input_value() == preset.examples[0]
     page.locator("#live-stop").click()
-    until(page, "!document.querySelector('#live-start').hidden")
+    wait_until(page, "!document.querySelector('#live-start').hidden")
     context.close()
 
 
@@ -120,7 +120,7 @@ def test_a_page_whose_news_stop_asks_for_them_again(chromium, studio):
     held_back, answered, context = [], [], chromium.new_context()
     page = context.new_page()
 
-    def hold_the_first(route):  # as a network does that has gone
+    def hold_the_first(route):  # as after the network failed
         (answered if held_back else held_back).append(route)
         if answered:
             route.continue_()
@@ -150,5 +150,5 @@ def test_a_page_that_another_tab_tells_nothing_asks_itself(chromium, studio):
     assert not asked
     page.clock.fast_forward(50_000)
     held(page, asked)
-    until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
+    wait_until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
     context.close()

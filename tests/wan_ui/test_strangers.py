@@ -1,4 +1,4 @@
-"""What the server answers to those who call the page's handlers themselves, over plain HTTP."""
+"""Tests of calls to the page's handlers over plain HTTP, without the page."""
 
 import base64
 import json
@@ -51,7 +51,7 @@ def studio(own_studio):
 
 
 def said(answer: Any) -> str:
-    """An answer as text, without the number that each message carries."""
+    """Return an answer as text, without the nonces of its messages."""
     return re.sub(r'data-nonce=\\"\w+\\"', "", json.dumps(answer))
 
 

@@ -56,7 +56,7 @@ def fill(data_dir: Path) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory) -> Iterator[tuple[str, Path, int]]:
-    """Its address, data folder and process."""
+    """Start a server with the jobs. Yield its address, data folder and process id."""
     data_dir = tmp_path_factory.mktemp("many")
     fill(data_dir)
     with _serving("fake", data_dir) as server:
@@ -66,7 +66,7 @@ def server(tmp_path_factory) -> Iterator[tuple[str, Path, int]]:
 
 @pytest.fixture(scope="module", params=["visitor", "operator"])
 def visitor(request, server) -> Visitor:
-    """The visitor who made them all, and the operator, who sees everybody's."""
+    """The visitor who owns all jobs, and the operator, who sees the jobs of all visitors."""
     url, data_dir, _ = server
     cookie = f"{COOKIE}={TOKEN}"
     return Visitor(
@@ -75,7 +75,7 @@ def visitor(request, server) -> Visitor:
 
 
 def seconds(ask: Callable[[], object]) -> tuple[float, str]:
-    """How long the quicker of three answers takes, and what it says."""
+    """Return the shortest duration of three calls in seconds, and the last answer."""
     best, answer = float("inf"), ""
     for _ in range(3):
         began = time.monotonic()

@@ -131,7 +131,7 @@ def test_a_group_is_done_with_its_last():
 
 
 class Beginning(Engine):
-    """Its next job begins between two questions of the page."""
+    """Engine whose next job starts between two reads of the page."""
 
     def __init__(self, *, asked_first: str, **counts: int):
         super().__init__(worker(), **counts)

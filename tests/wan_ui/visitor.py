@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Visitor:
-    """One session. Handlers are named as in the studio's code, components by their element id; `cookie` is the browser's."""
+    """A session of a page. Handlers have their names in the studio's code, components their element ids. Each request sends `cookie`."""
 
     def __init__(self, url: str, cookie: str = ""):
         self.url, self.session, self.cookie = url.rstrip("/"), secrets.token_hex(6), cookie
@@ -38,9 +38,9 @@ class Visitor:
         return json.loads(self.post("/gradio_api/upload", body, "multipart/form-data; boundary=edge")[1])[0]
 
     def call(self, handler: str, given: dict[str, Any], event_data: Any = None, query: str = "") -> Any:
-        """What the handler answers, an output each, or the error; what is not given is as on a fresh page.
+        """Call a handler. Return its outputs as a list, or the error. Inputs that are not given have the values of a fresh page.
 
-        `query` is that of the page's address.
+        `query` is the query string of the page's address.
         """
         function = next(found for found in self.config["dependencies"] if found["api_name"] == handler)
         props = [self._components[component] for component in function["inputs"]]

@@ -7,7 +7,7 @@ import pytest
 
 from backend.media.tiles import LABEL_HEIGHT
 from backend.media.video import read_facts
-from tests.wan_ui.steps import made, rest, until
+from tests.wan_ui.steps import made, rest, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -21,12 +21,12 @@ def test_four_are_compared_together(visit, studio, tmp_path):
     page.locator('.compare[data-count="4"]').wait_for()
     page.locator('.compare[data-done="4"]').wait_for()
     times = "[...document.querySelectorAll('.compare video')].map(video => video.currentTime)"
-    until(
+    wait_until(
         page, f"(() => {{ const t = {times}; return t.every(time => time > 0.1) && Math.max(...t) - Math.min(...t) < 0.15 }})()"
     )
     page.locator("[data-compare=play]").click()
     page.locator("[data-compare=scrub]").fill("500")
-    until(page, f"(() => {{ const t = {times}; return t.every(time => Math.abs(time - t[0]) < 0.07) && t[0] > 0.4 }})()")
+    wait_until(page, f"(() => {{ const t = {times}; return t.every(time => Math.abs(time - t[0]) < 0.07) && t[0] > 0.4 }})()")
     assert re.search(r"seed\s+1\s+2\s+3\s+4", page.locator(".differences").inner_text())
     page.locator("[data-compare=wipe]").check()
     page.locator('.compare[data-wipe="true"] figure[data-side="right"]').wait_for()
@@ -37,14 +37,14 @@ def test_four_are_compared_together(visit, studio, tmp_path):
     facts = read_facts(tmp_path / "tiled.mp4")
     assert facts.width >= 2 * 96 and facts.height >= 2 * 96
     page.locator('[data-act="compare:link"]').click()
-    until(page, "document.querySelector('#message input')?.value.includes('?compare=')")
+    wait_until(page, "document.querySelector('#message input')?.value.includes('?compare=')")
     link = page.locator("#message input").input_value()
     own = page.context.new_page()
     own.goto(link)
     own.locator('.compare[data-done="4"]').wait_for()
     rest(stranger)
     stranger.goto(link)
-    until(stranger, "document.querySelector('#compare-values input, #compare-values textarea')?.value === '1, 2, 3, 4'")
+    wait_until(stranger, "document.querySelector('#compare-values input, #compare-values textarea')?.value === '1, 2, 3, 4'")
     assert stranger.locator(".compare video").count() == 0
     assert stranger.locator("#prompt textarea").input_value() == "a square to compare"
     export = f"{studio.url}studio/compare/{link.partition('compare=')[2]}.mp4"
@@ -72,10 +72,10 @@ def test_a_grid_of_two_settings_has_its_labels_and_is_saved_as_one_video(visit, 
     facts = read_facts(tmp_path / "grid.mp4")
     assert facts.width == 3 * 384 and facts.height == 2 * (384 + LABEL_HEIGHT)
     page.locator('[data-act="compare:link"]').click()
-    until(page, "document.querySelector('#message input')?.value.includes('?compare=')")
+    wait_until(page, "document.querySelector('#message input')?.value.includes('?compare=')")
     rest(stranger)
     stranger.goto(page.locator("#message input").input_value())
-    until(stranger, "document.querySelector('#compare-also-values input, #compare-also-values textarea')?.value === '7, 8'")
+    wait_until(stranger, "document.querySelector('#compare-also-values input, #compare-also-values textarea')?.value === '7, 8'")
     assert stranger.locator("#compare-values input, #compare-values textarea").input_value() == "1, 2, 3"
 
 
@@ -84,12 +84,12 @@ def test_library_videos_are_compared_too(visit):
     made(page, "first of two")
     made(page, "second of two", 3)
     page.keyboard.press("Alt+5")
-    until(page, "document.querySelectorAll('#library-grid li').length === 2")
+    wait_until(page, "document.querySelectorAll('#library-grid li').length === 2")
     for number in range(2):
         page.locator("#library-grid .card").nth(number).focus()
         page.keyboard.press("c")
         if number == 0:
-            until(page, "document.querySelector('#message').innerText.includes('chosen')")
+            wait_until(page, "document.querySelector('#message').innerText.includes('chosen')")
     page.locator('.compare[data-done="2"]').wait_for()
     assert "steps" in page.locator(".differences").inner_text()
 

@@ -1,4 +1,4 @@
-"""What the table and the labels say of compared settings."""
+"""Tests of the table and the labels of compared settings."""
 
 import re
 

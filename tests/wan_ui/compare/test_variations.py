@@ -1,4 +1,4 @@
-"""What is compared: one thing varied, two to four that differ."""
+"""Tests of comparisons: one varied setting, and two to four videos that differ."""
 
 import pytest
 

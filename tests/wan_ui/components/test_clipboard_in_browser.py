@@ -3,7 +3,7 @@
 import pytest
 
 from tests.wan_ui.conftest import CHROMIUM, CHROMIUM_ARGUMENTS, PATIENCE_MS, _serving
-from tests.wan_ui.steps import ready, until
+from tests.wan_ui.steps import ready, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -37,7 +37,7 @@ def open_page(address):
 
 
 def pasted(page) -> str:
-    """What Ctrl+V puts into the prompt."""
+    """Return the text that Ctrl+V inserts into an empty prompt."""
     page.keyboard.press("Alt+1")
     page.locator("#prompt textarea").fill("")
     page.keyboard.press("Control+V")
@@ -63,7 +63,7 @@ def copy_link(page) -> str:
     """Presses the button that copies the form's settings as a link, and gives the link."""
     page.locator("#own-menu summary").click()
     page.locator('[data-act="own:link"]').click()
-    until(page, "document.querySelector('#message input')?.value.startsWith('http')")
+    wait_until(page, "document.querySelector('#message input')?.value.startsWith('http')")
     return page.locator("#message input").input_value()
 
 

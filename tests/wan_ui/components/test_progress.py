@@ -5,7 +5,7 @@ from tests.wan_ui.builders import a_job, a_result
 from wan_ui.components.progress import StageView, advance_view, format_duration
 
 
-def after(*happened) -> StageView:
+def view_after(*happened) -> StageView:
     view = StageView()
     for event in happened:
         view = advance_view(view, event)
@@ -13,7 +13,7 @@ def after(*happened) -> StageView:
 
 
 def test_a_step_shows_its_numbers_and_keeps_the_last_preview():
-    view = after(events.Step(1, 20, 0.5, 9.5, "previews/1.png"), events.Step(2, 20, 0.4, 7.2, None))
+    view = view_after(events.Step(1, 20, 0.5, 9.5, "previews/1.png"), events.Step(2, 20, 0.4, 7.2, None))
     assert (view.phase, view.index, view.total) == ("denoising", 2, 20)
     assert (view.seconds_per_step, view.seconds_left) == (0.4, 7.2)
     assert view.preview == "previews/1.png"
@@ -31,21 +31,21 @@ def test_the_bar_never_goes_back_and_ends_full():
         events.Upscaling(33, 33),
         events.Finished(a_result(job)),
     ]
-    fractions = [after(*happened[: count + 1]).fraction for count in range(len(happened))]
+    fractions = [view_after(*happened[: count + 1]).fraction for count in range(len(happened))]
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0 and all(fraction < 1 for fraction in fractions[:-4])
 
 
 def test_a_failure_keeps_cause_and_fix():
-    view = after(events.Encoding(), events.Failed("out of memory", "choose a smaller size"))
+    view = view_after(events.Encoding(), events.Failed("out of memory", "choose a smaller size"))
     assert (view.phase, view.cause, view.fix) == ("failed", "out of memory", "choose a smaller size")
     assert not view.is_active
 
 
 def test_stopping_may_leave_a_video():
     result = a_result(a_job())
-    assert after(events.Cancelled(result)).result is result
-    assert after(events.Cancelled(None)).result is None
+    assert view_after(events.Cancelled(result)).result is result
+    assert view_after(events.Cancelled(None)).result is None
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_stopping_may_leave_a_video():
     ],
 )
 def test_every_event_before_the_last_is_active(event):
-    assert after(event).is_active
+    assert view_after(event).is_active
 
 
 def test_zero_steps_or_frames_do_not_divide_by_zero():
-    assert after(events.Step(0, 0, 0, 0, None), events.Decoding(0, 0)).phase == "decoding"
+    assert view_after(events.Step(0, 0, 0, 0, None), events.Decoding(0, 0)).phase == "decoding"
 
 
 @pytest.mark.parametrize(

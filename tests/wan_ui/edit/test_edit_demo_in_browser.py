@@ -1,5 +1,7 @@
-"""The demo models in a real Chromium: a clip becomes another shape where it was, and the same again has the same pixels; what is
-painted over becomes what the prompt says, and the rest stays."""
+"""Tests of Edit with the demo models, in a real Chromium.
+
+Restyle changes a shape in place, and the same request gives the same pixels. Inpaint changes the masked area only.
+"""
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from backend.media.video import read_frames
 from backend.schemas.clip import Part
 from tests.clip_files import counting_clip, run_ffmpeg
 from tests.wan_ui.edit.test_edit_in_browser import make, open_edit, taken
-from tests.wan_ui.steps import made, until
+from tests.wan_ui.steps import made, wait_until
 
 ONLY_DEMO = pytest.mark.parametrize("every_studio", [pytest.param("demo", marks=pytest.mark.demo_model)], indirect=True)
 pytestmark = [pytest.mark.browser, ONLY_DEMO]
@@ -23,7 +25,7 @@ def studio(every_studio):
 
 @pytest.fixture
 def clip(tmp_path):
-    """A red disc that goes to the right on black, 24 frames a second, twice as wide as high."""
+    """Return a clip of a red disc that moves right on black: 48 frames at 24 fps, 192 x 96 pixels."""
     rows, columns = np.mgrid[:96, :192]
     frames = []
     for index in range(48):
@@ -39,18 +41,18 @@ def clip(tmp_path):
 def test_a_demo_video_and_a_clip_become_larger_and_play(visit, tmp_path):
     page = visit()
     made(page, "a red circle moving right on a black background", steps=4)
-    until(page, "document.querySelector('.stage video').videoWidth === 96")
+    wait_until(page, "document.querySelector('.stage video').videoWidth === 96")
     page.locator(".stage .menu.upscale summary").click()
     assert page.locator(".stage .menu.upscale button").first.inner_text().startswith("2× animevideov3 · 192 × 192")
     page.locator('.stage [data-act="again:upscale"][data-value="4:animevideov3"]').click()
-    until(page, "document.querySelector('.stage video').videoWidth === 384")
-    until(page, "document.querySelector('.stage video').currentTime > 0.1")
+    wait_until(page, "document.querySelector('.stage video').videoWidth === 384")
+    wait_until(page, "document.querySelector('.stage video').currentTime > 0.1")
     assert "4× by animevideov3, from 96 × 96" in page.locator(".stage .facts").inner_text()
     assert page.locator(".stage .menu.upscale").count() == 0  # it is large already
     open_edit(page)
     taken(page, counting_clip(tmp_path / "clip.mp4", 20, 16, (64, 48)))
     page.locator("#edit-upscale").click()
-    until(page, "document.querySelector('.stage video').videoWidth === 128")
+    wait_until(page, "document.querySelector('.stage video').videoWidth === 128")
     assert page.locator('.stage [data-act="again:seed"]').count() == 0  # no model has made it
 
 
@@ -62,12 +64,12 @@ def pixels(page, tmp_path) -> np.ndarray:
 
 
 def middle(frame: np.ndarray) -> float:
-    """Where the bright shape is, as a share of the width."""
+    """Return the horizontal centre of the bright shape, as a fraction of the width."""
     lit = frame.max(axis=2) > 110
     return float(np.nonzero(lit)[1].mean()) / frame.shape[1]
 
 
-@pytest.mark.slow  # the demo model goes on after a clip in test_modes_in_browser.py, and a clip made anew is diffusers' in tests/parity
+@pytest.mark.slow  # faster: test_modes_in_browser.py extends a clip with the demo model, tests/parity compares Restyle
 def test_the_disc_becomes_blue_where_it_was_and_the_same_again_has_the_same_pixels(visit, clip, tmp_path):
     page = visit()
     open_edit(page)
@@ -82,7 +84,7 @@ def test_the_disc_becomes_blue_where_it_was_and_the_same_again_has_the_same_pixe
     assert first[8, ..., 2].max() > first[8, ..., 0].max() + 40, "it is blue"
     assert abs(middle(first[8]) - middle(whole[8])) < 0.16, "and near the place where it was: measured 0.12 at 0.9"
     page.locator('.stage [data-act="again:same"]').click()
-    until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
+    wait_until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
     page.locator('.stage[data-phase="finished"]').wait_for()
     np.testing.assert_array_equal(first, pixels(page, tmp_path))
 

@@ -1,9 +1,9 @@
-"""A clip is dropped, trimmed, made anew and compared with what it was; in a real Chromium, on a desktop and on a phone."""
+"""Tests of a clip in Edit: drop, trim, restyle and compare with the original; in a real Chromium, on a desktop and a phone."""
 
 import pytest
 
 from tests.clip_files import counting_clip, run_ffmpeg
-from tests.wan_ui.steps import made, rest, until
+from tests.wan_ui.steps import made, rest, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -40,12 +40,12 @@ def taken(page, path) -> None:
 
 
 def make(page, prompt: str, steps: int | None = 4) -> str:
-    """Makes a video and gives its job's id: in these steps, or in those that the form has."""
+    """Generate a video and return its job's id. With `steps` None the form's number of steps stays."""
     page.locator("#edit-prompt").fill(prompt)
     if steps is not None:
         page.locator("#edit-steps").evaluate("(field, steps) => { field.value = steps; }", steps)
     page.locator("#edit-make").click()
-    until(
+    wait_until(
         page,
         """prompt => document.querySelector('.stage').dataset.phase === 'finished'
            && document.querySelector('.stage .detail[title]').title === prompt""",
@@ -67,9 +67,9 @@ def test_a_clip_is_dropped_trimmed_made_and_compared_with_what_it_was(visit, cli
     open_edit(page)
     assert page.locator("#edit-make").is_disabled()
     taken(page, clip)
-    until(page, "document.querySelector('#edit-player').readyState >= 2")
+    wait_until(page, "document.querySelector('#edit-player').readyState >= 2")
     assert page.locator(".edit .thumbs").evaluate("picture => picture.naturalWidth") == 12 * 96
-    until(page, "document.querySelector('.edit .film').width > 300 && !document.querySelector('.edit .thumbs').offsetParent")
+    wait_until(page, "document.querySelector('.edit .film').width > 300 && !document.querySelector('.edit .thumbs').offsetParent")
     assert "160 × 120 · 30 frames per second · 4.0 s · with audio" in page.locator(".edit .facts").inner_text()
     assert page.locator("#edit-part").inner_text() == "0.00 to 1.06 s: 17 frames at 16 per second, 1.06 s"
     assert page.locator("#edit-size").input_value() == "128x96", "the shape nearest to the clip's"
@@ -80,7 +80,7 @@ def test_a_clip_is_dropped_trimmed_made_and_compared_with_what_it_was(visit, cli
     assert float(page.locator("#edit-to").input_value()) == pytest.approx(2.31, abs=0.011)
     slide(page, "#edit-to", 4.0)  # 48 frames: the handle goes to 45
     assert "45 frames" in page.locator("#edit-part").inner_text()
-    until(page, "(() => { const t = document.querySelector('#edit-player').currentTime; return t > 1 && t < 3.9 })()")
+    wait_until(page, "(() => { const t = document.querySelector('#edit-player').currentTime; return t > 1 && t < 3.9 })()")
     page.locator("#edit-steps").evaluate("field => { field.closest('details').open = true; }")
     page.locator("#edit-steps").fill("4")
     page.locator("#edit-strength").fill("0.5")
@@ -95,7 +95,7 @@ def test_a_clip_is_dropped_trimmed_made_and_compared_with_what_it_was(visit, cli
     page.locator('.compare[data-original="true"][data-wipe="true"] figure[data-side="right"]').wait_for()
     labels = page.locator(".compare figcaption").all_inner_texts()
     assert labels == ["Before", "After"]
-    until(
+    wait_until(
         page, "[...document.querySelectorAll('.compare video')].every(video => video.readyState >= 2 && video.currentTime > 0.1)"
     )
     lengths = page.evaluate("[...document.querySelectorAll('.compare video')].map(video => video.duration)")
@@ -112,7 +112,7 @@ def test_what_cannot_be_used_is_said_in_one_sentence(page, tmp_path):
     counting_clip(short, 2, 16)
     for path, words in ((notes, "must be a video"), (cut, "is cut off or damaged"), (short, "is too short")):
         drop(page, path)
-        until(page, "words => document.querySelector('.edit > .note').innerText.includes(words)", words)
+        wait_until(page, "words => document.querySelector('.edit > .note').innerText.includes(words)", words)
         assert page.locator(".edit > .note").inner_text().count(". ") <= 1
         assert page.locator("#edit-make").is_disabled()
 
@@ -158,15 +158,15 @@ def test_an_earlier_video_brings_its_clip_and_its_settings_back(visit, clip):
     job = make(page, "a square to be made once more")
     rest(page)
     page.reload()
-    until(page, "window.studio?.isOpen")
+    wait_until(page, "window.studio?.isOpen")
     page.locator('.stage[data-phase="finished"] [data-act="edit:use"]').click()
     page.locator('.edit:not([data-clip=""])').wait_for()
     assert page.locator("#edit-prompt").input_value() == "a square to be made once more"
     assert page.locator("#edit-strength").input_value() == "0.35"
     assert page.locator("#edit-part").inner_text().startswith("1.50 to 2.56 s: 17 frames")
-    until(page, "document.querySelector('#edit-player').readyState >= 2")
+    wait_until(page, "document.querySelector('#edit-player').readyState >= 2")
     page.locator('.stage [data-act="again:same"]').click()
-    until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
+    wait_until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
     page.locator('.stage[data-phase="finished"]').wait_for()
     assert "0.35" in page.locator(".stage .facts").inner_text()
 
@@ -206,7 +206,7 @@ def test_a_video_made_from_words_becomes_the_clip(visit):
     made(page, "a square to be edited")
     page.locator('.stage[data-phase="finished"] [data-act="edit:clip"]').click()
     page.locator('.edit:not([data-clip=""])').wait_for()
-    until(page, "document.querySelector('#edit-player').readyState >= 2")
+    wait_until(page, "document.querySelector('#edit-player').readyState >= 2")
     assert page.locator("#edit-prompt").input_value() == "a square to be edited"
     assert page.locator('[name="edit-way"]:checked').get_attribute("value") == "anew"
     assert page.locator("#edit-part").inner_text().startswith("0.00 to ") and page.locator("#edit-seed").input_value() == ""
@@ -235,10 +235,10 @@ def test_one_can_be_stopped_and_one_waits_without_a_pencil(visit, close_gate, cl
     page.locator('.stage[data-phase="cancelled"]').wait_for()
 
 
-@pytest.mark.slow  # a phone draws key frames in test_modes_in_browser.py
+@pytest.mark.slow  # test_modes_in_browser.py tests a phone with keyframes
 def test_on_a_phone_a_video_taken_as_clip_brings_its_form_into_sight(visit):
     page = visit(width=390, height=844)
     made(page, "a red circle")
     page.locator('.stage [data-act="edit:clip"]').click()
     page.locator("#edit-make").wait_for()
-    until(page, "document.querySelector('#edit').getBoundingClientRect().top < innerHeight / 4")
+    wait_until(page, "document.querySelector('#edit').getBoundingClientRect().top < innerHeight / 4")

@@ -28,7 +28,7 @@ from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import BEFORE
 
 VACE = "wan2.1-vace-1.3b-480p"
-SIZE = (128, 96)  # of the clip
+SIZE = (128, 96)  # width and height of the clip
 WANTED = {"preset": VACE, "prompt": "a red square", "width": 256, "height": 256, "steps": 2, "seed": 1}
 PART = {"start": 0.5, "num_frames": 5}
 

@@ -1,5 +1,7 @@
-"""A model with control blocks in the Edit view: a clip is painted over, widened, gone on from; key frames are dragged.
-In a real Chromium, on a desktop and, by touch, on a phone."""
+"""Tests of the Edit view with a model with control blocks: inpaint, outpaint and extend a clip, and drag keyframes.
+
+They run in a real Chromium, on a desktop and, by touch, on a phone.
+"""
 
 import json
 
@@ -10,7 +12,7 @@ from PIL import Image
 from tests.clip_files import run_ffmpeg
 from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.edit.test_edit_in_browser import make, open_edit, slide, taken
-from tests.wan_ui.steps import rest, until
+from tests.wan_ui.steps import rest, wait_until
 from wan_ui.i18n.english import ENGLISH
 
 pytestmark = pytest.mark.browser
@@ -51,7 +53,7 @@ def pictures(tmp_path):
 
 
 def choose(page, way: str) -> None:
-    """The way, and the 1.3B for it if it is one of VACE's."""
+    """Choose a mode of Edit, and the 1.3B VACE model for the modes that need VACE."""
     page.locator(f'[name="edit-way"][value="{way}"]').check(force=True)
     if way != "anew" and page.locator("#edit-preset").input_value() != VACE:
         page.locator("#edit-preset").select_option(VACE)
@@ -59,7 +61,7 @@ def choose(page, way: str) -> None:
 
 
 class Finger:
-    """Draws lines across an element: by touch where the page is a phone's, otherwise with the mouse."""
+    """Draws lines across an element: by touch on a phone, otherwise with the mouse."""
 
     def __init__(self, page, selector: str):
         self.page, self.place = page, page.locator(selector)
@@ -67,7 +69,7 @@ class Finger:
         self.touch = page.context.new_cdp_session(page) if is_phone else None
 
     def line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """From one place to the other, in shares of the element's width and height."""
+        """Draw a line between two places, given as fractions of the element's width and height."""
         self.place.scroll_into_view_if_needed()
         box = self.place.bounding_box()
         points = [
@@ -109,7 +111,7 @@ def test_a_clip_is_dropped_trimmed_painted_over_made_and_compared(visit, clip, d
     assert "17 frames" in page.locator("#edit-part").inner_text()
     page.locator("#edit-prompt").fill("x")
     page.locator("#edit-make").click()
-    until(page, "document.querySelector('.edit > .note').innerText.includes('Paint the areas to regenerate')")
+    wait_until(page, "document.querySelector('.edit > .note').innerText.includes('Paint the areas to regenerate')")
     finger = Finger(page, "#edit-canvas")
     finger.line((0.4, 0.25), (0.6, 0.25))
     first = page.evaluate(PAINTED)
@@ -133,7 +135,7 @@ def test_a_clip_is_dropped_trimmed_painted_over_made_and_compared(visit, clip, d
     page.locator('.stage [data-act="compare:original"]').click()
     page.locator('.compare[data-original="true"][data-wipe="true"] figure[data-side="right"]').wait_for()
     assert page.locator(".compare figcaption").all_inner_texts() == ["Before", "After"]
-    until(page, "[...document.querySelectorAll('.compare video')].every(video => video.readyState >= 2)")
+    wait_until(page, "[...document.querySelectorAll('.compare video')].every(video => video.readyState >= 2)")
     lengths = page.evaluate("[...document.querySelectorAll('.compare video')].map(video => video.duration)")
     assert lengths == pytest.approx([17 / 16, 17 / 16], abs=0.05)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -150,9 +152,9 @@ def test_a_mask_is_brought_turned_around_and_comes_back_with_its_video(visit, cl
     mask.save(tmp_path / "left.png")
     Image.new("L", (60, 60), 255).save(tmp_path / "square.png")
     page.locator("#edit-mask").set_input_files(tmp_path / "square.png")
-    until(page, "document.querySelector('.edit > .note').innerText.includes('must have the shape of the clip, 160x120')")
+    wait_until(page, "document.querySelector('.edit > .note').innerText.includes('must have the shape of the clip, 160x120')")
     page.locator("#edit-mask").set_input_files(tmp_path / "left.png")
-    until(page, f"{PAINTED} > 0")
+    wait_until(page, f"{PAINTED} > 0")
     assert page.evaluate(PAINTED) == pytest.approx(40 * 120, abs=240)
     page.locator("#edit-invert").check()
     assert page.evaluate(PAINTED) == pytest.approx(120 * 120, abs=240)
@@ -163,13 +165,13 @@ def test_a_mask_is_brought_turned_around_and_comes_back_with_its_video(visit, cl
     assert stored[60, 10] == 0 and stored[60, 150] == 255
     rest(page)
     page.reload()
-    until(page, "window.studio?.isOpen")
+    wait_until(page, "window.studio?.isOpen")
     page.locator('.stage[data-phase="finished"] [data-act="edit:use"]').click()
     page.locator('.edit[data-way="paint"]:not([data-clip=""])').wait_for()
-    until(page, f"{PAINTED} > 0")
+    wait_until(page, f"{PAINTED} > 0")
     assert page.evaluate(PAINTED) == pytest.approx(120 * 120, abs=240), "what was made anew is painted"
     page.locator('.stage [data-act="again:same"]').click()
-    until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
+    wait_until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
     page.locator('.stage[data-phase="finished"]').wait_for()
     again = page.locator(".stage").get_attribute("data-job")
     assert asked_for(data_dir, again)["keeps_pixels"] is False
@@ -241,7 +243,7 @@ def test_key_frames_are_dropped_and_dragged_to_their_places(visit, pictures, dat
     page.locator("#edit-key-remove").click()
     (tmp_path / "notes.txt").write_text("no picture")
     page.locator("#edit-keys").set_input_files(tmp_path / "notes.txt")
-    until(page, "document.querySelector('.edit > .note').innerText === 'Keyframes must be png, jpeg or webp images.'")
+    wait_until(page, "document.querySelector('.edit > .note').innerText === 'Keyframes must be png, jpeg or webp images.'")
     choose(page, "anew")
     choose(page, "keys")
     job = make(page, f"from red over blue to green {width}")
@@ -250,7 +252,7 @@ def test_key_frames_are_dropped_and_dragged_to_their_places(visit, pictures, dat
     assert [max(range(3), key=colour.__getitem__) for colour in colours] == [0, 2, 1]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.locator('.stage [data-act="edit:use"]').click()
-    until(
+    wait_until(
         page,
         "document.querySelectorAll('.key').length === 3 && document.querySelector('.key img').src.includes('gradio_api/file=')",
     )
@@ -276,7 +278,7 @@ def test_the_demo_model_goes_on_after_a_clip_and_its_last_frame_begins_another_v
     assert page.locator("#prompt textarea").input_value() == "and so on"
 
 
-@pytest.mark.slow  # the demo model goes on above
+@pytest.mark.slow  # the demo model extends a clip above
 def test_a_model_that_sounds_goes_on_from_the_end_of_its_video(visit, clip, data_dir):
     page = visit()
     open_edit(page)
@@ -297,7 +299,7 @@ def test_a_model_that_sounds_goes_on_from_the_end_of_its_video(visit, clip, data
     assert request["trim"] == pytest.approx([0.0, 49 / 24], abs=1e-3)  # the whole video, to its last frame
 
 
-@pytest.mark.slow  # another model has key frames above
+@pytest.mark.slow  # another model has keyframes above
 def test_key_frames_of_a_model_that_sounds(visit, pictures, data_dir):
     page = visit()
     open_edit(page)

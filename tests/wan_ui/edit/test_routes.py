@@ -19,7 +19,7 @@ from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import BEFORE, make_before_video
 
-VACE = ("wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p")  # take clips too, but make nothing anew by strength
+VACE = ("wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p")  # accept clips too, but do not restyle
 WANTED = {"preset": "wan-tiny", "prompt": "a red square", "start": 0.5, "num_frames": 17, "width": 96, "height": 96, "steps": 4}
 
 

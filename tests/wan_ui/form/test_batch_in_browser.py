@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.wan_ui.steps import until
+from tests.wan_ui.steps import wait_until
 from tests.wan_ui.visitor import Visitor
 
 pytestmark = pytest.mark.browser
@@ -26,7 +26,7 @@ def test_a_table_is_looked_at_then_queued_whole(visit, tmp_path):
     file = tmp_path / "table.csv"
     file.write_text("prompt,seed,steps\na <b>red</b> square,1,3\na blue square,2,\n", "utf-8")
     page.set_input_files("#batch-file", file)
-    until(page, "document.querySelector('#batch-table textarea').value.includes('blue square,2,')")
+    wait_until(page, "document.querySelector('#batch-table textarea').value.includes('blue square,2,')")
     page.locator("#batch-preview").click()
     page.locator(".batch-plan .cost", has_text="2 videos").wait_for()
     assert page.locator(".batch-plan td b").count() == 0 and "steps 3" in page.locator(".batch-plan tr").first.inner_text()
@@ -40,7 +40,7 @@ def test_a_table_is_looked_at_then_queued_whole(visit, tmp_path):
     page.locator(".batch-plan .hint", has_text="and 10 more").wait_for()
     page.locator('[data-act="batch:queue"]').click()
     page.locator("#message .message.shown[data-bad=true]").wait_for()
-    until(page, "document.querySelector('.queue').dataset.count === '0'")
+    wait_until(page, "document.querySelector('.queue').dataset.count === '0'")
     assert page.locator(".queue li", has_text="one of too many").count() == 0, "none was begun and stopped"
 
 

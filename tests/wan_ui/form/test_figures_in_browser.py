@@ -8,7 +8,7 @@ from PIL import Image
 from tests.backend.schemas.test_characters import NAMED, NAMES
 from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.form.test_storyboard_in_browser import begin, choose, film, generated, state, until_made
-from tests.wan_ui.steps import again, until
+from tests.wan_ui.steps import again, wait_until
 
 pytestmark = pytest.mark.browser
 MODEL = "Demo model for editing"
@@ -31,13 +31,13 @@ def pictures(tmp_path_factory):
 def take_model(page) -> None:
     page.locator("#preset input").click()
     page.locator("ul[role=listbox] li", has_text=MODEL).click()
-    until(page, "document.querySelector('#shots-figures i').dataset.most === '1'")
+    wait_until(page, "document.querySelector('#shots-figures i').dataset.most === '1'")
 
 
 def add(page, picture, name: str) -> None:
     count = page.locator(".film-figures li").count()
     page.locator("[name=figure-new]").set_input_files(picture)
-    until(page, "count => document.querySelectorAll('.film-figures li').length > count", arg=count)
+    wait_until(page, "count => document.querySelectorAll('.film-figures li').length > count", arg=count)
     page.locator("[name=figure]").last.fill(name)
 
 
@@ -53,7 +53,7 @@ def test_shots_show_the_figures_that_they_name_and_only_those_are_made_anew(widt
     assert not page.locator("[name=figure-new]").locator("..").is_visible()
     take_model(page)
     page.locator("[name=figure-new]").set_input_files(pictures / "Anna.png")
-    until(page, "document.querySelector('[name=figure]')?.value === 'Anna'")
+    wait_until(page, "document.querySelector('[name=figure]')?.value === 'Anna'")
     add(page, pictures / "IMG_1.png", "<b>dog</b>")
     assert faces(page) == [1, 0, 1] and page.locator(".film-figures output").all_inner_texts() == ["Shots: 1, 3", "not used"]
     assert "Characters: Anna" in page.locator(".film-block").first.get_attribute("aria-label")
@@ -74,10 +74,10 @@ def test_shots_show_the_figures_that_they_name_and_only_those_are_made_anew(widt
     choose(page, 1)
     page.locator(".shot-detail textarea").fill("Anna and the <b>Dog</b>")
     page.locator("#generate").click()
-    until(page, "document.querySelector('#prompt-note').innerText.includes('Shot 2 names <b>dog</b> and Anna, but')")
+    wait_until(page, "document.querySelector('#prompt-note').innerText.includes('Shot 2 names <b>dog</b> and Anna, but')")
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     page = again(page)
-    until(page, "document.querySelectorAll('.film-figures li').length === 2")
+    wait_until(page, "document.querySelectorAll('.film-figures li').length === 2")
     assert page.locator("[name=figure]").evaluate_all("all => all.map(one => one.value)") == ["Anna", "<b>dog</b>"]
     assert faces(page) == [1, 0, 1], "as it was sent last"
 
@@ -91,13 +91,13 @@ def test_the_next_storyboard_is_offered_the_figures_and_settings_that_come_back_
     generated(page)
     until_made(page, [True, True])
     page.locator('[data-act="fill:use"]').first.click()
-    until(page, "document.querySelectorAll('.film-block[data-made=true]').length === 2")
+    wait_until(page, "document.querySelectorAll('.film-block[data-made=true]').length === 2")
     assert film(page)["figures"][0]["name"] == "Anna" and film(page)["figures"][0]["image"]
     page.locator("[data-figure=remove]").click()
     page.evaluate("localStorage.removeItem('studio-film')")
     page = again(page)
-    until(page, "document.querySelectorAll('.film-block').length === 2")
-    until(page, "document.querySelector('[name=figure]')?.value === 'Anna'")
+    wait_until(page, "document.querySelectorAll('.film-block').length === 2")
+    wait_until(page, "document.querySelector('[name=figure]')?.value === 'Anna'")
     assert film(page)["figures"] == [{"name": "Anna", "image": None}], "a link and the last session keep no pictures"
     page.locator("[data-figure=remove]").click()
     page.locator("[data-figure=again]", has_text="Anna").click()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.wan_ui.conftest import _serving, _studio
-from tests.wan_ui.steps import held, ready, rest, until
+from tests.wan_ui.steps import held, ready, rest, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -41,7 +41,7 @@ def put(page, name: str, value: str) -> None:
 def guide_first_step(page) -> None:
     """Guidance on the first step alone, put before the answer to the preset's choice or after it."""
     put(page, "guided-steps", "1")
-    until(page, VALUE.format("guidance", "3.5"))
+    wait_until(page, VALUE.format("guidance", "3.5"))
     rest(page)
     assert page.evaluate(" && ".join(VALUE.format(*one) for one in (("guided-steps", "1"), ("guidance", "3.5"))))
 
@@ -91,11 +91,11 @@ def test_one_number_guides_the_first_steps_and_the_request_says_so(visit):
     assert (settings["steps"], settings["guidance_interval"]) == (8, [0.0, 0.13])
     page.locator("#own-menu summary").click()
     put(page, "guided-steps", "0")
-    until(page, VALUE.format("guidance", "1"))
+    wait_until(page, VALUE.format("guidance", "1"))
     page.locator("#own-menu summary").click()
     page.locator('[data-act="own:load"]', has_text="one").click()
-    until(page, VALUE.format("guided-steps", "1"))
-    until(page, VALUE.format("nag", "11"))
+    wait_until(page, VALUE.format("guided-steps", "1"))
+    wait_until(page, VALUE.format("nag", "11"))
     choose(page, "Demo model trained on synthetic shapes")
     page.locator("#guided-steps").wait_for(state="hidden")
 
@@ -106,7 +106,7 @@ def test_what_is_typed_in_the_moment_in_which_the_answer_is_drawn_stays(visit):
     rest(page)
     page.evaluate(TYPES_AS_IT_IS_DRAWN)
     choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")
-    until(page, VALUE.format("guidance", "3.5"))
+    wait_until(page, VALUE.format("guidance", "3.5"))
     rest(page)
     assert page.evaluate(" && ".join(VALUE.format(*one) for one in (("guided-steps", "1"), ("guidance", "3.5"))))
 
@@ -124,7 +124,7 @@ def test_a_number_typed_faster_than_the_server_answers_counts_whole(visit):
 
     rest(page)  # an answer on its way would draw the field again, and what is typed meanwhile would be lost
     page.route("**/run/predict", handle)
-    for _ in range(20):  # on a busy machine an older answer may draw the field anew between these two, which takes its focus
+    for _ in range(20):  # on a busy machine an older answer can redraw the field between these two lines: it loses the focus
         page.locator("#steps input[type=number]").select_text()
         page.keyboard.type("1")
         page.wait_for_timeout(3000)
@@ -139,7 +139,7 @@ def test_a_number_typed_faster_than_the_server_answers_counts_whole(visit):
 
 
 class Held:
-    """Holds back what is asked of the server when this preset is chosen, until it is released."""
+    """Delays the requests that the page sends when this preset is chosen, until they are released."""
 
     def __init__(self, page, preset: str):
         self._beginning, self._requests, self._is_released = f'{{"data":["{preset}"', [], False
@@ -178,7 +178,7 @@ def test_a_choice_is_asked_once_and_a_look_at_the_list_of_models_changes_nothing
     page.on("request", lambda request: asked.append(request.post_data or "") if "/run/predict" in request.url else None)
     rest(page)
     choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")
-    until(page, VALUE.format("steps", "4"))
+    wait_until(page, VALUE.format("steps", "4"))
     put(page, "steps", "7")
     for key in ("Tab", "Escape"):
         page.locator("#preset input").click()
@@ -192,11 +192,11 @@ def test_a_choice_is_asked_once_and_a_look_at_the_list_of_models_changes_nothing
     page.locator("#preset input").click()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")  # a choice by keyboard
-    until(page, VALUE.format("steps", "4"))
+    wait_until(page, VALUE.format("steps", "4"))
     page.locator("#preset input").blur()
     put(page, "steps", "7")
     choose(page, page.locator("#preset input").input_value())  # the one that is chosen already: its own values are wanted
-    until(page, VALUE.format("steps", "4"))
+    wait_until(page, VALUE.format("steps", "4"))
     rest(page)
 
 
@@ -215,10 +215,10 @@ def test_what_is_typed_before_the_answer_to_the_presets_choice_stays(visit):
     answer = Held(page, LARGER)
     choose(page, "Wan 2.2 text to video A14B, 720p, 4 steps")
     put(page, "guided-steps", "1")
-    until(page, VALUE.format("guidance", "3.5"))
+    wait_until(page, VALUE.format("guidance", "3.5"))
     answer.release()
     for name, value in (("guided-steps", "1"), ("guidance", "3.5"), ("guidance-end", "25"), ("steps", "4")):
         assert page.evaluate(VALUE.format(name, value)), name
     choose(page, "Demo model trained on synthetic shapes")
-    until(page, VALUE.format("steps", "20"))
+    wait_until(page, VALUE.format("steps", "20"))
     assert page.locator("#negative-prompt textarea").input_value() == ""

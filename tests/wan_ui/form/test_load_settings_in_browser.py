@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wan_ui.steps import made, until
+from tests.wan_ui.steps import made, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -37,12 +37,12 @@ def test_a_dropped_video_loads_its_settings(visit, tmp_path):
         page.locator("#download").click()
     shutil.copy(download.value.path(), tmp_path / "mine.mp4")
     drop(other, tmp_path / "mine.mp4")
-    until(other, "document.querySelector('#prompt textarea')?.value === 'a striped zebra'")
+    wait_until(other, "document.querySelector('#prompt textarea')?.value === 'a striped zebra'")
     assert other.locator("#seed input").input_value() == seed and not other.locator("#seed-random input").is_checked()
     assert other.locator("#steps input[type=number]").input_value() == "3"
     assert "128" in other.locator("#resolution input").input_value()
     other.locator("#message [data-act]", has_text="Use a new seed").click()
-    until(other, "document.querySelector('#seed-random input').checked")
+    wait_until(other, "document.querySelector('#seed-random input').checked")
     (tmp_path / "notes.mp4").write_text("no video")
     drop(other, tmp_path / "notes.mp4")
     other.locator('#message .message.shown[data-bad="true"]').wait_for()
@@ -56,4 +56,4 @@ def test_a_dropped_picture_becomes_the_first_frame(visit, picture):
     assert page.get_by_role("tab", name="Image to video").get_attribute("aria-selected") == "true"
     before = page.locator("#crop-preview img").get_attribute("src")
     page.locator("#pad").click()
-    until(page, "before => document.querySelector('#crop-preview img').src !== before", before)
+    wait_until(page, "before => document.querySelector('#crop-preview img').src !== before", before)

@@ -1,4 +1,7 @@
-"""A sound of the visitor's own, in a real Chromium: seen for models that take one, heard in the video, brought back, refused."""
+"""Tests of audio inputs in a real Chromium.
+
+The field is shown for models that accept audio. The video contains the audio, loaded settings restore it, and bad files are refused.
+"""
 
 import shutil
 
@@ -88,7 +91,7 @@ def test_a_sound_of_ones_own_becomes_that_of_the_video(visit, tmp_path):
 
 
 def test_a_recording_becomes_the_sound_of_the_video(visit, tmp_path):
-    """Also if Generate is pressed while it still runs, and it takes a while until the studio has it."""
+    """Generate is pressed while the recording still runs, and the upload of the recording is slow."""
     page = visit()
     page.evaluate(SENDS_SLOWLY)
     choose(page, PRESET.title)

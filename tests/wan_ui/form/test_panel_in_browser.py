@@ -1,8 +1,8 @@
-"""Where the form's settings and its buttons stand, in a real Chromium."""
+"""Tests of the places of the form's settings and buttons, in a real Chromium."""
 
 import pytest
 
-from tests.wan_ui.steps import until
+from tests.wan_ui.steps import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -25,7 +25,7 @@ OPEN = "document.querySelector('#loras')?.getBoundingClientRect().height > 20"
 def test_with_more_settings_open_the_estimate_covers_none_of_them_scrolled_or_not(visit):
     page = visit(width=1280, height=800)
     page.locator("#more > button").click()
-    until(page, OPEN)
+    wait_until(page, OPEN)
     for is_scrolled in (False, True):
         if is_scrolled:
             page.locator("#loras").scroll_into_view_if_needed()
@@ -36,8 +36,8 @@ def test_with_more_settings_open_the_estimate_covers_none_of_them_scrolled_or_no
 def test_on_a_phone_the_last_setting_can_be_scrolled_above_the_button(visit):
     page = visit(width=390, height=844)
     page.locator("#more > button").click()
-    until(page, OPEN)
+    wait_until(page, OPEN)
     page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
-    until(page, "scrollY > 0")
+    wait_until(page, "scrollY > 0")
     box = page.locator("#loras").bounding_box()
     assert box["y"] + box["height"] <= page.locator("#actions").bounding_box()["y"]

@@ -1,4 +1,4 @@
-"""How many suggestions are written at once, and what ends one."""
+"""Tests of the limits of suggestions, and of what ends a suggestion."""
 
 import asyncio
 import sys
@@ -41,7 +41,7 @@ def test_a_visitor_an_address_and_all_together_have_their_limits():
 
 
 def test_visitors_behind_this_machines_own_address_do_not_share_places():
-    """As all are who come through a share link."""
+    """All visitors who use a share link have this address."""
     handlers = RewriteHandlers(context=None, form=None)
     with ExitStack() as rooms:
         for number in range(PROMPTS_WRITTEN.in_all):

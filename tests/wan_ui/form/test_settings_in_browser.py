@@ -1,11 +1,11 @@
-"""Settings that come back, in a real Chromium: one's own presets, links, the last session, a suggested prompt."""
+"""Tests of restored settings in a real Chromium: user presets, links, the last session, a suggested prompt."""
 
 import json
 import shutil
 
 import pytest
 
-from tests.wan_ui.steps import again, made, rest, until
+from tests.wan_ui.steps import again, made, rest, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +28,7 @@ def test_presets_of_ones_own(visit, tmp_path):
     page.locator("#steps input[type=number]").blur()
     page.locator("#own-menu summary").click()
     page.locator('[data-act="own:load"]', has_text="My look").click()
-    until(page, "document.querySelector('#steps input[type=number]').value === '7'")
+    wait_until(page, "document.querySelector('#steps input[type=number]').value === '7'")
     page.locator("#own-menu summary").click()
     page.locator("#own-name").fill("Better")
     page.locator('[data-act="own:rename"]').click()
@@ -49,10 +49,10 @@ def test_a_link_opens_the_studio_with_its_settings(visit):
     page.locator("#steps input[type=number]").blur()
     page.locator("#own-menu summary").click()
     page.locator('[data-act="own:link"]').click()
-    until(page, "document.querySelector('#message input')?.value.includes('?settings=')")
+    wait_until(page, "document.querySelector('#message input')?.value.includes('?settings=')")
     rest(other)
     other.goto(page.locator("#message input").input_value())
-    until(other, "document.querySelector('#prompt textarea')?.value === 'a shared idea'")
+    wait_until(other, "document.querySelector('#prompt textarea')?.value === 'a shared idea'")
     assert other.locator("#steps input[type=number]").input_value() == "9"
 
 
@@ -66,10 +66,10 @@ def test_more_settings_say_what_reusing_steps_by_plan_costs_and_a_link_has_it(vi
     page.locator("#prompt textarea").fill("a planned video")
     page.locator("#own-menu summary").click()
     page.locator('[data-act="own:link"]').click()
-    until(page, "document.querySelector('#message input')?.value.includes('?settings=')")
+    wait_until(page, "document.querySelector('#message input')?.value.includes('?settings=')")
     rest(other)
     other.goto(page.locator("#message input").input_value())
-    until(other, "document.querySelector('#prompt textarea')?.value === 'a planned video'")
+    wait_until(other, "document.querySelector('#prompt textarea')?.value === 'a planned video'")
     other.locator("#more > button").first.click()
     assert other.locator("#mag-cache input[type=number]").input_value() == "0.12"
 
@@ -79,7 +79,7 @@ def test_the_last_sessions_settings_come_back(visit):
     made(page, "a remembered prompt", 5)
     page.locator("#history", has_text="a remembered prompt").wait_for(state="attached")  # with which the browser keeps them
     page = again(page)
-    until(page, "document.querySelector('#prompt textarea')?.value === 'a remembered prompt'")
+    wait_until(page, "document.querySelector('#prompt textarea')?.value === 'a remembered prompt'")
     assert page.locator("#steps input[type=number]").input_value() == "5"
     assert page.locator("#seed-random input").is_checked()
     page.locator("#history summary").click()
@@ -93,9 +93,9 @@ def test_a_suggestion_shows_what_it_changes_waits_and_is_taken_back(page):
     assert page.locator(".suggestion b").count() == 0
     assert page.locator("#prompt textarea").input_value() == "a cat <b>asleep</b>"
     page.locator(".suggestion [data-act]").click()
-    until(page, "document.querySelector('#prompt textarea').value === 'a striped cat <b>asleep</b>'")
+    wait_until(page, "document.querySelector('#prompt textarea').value === 'a striped cat <b>asleep</b>'")
     page.locator(".suggestion.used [data-act]").click()
-    until(page, "document.querySelector('#prompt textarea').value === 'a cat <b>asleep</b>'")
+    wait_until(page, "document.querySelector('#prompt textarea').value === 'a cat <b>asleep</b>'")
     page.locator(".suggestion").wait_for(state="detached")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from backend.media.video import read_facts, read_request
 from tests.clip_files import run_ffmpeg
-from tests.wan_ui.steps import again, until
+from tests.wan_ui.steps import again, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -48,7 +48,7 @@ def state(page) -> str:
 
 
 def until_made(page, made: list[bool]) -> None:
-    until(page, "made => [...document.querySelectorAll('.film-block')].map(one => one.dataset.made).join() === made.join()",
+    wait_until(page, "made => [...document.querySelectorAll('.film-block')].map(one => one.dataset.made).join() === made.join()",
           arg=[str(one).lower() for one in made])  # fmt: skip
 
 
@@ -60,8 +60,8 @@ def generated(page, button: str = "#generate") -> str:
     """Presses a button that makes a video, and gives the job's id once it has ended."""
     before = stage_job(page)
     page.locator(button).click()
-    until(page, "before => document.querySelector('.stage').dataset.job !== before", arg=before)
-    until(page, "document.querySelector('.stage').dataset.phase === 'finished'")
+    wait_until(page, "before => document.querySelector('.stage').dataset.job !== before", arg=before)
+    wait_until(page, "document.querySelector('.stage').dataset.phase === 'finished'")
     return stage_job(page)
 
 
@@ -91,7 +91,7 @@ def test_two_shots_are_made_reordered_given_a_sound_cut_and_opened(visit, music,
     page.keyboard.press("Alt+ArrowLeft")
     assert prompts(page) == ["a second square", "a red square"]
     page.locator(".film-track input[type=file]").set_input_files(music)
-    until(page, "document.querySelector('.film-lane').offsetHeight > 0")
+    wait_until(page, "document.querySelector('.film-lane').offsetHeight > 0")
     page.locator("[name=track_start]").fill("0.5")
     choose(page, 1)
     assert page.locator(".shot-detail [name=start]").input_value() == "cut", "it was made from nothing before it"
@@ -107,8 +107,8 @@ def test_two_shots_are_made_reordered_given_a_sound_cut_and_opened(visit, music,
     assert [shot.prompt for shot in request.shots] == ["a second square", "a red square"] and request.track_start == 0.5
     assert page.locator(".stage .player").get_attribute("data-sound") == "true"
     page = again(page)
-    until(page, "document.querySelectorAll('.film-block').length === 2")
-    until(page, "job => document.querySelector('.stage').dataset.job === job", arg=job)
+    wait_until(page, "document.querySelectorAll('.film-block').length === 2")
+    wait_until(page, "job => document.querySelector('.stage').dataset.job === job", arg=job)
     assert prompts(page) == ["a second square", "a red square"] and all("job" in row for row in rows(page))
     page.locator(".shots-switch").click()
     assert rows(page) == [] and page.locator("#prompt").is_visible()
@@ -143,7 +143,7 @@ def test_what_goes_on_from_a_changed_shot_is_said_before_it_is_made_anew(visit):
     job = generated(page)
     assert page.locator(".stage .facts").inner_text().count("Shots") == 1
     page.locator('[data-act="fill:use"]').first.click()
-    until(page, "name => document.querySelector('#shots textarea').value.includes(name)", arg=f"{job}/3")
+    wait_until(page, "name => document.querySelector('#shots textarea').value.includes(name)", arg=f"{job}/3")
     assert [row["job"] for row in rows(page)] == [f"{job}/{number}" for number in (1, 1, 2, 3)]
 
 
@@ -165,12 +165,12 @@ def test_it_is_played_before_it_is_made_and_fits_a_phone(width, visit, music, pi
     page.keyboard.press("Enter")
     page.locator(".shot-detail [name=start]").select_option("image")
     page.locator(".shot-detail input[name=image]").set_input_files(picture)
-    until(page, "document.querySelector('.film-block[aria-pressed=true] img')")
+    wait_until(page, "document.querySelector('.film-block[aria-pressed=true] img')")
     assert rows(page)[1]["image"]
     page.locator(".film-track input[type=file]").set_input_files(music)
-    until(page, "document.querySelector('.film-lane canvas').width > 30")
+    wait_until(page, "document.querySelector('.film-lane canvas').width > 30")
     press(page, "play")
-    until(page, "parseFloat(document.querySelector('.film-bar output').textContent) > 0.3")
+    wait_until(page, "parseFloat(document.querySelector('.film-bar output').textContent) > 0.3")
     assert page.locator(".film-screen p").inner_text() == "1 a red square"
     press(page, "pause")
     press(page, "close")
@@ -191,9 +191,9 @@ def test_a_shot_without_words_and_a_sound_that_is_none_are_said_beside_the_film(
         begin_again.fill("a red square")
     (tmp_path / "text.wav").write_text("no sound")
     page.locator(".film-track input[type=file]").set_input_files(tmp_path / "text.wav")
-    until(page, "document.querySelector('.film-lane').offsetHeight > 0")
+    wait_until(page, "document.querySelector('.film-lane').offsetHeight > 0")
     page.locator("#generate").click()
-    until(page, "document.querySelector('#prompt-note').innerText.includes('must be a sound')")
+    wait_until(page, "document.querySelector('#prompt-note').innerText.includes('must be a sound')")
 
 
 def test_a_finished_video_becomes_a_shot_that_is_made(visit):

@@ -1,4 +1,4 @@
-"""Who sees what, and what the server says to strangers, in a real Chromium."""
+"""Tests of access in a real Chromium: what each visitor sees, and what the server answers without a login."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The door of a running server: names, origins, rules for every address and handler, behind a proxy, and slow callers."""
+"""Tests of a running server's gateway: names, origins, rules for every address and handler, behind a proxy, and slow callers."""
 
 import asyncio
 import contextlib
@@ -32,9 +32,9 @@ from wan_ui.views import VIEWS
 OUTER = "studio.example"
 EVIL = {"host": "evil.example:7960", "origin": "http://evil.example:7960"}
 
-# The page's handlers, each of which somebody has thought about. All are called through an address with the rule `login`; `visitor`
-# means that the handler is given jobs, pictures or names by the page, and asks `StudioContext.identify_caller` or `gateway/uploads.py` what its caller may
-# do with them; `operator` that it asks `StudioContext.identify_caller` and does nothing for anybody else.
+# The page's reviewed handlers. All are called through an address with the rule `login`. A `visitor` handler receives jobs, images
+# or names from the page. It checks with `StudioContext.identify_caller` or `gateway/uploads.py` what its caller may do with them.
+# An `operator` handler checks with `StudioContext.identify_caller` and does nothing for other callers.
 HANDLERS = {
     "BatchHandlers.preview": "visitor",
     "BatchHandlers.act": "visitor",
@@ -102,7 +102,7 @@ def locked(tmp_path_factory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory) -> dict[str, list[str]]:
-    """What a launched page with one view more can be asked for."""
+    """List the addresses and handlers of a launched page that has one more view."""
     command = [sys.executable, "-m", "tests.wan_ui.list_routes", str(tmp_path_factory.mktemp("launched"))]
     return json.loads(subprocess.run(command, cwd=PROJECT_FOLDER, check=True, capture_output=True, timeout=120).stdout)
 
@@ -132,7 +132,7 @@ def test_only_the_endpoint_for_programs_is_named_to_them(launched):
 
 
 def test_none_of_the_pages_handlers_has_gradio_show_its_progress(launched):
-    """With every piece of an answer Gradio's page goes through all components that may show some."""
+    """Gradio's page visits all components that may show progress for each part of an answer."""
     assert launched["progress"] == ["generate"]
 
 
@@ -157,7 +157,7 @@ def test_what_gradio_brings_and_nobody_needs_is_refused(url):
 
 
 def answers_of(url: str, rules: set[str]) -> Iterator[tuple[str, str, int]]:
-    """Method, path and status of a GET and a POST of each address that has one of these rules."""
+    """Yield method, path and status of a GET and a POST to each address whose rule is in `rules`."""
     with httpx.Client(base_url=url.rstrip("/")) as client:
         for path in (path for path, rule in collect_rules(VIEWS).items() if rule in rules):
             names = [part.partition("}")[0] for part in path.replace(":path", "").split("{")[1:]]

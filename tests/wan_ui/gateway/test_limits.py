@@ -4,7 +4,7 @@ from backend.settings import PROJECT_FOLDER
 from wan_ui.gateway import limits
 from wan_ui.gateway.limits import UNLIMITED, Limit
 
-LIMITS = [value for value in vars(limits).values() if isinstance(value, Limit)]  # in the order in which they stand there
+LIMITS = [value for value in vars(limits).values() if isinstance(value, Limit)]  # in the order of their definitions
 
 
 def rows() -> list[str]:

@@ -1,4 +1,4 @@
-"""What requests write to the log: little, marked, and without control characters."""
+"""Tests of what requests write to the log: little, marked, and without control characters."""
 
 import contextlib
 import io

@@ -85,7 +85,7 @@ def program_names() -> set[str]:
 
 
 def parts() -> set[str]:
-    """The parts of checkpoints, as they are said while they are read."""
+    """Return the names of checkpoint parts that progress reports contain."""
     return {part.replace("_", " ") for preset in list_presets() for part in preset.network_configs()} | EXPERTS
 
 

@@ -1,4 +1,4 @@
-"""What a card and the detail of the library say of a video's sound."""
+"""Tests of how a card and the details in the library show that a video has audio."""
 
 import dataclasses
 from pathlib import Path

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.wan_ui.steps import made, until
+from tests.wan_ui.steps import made, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -15,20 +15,20 @@ def test_the_library_finds_plays_stars_and_gives_back(visit):
     made(page, "a yellow submarine")
     page.keyboard.press("Alt+5")
     cards = page.locator("#library-grid li")
-    until(page, "document.querySelectorAll('#library-grid li').length === 2")
+    wait_until(page, "document.querySelectorAll('#library-grid li').length === 2")
     cards.nth(0).hover()
-    until(page, "document.querySelector('#library-grid li video').currentTime > 0")
+    wait_until(page, "document.querySelector('#library-grid li video').currentTime > 0")
     page.locator("#library-search input, #library-search textarea").fill("ELEPHANT purple")
-    until(page, "document.querySelectorAll('#library-grid li').length === 1")
+    wait_until(page, "document.querySelectorAll('#library-grid li').length === 1")
     cards.first.hover()
     cards.first.locator('[data-act="queue:star"]').click()
     page.locator('#library-grid li[data-starred="true"]').wait_for()
     page.locator("#library-search input, #library-search textarea").fill("")
-    until(page, "document.querySelectorAll('#library-grid li').length === 2")
+    wait_until(page, "document.querySelectorAll('#library-grid li').length === 2")
     page.locator("#library-starred input").check()
-    until(page, "document.querySelectorAll('#library-grid li').length === 1")
+    wait_until(page, "document.querySelectorAll('#library-grid li').length === 1")
     page.locator("#library-starred input").uncheck()
-    until(page, "document.querySelectorAll('#library-grid li').length === 2")
+    wait_until(page, "document.querySelectorAll('#library-grid li').length === 2")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
@@ -36,18 +36,18 @@ def test_the_library_finds_plays_stars_and_gives_back(visit):
     detail = page.locator("#library-detail").inner_text()
     assert re.search(r"num_frames\s+17", detail) and re.search(r"fake\s+1", detail)
     page.keyboard.press("Delete")
-    until(page, "document.querySelectorAll('#library-grid li').length === 1")
+    wait_until(page, "document.querySelectorAll('#library-grid li').length === 1")
     page.locator("#message [data-act]", has_text="Undo").click()
-    until(page, "document.querySelectorAll('#library-grid li').length === 2")
+    wait_until(page, "document.querySelectorAll('#library-grid li').length === 2")
     page.locator("#library-grid .card").first.focus()
     page.keyboard.press("Delete")
-    until(page, "document.querySelectorAll('#library-grid li').length === 1")
+    wait_until(page, "document.querySelectorAll('#library-grid li').length === 1")
     page.locator("#library-bin input").check()
     page.locator('#library-grid [data-act="queue:restore"]').first.wait_for(state="attached")
     cards.first.hover()
     page.locator('#library-grid [data-act="queue:restore"]').click()
     page.locator("#library-bin input").uncheck()
-    until(page, "document.querySelectorAll('#library-grid li').length === 2")
+    wait_until(page, "document.querySelectorAll('#library-grid li').length === 2")
 
 
 def test_the_buttons_of_a_card_are_reached_and_pressed_with_keys(visit):
@@ -64,14 +64,14 @@ def test_the_buttons_of_a_card_are_reached_and_pressed_with_keys(visit):
 
 def test_frames_can_be_stepped_through(page):
     made(page, "step by step")
-    until(page, "document.querySelector('.stage video').readyState >= 2")
+    wait_until(page, "document.querySelector('.stage video').readyState >= 2")
     page.locator('[data-player="scrub"]').fill("3")
-    until(page, "document.querySelector('.player output').textContent === '4 / 17'")
+    wait_until(page, "document.querySelector('.player output').textContent === '4 / 17'")
     page.keyboard.press(".")
-    until(page, "document.querySelector('.player output').textContent === '5 / 17'")
+    wait_until(page, "document.querySelector('.player output').textContent === '5 / 17'")
     page.keyboard.press(",")
     page.keyboard.press(",")
-    until(page, "document.querySelector('.player output').textContent === '3 / 17'")
+    wait_until(page, "document.querySelector('.player output').textContent === '3 / 17'")
 
 
 def test_a_video_goes_on_from_its_last_frame(page):

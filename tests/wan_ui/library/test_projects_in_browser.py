@@ -1,11 +1,11 @@
-"""Projects in a real Chromium: made, filled, found, taken along as a file; and what strangers cannot do with them."""
+"""Tests of projects in a real Chromium: create, fill, find and export them, and refuse other visitors."""
 
 import json
 import urllib.request
 
 import pytest
 
-from tests.wan_ui.steps import made, ready, rest, until
+from tests.wan_ui.steps import made, ready, rest, wait_until
 from tests.wan_ui.visitor import Visitor
 
 pytestmark = pytest.mark.browser
@@ -23,7 +23,7 @@ def choose(page, name: str, words: str) -> None:
 
 def shown(page, *prompts: str) -> None:
     """Waits until the library shows videos with exactly these prompts."""
-    until(page, "wanted => JSON.stringify([...document.querySelectorAll('#library-grid li .name')].map(p => p.textContent)) === wanted",
+    wait_until(page, "wanted => JSON.stringify([...document.querySelectorAll('#library-grid li .name')].map(p => p.textContent)) === wanted",
           json.dumps(list(prompts), separators=(",", ":"), ensure_ascii=False))  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_the_menu_keeps_what_is_typed_when_it_is_drawn_anew_and_imports_by_keybo
     assert page.evaluate("document.activeElement.id") == "project-file"
     page.locator('[data-act="project:create"]').click()
     page.locator("#projects li", has_text="Night film").wait_for()
-    until(page, "document.querySelector('#project-name').value === ''")
+    wait_until(page, "document.querySelector('#project-name').value === ''")
 
 
 def test_a_strangers_acts_change_nothing(visit, studio):

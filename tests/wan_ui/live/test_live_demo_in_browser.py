@@ -1,10 +1,10 @@
-"""The live demo model in a real Chromium: its shape goes where the keys say, becomes what it is told, and is made again the same."""
+"""Tests of the live demo model in a real Chromium: keys and prompts steer the shape, and the same cues give the same video."""
 
 import numpy as np
 import pytest
 
 from backend.media.video import read_frames
-from tests.wan_ui.steps import until
+from tests.wan_ui.steps import wait_until
 
 ONLY_DEMO = pytest.mark.parametrize("every_studio", [pytest.param("demo", marks=pytest.mark.demo_model)], indirect=True)
 pytestmark = [pytest.mark.browser, ONLY_DEMO]
@@ -46,29 +46,29 @@ def test_it_turns_becomes_another_stops_plays_and_is_made_again_to_the_same_pixe
     page.locator("#live-preset").select_option("wan-live-tiny")
     page.locator("#live-prompt").fill("a red circle on a black background")
     page.locator("#live-start").click()
-    until(page, f"{SHAPE}.colour === 'red'")
+    wait_until(page, f"{SHAPE}.colour === 'red'")
     start = shape(page)
     page.locator("#live-canvas").click()
     page.keyboard.down("ArrowRight")
-    until(page, f"{SHAPE}.x > {start['x'] + 0.12}")
+    wait_until(page, f"{SHAPE}.x > {start['x'] + 0.12}")
     page.keyboard.up("ArrowRight")
     page.keyboard.down("ArrowUp")
-    until(page, f"{SHAPE}.y < {start['y'] - 0.12}")
+    wait_until(page, f"{SHAPE}.y < {start['y'] - 0.12}")
     page.keyboard.up("ArrowUp")
     page.locator("#live-prompt").fill("a blue square on a black background")
     page.locator("#live-say").click()
-    until(page, f"{SHAPE}.colour === 'blue'")
+    wait_until(page, f"{SHAPE}.colour === 'blue'")
     page.locator("#live-stop").click()
-    until(page, "document.querySelector('.live .headline').innerText.includes('in your library')")
+    wait_until(page, "document.querySelector('.live .headline').innerText.includes('in your library')")
     page.locator('#views [data-view="library"]').click()
     page.locator("#library-grid li").first.click()
-    until(page, "document.querySelector('#library-detail video')?.currentTime > 0")
+    wait_until(page, "document.querySelector('#library-detail video')?.currentTime > 0")
     video = page.locator("#library-detail video")
     first = pixels(page, video.evaluate("video => video.src"), tmp_path)
     job = page.locator("#library-detail .detail").get_attribute("data-job")
     page.locator('#library-detail [data-act="show:show"]').click()
     page.locator('.stage [data-act="again:same"]').click()
-    until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
+    wait_until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
     page.locator('.stage[data-phase="finished"]').wait_for()
     again = pixels(page, page.locator(".stage video").evaluate("video => video.src"), tmp_path)
     np.testing.assert_array_equal(first, again)

@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from tests.wan_ui.steps import until
+from tests.wan_ui.steps import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -25,7 +25,7 @@ def square(page) -> dict:
 
 
 def seen(page, condition: str) -> None:
-    until(page, f"(() => {{const square = (() => {{{SQUARE}}})(); return {condition};}})()")
+    wait_until(page, f"(() => {{const square = (() => {{{SQUARE}}})(); return {condition};}})()")
 
 
 def stands_still(page) -> float:
@@ -40,17 +40,17 @@ def stands_still(page) -> float:
 
 @pytest.fixture
 def running(page):
-    """A page with a live video that shows something; nothing is left of the one before."""
+    """Return a page whose live video shows its first frame. Nothing of an earlier live video remains."""
     page.locator('#views [data-view="live"]').click()
     page.locator("#live-prompt").fill("a red square")
     page.locator("#live-start").click()
-    page.locator("#live-stop").wait_for()  # until then the one before may still be drawn
+    page.locator("#live-stop").wait_for()  # until then the page may still draw the earlier video
     page.locator("#live-canvas").evaluate("canvas => { delete canvas.dataset.frame; canvas.width = canvas.width; }")
     seen(page, "square.frame >= 0")
     yield page
     if page.locator("#live-stop").is_visible():
         page.locator("#live-stop").click()
-        until(page, "!document.querySelector('#live-start').hidden")
+        wait_until(page, "!document.querySelector('#live-start').hidden")
 
 
 def test_a_typed_prompt_stays_when_another_model_is_chosen(page):
@@ -87,21 +87,21 @@ def test_a_new_prompt_holds_from_the_next_block_on(running):
     seen(running, "square.colour === 'blue'")
     running.locator("#live-prompt").fill(" ")
     running.locator("#live-say").click()
-    until(running, "document.querySelector('.live .note').innerText.includes('is empty')")
+    wait_until(running, "document.querySelector('.live .note').innerText.includes('is empty')")
     assert running.locator(".live .dot").is_visible()
 
 
 def test_a_page_that_is_loaded_again_goes_on(running):
     frame = square(running)["frame"]
     running.reload()
-    until(running, "window.studio?.isOpen")
+    wait_until(running, "window.studio?.isOpen")
     running.locator('#views [data-view="live"]').click()
     seen(running, f"square.frame > {frame}")
 
 
 def test_a_stopped_video_is_in_the_library_and_plays(running):
     running.locator("#live-stop").click()
-    until(running, "document.querySelector('.live .headline').innerText.includes('in your library')")
+    wait_until(running, "document.querySelector('.live .headline').innerText.includes('in your library')")
     running.locator('#views [data-view="library"]').click()
     running.locator("#library-grid li").first.click()
     running.locator("#library-detail", has_text="a red square").wait_for(state="visible")

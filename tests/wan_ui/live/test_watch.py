@@ -18,7 +18,7 @@ def jobs() -> list[SimpleNamespace]:
 
 @pytest.fixture
 def watch(jobs) -> LiveWatcher:
-    """Of an engine that is closed, so that nothing happens by itself."""
+    """Return a watcher whose engine reports no changes, so that only the test's calls have effects."""
     return LiveWatcher(SimpleNamespace(library=SimpleNamespace(unended=lambda owner: jobs), wait_for_change=lambda *_: None))
 
 

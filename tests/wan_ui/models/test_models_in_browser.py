@@ -5,7 +5,7 @@ import pytest
 from presets import load_preset
 from tests.hub_runs import blobs_of, demo_hub
 from tests.wan_ui.conftest import _serving, _studio
-from tests.wan_ui.steps import again, generate, ready, rest, until
+from tests.wan_ui.steps import again, generate, ready, rest, wait_until
 from wan_ui.gateway.access import Access
 
 CHUNK = 10 * 2**20  # huggingface_hub writes this much at a time
@@ -58,10 +58,10 @@ def test_a_model_is_fetched_paused_resumed_and_removed(visit, studio, data_dir, 
     assert "at least" in card(page, "elsewhere").inner_text()
     card(page).get_by_role("button", name="Download").click()
     card(page, "running").wait_for()
-    until(page, "document.querySelector('#models [data-state=running] .bar i')?.style.width.match(/[1-9]/)")
+    wait_until(page, "document.querySelector('#models [data-state=running] .bar i')?.style.width.match(/[1-9]/)")
     page = again(page)
     open_models(page)
-    card(page, "running").get_by_role("button", name="Pause").click()  # it went on without the page
+    card(page, "running").get_by_role("button", name="Pause").click()  # the download continued without the page
     card(page, "paused").wait_for()
     assert "Paused at" in card(page).inner_text() and "of 30.8 MB" in card(page).inner_text()
     hub.stop_after, hub.trickles = None, False
@@ -94,7 +94,7 @@ def test_what_would_fit_is_a_button_that_fills_the_form_and_makes_nothing(page):
     assert "It would fit at 96x96 with 5 frames" in page.locator(".stage .veil").inner_text()
     page.locator('.stage .actions [data-act="fill:fits"]').first.click()
     page.locator("#message .message.shown", has_text="fit into memory").wait_for()
-    until(page, "document.querySelector('#length input').value.includes('5 frames')")
+    wait_until(page, "document.querySelector('#length input').value.includes('5 frames')")
     assert page.locator("#prompt textarea").input_value() == "a memory that is short"
     assert page.locator('.stage[data-phase="failed"]').count() == 1
 

@@ -1,4 +1,4 @@
-"""What people see of a job that was interrupted, of one that waits for them, and of a full disk."""
+"""Tests of how the page shows interrupted jobs, jobs that wait for a visitor, and a full disk."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from wan_ui.stage.html import stage_html
 STOP = Interrupted(cause="The worker was killed by SIGKILL, from outside", fix="Make it again", by="signal", place="step 4 of 20")
 
 
-def after(*events) -> StageView:
+def view_after(*events) -> StageView:
     view = StageView()
     for event in events:
         view = advance_view(view, event)
@@ -23,26 +23,26 @@ def after(*events) -> StageView:
 
 
 def test_the_stage_says_why_and_where_and_that_it_goes_on():
-    html = stage_html(after(Step(3, 20, 0.1, 2.0), STOP, Queued(0)), replace(a_job(), state="queued"), ENGLISH)
+    html = stage_html(view_after(Step(3, 20, 0.1, 2.0), STOP, Queued(0)), replace(a_job(), state="queued"), ENGLISH)
     assert "The worker was killed by SIGKILL" in html and "continues by itself" in html and "queue:go_on" not in html
-    assert progress_texts(after(STOP), ENGLISH)[:2] == (
+    assert progress_texts(view_after(STOP), ENGLISH)[:2] == (
         "Interrupted",
         "Step 4 of 20 · The worker was killed by SIGKILL, from outside",
     )
-    assert "第 4 / 20 步" in progress_texts(after(STOP), CHINESE)[1]
+    assert "第 4 / 20 步" in progress_texts(view_after(STOP), CHINESE)[1]
 
 
 def test_a_step_ends_the_interruption():
-    view = after(STOP, Queued(0), Step(4, 20, 0.1, 2.0))
+    view = view_after(STOP, Queued(0), Step(4, 20, 0.1, 2.0))
     assert view.interrupted_at == view.cause == "" and view.phase == "denoising"
 
 
 def test_a_held_job_has_a_button_on_the_stage_and_in_the_queue():
-    job, view = replace(a_job(), state="queued"), replace(after(STOP), is_held=True)
+    job, view = replace(a_job(), state="queued"), replace(view_after(STOP), is_held=True)
     assert 'data-act="queue:go_on"' in stage_html(view, job, ENGLISH)
     entry = Entry(job=job, view=view, shape=Shape.from_request(job.request), is_warm=True)
     assert 'data-act="queue:go_on"' in queue_html(Queue(waiting=(entry,)), ENGLISH)
-    assert "queue:go_on" not in queue_html(Queue(waiting=(replace(entry, view=after(STOP)),)), ENGLISH)
+    assert "queue:go_on" not in queue_html(Queue(waiting=(replace(entry, view=view_after(STOP)),)), ENGLISH)
 
 
 def test_a_full_disk_is_one_sentence_over_the_queue():

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.gates import Gate
-from tests.wan_ui.steps import generate, ready, rest, until
+from tests.wan_ui.steps import generate, ready, rest, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -21,7 +21,7 @@ TITLE = "Wan TPU Studio"
 
 def make_one_that_takes_long(page, gate: Gate) -> None:
     generate(page, gate.name)
-    until(page, f"document.title.endsWith(' % · {TITLE}')")
+    wait_until(page, f"document.title.endsWith(' % · {TITLE}')")
     page.clock.fast_forward(40_000)
     gate.open()
     page.locator(".queue li[data-state=finished]", has_text=gate.name).wait_for()
@@ -36,16 +36,16 @@ def test_it_asks_once_tells_when_nobody_looks_and_says_it_in_the_title(visit, cl
     ready(page)
     make_one_that_takes_long(page, close_gate("a red square"))
     page.locator("#notice").wait_for()
-    until(page, f"document.title === '{TITLE}'")
+    wait_until(page, f"document.title === '{TITLE}'")
     page.locator("#notice [data-notice=yes]").click()
     page.locator("#notice").wait_for(state="hidden")
     assert page.evaluate("timesAsked") == 1
     page.evaluate("isAway = true")
     make_one_that_takes_long(page, close_gate("a <i>blue</i> square"))
-    until(page, "notices.length > 0")
+    wait_until(page, "notices.length > 0")
     assert page.evaluate("notices") == [["Your video is finished", "a <i>blue</i> square"]]
     assert page.title() == f"Your video is finished · {TITLE}"
     page.evaluate("isAway = false; document.dispatchEvent(new Event('visibilitychange'))")
-    until(page, f"document.title === '{TITLE}'")
+    wait_until(page, f"document.title === '{TITLE}'")
     make_one_that_takes_long(page, close_gate("a green square"))
     assert page.evaluate("notices.length") == 1 and not page.locator("#notice").is_visible(), "who looks is not told"

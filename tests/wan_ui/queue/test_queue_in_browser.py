@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 from tests.wan_ui.conftest import _serving
-from tests.wan_ui.steps import generate, held, lists, made, press, rest, until
+from tests.wan_ui.steps import generate, held, lists, made, press, rest, wait_until
 from wan_ui.gateway.access import Access
 
 pytestmark = pytest.mark.browser
@@ -44,20 +44,20 @@ def test_the_queue_can_be_put_in_order_changed_and_thinned_out(page, close_gate)
     press(page, "three", "again:same")
     lists(page, "two", "three", "three")
     press(page, "two", "fill:edit")
-    until(page, "document.querySelector('#prompt textarea')?.value === 'two'")
+    wait_until(page, "document.querySelector('#prompt textarea')?.value === 'two'")
     page.locator("#leave").wait_for()
     page.locator("#prompt textarea").fill("two, changed")
     page.locator("#generate").click()
     lists(page, "two, changed", "three", "three")
     page.locator("#leave").wait_for(state="hidden")
     page.locator("#stop").click()
-    until(page, "document.querySelector('.queue').dataset.count === '0'")
+    wait_until(page, "document.querySelector('.queue').dataset.count === '0'")
     ended = page.locator('.queue li[data-state="finished"] b').all_inner_texts()
     assert ended[:3] == ["three", "three", "two, changed"]
 
 
 def test_each_press_of_generate_counts_and_a_double_click_or_a_key_held_down_is_one(page):
-    """Also while the answers to the presses before are on their way."""
+    """Each press counts even if earlier presses are not answered yet."""
     button, sent = page.evaluate(EVENT_OF_GENERATE), defaultdict(list)
 
     def handle(route):
@@ -104,14 +104,14 @@ def test_two_presses_on_an_empty_stage_show_the_video_that_is_made_first(visit, 
     page = visit()
     page.locator("#prompt textarea").fill("the first of two")
     page.evaluate("for (const press of [1, 2]) document.querySelector('#generate').click()")
-    until(page, "document.querySelectorAll('.queue li[data-state=running], .queue li[data-state=queued]').length === 2")
-    page.wait_for_timeout(500)  # the answers have come
+    wait_until(page, "document.querySelectorAll('.queue li[data-state=running], .queue li[data-state=queued]').length === 2")
+    page.wait_for_timeout(500)  # time for both answers to arrive
     running = page.locator('.queue li[data-state="running"]').get_attribute("data-job")
     assert page.locator(".stage").get_attribute("data-job") == running
     page.evaluate(
         "for (const {dataset} of document.querySelectorAll('.queue li[data-job]')) studio.act('queue', 'cancel', {job: dataset.job})"
     )
-    until(page, "document.querySelector('.queue').dataset.count === '0'")
+    wait_until(page, "document.querySelector('.queue').dataset.count === '0'")
 
 
 def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(page, close_gate):
@@ -131,7 +131,7 @@ def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(page, clos
     lists(page, "one that is soon over")
     held(page, answers)
     page.locator("#stop").click()
-    until(page, "document.querySelector('.queue').dataset.count === '0'")
+    wait_until(page, "document.querySelector('.queue').dataset.count === '0'")
     assert any('data-count=\\"0\\"' not in answer.text() for _, answer in answers), "an answer with the older queue is on its way"
     holds.clear()
     for route, answer in answers:
@@ -146,7 +146,7 @@ def test_same_again_keeps_the_seed_and_a_new_seed_does_not(page):
     seed = re.search(r"Seed\s+(\d+)", page.locator(".stage .facts").inner_text())[1]
     for act, is_same in (("again:same", True), ("again:seed", False)):
         page.locator(f'.stage [data-act="{act}"]').click()
-        until(page, "first => document.querySelector('.stage').dataset.job !== first", first)
+        wait_until(page, "first => document.querySelector('.stage').dataset.job !== first", first)
         page.locator('.stage[data-phase="finished"]').wait_for()
         first = page.locator(".stage").get_attribute("data-job")
         assert (re.search(r"Seed\s+(\d+)", page.locator(".stage .facts").inner_text())[1] == seed) is is_same
@@ -167,7 +167,7 @@ def test_a_closed_tab_loses_nothing_and_another_tab_shows_the_same(visit, studio
         tab.locator('.stage[data-phase="denoising"]').wait_for()
     back.locator("#stop").click()
     for tab in (back, other):
-        until(tab, "document.querySelector('.queue').dataset.count === '0'")
+        wait_until(tab, "document.querySelector('.queue').dataset.count === '0'")
         tab.locator('.queue li[data-state="finished"]', has_text="the one after").wait_for()
         tab.locator('.stage[data-phase="cancelled"]').wait_for()
 
@@ -181,15 +181,15 @@ def test_in_another_browser_the_operator_finds_the_job_with_its_progress_and_sto
     assert "one elsewhere" not in browser.content()  # another visitor's browser sees nothing of it
     rest(browser)
     browser.goto(Access.load_or_create(data_dir).link(studio.url))
-    until(browser, "window.studio?.isOpen")  # the model is busy, not ready
+    wait_until(browser, "window.studio?.isOpen")  # the model is busy, not ready
     running = browser.locator('.queue li[data-state="running"]', has_text="one elsewhere")
     running.wait_for()
     running.click()
     browser.locator('.stage[data-phase="denoising"]').wait_for()
     readout = "document.querySelector('.stage .readout').innerText"
-    until(browser, f"{readout}.includes('Step 1 of 4')")
+    wait_until(browser, f"{readout}.includes('Step 1 of 4')")
     gate.open()
-    until(browser, f"{readout}.includes('Step 2 of 4')")
+    wait_until(browser, f"{readout}.includes('Step 2 of 4')")
     browser.locator("#stop").click()
     browser.locator('.stage[data-phase="cancelled"]').wait_for()
 
@@ -199,7 +199,7 @@ def test_a_restarted_server_goes_on_with_the_queue(chromium, close_gate, tmp_pat
     with _serving("fake", tmp_path) as server:
         page = chromium.new_context().new_page()
         page.goto(server.url)
-        until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
+        wait_until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
         generate(page, "a held square", 4)
         page.locator('.stage[data-phase="denoising"]').wait_for()
         for prompt in ("left one", "left two"):
@@ -209,14 +209,14 @@ def test_a_restarted_server_goes_on_with_the_queue(chromium, close_gate, tmp_pat
         server._process.wait()
     again = _serving("fake", tmp_path, port=server.port)
     with again:
-        page.close()  # Gradio reloads an open tab when it finds the server again; that would interrupt a visit of ours
+        page.close()  # Gradio reloads an open tab when the server is back, which would interrupt `goto`
         page = page.context.new_page()
         page.goto(again.url)
         page.locator('.queue li[data-state="running"]', has_text="a held square").wait_for()
         page.locator('.stage[data-phase="denoising"]').wait_for()
         for gate in gates:
             gate.open()
-        until(page, "document.querySelectorAll('.queue li[data-state=\"finished\"]').length === 3")
+        wait_until(page, "document.querySelectorAll('.queue li[data-state=\"finished\"]').length === 3")
         page.context.close()
 
 
@@ -230,7 +230,7 @@ def test_a_visitor_who_waits_too_much_is_told(visit, close_gate):
     for number in range(21):
         page.evaluate("job => studio.act('again', 'same', {job})", job)
         if number < 20:
-            until(page, "number => document.querySelector('.queue').dataset.count === String(number + 2)", number)
+            wait_until(page, "number => document.querySelector('.queue').dataset.count === String(number + 2)", number)
     page.locator('#message .message.shown[data-bad="true"]').wait_for()
     assert "may have 20" in page.locator("#message").inner_text()
     page.evaluate("""() => {
@@ -238,4 +238,4 @@ def test_a_visitor_who_waits_too_much_is_told(visit, close_gate):
         studio.act('queue', 'cancel', {job: item.dataset.job});
     }""")
     page.locator("#stop").click()
-    until(page, "document.querySelector('.queue').dataset.count === '0'")
+    wait_until(page, "document.querySelector('.queue').dataset.count === '0'")

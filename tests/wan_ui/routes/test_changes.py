@@ -1,4 +1,4 @@
-"""Pages are told what has changed: each its own part, at once, and idle ones nothing."""
+"""Tests of change notifications: each page gets only its own changes, at once, and idle pages get nothing."""
 
 import asyncio
 import json

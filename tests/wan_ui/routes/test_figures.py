@@ -1,4 +1,4 @@
-"""Figures past the page, through a running studio: whose are offered again, what a stranger may not name, what a picture must be."""
+"""Tests of characters through the HTTP routes: which are offered again, which a visitor may not use, and valid images."""
 
 import base64
 import json

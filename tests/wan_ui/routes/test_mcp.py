@@ -199,7 +199,7 @@ def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, clo
         async def send(message: dict) -> None:
             """Nobody reads it."""
 
-        while engine.waiting_job_ids():  # the held one has not begun
+        while engine.waiting_job_ids():  # the held job has not started
             await asyncio.sleep(0.02)
         answering = asyncio.create_task(app(dict(scope, scheme="http", server=("testserver", 80)), receive, send))
         while not engine.waiting_job_ids():

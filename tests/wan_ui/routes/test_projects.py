@@ -1,4 +1,4 @@
-"""Projects past the page, through a running studio: how much of the disk a stranger may take with them."""
+"""Tests of projects through the HTTP routes: how much disk space a visitor can use with them."""
 
 import json
 import re
@@ -23,14 +23,14 @@ def studio(own_studio):
 
 
 def act(visitor: Visitor, what: str, **given: str) -> str:
-    """What the projects' handler answers."""
+    """Call the handler for projects and return its answer as JSON."""
     named = (each["api_name"] for each in visitor.config["dependencies"] if each["targets"][0][1] == "act_project")
     return json.dumps(visitor.call(next(named), {}, {"what": what, **given}))
 
 
 @pytest.fixture(scope="module")
 def project(url) -> str:
-    """A project of ann's with one video."""
+    """Return the id of a project that Ann owns, with one video."""
     ann = Visitor(url, ANN)
     answer = act(ann, "create", job="Film")
     body = {"model": "wan-tiny", "prompt": "x", "steps": 2}
@@ -42,7 +42,7 @@ def project(url) -> str:
 
 
 def stalled(url: str, address: str, large: Path) -> socket.socket:
-    """A connection that asks for this and reads little of the answer, which has come to its body."""
+    """Return a connection that requests `address` and reads only the status line of the large answer."""
     waiting = socket.create_connection((urlsplit(url).hostname, urlsplit(url).port))
     waiting.sendall(f"GET /{address} HTTP/1.1\r\nHost: localhost\r\nCookie: {ANN}\r\n\r\n".encode())
     assert waiting.recv(12) == b"HTTP/1.1 200" and large.stat().st_size > 10_000_000

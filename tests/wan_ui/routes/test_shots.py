@@ -1,4 +1,4 @@
-"""Films past the page, through a running studio: what programs may name, who is told which shots are made, and what is refused."""
+"""Tests of storyboards through the HTTP routes: what programs may refer to, who sees the finished shots, what is refused."""
 
 import json
 import time
@@ -37,7 +37,7 @@ def told(url: str, cookie: str, job: str) -> httpx.Response:
 
 @pytest.fixture(scope="module")
 def story(url) -> str:
-    """A finished storyboard of ann's."""
+    """Return the job id of a finished storyboard that Ann owns."""
     return finished(url, ANN, {"prompt": "a red square", "num_frames": 17}, {"prompt": "a blue one", "num_frames": 17})["id"]
 
 

@@ -1,4 +1,4 @@
-"""Who sees and stops long work."""
+"""Tests of who sees and stops long work."""
 
 import pytest
 from starlette.applications import Starlette

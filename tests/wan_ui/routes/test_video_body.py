@@ -1,4 +1,4 @@
-"""What a program may send to make a video: bodies of every kind, whole, broken, strange and endless."""
+"""Tests of request bodies that programs send to generate a video: valid, broken, unusual and endless."""
 
 import asyncio
 import base64

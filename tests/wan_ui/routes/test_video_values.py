@@ -1,4 +1,4 @@
-"""A video in OpenAI's words: lengths and sizes that fit, those that do not, and what is said of a job."""
+"""Tests of OpenAI's names for a video's values: lengths and sizes that fit or do not fit, and the description of a job."""
 
 from dataclasses import replace
 from pathlib import Path

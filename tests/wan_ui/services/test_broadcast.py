@@ -1,4 +1,4 @@
-"""What one thread reads reaches every follower: all of it where it is kept, else the first news that was not yet taken."""
+"""Tests of broadcasts: one thread reads, and every follower gets all kept items, or only the news since its last read."""
 
 import asyncio
 import queue
@@ -19,7 +19,7 @@ def readers() -> int:
 
 
 async def read(follower: Follower[int], count: int) -> list[int]:
-    """The next items, so many, however they arrive."""
+    """Return the next `count` items. They can arrive in any number of batches."""
     seen = []
     while len(seen) < count:
         seen += await follower.next_items(5)

@@ -1,4 +1,4 @@
-"""Who gets a video in another format, and what becomes of the file."""
+"""Tests of exports: who gets a video in another format, and when the file is deleted."""
 
 import shutil
 from pathlib import Path
@@ -39,7 +39,7 @@ def job(tmp_path):
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch) -> Path:
-    """Where files that are sent once are made."""
+    """Return the folder in which the studio creates files that it sends once."""
     (tmp_path / "uploads").mkdir()
     monkeypatch.setattr(uploads, "get_upload_folder", lambda: str(tmp_path / "uploads"))
     return tmp_path / "uploads"

@@ -1,4 +1,4 @@
-"""Who has a place for a download, and who loses it."""
+"""Tests of who gets a place for a download, and who loses it."""
 
 import asyncio
 

@@ -28,7 +28,7 @@ def asked(*rows, **changes) -> GenerationRequest:
 
 
 def driven(path) -> GenerationRequest:
-    """A storyboard of a shot that this clip drives."""
+    """Return a storyboard of one shot whose driving video is `path`."""
     preset = load_preset("wan-tiny-animate")
     return GenerationRequest.from_preset(preset, image="/a.png", shots=[{"drive": path}], seed=1)
 
@@ -40,7 +40,7 @@ def result(request: GenerationRequest, path) -> VideoResult:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
-    """One with a storyboard of ann's, of two shots that are in the library."""
+    """Return an engine whose library has a storyboard of two shots, owned by ann."""
     engine = Engine(tmp_path_factory.mktemp("data"), start_worker=False)
     story = asked({}, {})
     folder = engine.settings.runs_dir / "story"

@@ -1,4 +1,4 @@
-"""Who gets the sound of a video as a WAV file, and what is in it."""
+"""Tests of who gets the audio of a video as a WAV file, and of the contents of the file."""
 
 import dataclasses
 import tempfile
@@ -41,7 +41,7 @@ def job(tmp_path):
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch) -> Path:
-    """Where temporary files are made."""
+    """Return the folder in which temporary files are created."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     return tmp_path / "temporary"

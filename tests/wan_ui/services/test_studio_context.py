@@ -1,4 +1,4 @@
-"""What a visitor may queue, and what the operator may, by every way from the page to the engine."""
+"""Tests of what a visitor and the operator may queue, by every way from the page to the engine."""
 
 import asyncio
 import shutil
@@ -26,7 +26,7 @@ VISITOR = SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7"
 
 
 def submitted(context: StudioContext, wanted: GenerateArguments, request) -> Job:
-    """What a program's call queues."""
+    """Submit a request as a program does, and return the job."""
     caller = context.identify_caller(request)
     return queued(context, wanted.to_request(context.preset_names(caller)[0]), caller)
 
@@ -67,7 +67,7 @@ def test_only_the_operator_may_begin_a_download(context, operator):
 
 @pytest.fixture
 def running(context, close_gate) -> Job:
-    """A visitor's video that is being made until the test's end, so that others wait."""
+    """Return a visitor's job that runs until the test ends, so that other jobs wait."""
     close_gate("a held square")
     return queued(context, a_request(prompt="a held square"), context.identify_caller(VISITOR))
 
@@ -186,7 +186,7 @@ def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(context
 
     monkeypatch.setattr(context.engine, "_enqueue", held)
 
-    async def go() -> None:
+    async def cancel_while_queueing() -> None:
         task = asyncio.ensure_future(context.submit(a_request(), context.identify_caller(VISITOR)))
         await asyncio.to_thread(begun.wait, 60)
         task.cancel()
@@ -197,4 +197,4 @@ def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(context
         while context.engine.job(told_of_none).state != "cancelled":
             await asyncio.sleep(0.02)
 
-    asyncio.run(asyncio.wait_for(go(), 120))
+    asyncio.run(asyncio.wait_for(cancel_while_queueing(), 120))

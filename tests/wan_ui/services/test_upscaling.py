@@ -1,4 +1,4 @@
-"""What the menu offers, and what comes of what a page sends."""
+"""Tests of the upscaling menu, and of the choices that a page sends."""
 
 from dataclasses import replace
 from html.parser import HTMLParser

@@ -36,7 +36,7 @@ def test_a_page_opens_with_the_visitors_job(engine):
 
 @pytest.mark.parametrize("known", ["shown", "placed", "followed"])
 def test_a_video_keeps_the_stage_until_it_has_ended(engine, monkeypatch, known):
-    """Whether the page reports it, or a press of Generate has just placed it there, or the page already follows it."""
+    """The page reports the video, or a press of Generate has just placed it there, or the page already follows it."""
     first, second = (engine.submit(a_request(), owner="visitor") for _ in range(2))
     jobs, stage = {job.id: job for job in (first, second)}, handlers(engine)
     stage.context.find_job = lambda job_id, caller: jobs.get(job_id)

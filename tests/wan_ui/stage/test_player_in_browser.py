@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.wan_ui.steps import made, until
+from tests.wan_ui.steps import made, wait_until
 from wan_ui.i18n.english import ENGLISH
 
 pytestmark = pytest.mark.browser
@@ -13,14 +13,14 @@ SHOWN = (
 
 
 def says(page, words: str) -> None:
-    until(page, f"document.querySelector('.stage [data-player=play]').title === '{words}'")
+    wait_until(page, f"document.querySelector('.stage [data-player=play]').title === '{words}'")
     assert page.locator(".stage [data-player=play]").get_attribute("aria-label") == words
 
 
 def test_the_play_button_is_a_pause_sign_while_the_video_plays(visit):
     page = visit()
     made(page, "a red square")
-    until(page, "!document.querySelector('.stage video').paused")
+    wait_until(page, "!document.querySelector('.stage video').paused")
     says(page, ENGLISH.pause)
     assert page.evaluate(SHOWN) == [False, True]
     page.locator(".stage [data-player=play]").click()
@@ -41,6 +41,6 @@ CHANGED = """(() => {
 def test_the_frames_number_is_written_into_the_text_that_is_there(page):
     """A new piece of text would make the browser look at all styles around it, sixteen times a second."""
     made(page, "a red square")
-    until(page, "!document.querySelector('.stage video').paused")
-    until(page, CHANGED)
+    wait_until(page, "!document.querySelector('.stage video').paused")
+    wait_until(page, CHANGED)
     assert page.evaluate("seen.output.firstChild === seen.text")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backend.media.sound import Sound, read_sound
-from tests.wan_ui.steps import made, rest, until
+from tests.wan_ui.steps import made, rest, wait_until
 from wan_ui.i18n.english import ENGLISH
 
 pytestmark = pytest.mark.browser
@@ -53,7 +53,7 @@ def test_a_video_with_sound_is_muted_until_it_is_turned_on_and_that_is_remembere
     is_pressed(page, True)
     assert page.evaluate(LOUDNESS) == [False, 0.4]
     made(page, "another that hums")
-    until(page, f"JSON.stringify({LOUDNESS}) === '[false,0.4]' && !document.querySelector('.stage video').paused")
+    wait_until(page, f"JSON.stringify({LOUDNESS}) === '[false,0.4]' && !document.querySelector('.stage video').paused")
     with page.expect_download() as download:
         page.locator(".stage .sound-download").click()
     assert download.value.suggested_filename.endswith(".wav")
@@ -65,23 +65,23 @@ def test_a_video_with_sound_is_muted_until_it_is_turned_on_and_that_is_remembere
     page.locator('.stage [data-player=sound][data-refused="true"]').wait_for()
     assert page.evaluate(LOUDNESS) == [True, 0.4]
     assert page.locator(".stage [data-player=sound]").get_attribute("title") == ENGLISH.sound_refused
-    until(page, "!document.querySelector('.stage video').paused")
+    wait_until(page, "!document.querySelector('.stage video').paused")
     page.keyboard.press("m")
     is_pressed(page, True)
     assert page.evaluate(LOUDNESS) == [False, 0.4] and page.locator(".stage [data-player=volume]").input_value() == "40"
     page.locator('#views [data-view="library"]').click()
-    until(page, "document.querySelectorAll('#library-grid li').length === 3")
+    wait_until(page, "document.querySelectorAll('#library-grid li').length === 3")
     assert page.locator("#library-grid .sound-mark").count() == 2
-    until(page, "document.querySelector('.stage video').paused")
+    wait_until(page, "document.querySelector('.stage video').paused")
 
 
 def test_the_waveform_shows_the_sound_and_every_way_to_move_keeps_the_frame(page):
     made(page, "a square that hums and goes")
     page.locator('.stage .player[data-wave="true"]').wait_for()
     play_or_pause(page)
-    until(page, "document.querySelector('.stage video').paused")
+    wait_until(page, "document.querySelector('.stage video').paused")
     page.locator("[data-player=scrub]").fill("16")  # or the line at the place where it plays hides a bar
-    until(page, f"(columns => columns.lastIndexOf(Math.max(...columns)) > 0.9 * columns.length)({DRAWN})")
+    wait_until(page, f"(columns => columns.lastIndexOf(Math.max(...columns)) > 0.9 * columns.length)({DRAWN})")
     columns = np.array(page.evaluate(DRAWN))
     thirds = [part.max() for part in np.array_split(columns, 24)]
     assert thirds[4] > 2 * thirds[0] and thirds[4] > 2 * thirds[8], "it swells and fades"
@@ -89,14 +89,16 @@ def test_the_waveform_shows_the_sound_and_every_way_to_move_keeps_the_frame(page
     for key, frame in ((None, 3), (".", 4), (".", 5), (",", 4), (",", 3)):
         if key:
             page.keyboard.press(key)
-        until(page, f"document.querySelector('.player output').textContent === '{frame + 1} / 17'")
+        wait_until(page, f"document.querySelector('.player output').textContent === '{frame + 1} / 17'")
         shown = "(video => !video.seeking && Math.floor(16 * video.currentTime))(document.querySelector('.stage video'))"
-        until(page, f"{shown} === {frame}")
+        wait_until(page, f"{shown} === {frame}")
     page.locator("[data-player=scrub]").fill("15")
     page.evaluate("document.querySelector('.stage video').addEventListener('seeked', () => { window.hasLooped = true; })")
-    until(page, "!document.querySelector('.stage video').seeking")
+    wait_until(page, "!document.querySelector('.stage video').seeking")
     play_or_pause(page)
-    until(page, "window.hasLooped && (video => !video.paused && video.currentTime < 0.9)(document.querySelector('.stage video'))")
+    wait_until(
+        page, "window.hasLooped && (video => !video.paused && video.currentTime < 0.9)(document.querySelector('.stage video'))"
+    )
 
 
 def test_one_video_of_a_comparison_is_heard_at_a_time(page, tmp_path):
@@ -111,11 +113,11 @@ def test_one_video_of_a_comparison_is_heard_at_a_time(page, tmp_path):
     assert page.evaluate(unmuted) == "[false,false,false]", "typed"
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("2")
-    until(page, f"{unmuted} === '[false,true,false]'")
+    wait_until(page, f"{unmuted} === '[false,true,false]'")
     assert page.locator('.compare figure[data-heard="true"] [aria-pressed="true"]').count() == 1
     page.wait_for_timeout(1500)  # the loop's seam is in it
     times = "[...document.querySelectorAll('.compare video')].map(video => video.currentTime)"
-    until(page, f"(times => Math.max(...times) - Math.min(...times) < 0.15)({times})")
+    wait_until(page, f"(times => Math.max(...times) - Math.min(...times) < 0.15)({times})")
     page.keyboard.press("4")
     assert page.evaluate(unmuted) == "[false,true,false]", "there is no fourth"
     with page.expect_download() as download:
@@ -124,10 +126,10 @@ def test_one_video_of_a_comparison_is_heard_at_a_time(page, tmp_path):
     sound = read_sound(tmp_path / "tiled.mp4").samples[0]
     assert abs(np.abs(np.fft.rfft(sound)).argmax() * 24_000 / len(sound) - 440) < 3  # the seed 1
     page.locator(".compare figure").nth(2).locator("[data-compare=sound]").click()
-    until(page, f"{unmuted} === '[false,false,true]'")
+    wait_until(page, f"{unmuted} === '[false,false,true]'")
     page.locator('#views [data-view="create"]').click()
-    until(page, f"{unmuted} === '[false,false,false]'")
+    wait_until(page, f"{unmuted} === '[false,false,false]'")
     page.locator('#views [data-view="compare"]').click()
-    until(page, f"{unmuted} === '[false,false,true]'")
+    wait_until(page, f"{unmuted} === '[false,false,true]'")
     page.keyboard.press("3")
-    until(page, f"{unmuted} === '[false,false,false]'")
+    wait_until(page, f"{unmuted} === '[false,false,false]'")

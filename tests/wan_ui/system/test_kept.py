@@ -1,4 +1,4 @@
-"""The kept models in the system view: where each lies, and buttons for the operator alone."""
+"""Tests of the cached models in the System view: where each model is, and buttons for the operator only."""
 
 from types import SimpleNamespace
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.wan_ui.conftest import _serving
-from tests.wan_ui.steps import generate, made, press, ready, rest, until
+from tests.wan_ui.steps import generate, made, press, ready, rest, wait_until
 from wan_ui.gateway.access import Access
 
 pytestmark = pytest.mark.browser
@@ -48,17 +48,17 @@ def test_the_operator_cleans_up_and_visitors_do_not(visit, studio, data_dir):
     operator.locator("#message .message.shown", has_text="Nothing to remove.").wait_for()
 
 
-@pytest.mark.slow  # the sentence comes in tests/backend/engine/test_disasters.py
+@pytest.mark.slow  # tests/backend/engine/test_disasters.py tests the sentence
 def test_stop_on_another_servers_video_says_who_can(visit, studio, close_gate, data_dir):
     page = visit()
     close_gate("a held square")
     generate(page, "a held square")
-    until(page, "document.querySelector('.stage').dataset.phase === 'denoising'")
+    wait_until(page, "document.querySelector('.stage').dataset.phase === 'denoising'")
     with _serving("fake", data_dir) as second:
         other = page.context.new_page()
         other.goto(Access.load_or_create(data_dir).link(second.url))
         ready(other)
-        until(other, "document.querySelector('.stage').dataset.phase === 'denoising'")
+        wait_until(other, "document.querySelector('.stage').dataset.phase === 'denoising'")
         for act in (other.locator("#stop").click, lambda: press(other, "a held square", "queue:cancel")):
             act()
             message = other.locator('#message .message.shown[data-bad="true"]', has_text="nother server")
