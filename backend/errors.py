@@ -24,7 +24,7 @@ class StudioError(Exception):
 
     @property
     def cause(self) -> str:
-        """The error without the suggestion what to do."""
+        """The error without `fix`."""
         return f"{self.what} {self.allowed}".strip()
 
 

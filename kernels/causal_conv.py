@@ -40,8 +40,9 @@ class Epilogue:
     """The operations on the sum of the convolution before it is written.
 
     Attributes:
-        residuals: arrays to add. One [F, W, H, N]. If the frames are doubled, two [F', W', H, N]: for the upper and for the
-            lower of each pair of rows. F' divides F and W' divides W; values are repeated.
+        residuals: arrays to add, none or one of shape [F', W', H, N]. If the convolution doubles rows, there are two: one for
+            the upper and one for the lower row of each pair. F' divides F and W' divides W. Each value is added to F / F'
+            frames and W / W' columns of the result.
         norm: [N] float32, the weight of an RMS norm over `norm_width` channels, followed by SiLU.
         keeps_sum: write the sum itself. With `norm`, the normalised form is written too.
     """

@@ -400,8 +400,9 @@ class Preset(BaseModel):
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
     """Return all presets in the order of lists. They are read once per process.
 
-    First comes the preset with which the studio opens, then other embedded models, then the series of `SERIES`, in each the
-    `KINDS` in order, each preset followed by its `VARIANTS`. Live presets come last.
+    The preset that is selected when the studio opens comes first, and then presets of models that are part of the studio's
+    files. The other presets follow in the order of `SERIES`, and within a series in the order of `KINDS`. The `VARIANTS` of a
+    preset follow it. Live presets come last.
     """
     return sorted(_read_presets(folder).values(), key=_sort_key)
 

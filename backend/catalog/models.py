@@ -119,7 +119,7 @@ class Models:
         )
 
     def _sources_to_keep(self, source: str) -> list[str]:
-        """Return the other sources whose files must stay: complete sources, and sources with a download from this page."""
+        """Return the sources except `source` whose files must stay: complete sources, and sources with a download."""
         others = [entry for entry in self._scan_entries() if entry.is_on_hub and entry.source != source]
         return [one.source for one in others if one.is_here or self.downloads.total(one.source)]
 

@@ -63,8 +63,11 @@ def read_torch_tensors(file: TorchFile) -> dict[str, TensorPlace]:
 
 @functools.lru_cache(maxsize=8)
 def _read_tensors(file: TorchFile, size: int, changed: int) -> dict[str, TensorPlace]:
-    """Read the tensors' places. Size and time of the last change are part of the cache's key, because every page calls this
-    function."""
+    """Read the tensors' places.
+
+    Results are cached, because every page calls this function. The file's size and time of the last change are part of the
+    cache's key, so that a changed file is read again.
+    """
     path = file.path
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:

@@ -142,7 +142,7 @@ class WorkerPool(Protocol):
         """Remove a worker whose machine was lost or is no longer needed."""
 
     def workers(self) -> tuple[WorkerView, ...]:
-        """The views of all workers."""
+        """Return the state of each worker, as the studio shows it."""
 
 
 class Cluster:

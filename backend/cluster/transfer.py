@@ -74,7 +74,7 @@ def _collect(folder: Path, above: str, found: dict[str, Version]) -> None:
 
 
 def read_pieces(job_id: str, folder: Path, name: str) -> Iterator[Piece]:
-    """Yield the file's pieces, up to its size at the first one. Yield nothing if the file no longer exists."""
+    """Yield the file's pieces. Bytes appended after the first piece are left out. Yield nothing if the file does not exist."""
     try:
         file = (folder / name).open("rb")
     except FileNotFoundError:

@@ -360,9 +360,10 @@ class Dispatcher:
         return seconds is not None and self.pool.should_wait_for_busy(entry.shape.model, seconds)
 
     def _find_shortages(self) -> dict[str, Shortage]:
-        """Return the disk shortages by id of a waiting job, with the space that running jobs need.
+        """Return the shortage of each waiting job for which the disk has too little space, by job id.
 
-        End a job that exceeds the whole disk. While changes cannot be stored, the key "" makes every job wait.
+        The space that running jobs need is not available to them. Jobs that need more than the whole disk are ended. While the
+        event log cannot write, return one shortage under the key "", which means all jobs.
         """
         if self._event_log.is_stuck:
             return {"": next(iter(self._shortages.values()), Shortage(free=0, needed=0))}

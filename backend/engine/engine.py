@@ -390,7 +390,10 @@ class Engine:
             raise
 
     def revise_steps(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
-        """Return the steps of `revise`. New inputs remain in a separate folder until it is certain that the job still waits."""
+        """Return the steps of `revise`, for callers that wait in an event loop while files are opened.
+
+        The new inputs are written to a separate folder. They are moved to the job's folder if the job still waits.
+        """
         self._check(request, may_download)
         job = self._store.job(job_id)
         with tempfile.TemporaryDirectory(prefix=".revised-", dir=job.folder) as name:

@@ -22,9 +22,9 @@ def control_frame(frame: Frame, kind: ControlKind) -> Frame:
 def detect_edges(picture: Image.Image) -> np.ndarray:
     """Draw white lines on black, uint8 [height, width], one pixel wide, at the strongest changes.
 
-    It takes the gradient of the smoothed image, in each pixel of the colour that changes most. A pixel is kept if its gradient is
-    at least as large as at its two neighbours across the edge (after Canny). Colours count separately, so that a blue shape on
-    equally light green is found.
+    The gradient of each colour channel of the smoothed image is computed separately, so that a blue shape on equally light green
+    is found. Each pixel uses the channel with the largest gradient. A pixel is kept if neither of its
+    two neighbours across the edge has a larger gradient (after Canny).
     """
     colours = np.asarray(picture.filter(ImageFilter.GaussianBlur(BLUR)), np.float32)
     down, right = np.gradient(colours, axis=(0, 1))

@@ -42,8 +42,10 @@ def check_mask_shape(mask: str | Path, clip: str | Path) -> None:
 
 
 def read_mask(path: str | Path, part: Part) -> np.ndarray:
-    """Read which pixels of the part's frames are regenerated, bool [F, height, width], at the part's size. Raises: ImageError,
-    ClipError."""
+    """Read the mask of a part of a clip: bool [F, height, width], True where pixels are regenerated, in the part's size.
+
+    Raises: ImageError, ClipError.
+    """
     width, height = part.size
     if is_single_image(path):
         one = _is_white(crop_to(load_checked_image(path), width, height, part.focus))

@@ -21,9 +21,8 @@ def plan_layouts(
     equal.
 
     Args:
-        layer_matrix_bytes: a function of (config, itemsize) that returns the bytes of each matrix of a layer by name, in the
-        order
-            in which copies gain most.
+        layer_matrix_bytes: a function of (config, itemsize) that returns the bytes of each matrix of a layer by name. The
+            matrices whose copies save the most time come first.
 
     Raises: RequestError for an illegal mesh.
     """

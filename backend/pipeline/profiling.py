@@ -1,7 +1,7 @@
 """Trace some denoising steps and the decoder's first pieces, for TensorBoard and XProf.
 
-`jax.named_scope` marks the operations: `attention`, `products`, `decoder` and `collectives`. Collectives exchange tokens for
-heads; the compiler adds the gathers of weights.
+`jax.named_scope` marks the operations: `attention`, `products`, `decoder` and `collectives`. `collectives` are the exchanges
+between chips before and after attention. Gathers of weights are not marked, because the compiler adds them.
 """
 
 import contextlib

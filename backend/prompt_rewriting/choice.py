@@ -11,8 +11,10 @@ from backend.settings import rewriter_key
 
 
 def helper_from_arguments(arguments: argparse.Namespace) -> Helper | None:
-    """Return the helper of `serve`'s options, or None. Raises: StudioError for an invalid address or command, RequestError for
-    two helpers."""
+    """Return the program or model that rewrites prompts, from the options of `serve`. None without such an option.
+
+    Raises: StudioError for an invalid address or command, RequestError if the options name two.
+    """
     command, url, model = (str(getattr(arguments, name) or "").strip() for name in ("rewriter", "rewriter_url", "rewriter_model"))
     if command and (url or model):
         raise RequestError("--rewriter was given", "together with another helper for prompts", "give only one")

@@ -36,7 +36,7 @@ Shaped = jax.Array | jax.ShapeDtypeStruct
 
 
 def as_leaf(value: P | jax.ShapeDtypeStruct) -> jax.Array:
-    """Type a partition or a shape as an array, for trees that have arrays in other places. JAX accepts such trees."""
+    """Return the value unchanged, typed as an array. JAX accepts trees whose leaves are arrays, partitions or shapes."""
     return cast(jax.Array, value)
 
 

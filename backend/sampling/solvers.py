@@ -6,8 +6,7 @@ the last prediction. Therefore the table is computed before the loop, and all st
 Solvers and their sources:
 
 - "unipc": UniPC, Zhao et al. 2023, in the B(h) = exp(h) - 1 form with order 2, as diffusers' `UniPCMultistepScheduler` runs it
-for
-  flow models (flow prediction, flow sigmas, `lower_order_final`).
+  for flow models (flow prediction, flow sigmas, `lower_order_final`).
 - "euler": as diffusers' `FlowMatchEulerDiscreteScheduler`.
 - "euler-distilled": Euler on sigmas 1, (n-1)/n, ... 1/n before the shift. Step-distilled LoRAs were trained on these steps
   (ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5).
@@ -102,7 +101,8 @@ def take_step(
 ) -> SamplerState:
     """Take one step. `velocity` (noise - data) is the model's output for `state.sample`.
 
-    `sigma` is a scalar. `corrector` and `predictor` are this step's rows of the schedule. Let new = sample - sigma * velocity:
+    `sigma` is a scalar. `corrector` and `predictor` are this step's rows of the schedule, and "." is their dot product. Let
+    new = sample - sigma * velocity. The other names are the fields of `state`:
 
         corrected = corrector . (sample, before, new, clean, older)
         next sample = predictor . (corrected, new, clean)

@@ -1,4 +1,4 @@
-"""CFG-Zero*: the settings that it excludes, and the first steps that it skips.
+"""CFG-Zero*: the settings that cannot be combined with it, and the first steps that it skips.
 
 Source: Fan et al. 2025, arXiv:2503.18886, "CFG-Zero*"; its authors skip the first two of 50 steps.
 """

@@ -3,8 +3,7 @@
 - XLA's fusions and copies have the compiler's own `estimated_cycles`. Instructions in a loop count once for each iteration.
 - A Pallas kernel has no estimate. Its cycles come from `kernel_cycles`, the bundles of its static schedule.
 - A collective's time is the number of bytes that a chip receives, divided by the speed of its links. Work that is scheduled
-between
-  the collective's start and end hides its time.
+  between the collective's start and end hides its time.
 
 All results are predictions. docs/performance.md compares them with a published run.
 """

@@ -20,7 +20,7 @@ COPIED_AT_ONCE = 1 << 30  # bytes that are in both memories at a time while a ne
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Content:
-    """The identity of a network's weights. Networks of equal content are shared.
+    """The identity of a network's weights. Networks with equal identity are shared.
 
     `tensors` are the names, dtypes and shapes in the files. `described` and `arranged` are the shapes, dtypes and shardings on
     the devices.
@@ -33,7 +33,7 @@ class Content:
 
     @classmethod
     def of_part(cls, part: Part, described: Any, arranged: Any) -> Content:
-        """Return the content of a part, as its files are now. Raises: OSError."""
+        """Return the identity of a part's weights, with fingerprints of its current files. Raises: OSError."""
         return cls(
             tensors=tuple(sorted((name, place.dtype, tuple(place.shape)) for name, place in part.places.items())),
             described=_shapes_and_shardings(described),

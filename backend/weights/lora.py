@@ -122,7 +122,10 @@ def _add_factor(change: Change, role: str, place: TensorPlace) -> None:
 
 
 def _parse_key(key: str, targets: Mapping[str, list[LoraName]]) -> tuple[str, list[LoraName]]:
-    """Return the role of a key's tensor in a change, and the tensors that it changes."""
+    """Return the role of the key's tensor, such as "up" or "alpha", and the model's tensors that it changes.
+
+    An unknown key has the role "" and no tensors.
+    """
     suffix = max((suffix for suffix in SUFFIXES if key.endswith(suffix)), key=len, default="")
     if not suffix:
         return "", []

@@ -71,8 +71,8 @@ class Change:
         return _rescale_to_lengths(base + total, self._own_rows(lengths) if of_rows else lengths, axis=0 if of_rows else 1) - base
 
     def _compute_scaled_rows(self, factors: dict[str, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
-        """Return this part's rows of the factors' product, times alpha over the rank."""
-        if "up" in factors:  # rows of other parts are not needed
+        """Return the product of the factors, times alpha over the rank. If tensors are stacked, only `self.part` is returned."""
+        if "up" in factors:  # only this tensor's rows are multiplied, which saves time
             product, rank = _multiply_factors(factors | {"up": self._own_rows(factors["up"])}, shape)
         else:
             product, rank = _multiply_factors(factors, (shape[0] * self.parts, *shape[1:]))
@@ -80,7 +80,7 @@ class Change:
         return product if self.alpha is None or rank is None else product * (self.alpha / rank)
 
     def _own_rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return this part's rows."""
+        """Return the rows of `self.part`, if several tensors are stacked."""
         return tensor if self.parts == 1 else tensor.chunk(self.parts)[self.part]
 
     def _has_row_lengths(self, shape: Sequence[int]) -> bool:

@@ -132,7 +132,7 @@ def attention_with_lse(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the attention and its log-sum-exp [B, S_q, H] float32: log(sum(exp(scale * Q K^T))) over the keys.
 
-    `join_attentions` needs the log-sum-exp. It excludes `window_size` and `kv_lengths`.
+    `join_attentions` needs the log-sum-exp. Options with `window_size` or `kv_lengths` are not supported.
     Raises: NotImplementedError if the implementation in `options` does not support the arguments.
     """
     return cast(tuple[jax.Array, jax.Array], _dispatch(query, key, value, None, options or AttentionOptions(), return_lse=True))

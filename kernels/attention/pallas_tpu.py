@@ -150,7 +150,7 @@ def tpu_attention(
         window: (before, after). Query i sees the keys i - before to i + after.
         smooth_keys: subtract the mean key. The result does not change, and more heads can use the constant maximum.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite.
-        kv_lengths: the same limit for each sample. It excludes `bias` and `window`.
+        kv_lengths: the same limit for each sample. Cannot be combined with `bias` or `window`.
         bounds: given if `kernels.qkv` prepared the arrays: the query is scaled and the mean key is subtracted. Then `scale`
             and `smooth_keys` are ignored.
         tests_bounds: if False, every head uses the online form. For few keys that costs less than computing norms.

@@ -1,9 +1,8 @@
 """Recognise the kinds of HunyuanVideo 1.5 checkpoints from their configurations, and refuse others. Reads no file.
 
 All kinds have the same network. Its input channels are the noisy latents, the latents of an image, and a mask. Kinds differ in
-two
-facts: whether an image must be given, may be given or is not supported, and whether a step also reads the timestep at which it
-ends (`use_meanflow`, the step-distilled model).
+two facts. An image must be given, may be given or is not supported. A step of the step-distilled model also reads the timestep at
+which it ends (`use_meanflow`).
 """
 
 import dataclasses

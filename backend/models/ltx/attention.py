@@ -30,8 +30,7 @@ class RotaryInputs:
     Attributes:
         query, key: the rotary tables of queries and keys.
         keeps: [B, 1, 1], 1 for branches with this attention. For a branch with 0, self-attention returns its values, and
-        attention
-            to the other stream returns zero.
+            attention to the other stream returns zero.
     """
 
     query: Tables

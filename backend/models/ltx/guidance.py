@@ -1,4 +1,6 @@
-"""LTX-2's guidance: weighted differences between the clean estimates of up to four branches, and a rescaled deviation.
+"""LTX-2's guidance: weighted differences between the clean estimates of up to four branches.
+
+The result is rescaled towards the standard deviation of the prompt's estimate.
 
 Source: diffusers, `LTX2Pipeline`. Each scale has separate values for video and audio.
 """

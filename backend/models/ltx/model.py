@@ -305,7 +305,7 @@ class LtxModel(WholeClipModel):
         return text + shown
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """See `Model`. Given latents replace a stream's noise. A control clip with noise also has a state."""
+        """See `Model`. Given latents replace a stream's noise. A control clip to which noise is added gets its own state."""
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
         states = {
             name: start_state(jnp.asarray(drawn)) if given[name] is None else frozen_state(jnp.asarray(given[name]))

@@ -96,7 +96,7 @@ class _Modulations:
 
 
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
-    """Return the bytes of a layer's matrices by name. Matrices that gain most from a copy are first."""
+    """Return the bytes of a layer's matrices by name. The matrices whose copies save the most time come first."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
     parts = ("to_q", "to_k", "to_v", "to_out.0")

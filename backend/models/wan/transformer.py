@@ -116,9 +116,10 @@ WIDE = 3072  # from this width on, `Layout.gather` cuts copies out; the 1.3B is 
 
 
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
-    """Return the bytes of the matrices that every step uses in one layer, by name.
+    """Return the bytes of each matrix of a layer by name. Every step uses these matrices.
 
-    The matrices whose copies save most time are first.
+    Every chip can store some matrices whole, so that no step gathers them (see `plan_copies`). The matrices for which this saves
+    the most time come first.
     """
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, rectangle = width * width * itemsize, width * config["ffn_dim"] * itemsize

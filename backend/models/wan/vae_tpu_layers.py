@@ -160,7 +160,8 @@ class LayerRunner(StripRunner):
     def _average_input(self, shortcut: AvgDown3D) -> jax.Array:
         """Average each 2 x 2 pixels of the block's input. With a temporal factor, two frames become one.
 
-        The channels of the two frames alternate. The first frame of a video counts as the second of a pair.
+        The frame that results from a pair has the channels of both: even channels from the first, odd channels from the second.
+        A single frame, as at the start of a video, counts as the second of a pair.
         """
         entered = self._block_input
         if shortcut.factor == 1:

@@ -130,9 +130,9 @@ class AnimateModel(SegmentModel):
         return {"clip_text": text, "clip_positions": positions}
 
     def _clip_embeddings(self, conditions: Conditions, copies: int) -> Generator[Effect, Any, tuple]:
-        """Return what `branch_embeddings` returns, for `copies` copies of the driving video's text. Yields work.
+        """Return `branch_embeddings` of the prompt of the driving video, repeated `copies` times. Yields work.
 
-        The driving video's text is the last row of the bias.
+        In `text_bias` this prompt has the last row.
         """
         clip_conditions = {"prompt_embeds": conditions["drive_prompt_embeds"]}
         if "text_bias" in conditions:
