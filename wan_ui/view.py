@@ -22,7 +22,7 @@ FORM = "form"  # the column of the form, for `View.beside`
 
 @dataclass(frozen=True, kw_only=True)
 class Shell:
-    """The engine, texts and components that all views share and are built from.
+    """The engine, the texts and the components that all views share.
 
     `stage.follow_after` makes the page follow the job in `stage.panel.job_id`. `labels` are keys of texts that Gradio translates
     in the browser.

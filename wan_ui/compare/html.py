@@ -139,7 +139,7 @@ def _bar_html(content: CompareContent, labels: list[str], done: int, texts: Text
 
 
 def _table_html(content: CompareContent, texts: Texts) -> str:
-    """Render the table of the differing settings and of the seconds."""
+    """Render the table of the settings that differ, with the generation time of each video."""
     requests = [cell.job.request for cell in content.cells]
     rows = [(name, [format_value(value) or texts.compare_off for value in values]) for name, values in differences(requests)]
     note = f'<p class="hint">{escape(texts.compare_same)}</p>' if not rows else ""

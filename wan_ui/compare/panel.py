@@ -34,7 +34,7 @@ class ComparePanel:
 
 
 def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> ComparePanel:
-    """Build the panel without videos."""
+    """Build the panel, at first without videos."""
     choices = preset_choices("t2v", can_run).dropdown_choices(texts.language)
     with gr.Row(elem_id="compare-bar"):
         what = _setting_dropdown(what_choices(texts), "seed", labels.compare_vary, "compare-what")

@@ -46,7 +46,10 @@ class Axis:
     presets: tuple[str, ...] = ()
 
     def with_fixed_seeds(self) -> "Axis":
-        """Return the axis with random seeds if none were typed. All rows then have the same seeds."""
+        """Return the axis, with random seeds if the visitor varies the seed and typed no values.
+
+        Every row or column of the grid then has the same seeds.
+        """
         return replace(self, text=", ".join(map(str, _parse_seeds(self.text)))) if self.what == "seed" else self
 
 

@@ -1,6 +1,7 @@
 """Arguments of Gradio's event listeners.
 
-Events run outside Gradio's queue, because the followers of jobs occupy the queue. Events are private: they are no API.
+Most events run outside Gradio's queue, because events that follow a job occupy the queue until the job ends. All events are
+private: Gradio's API does not include them.
 """
 
 import json
@@ -39,8 +40,8 @@ class _Last(TypedDict):
     trigger_mode: Literal["always_last"]
 
 
-# Show progress on no component. Otherwise Gradio's page (6.31) visits every component that any answer has ever changed, for each
-# piece of each answer. That took a third of the page's processor time while a video was generated.
+# Show progress on no component. With progress, Gradio's page (6.31) visits every component that has ever been updated. It repeats
+# that for each message from the server: a third of the page's processor time while a video was generated.
 SILENT: _Silent = {"show_progress": "hidden", "show_progress_on": [], "api_visibility": "private"}
 
 QUIET: _Quiet = {"queue": False, **SILENT}

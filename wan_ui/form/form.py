@@ -206,7 +206,7 @@ class Form:
         )
 
     def _read_images(self, values: dict[gr.blocks.Block, Any]) -> dict[str, str | None]:
-        """Return the paths of the images by role. Text to video has no images."""
+        """Return the paths of the images by setting. Text to video has no images."""
         is_image = values[self.task] == "i2v"
         return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_role.items()}
 

@@ -18,7 +18,7 @@ from wan_ui.gateway.uploads import check_upload_path
 from wan_ui.i18n.english import Texts
 
 CENTRE = (0.5, 0.5)
-PICTURES = ("image", "last_image")  # the panel's roles (see `backend.schemas.settings.INPUTS`)
+PICTURES = ("image", "last_image")  # the settings that hold the panel's images (see `backend.schemas.settings.INPUTS`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class ImagePanel:
 
     @property
     def by_role(self) -> dict[str, gr.Image]:
-        """Return the components by the role of their image."""
+        """Return the image components by setting: `image` and `last_image`."""
         return {role: getattr(self, role) for role in PICTURES}
 
 

@@ -74,9 +74,9 @@ DETAILS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """The labels and messages of the page in one language. `str.format` fills the fields with braces.
+    """The labels and messages of the page in one language. `str.format` replaces the names in braces.
 
-    A field whose name ends in `_one` is for the number 1, where the field without `_one` is for other numbers.
+    A text whose name ends in `_one` is used for the number 1. The text without `_one` is used for all other numbers.
     """
 
     language: str = "en"  # the code in browsers' requests and in presets
@@ -376,8 +376,8 @@ class Texts:
     edit_overlap: str = "Frames repeated from the clip"
     edit_overlaps: str = "{frames} frames"
     edit_overlaps_one: str = "1 frame"
-    edit_goes_after: str = "Repeated frames before {at} s: {overlap}. New frames after them: {new}."
-    edit_goes_before: str = "Repeated frames from {at} s on: {overlap}. New frames before them: {new}."
+    edit_goes_after: str = "Frames repeated from the clip before {at} s: {overlap}. New frames: {new}."
+    edit_goes_before: str = "Frames repeated from the clip after {at} s: {overlap}. New frames: {new}."
     edit_track: str = "Keyframes of the video"
     edit_track_empty: str = "Drop images here, each at its time"
     edit_add_keys: str = "Add images"
@@ -541,7 +541,7 @@ class Texts:
     setting_keeps_sound: str = "audio"
     setting_sound: str = "audio file"
     setting_sound_start: str = "start of the audio, seconds"
-    setting_make: str = "generated media"
+    setting_make: str = "output type (video or audio)"
     setting_drive: str = "driving video"
     setting_face: str = "face clip"
     setting_drive_prompt: str = "prompt of the driving video"
@@ -628,7 +628,7 @@ class Texts:
     compare_also: str = "Second setting, in rows"
     compare_also_none: str = "None"
     compare_presets: str = "Models, up to four"
-    compare_start: str = "Queue them"
+    compare_start: str = "Queue videos"
     compare_what: tuple[tuple[str, str], ...] = (
         ("seed", "Seed"),
         ("steps", "Steps"),
@@ -701,7 +701,7 @@ class Texts:
     system_unload_hint: str = "Remove this model from memory; its files stay"
     system_shapes: str = "Compiled sizes"
     system_rates: str = "Last video"
-    system_fallbacks: str = "Refused by the chip or compiler, so not used"
+    system_fallbacks: str = "Kernels and options that the chip or compiler refused"
     system_no_shapes: str = "none yet"
     system_shape: str = "{task} {width} × {height}, {frames} frames, {guided}"
     system_guided: str = "with guidance"
@@ -878,7 +878,7 @@ class Texts:
     upscaling: str = "Upscaling"
     fact_upscaled: str = "Upscaled"
     fact_upscaled_by: str = "{scale}× by {name}, from {width} × {height}"
-    export: str = "Formats…"
+    export: str = "Export…"
     export_smooth: str = "MP4 at {fps} frames per second, smoothed"
     export_webm: str = "WebM, for the web"
     export_gif: str = "GIF: at most {seconds} s, {side} pixels, {size} MB"

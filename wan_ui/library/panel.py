@@ -92,7 +92,7 @@ def _filter_dropdown(choices: list[tuple[str, str]], value: str, label: str, nam
 
 
 def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
-    """Build the panel without videos."""
+    """Build the panel, at first without videos."""
     presets = preset_filter_choices(texts)
     with gr.Row(elem_id="library-bar"):
         search = gr.Textbox(

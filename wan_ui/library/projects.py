@@ -42,7 +42,7 @@ def selected_project(value: object) -> str | None:
 
 
 def build_projects_menu(texts: Texts) -> gr.HTML:
-    """Build the menu without projects."""
+    """Build the menu, at first without projects."""
     return gr.HTML(projects_html((), "", texts), js_on_load=start_script("projects"), elem_id="projects", apply_default_css=False)
 
 

@@ -31,7 +31,7 @@ class LiveWatcher:
 
     @contextlib.contextmanager
     def keep_watched(self, job_id: str) -> Generator[None]:
-        """Count a page that shows this video, until the block ends."""
+        """Count one more page that shows this video, until the `with` block ends."""
         with self._lock:
             self._watchers[job_id] += 1
         try:

@@ -134,7 +134,7 @@ def _split_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
 
 
 def split_files(settings: object) -> tuple[Any, dict[str, Any] | None]:
-    """Split the settings from the files among them, by role. A value that is not an object is returned unchanged."""
+    """Return the settings without files, and the files by setting. A value that is not an object is returned unchanged."""
     if not isinstance(settings, dict):
         return settings, None
     files = {name: value for name, value in settings.items() if name in FILES}

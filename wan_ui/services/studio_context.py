@@ -94,7 +94,7 @@ class StudioContext:
         return job if job and caller.may_see(job.owner) else None
 
     def submit_steps(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Steps[Job]:
-        """Queue a request within the caller's limits, as sandbox steps.
+        """Queue a request within the caller's limits. Yields sandbox calls (see `Steps`).
 
         `again` has the meaning of `Engine.submit`'s, for a storyboard that the caller may see. Raises: StudioError.
         """
@@ -110,9 +110,9 @@ class StudioContext:
         return job
 
     def submit_all_steps(self, wanted: Sequence[GenerationRequest], caller: Caller) -> Steps[tuple[str, ...]]:
-        """Queue all requests as sandbox steps, and return the jobs' ids. If one is refused, cancel the others.
+        """Queue all requests, and return the jobs' ids. If a request is refused, cancel the jobs of the others.
 
-        Raises: StudioError.
+        Yields sandbox calls (see `Steps`). Raises: StudioError.
         """
         job_ids: list[str] = []
         self.engine.check_queue_limits(caller.owner, caller.queue_limits, len(wanted))  # check all before the first is queued
@@ -134,7 +134,7 @@ class StudioContext:
         )
 
     def import_project_steps(self, archive: Path, folder: str, caller: Caller) -> Steps[tuple[Project, int]]:
-        """Import an uploaded project into the caller's library, as sandbox steps. Raises: StudioError."""
+        """Import an uploaded project into the caller's library. Yields sandbox calls (see `Steps`). Raises: StudioError."""
         if not has_free_space(self.engine.settings.data_dir):
             raise _disk_full_error()
         try:
@@ -146,7 +146,10 @@ class StudioContext:
             ) from error
 
     def revise_steps(self, job: Job, wanted: GenerationRequest, caller: Caller) -> Steps[Job]:
-        """Replace the request of a queued job within the caller's limits, as sandbox steps. Raises: StudioError."""
+        """Replace the request of a queued job within the caller's limits. Yields sandbox calls (see `Steps`).
+
+        Raises: StudioError.
+        """
         self._check_allowed(wanted, caller)
         wanted = resolve_shot_files(wanted, self.engine, caller)
         return (yield from self.engine.revise_steps(job.id, wanted, may_download=caller.is_operator))

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class StageHandlers(Panel):
-    """The stage's handlers, for one engine and one form. The handlers of the buttons are in the queue and the form."""
+    """The stage's handlers. `wan_ui.queue`, `wan_ui.form` and `wan_ui.edit` handle most buttons on the stage."""
 
     context: StudioContext
     form: Form
@@ -73,7 +73,7 @@ class StageHandlers(Panel):
     def follow_after(self, event: gr.events.Dependency) -> None:
         """Make the page follow its job to the end after this event.
 
-        A follower occupies Gradio's queue until its job ends, so the number of followers is not limited.
+        The event has no concurrency limit: it runs until the job ends, and a limit would make other pages wait.
         """
         followed = event.then(
             self.follow,

@@ -235,7 +235,7 @@ def _actions_html(view: StageView, job: Job | None, texts: Texts, model: Model) 
 
 
 def _proposal_button(proposal: Proposal, job: Job, texts: Texts) -> str:
-    """Render the button that copies settings that fit to the form. It does not queue a video."""
+    """Render a button for settings that fit into memory. It copies them to the form and queues no video."""
     words = texts.fits.format(width=proposal.width, height=proposal.height, frames=proposal.num_frames)
     value = f"{proposal.width}x{proposal.height}x{proposal.num_frames}"
     group = "fill" if job.request.is_from_pictures else "edit"
