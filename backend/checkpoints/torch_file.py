@@ -101,7 +101,7 @@ class _Storage:
 
 @dataclasses.dataclass(frozen=True)
 class _Tensor:
-    """Numbers of a storage, from number `first` on."""
+    """A tensor's elements in a storage. `first` is the index of its first element there."""
 
     storage: _Storage
     first: int

@@ -48,7 +48,7 @@ class UpscalerFile:
 
     @property
     def is_embedded(self) -> bool:
-        """True for a model from the package."""
+        """True for a model from the Python package `PACKAGE`."""
         return bool(self.modules)
 
     @property

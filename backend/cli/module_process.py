@@ -57,7 +57,7 @@ def compile_in_process(module: str, words: Sequence[str], *, for_tpu: bool) -> d
 
 @dataclass(frozen=True, kw_only=True)
 class EndedProcess:
-    """The result of a module's process: its report, None without one, its exit code, and its standard error.
+    """The result of a module's process: its report (or None), its exit code, and its standard error.
 
     `was_silent` is true if the process was killed because it sent no message for too long.
     """

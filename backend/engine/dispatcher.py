@@ -138,7 +138,7 @@ class Dispatcher:
             self._preparation = (request, shape, time.monotonic() + _PREPARE_DELAY_SECONDS)
 
     def find_shortage(self, owner: str | None = None) -> Shortage | None:
-        """Return the shortage of the first job that waits for disk space, of this owner or of all. None without one."""
+        """Return the shortage of the first job that waits for disk space, or None. Without an owner, all jobs are searched."""
         with self._event_log.changed:
             waiting = {"", *(entry.job_id for entry in self._waiting if owner is None or entry.owner == owner)}
             return next((lacking for job_id, lacking in self._shortages.items() if job_id in waiting), None)
@@ -347,7 +347,10 @@ class Dispatcher:
             self._event_log.touch()
 
     def _next_job(self) -> QueueEntry | None:
-        """Return the first job that fits on the disk and should not wait for a busy worker with its model, None without one."""
+        """Return the first job that can start now, or None.
+
+        Skips held jobs, jobs that need more disk space, and jobs that should wait until a busy worker with their model is idle.
+        """
         if "" in self._shortages:
             return None
         ready = (entry for entry in self._waiting if not entry.is_held and entry.job_id not in self._shortages)

@@ -168,7 +168,7 @@ class Engine:
         return [entry.job_id for entry in self._dispatcher.waiting()]
 
     def disk_shortage(self, owner: str | None = None) -> Shortage | None:
-        """Return the shortage of the first job that waits for disk space, of this owner or of all. None without one."""
+        """Return the shortage of the first job that waits for disk space, or None. Without an owner, all jobs are searched."""
         return self._dispatcher.find_shortage(owner)
 
     def changes(self) -> int:

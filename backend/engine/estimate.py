@@ -54,7 +54,7 @@ class Estimate:
 def estimate(
     request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_warm: bool, is_kept: bool = True
 ) -> Estimate | None:
-    """Return the estimate from these runs, newest first. None without runs of the same model."""
+    """Estimate the time of a video from earlier runs. `runs` are newest first. Return None without runs of the same model."""
     same = [run for run in runs if run.shape == shape]
     same_model = [run for run in runs if run.shape.model == shape.model]
     used = (same or same_model)[:20]

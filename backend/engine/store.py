@@ -255,7 +255,7 @@ class Store(Database):
         return {row["id"] for row in self._rows(f"SELECT id FROM jobs{where}")}
 
     def last_preview(self, job_id: str) -> str | None:
-        """Return the newest preview in the job's events, as a path in the job's folder. None without one."""
+        """Return the newest preview in the job's events, as a path in the job's folder. None if it has no preview."""
         sql = (
             "SELECT json_extract(event, '$.preview') AS preview FROM events"
             " WHERE job_id = ? AND preview IS NOT NULL ORDER BY sequence DESC LIMIT 1"
@@ -329,7 +329,7 @@ class Store(Database):
         return next(map(_event, self._rows(sql, (job_id,))), None)
 
     def result(self, job_id: str) -> VideoResult | None:
-        """Return the job's video, None without one."""
+        """Return the job's video, or None."""
         return getattr(self.last_event(job_id), "result", None)
 
     def with_sound(self, job_ids: Sequence[str]) -> frozenset[str]:

@@ -19,7 +19,7 @@ from backend.media.clips import MAX_PIXELS
 from backend.media.video import read_request, temporary_tags_file, write_video
 from backend.schemas.request import GenerationRequest
 
-READ_SECONDS = 20.0  # time limit for a file's facts
+READ_SECONDS = 20.0  # time limit for reading the codec of a file's audio
 JOIN_SECONDS = 1800.0  # limit for copying an hour of video and encoding its audio: far above the need of a busy machine
 _PIECE = re.compile(r"(\d{7})-(\d{7})\.mp4")
 _AAC = ("-c:a", "aac", "-b:a", "192k", "-ac", "2")

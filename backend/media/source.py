@@ -77,8 +77,10 @@ class KeptPixels:
     inputs: Opened
 
     def put_back(self, pixels: np.ndarray, first: int) -> np.ndarray:
-        """Restore the clip's own pixels in `pixels`, frames of the video uint8 [F, H, W, 3] from number `first` on. Just inside a
-        mask, both are mixed."""
+        """Return the video's frames with the clip's own pixels outside the mask. Just inside its border, old and new are mixed.
+
+        `pixels` are frames of the video, uint8 [F, H, W, 3]. `first` is the number of the first of them.
+        """
         part, clip = Part.from_request(self.request), _clip_frames(self.inputs, "video")
         mixed = pixels.copy()
         for index, frame in enumerate(mixed):

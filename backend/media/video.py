@@ -30,7 +30,7 @@ CODING = (
 )
 """ffmpeg's options for our videos: H.264 in BT.709 colours."""
 READ_SECONDS = (
-    20.0  # limit for a file's facts and for each frame: a frame of 49 million pixels takes 1 to 2 s (measured, 2 cores)
+    20.0  # limit for reading a file's header and for each frame: a frame of 49 million pixels takes 1 to 2 s (measured, 2 cores)
 )
 ENCODE_SECONDS = 300.0  # limit for encoding one frame and for finishing the file: far above the need of a busy machine
 

@@ -206,7 +206,7 @@ class Model(Protocol):
         """Return how many steps reused an earlier step's output, as counted in the step state."""
 
     def finish(self, conditions: Conditions, latents: Latents) -> Generator[Effect, Any, Latents]:
-        """Replace the latents of given frames in the clean latents. Yields work."""
+        """Insert the latents of input images and clips into the clean latents. Yields work."""
 
     def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
         """Enlarge the video's clean latents to twice the width and height. Yields work. Only for kinds with `enlarges`."""

@@ -69,6 +69,6 @@ def _compute_growth(before: jax.Array | None, added: jax.Array, num_tokens: int)
 
 @jax.jit
 def _mean_ratio(before: jax.Array, added: jax.Array) -> jax.Array:
-    """Compute ratios [B] from two outputs [B, S, D]."""
+    """Divide the norms of tokens `added` by the norms of tokens `before`, [B, S, D]. Return the means over the tokens, [B]."""
     old, new = (jnp.linalg.norm(tokens.astype(jnp.float32), axis=-1) for tokens in (before, added))
     return jnp.mean(new / jnp.maximum(old, 1e-8), axis=1)

@@ -30,7 +30,7 @@ from backend.schemas.events import Cancelled, Decoding, Event, Finished, VideoRe
 from backend.schemas.request import GenerationRequest
 from backend.schemas.sound import SoundPart
 
-AUDIBLE_SECONDS = 0.05  # a shorter silence at the end gets no note
+AUDIBLE_SECONDS = 0.05  # a shorter silence at the end is not reported
 
 
 def decode_piece(run: Run | Described, latents: Any, first: int = 0, decoder_state: StepState = None) -> Work:

@@ -134,7 +134,7 @@ class Denoising:
         return dataclasses.replace(denoised, states=jax.tree.map(np.array, denoised.states))
 
     def current_sample(self) -> Latents:
-        """Return the current chunk's latents after the last step, with given frames in their places. Waits for the step."""
+        """Return the current chunk's latents after the last step, with the inputs' own frames inserted. Waits for the step."""
         self._num_ahead = 0
         sample = {name: state.sample for name, state in self._current_states.items()}
         return _as_float32(sample if self._finished else do(self._run.model.finish(self._current_conditions(), sample)))
@@ -145,7 +145,7 @@ class Denoising:
             self._finished[self._num_committed - 1] = {}
 
     def clean_estimate(self) -> Latents:
-        """Return the clean estimate of the current chunk, with given frames in their places. Waits for the last step."""
+        """Return the clean estimate of the current chunk, with the inputs' own frames inserted. Waits for the last step."""
         self._num_ahead = 0
         clean = {name: state.clean for name, state in self._current_states.items()}
         return _as_float32(do(self._run.model.finish(self._current_conditions(), clean)))
@@ -278,7 +278,7 @@ class Denoising:
         return (yield from self._start_states(request, conditions, noise))
 
     def _draw_noise(self, chunk: Chunk, number: int) -> Make:
-        """Return the effect that draws noise number `number`, in the chunk's shapes."""
+        """Return an effect that draws noise in the chunk's shapes. `number` counts the draws from 0."""
         described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in chunk.shapes.items()}
         return Make(lambda: self._noise.draw_chunk(number), described)
 

@@ -274,13 +274,13 @@ def _create_previews(run: Run) -> StepPreviews:
 
 
 def finish_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> Latents:
-    """Return the whole video's latents at full size, with given frames in their places. `clean` selects the clean estimate of a
-    stopped denoising."""
+    """Return the whole video's latents at full size, with the inputs' own frames inserted. `clean` selects the clean estimate of
+    a stopped denoising."""
     return jax.tree.map(np.asarray, do(_finish_at_full_size(run, conditions, denoised.join_latents(clean), denoised.steps_done)))
 
 
 def _finish_at_full_size(run: Run, conditions: Conditions, latents: Latents, steps_done: int) -> Work:
-    """Yield the work of finishing the latents: put given frames in their places, and enlarge latents that are still at half
+    """Yield the work of finishing the latents: insert the inputs' own frames, and enlarge latents that are still at half
     size."""
     if is_half_size_step(run.request, steps_done - 1):
         latents = yield from run.model.finish(select_conditions_for_size(conditions, is_full=False), latents)

@@ -163,7 +163,8 @@ class Layout:
     def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
         """Return whether the Pallas passes around the attention can be used.
 
-        They need a TPU, the kernel's bfloat16, norms of heads that need no channels of other chips, and no earlier refusal.
+        They need a TPU, arrays in bfloat16, and all channels of a token on one chip (tp = 1), which the norms read. They are not
+        used after a pass was refused.
         """
         return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in KERNEL_FALLBACKS
 

@@ -68,7 +68,10 @@ class Part:
         )
 
     def resolve_start(self, seconds: float) -> Self:
-        """Return the part with a known start, for a clip that lasts `seconds` according to its file."""
+        """Return this part with a value for `start`. A part without a start ends where the clip ends.
+
+        `seconds` is the clip's length as its file states it.
+        """
         if self.start is not None:
             return self
         whole = round(seconds * self.fps) / self.fps

@@ -154,7 +154,8 @@ def _compare_token_norm(*, is_centred: bool) -> Outcome:
 def _compare_preparation(*, norms_heads: bool = False, has_own_angles: bool = False) -> Outcome:
     """Compare the Pallas passes of `prepare` with XLA.
 
-    Both round to bfloat16, and XLA's version rounds twice: three times 2^-8 of values up to 8, and 2^-7 of each value.
+    Both round to bfloat16, and XLA's version rounds twice. The limit is the sum of three roundings (2^-8 each) and of one step of
+    bfloat16 (2^-7), for values up to 8.
     """
     how = Preparation(eps=1e-6, groups=2, norms_heads=norms_heads, head_width=WIDTH if has_own_angles else None)
     projected = tuple(_draw_normal(number, 1, 256, HEADS * WIDTH, scale=2.0) for number in range(3))
@@ -185,9 +186,10 @@ def _compare_ungrouping() -> Outcome:
 
 
 def _compare_convolution(*, doubles: bool = False) -> Outcome:
-    """Compare the convolution. Sums are float32 and are rounded to bfloat16: 2^-8 of the largest value.
+    """Compare the convolution with XLA's convolution in float32.
 
-    A different order of the sums is allowed the same difference again.
+    The kernel sums in float32 and rounds to bfloat16, which changes a result by at most 2^-8 of the largest value. The limit is
+    twice this difference, because the order of the sums also differs.
     """
     frames, before, weight = (
         _draw_normal(0, 2, 4, 16, WIDTH),

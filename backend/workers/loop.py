@@ -293,7 +293,10 @@ class Worker:
         return Failed(failed.cause, fix, proposals)
 
     def _search_proposals(self, task: Task, found: "queue.SimpleQueue[tuple[Proposal, ...]]") -> None:
-        """Put the settings that fit into `found`. Ends at the next compilation after the job was cancelled."""
+        """Search for settings that fit in the memory, and put them into the queue `found`.
+
+        After the job is cancelled, the search ends at the next compilation.
+        """
         try:
             report = stop_when(task.is_cancelled.is_set, functools.partial(self._reports.send_event, task.job_id))
             found.put(self._model.started.would_fit(task.request, report))

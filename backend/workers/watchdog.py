@@ -38,11 +38,11 @@ class Watchdog:
     stopped: float | None = None
 
     def count_heartbeat(self, now: float) -> None:
-        """Count a heartbeat."""
+        """Record the time of a heartbeat."""
         self.alive = now
 
     def count_state(self, state: WorkerState, now: float) -> None:
-        """Count a new state of the worker."""
+        """Record the worker's state. A changed state also forgets the job's last event and longest step."""
         if state != self.state:
             self.event, self.longest = None, 0.0
         if state not in ("loading", "busy"):
@@ -50,7 +50,7 @@ class Watchdog:
         self.alive, self.progress, self.state = now, now, state
 
     def count_event(self, event: Event, now: float) -> None:
-        """Count an event of the worker's job."""
+        """Record an event of the worker's job, and update the longest time of its steps or frames."""
         if isinstance(event, Step | Decoding | Upscaling | Block) and type(event) is type(self.event):
             self.longest = max(self.longest, now - self.progress)
         elif type(event) is not type(self.event):
@@ -58,7 +58,7 @@ class Watchdog:
         self.alive, self.progress, self.event = now, now, event
 
     def count_stop_request(self, now: float) -> None:
-        """Count a request to stop the video."""
+        """Record the time of the first request to stop the video."""
         self.stopped = now if self.stopped is None else self.stopped
 
     def restart_timers(self, now: float) -> None:
@@ -67,7 +67,7 @@ class Watchdog:
         self.stopped = None if self.stopped is None else now
 
     def find_hang(self, now: float) -> str:
-        """Return why the worker counts as hung, as the cause of its end. "" if it does not."""
+        """Return the reason why the worker counts as hung, or "" if it does not. The worker is then ended, with this reason."""
         silence, pause = now - self.alive, now - self.progress
         if silence > SILENCE_SECONDS:
             return f"The worker gave no sign of life for {silence:.0f} s and was ended"

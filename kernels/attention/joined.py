@@ -42,7 +42,7 @@ def join_attentions(
 
 
 def _rows_per_step(before: int, length: int) -> int | None:
-    """Return the largest number of queries in a grid step that divides both numbers, or None."""
+    """Return the largest number of queries in a grid step that divides both `before` and `length`, or None."""
     return next((rows for rows in range(ROWS, 0, -SUBLANES) if before % rows == 0 and length % rows == 0), None)
 
 

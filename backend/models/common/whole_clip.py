@@ -273,7 +273,7 @@ class WholeClipModel:
         return {VIDEO: (yield from self._finish(conditions, latents[VIDEO]))}
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
-        """Return the video's latents unchanged, because no frames are given."""
+        """Return the video's latents unchanged, because no input is inserted."""
         yield from ()
         return latents
 

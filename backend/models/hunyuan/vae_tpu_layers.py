@@ -22,7 +22,7 @@ from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 
 def _list_steps(name: str, block: Any, lists: Sequence[str]) -> list[Step]:
-    """Return the modules of a block in the order of `lists`."""
+    """Return the modules of a block. `lists` are the names of its module lists, in the order in which they run."""
     return [
         Step(name=f"{name}.{kind}.{place}", module=module)
         for kind in lists

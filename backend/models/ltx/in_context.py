@@ -80,6 +80,9 @@ def step_control(
 
 
 def level_ratio(step_inputs: StepInputs, is_ancestral: bool) -> jax.Array:
-    """Return the next noise level divided by this level. An ancestral step goes down to the square of this ratio."""
+    """Return the next noise level divided by the current noise level.
+
+    An ancestral step first denoises to the current level times the square of this ratio, and then adds noise.
+    """
     first, second = step_inputs.predictor[0], step_inputs.predictor[1]
     return jnp.sqrt(first / (first + second)) if is_ancestral else first

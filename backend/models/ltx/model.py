@@ -96,7 +96,7 @@ def _step(
 ) -> States:
     """Take one guided step of both streams, with the noise of an ancestral step. A given stream stays unchanged at timestep 0."""
     beginnings = {VIDEO: context.first_frame, SOUND: context.first_sound}
-    for name, first in beginnings.items():  # given latents count in the standard deviation that `rescale` restores
+    for name, first in beginnings.items():  # the inputs' latents count in the standard deviation that `rescale` restores
         if first is not None:
             drawn = states[name].sample
             begun = replace_first_frames(jnp, first, drawn)
@@ -197,7 +197,7 @@ class LtxModel(WholeClipModel):
         return {VIDEO: self.latent_shape(request), SOUND: (1, channels, length, bins)}
 
     def _given_sound_shape(self, request: GenerationRequest) -> tuple[int, ...]:
-        """Return the shape of given audio latents.
+        """Return the shape of the latents of an audio input or a clip's audio.
 
         They are as long as the video. If the video extends a clip, they are only as long as the frames that are kept of the clip.
         """
@@ -331,7 +331,7 @@ class LtxModel(WholeClipModel):
         ), None
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
-        """See `Model`. Put given latents back at the start of each stream, and leave out the control clip."""
+        """See `Model`. Insert the inputs' latents at the start of each stream, and leave out the control clip."""
         latents = {name: latents[name] for name in STREAMS}
         for name, first in ((VIDEO, "first_frame"), (SOUND, "first_sound")):
             if first in conditions:

@@ -20,7 +20,11 @@ Tables = tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Places:
-    """The tables of both streams: for self-attention, and with only the time for attention to the other stream."""
+    """The rotary tables of the video stream and of the audio stream.
+
+    `video` and `sound` are for self-attention. `video_time` and `sound_time` use only the time; they are for attention to the
+    other stream.
+    """
 
     video: Tables
     sound: Tables

@@ -271,8 +271,8 @@ def _embed_time(module: torch.nn.Module, times: torch.Tensor, dtype: torch.dtype
 
 
 def _video_timesteps(timestep: jax.Array, context: Context) -> jax.Array:
-    """Return the timesteps of video tokens, [1 to 3]: the step's own, 0 for given latents, and the timestep of a noisy control
-    clip."""
+    """Return the timesteps of video tokens, [1 to 3]: the step's own, 0 for the inputs' latents, and the timestep of a noisy
+    control clip."""
     if all(latents is None for latents in (context.first_frame, context.keyframes, context.control)):
         return timestep[None]
     noisy = () if context.control_noise is None else (timestep * context.control_noise,)
@@ -301,7 +301,7 @@ def keeps_first_sound(context: Context) -> jax.Array:
 
 
 def _sound_levels(context: Context, length: int) -> jax.Array | None:
-    """Return the index of the timestep for each of `length` audio latents: 1 for given latents. None without a clip."""
+    """Return the index of the timestep for each of `length` audio latents: 1 for the clip's latents. None without a clip."""
     if context.first_sound is None:
         return None
     return (jnp.arange(length) < context.first_sound.shape[2]) & keeps_first_sound(context)

@@ -294,7 +294,7 @@ def _join_image_and_text(image: jax.Array, text: jax.Array, bias: jax.Array | No
 
 
 def _apply_condition(latents: jax.Array, condition: Condition) -> jax.Array:
-    """Build the transformer's input: latents with the given first frames inserted, or with image channels appended."""
+    """Build the transformer's input: latents with the input's first frames inserted, or with image channels appended."""
     if isinstance(condition, FirstFrames):
         return jnp.concatenate([condition.latents, latents[:, :, condition.latents.shape[2] :]], axis=2)
     if isinstance(condition, ImageChannels):

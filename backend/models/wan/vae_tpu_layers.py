@@ -181,7 +181,8 @@ class LayerRunner(StripRunner):
     def _downsample(self, name: str, module: WanResample, total: jax.Array) -> jax.Array:
         """Halve columns and rows, and also frames if the block downsamples time.
 
-        The convolution has a stride of two and pads right and bottom. It equals every other pixel of one that pads all sides.
+        The block's convolution has a stride of two and pads only right and bottom. A convolution with a stride of one that pads
+        all sides gives the same values in every second row and column.
         """
         total, _ = self._convolve_after(None, f"{name}.resample.1", total, Epilogue())
         total, self._rows = total[:, 1::2, 1::2], self._rows // 2

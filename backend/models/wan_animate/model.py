@@ -152,7 +152,8 @@ class AnimateModel(SegmentModel):
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """See `WholeClipModel`. Adds the attention to the driving video's frames.
 
-        These are all frames on chips that exchange all heads, else only the frames to which a group's queries can belong.
+        A chip with the queries of the whole video attends to all frames. Any other chip attends only to the frames to which its
+        queries can belong.
         """
         lengths, shape = super().attention_lengths(request), self._clip_shape(request)
         denoiser = self._guided.denoiser
