@@ -11,7 +11,7 @@ from wan_ui.compare.html import MOST, differences
 
 _SIZE = ("width", "height", "num_frames")
 SAME_FOR_MODELS = ("prompt", "seed", "image", "image_focus", *_SIZE)
-"""The settings that all models of a comparison share. Each model has its own values of the others."""
+"""The settings that all models of a comparison share. Each model has its own values of all other settings."""
 
 
 def varied_requests(base: GenerationRequest, what: str, text: str, presets: list[str]) -> list[GenerationRequest]:

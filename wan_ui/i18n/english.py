@@ -153,7 +153,7 @@ class Texts:
     preset: str = "Model"
     presets_elsewhere: str = "{count} more, not on this machine"
     presets_none: str = "No model on this machine can do this."
-    preset_missing: str = "Its weights are not on this machine."
+    preset_missing: str = "The weights of this model are not on this machine."
     presets_where: str = "Requirements and downloads: see Models"
 
     resolution: str = "Resolution"
@@ -167,7 +167,7 @@ class Texts:
     guided_steps: str = "Guided first steps"
     nag: str = "Negative prompt, NAG"
     cfg_zero: str = "CFG-Zero*: scaled guidance, first steps skipped"
-    cfg_zero_info: str = "Its authors report better images than with plain guidance. The skipped steps save time."
+    cfg_zero_info: str = "The authors of CFG-Zero* report better images than with plain guidance. The skipped steps save time."
     seed: str = "Seed"
     seed_random: str = "New seed each time"
 
@@ -182,14 +182,14 @@ class Texts:
         "Published for Wan 2.1 at 480p: 1.7 to 2.8 times as fast, depending on the level. No quality figures are published."
     )
     step_cache: str = "Step cache: reuse similar steps (0 is off)"
-    step_cache_info: str = "Its authors report HunyuanVideo twice as fast, without quality figures."
+    step_cache_info: str = "The authors of this cache report twice the speed for HunyuanVideo, without quality figures."
     upscale: str = "Upscale the finished video (0 is off)"
     upscale_info: str = "Enlarge the video 2 or 4 times after it is generated"
     upscaler: str = "Upscaler"
     upscaler_info: str = "A name from `app.py upscale --list`. Default: animevideov3"
     mag_cache: str = "MagCache: reuse steps that a calibration selected (0 is off)"
     mag_cache_info: str = (
-        "Its authors report for Wan 2.1 14B at 0.24: 2.8 times faster, 21.8 to 24.4 dB compared with the full video"
+        "The authors of MagCache report for Wan 2.1 14B at 0.24: 2.8 times faster, 21.8 to 24.4 dB compared with the full video"
     )
     storyboard: str = "Storyboard"
     storyboard_hint: str = "Each shot continues the previous shot or starts fresh. Without seconds, a shot has the length below."
@@ -312,8 +312,8 @@ class Texts:
     animated: str = "Animated person"
     edit_drive_prompt: str = "Prompt of the driving video"
     edit_poses: str = (
-        "For this model, the clip above must show poses. The studio makes no poses, faces or masks. The scripts in "
-        "wan/modules/animate/preprocess of github.com/Wan-Video/Wan2.2 make them."
+        "For this model, the clip above must show poses. The studio makes no clips of poses, faces or masks. Make them with "
+        "the scripts in wan/modules/animate/preprocess of github.com/Wan-Video/Wan2.2."
     )
     edit_face: str = "Clip of the face, cropped to a square"
     edit_into: str = "Clip in which the person is replaced"
@@ -486,7 +486,7 @@ class Texts:
     loaded_fits: str = "These settings fit into memory. Press Generate to use them."
     loaded_as_clip: str = "This video is now the clip. Choose a mode."
     loaded_extend: str = (
-        "This video is now the clip. The next video starts with its end, audio included. Describe how it continues."
+        "This video is now the clip. The next video starts with the end of this video, audio included. Describe how it continues."
     )
     loaded_continue: str = "The last frame is now the first frame. Describe how the video continues."
     not_used: str = "Not used here: {settings}."

@@ -43,7 +43,7 @@ class StudioContext:
     access: Access
     can_run: CanRun
     most_waiting: int = QUEUED_VIDEOS.of_visitor  # the operator has no limit
-    most_of_address: int = QUEUED_VIDEOS.of_address  # a new visitor is only a new cookie
+    most_of_address: int = QUEUED_VIDEOS.of_address  # a visitor who deletes the cookie is a new visitor
     most_in_all: int = QUEUED_VIDEOS.in_all
     most_without_key: int = QUEUED_VIDEOS.without_key
     models: frozenset[str] | None = None
