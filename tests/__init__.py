@@ -1,5 +1,7 @@
-"""The tests. What they import is what the studio's heavy processes import: transformers does not see torchvision, which raises where
-it was built for another kind of torch. Modules `..._run`, which tests start as processes, do without all that the studio does without."""
+"""The tests. As in the studio's heavy processes, transformers does not see torchvision, whose import fails with another build of torch.
+
+Tests start the modules `..._run` as processes. These modules hide all libraries that the studio hides.
+"""
 
 import sys
 

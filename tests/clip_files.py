@@ -1,4 +1,4 @@
-"""Makes clips for tests, with an ffmpeg that plays the part of somebody's camera."""
+"""Clips for tests, encoded by ffmpeg as a camera would."""
 
 import subprocess
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ def counting_clip(
 
 
 def numbers(frames: Sequence[np.ndarray]) -> list[int]:
-    """Which frames of a counting clip these are."""
+    """Return the frame numbers of frames of a counting clip."""
     return [round((float(frame.mean()) - LEVEL) / STEP) for frame in frames]
 
 
 def marked_clip(path: Path, size: tuple[int, int] = (320, 180), num_frames: int = 30, fps: int = 15, *options: str) -> Path:
-    """Red in the upper left quarter, green in the upper right, blue below."""
+    """Write a clip that is red in the upper left quarter, green in the upper right and blue below."""
     width, height = size
     frame = np.zeros((height, width, 3), np.uint8)
     frame[: height // 2, : width // 2] = (230, 20, 20)

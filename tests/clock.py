@@ -7,6 +7,6 @@ BENCH = "STUDIO_TEST_BENCH"
 
 
 def is_within(measured: float, bound: float, unit: str = "s") -> bool:
-    """Whether what was measured is below its bound, or nobody asks for that now. Prints both."""
+    """Return whether the measured value is below its bound. Always true unless `BENCH` is set. Prints both values."""
     sys.stderr.write(f"measured {measured:.3f} {unit}, bound {bound:g} {unit}\n")
     return measured < bound or not os.environ.get(BENCH)

@@ -1,4 +1,4 @@
-"""What all tests count on."""
+"""Fixtures and hooks of all tests."""
 
 import collections
 import contextlib
@@ -35,7 +35,7 @@ LOADED_ONCE = ("tiny_ltx", "tiny")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where only benchmarks are asked for, the many files that have none are not imported."""
+    """Ignore files without benchmarks if only benchmarks are selected, so that pytest does not import them."""
     if collection_path.suffix == ".py" and config.getoption("markexpr").startswith("bench"):
         return "mark.bench" not in collection_path.read_text("utf-8") or None
     return None

@@ -35,10 +35,18 @@ class Sent:
 
 
 class FakeHub:
-    """After `stop_after` bytes of a file no more come: the connection breaks, or with `stalls` stays open; with `trickles` some come
-    now and then. With `ignores_ranges` every answer is the whole file; with `flips` its last byte is wrong; `chunk_seconds` pass
-    before each MiB. `log` is what was sent, `tokens_at_storage` the authorizations that came to the storage, which has no business
-    with them."""
+    """A stand-in for the Hub, with faults that tests switch on.
+
+    Attributes:
+        stop_after: bytes of a file after which the connection breaks.
+        stalls: the connection stays open instead.
+        trickles: then one byte follows every 0.2 s instead.
+        ignores_ranges: every answer is the whole file.
+        flips: the last byte of an answer is wrong.
+        chunk_seconds: delay before each MiB.
+        log: the parts of files that were sent.
+        tokens_at_storage: authorizations that the storage received. It must not receive tokens.
+    """
 
     def __init__(self, folder: Path, repository: str = REPOSITORY) -> None:
         self.folder, self.commit, self.url, self.log = folder, COMMIT, "", []
@@ -75,7 +83,7 @@ def content_hash(path: Path) -> str:
 
 @functools.lru_cache
 def _hashes(path: Path, changed: int) -> tuple[str, str]:
-    """git's of a file and the SHA-256 of its bytes, worked out once until it is changed: each answer has one of them."""
+    """Return the git hash and the SHA-256 of a file. They are cached until the file changes, because each answer needs a hash."""
     data = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(), hashlib.sha256(data).hexdigest()
 

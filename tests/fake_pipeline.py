@@ -3,11 +3,21 @@
 The engine reaches it by `Engine(..., pipeline="tests.fake_pipeline")` and in no other way. A test that needs a video or a model to
 take long makes it wait at a gate (`tests/gates.py`).
 
-Words in a prompt make the pipeline misbehave: "explode" raises, "memory" raises as if memory were short (see `would_fit`), "die"
-ends the process, "fall" kills it in the third step, each time, "trip" only the first time, "lost" loses the device in the second
-step, "full" fills the disk there, "noise" prints a lot, "refuse" needs a kernel that is refused until the model is loaded again,
-"vanish" ends without a result, "stuck" waits a minute while it encodes or looks for what would fit. Of several hosts "alone" fails
-the last one only. With "hums" in its prompt a video has a sound (see `hum`).
+Words in a prompt make the pipeline misbehave:
+
+- "explode" raises.
+- "memory" raises as if memory were short (see `would_fit`).
+- "die" ends the process.
+- "fall" kills the process in the third step, each time. "trip" kills it only the first time.
+- "lost" loses the device in the second step.
+- "full" fills the disk in the second step.
+- "noise" prints a lot.
+- "refuse" needs a kernel that is refused until the model is loaded again.
+- "vanish" ends without a result.
+- "stuck" waits a minute while it encodes or looks for memory suggestions.
+- "alone" fails on the last of several hosts only.
+
+With "hums" in its prompt a video has audio (see `hum`).
 """
 
 import errno
@@ -64,13 +74,13 @@ MISSING_PRESET, LARGE_PRESET = "wan2.1-t2v-14b-720p", "wan2.1-t2v-14b-480p"
 
 @dataclass(frozen=True)
 class FakeModel:
-    """What is loaded: the name of the model."""
+    """The loaded model, which has only a name."""
 
     model: str
 
 
 def check(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -> None:
-    """Pretends to look at a checkpoint: "missing" is not there, nor is that of `MISSING_PRESET`."""
+    """Pretend to check a checkpoint: "missing" and the checkpoint of `MISSING_PRESET` do not exist."""
     if model == "missing" or preset.name == MISSING_PRESET:
         raise ModelError("model 'missing'", "must be a checkpoint folder", "download it first")
 
@@ -97,7 +107,7 @@ def load(
 
 
 def refusals() -> tuple[str, ...]:
-    """What is done without."""
+    """Return the sentences about refused kernels."""
     return tuple(_refused)
 
 
@@ -141,8 +151,10 @@ def would_fit(request: GenerationRequest, tell: Callable[[Event], None]) -> tupl
 
 
 def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
-    """A square that moves to the right, over the first image where there is one, or over the clip; of a storyboard one for each
-    shot, of which the last is the video."""
+    """Generate a square that moves right, over the first frame or the clip if one is given.
+
+    A storyboard has one such video for each shot. The last shot is the result.
+    """
     if request.upscale:
         yield from _larger(request, loaded, folder, is_cancelled)
         return
@@ -242,7 +254,7 @@ def live(
     is_stopped: Callable[[], bool],
     hear: Callable[[], list[Cue]],
 ) -> Iterator[Event]:
-    """A square that goes where it is told, four frames a block, in real time; red, or blue if the prompt says so."""
+    """Generate a square that moves as the actions say, in real time, four frames a block. It is red, or blue if the prompt says so."""
     yield Encoding()
     (folder / FOLDER).mkdir(exist_ok=True)
     frames, cues, place, prompt, action = [], [], request.width // 2, request.prompt, request.action
@@ -271,7 +283,7 @@ def live(
 
 
 def square_in(picture: Path) -> tuple[int, str]:
-    """Where the square of `live` begins in its picture, and its colour."""
+    """Return the horizontal place, in pixels, and the colour of the square of `live` in a frame."""
     red, _, blue = numpy.moveaxis(numpy.asarray(Image.open(picture), int)[48], 1, 0)
     place = int(numpy.argmax(numpy.maximum(red, blue) > 150))
     return place, "red" if red[place] > blue[place] else "blue"
@@ -293,17 +305,17 @@ def _misbehave(prompt: str) -> None:
 
 
 def _place() -> tuple[int, int]:
-    """This process's number among those of all hosts, and how many there are."""
+    """Return this process's host index and the number of hosts."""
     given = dict(zip(sys.argv, sys.argv[1:], strict=False))
     return int(given.get("--host-index", 0)), int(given.get("--hosts", 1))
 
 
 class XlaRuntimeError(RuntimeError):
-    """Named as XLA's."""
+    """Error with the name of the error that XLA raises."""
 
 
 def _stumble(prompt: str, index: int, folder: Path) -> None:
-    """What goes wrong in a step."""
+    """Fail in this step if a word of the prompt asks for it."""
     words, is_first = prompt.split(), not (folder / "stumbled").exists()
     if "lost" in words and index == 2 and is_first:
         (folder / "stumbled").touch()

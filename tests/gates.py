@@ -1,16 +1,16 @@
-"""Gates: a stand-in pipeline waits at a named place until the test that closed the gate opens it.
+"""Gates at which a stand-in pipeline waits until the test that closed the gate opens it.
 
 A gate belongs to one prompt (while a model is loaded: to one model) and one place, so that tests of several visitors can share a
 server. It is a folder below the one that `STUDIO_TEST_GATES` names, which worker processes and their hosts inherit. The places:
 
-    load N       before part N of the model is read, N from 0
-    compile      between two programs; only a video with a gate there compiles any
-    step N       before step N, N from 1
-    frame N      before frame N is upscaled, N from 1
-    would fit    while the pipeline looks for what would fit
+- `load N`: before part N of the model is read, N from 0
+- `compile`: between two programs; only a video with this gate compiles
+- `step N`: before step N, N from 1
+- `frame N`: before frame N is upscaled, N from 1
+- `would fit`: while the pipeline looks for memory suggestions
 
-A pipeline that waits reacts to a cancel, except in `load`, and to the end of its worker. From the third step or frame the engine
-expects a sign of progress every 30 s, so a gate that a test holds for long is best at the second one.
+A pipeline that waits reacts to a cancel, except in `load`, and to the end of its worker. From the third step or frame on, the engine
+expects progress every 30 s. Close a gate at the second step or frame if it stays closed for longer.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Gate:
     folder: Path
 
     def wait(self, arrivals: int = 1) -> None:
-        """Wait until so many pipelines have arrived, counted since the gate was closed."""
+        """Wait until `arrivals` pipelines have arrived since the gate was closed."""
         until = time.monotonic() + LIMIT_SECONDS
         while len(list(self.folder.glob("arrival-*"))) < arrivals:
             assert time.monotonic() < until, f"nothing arrived at {self.place!r} of {self.name!r}"
@@ -58,7 +58,7 @@ def gates() -> Iterator[Callable[[str, str], Gate]]:
     def close(name: str, place: str = "step 2") -> Gate:
         assert place.rstrip("0123456789 ") in _PLACES, place
         folder = _folder(name, place)
-        for file in [*folder.glob("*")]:  # of an earlier test
+        for file in [*folder.glob("*")]:  # files of an earlier test
             file.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "closed").touch()
@@ -73,7 +73,7 @@ def gates() -> Iterator[Callable[[str, str], Gate]]:
 
 
 def has_gate(name: str, place: str) -> bool:
-    """Whether a test has closed this gate, even if it is open again."""
+    """Return whether a test has closed this gate, even if it is open again."""
     return _folder(name, place).exists()
 
 
@@ -111,5 +111,5 @@ def _is_first_host() -> bool:
 
 
 def _is_serving() -> bool:
-    """Whether this process's worker goes on: its heartbeat ends when it is asked to stop, or when its engine is gone."""
+    """Return whether this process's worker continues. Its heartbeat thread ends when the worker must stop or its engine has ended."""
     return any(thread.name == "heartbeat" for thread in threading.enumerate())

@@ -1,4 +1,4 @@
-"""The stand-in pipeline behind the real look at a model's files: every preset but the demo's has its model on the tests' Hub.
+"""The stand-in pipeline with the real check of a model's files. Every preset except wan-tiny has its model on the tests' Hub.
 
 The engine reaches it by `Engine(..., pipeline="tests.hub_pipeline")`. Brings no JAX.
 """
@@ -16,6 +16,6 @@ __getattr__ = functools.partial(getattr, fake_pipeline)  # other names come from
 
 
 def check(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -> None:
-    """As the real one does."""
+    """Check the model's files as the real pipeline does."""
     if preset.name != "wan-tiny":
         check_model(preset.model_copy(update={"model": REPOSITORY}), model, on_event)

@@ -68,7 +68,7 @@ def blobs(home: Path) -> Path:
 
 
 def begun(home: Path) -> list[int]:
-    """The sizes of the files that are begun."""
+    """Return the current sizes of incomplete downloads, in bytes."""
     sizes = []
     for path in blobs(home).glob("*.incomplete"):
         with suppress(FileNotFoundError):  # it has become whole

@@ -1,5 +1,7 @@
-"""The stand-in pipeline on a machine that is made up, whose folder MADE_UP_MACHINE names: jax takes its CPU, or, if there is a file
-`refusal`, raises what stands there, or with "ABORT" at its beginning writes it and ends the process. The notice about an accelerator that is not used is the real one.
+"""The stand-in pipeline on a made-up machine, whose folder the variable MADE_UP_MACHINE names.
+
+JAX uses the CPU. If the folder has a file `refusal`, device detection raises an error with its text. If the text starts with "ABORT",
+the process prints the text and ends. The report about an unused accelerator is the real one.
 
 The engine reaches it by `Engine(..., pipeline="tests.idle_pipeline")`.
 """
@@ -22,7 +24,7 @@ def _root() -> Path:
 
 
 def device_facts() -> list[Device]:
-    """As on a machine whose accelerator jax does not take."""
+    """Return the CPU, as JAX does if it cannot use the accelerator. Raises: RuntimeError with the text of `refusal`."""
     refusal = _root() / "refusal"
     if refusal.exists():
         text = refusal.read_text("utf-8")
@@ -35,5 +37,4 @@ def device_facts() -> list[Device]:
 
 
 def find_unused(devices: Sequence[Device] | Exception) -> UnusedAccelerator | None:
-    """Of that machine."""
     return unused_accelerator.find_unused(devices, _root())

@@ -1,5 +1,7 @@
-"""The stand-in pipeline with kept models: two of them beside the one in use. A prompt with "crowded" runs out of memory while any
-model is kept beside its own."""
+"""The stand-in pipeline with a model cache: two cached models besides the current model.
+
+A prompt with "crowded" runs out of memory while the cache has a second model.
+"""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +21,7 @@ MOST = 3
 
 
 class FakeModelCache(ModelCache):
-    """The last ones used, but for pinned ones, which stay."""
+    """Cache of the `MOST` models that were used last. Pinned models are removed last."""
 
     def __init__(self) -> None:
         self._models: dict[Key, FakeModel] = {}
@@ -69,14 +71,14 @@ model_cache = FakeModelCache()
 
 
 def load(preset: Preset, model: str | None, on_event: Callable[[Event], None], is_used: bool = True, **rest: object) -> FakeModel:
-    """As the stand-in's; the model is kept."""
+    """Load a model with the stand-in pipeline and add it to the cache."""
     loaded = fake_pipeline.load(preset, model, on_event, **rest)
     model_cache.add((model or preset.model_source, preset.dtype), loaded, is_used)
     return loaded
 
 
 def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
-    """As the stand-in's."""
+    """Generate with the stand-in pipeline, unless a crowded prompt finds a second model in the cache."""
     if "crowded" in request.prompt and len(model_cache.list_models()) > 1:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
     yield from fake_pipeline.generate(request, loaded, folder, is_cancelled)

@@ -1,4 +1,4 @@
-"""What outlives a run of the tests, in a folder of the user's cache: compiled programs, and what diffusers made of a request.
+"""Files that outlive a run of the tests, in the user's cache folder: compiled programs and reference results of diffusers.
 
 All of it may be deleted at any time, and a run without it gives the same verdicts. `STUDIO_TEST_CACHE` names another folder.
 """
@@ -26,7 +26,7 @@ _BEING_WRITTEN = 60.0  # seconds in which another process may still be at it
 
 
 def folder() -> Path:
-    """Where it lies: by the versions, the flags and the processor."""
+    """Return the cache folder for the installed versions, the flags and the processor."""
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wan-tpu-studio" / "tests"
     versions = [platform.python_version(), *map(_version, PACKAGES)]
     flags = [os.environ.get(name, "") for name in FLAGS]
@@ -41,7 +41,7 @@ def _version(package: str) -> str:
 
 
 def _processor() -> str:
-    """What this processor can do: programs that were compiled for another one may fail here."""
+    """Return the processor's features. Programs that were compiled for other features may fail here."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -61,7 +61,7 @@ def programs() -> Path:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the file's own checksum is right, or it may still be written."""
+    """Return whether the file's checksum is right. True also if another process may still write the file."""
     try:
         if time.time() - path.stat().st_mtime > _BEING_WRITTEN:
             zlib.decompress(path.read_bytes())
@@ -73,10 +73,10 @@ def _is_whole(path: Path) -> bool:
 
 
 def kept(make: Callable[[], np.ndarray], *facts: object) -> np.ndarray:
-    """The array that `make` gives, from the file that an earlier call with the same facts has written, else made now.
+    """Return the array of `make`, from the file of an earlier call with the same facts if possible.
 
-    `facts` name everything that decides it: values, arrays, requests, or paths, of which the content counts. Versions and the code
-    in `tests/parity` count anyway. A file that is damaged, or holds something else, is made anew.
+    `facts` must contain everything that determines the array: values, arrays, requests or paths, which count by content. Versions and
+    the code in `tests/parity` always count. A damaged file is replaced.
     """
     code = digest(*sorted(PARITY.glob("*.py")))
     path = folder() / "references" / f"{digest(code, *facts)}.npz"
@@ -92,7 +92,7 @@ def kept(make: Callable[[], np.ndarray], *facts: object) -> np.ndarray:
 
 
 def digest(*facts: object) -> str:
-    """The same for facts that are equal: paths count by what lies there, requests by what their inputs hold."""
+    """Return a digest of the facts. Paths count by the content of the file, requests by the content of their input files."""
     total = hashlib.sha256()
     for fact in facts:
         content = _bytes(fact)

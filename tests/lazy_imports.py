@@ -6,7 +6,7 @@ its imports into the functions that use the imported names. Imports of names tha
 decorator or a parameter of `parametrize`, stay where they are. So do imports of the standard library
 and of pytest, and of names that nothing uses, such as fixtures.
 
-The semantics are those of PEP 810 (lazy imports, Python 3.15). When the project requires that version, its option replaces this module.
+The semantics follow PEP 810 (lazy imports, Python 3.15). When the project requires that version, its option replaces this module.
 """
 
 import ast
@@ -29,9 +29,7 @@ def install() -> None:
     pytest.register_assert_rewrite(*modules - sys.modules.keys())
     rewrite_asserts: Callable[..., None] = rewrite.rewrite_asserts
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
-    rewrite.PYC_TAIL = (
-        f".{rewrite.PYTEST_TAG}-lazy-{version}{rewrite.PYC_EXT}"  # of its own: the compiled files depend on this module
-    )
+    rewrite.PYC_TAIL = f".{rewrite.PYTEST_TAG}-lazy-{version}{rewrite.PYC_EXT}"  # a separate ending, because the compiled files depend on this module
 
     def rewrite_imports_and_asserts(tree: ast.Module, source: bytes, path: str, config: pytest.Config) -> None:
         if Path(path).is_relative_to(TESTS):  # pytest rewrites its plugins too
@@ -138,7 +136,7 @@ def _names_in_annotations(tree: ast.Module) -> Iterator[str]:
 
 
 def _local_names(function: Function) -> set[str]:
-    """Parameters and names that the function itself assigns, not those of functions in it."""
+    """Return the parameters and the names that the function itself assigns, without the names of inner functions."""
     arguments = function.args
     given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
     names = {argument.arg for argument in given if argument}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-NETWORK_CARD = ("0x1ae0", "0x0042", "0x020000")  # Google's, on every VM of theirs
+NETWORK_CARD = ("0x1ae0", "0x0042", "0x020000")  # Google's network card, on every VM of Google Cloud
 TPU_IDS = {"v5e": "0x0063", "v5p": "0x0062", "v6e": "0x006f", "tpu7x": "0x0076"}
 
 

@@ -1,4 +1,4 @@
-"""How the tests compile for the CPU, and the environment of a process that plays several devices on it."""
+"""The tests' compile options for the CPU, and the environment of a process that simulates several devices on it."""
 
 import json
 import os
@@ -30,7 +30,7 @@ LEAST_SECONDS = 0.1
 
 
 def environment(num_devices: int) -> dict[str, str]:
-    """For `subprocess.run`. What such a process compiles is kept where the tests' own programs are."""
+    """Return the environment of a process with `num_devices` devices. It shares the tests' cache of compiled programs."""
     flags = f"--xla_force_host_platform_device_count={num_devices} {QUICK}"
     return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"} | kept_programs()
 
@@ -45,7 +45,7 @@ def kept_programs() -> dict[str, str]:
 
 
 def told_by(module: str, *words: str, devices: int = 8) -> Any:
-    """The JSON that a module of the tests prints last, run by a process that plays so many devices."""
+    """Run a module of the tests in a process with `devices` simulated devices, and return the JSON of its last line."""
     command = [sys.executable, "-W", "ignore", "-m", module, *words]
     done = subprocess.run(command, cwd=PROJECT_FOLDER, env=environment(devices), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -53,7 +53,7 @@ def told_by(module: str, *words: str, devices: int = 8) -> Any:
 
 
 def asked(request: pytest.FixtureRequest, parameter: str) -> list[str]:
-    """For a fixture of a file's tests: the values of their parameter that this run of the tests asks for."""
+    """Return the values of `parameter` in the selected tests of the file that use the fixture."""
     items = (item for item in request.session.items if item.path == request.path and request.fixturename in item.fixturenames)
     return list(dict.fromkeys(item.callspec.params[parameter] for item in items))
 

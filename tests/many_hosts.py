@@ -17,7 +17,7 @@ SECRET = "a secret of the tests that nobody guesses"
 
 
 def hosts(count: int) -> Hosts:
-    """So many of them, which meet on ports that are free."""
+    """Return the settings of `count` hosts, which meet on a free port."""
     return Hosts(count=count, address="127.0.0.1", port=free_port("127.0.0.1"), secret=SECRET)
 
 

@@ -1,4 +1,4 @@
-"""How far two float32 programs for the same sums may be apart: a bound from the arithmetic, not from one processor's result."""
+"""Bounds of the difference between two float32 programs for the same sums, derived from the arithmetic, not measured."""
 
 import math
 

@@ -33,7 +33,7 @@ def app(*words: str, cwd: Path = PROJECT_FOLDER) -> subprocess.CompletedProcess:
 
 
 def generate(folder: Path, **options: str) -> subprocess.CompletedProcess:
-    """Runs `generate` with good values but for `options`, in a folder that holds the test's own files only."""
+    """Run `generate` with valid values except for `options`, in a folder that contains only the test's files."""
     return app(*generate_words(**options), cwd=folder)
 
 

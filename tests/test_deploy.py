@@ -34,7 +34,7 @@ def test_shellcheck_finds_nothing(script, tmp_path):
 
 
 def verified(unit: str, tmp_path: Path) -> subprocess.CompletedProcess:
-    """What systemd says of the unit, in which the home's copy is this one."""
+    """Verify the unit with systemd, with this project's folder in place of the folder in the home directory."""
     path = tmp_path / UNIT.name
     path.write_text(unit.replace("%h/wan-studio", str(PROJECT_FOLDER)))
     return run("systemd-analyze", "verify", "--man=no", path)
@@ -73,7 +73,7 @@ def test_without_pip_and_uv_it_says_what_is_missing(tmp_path):
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing: apt-get install tmux")
 def test_it_begins_in_tmux_and_goes_on_without_a_terminal(tmp_path):
-    """With the environment of these tests in place of .venv, on a port of its own, and a tmux server of its own."""
+    """The environment of these tests replaces .venv. The port and the tmux server are separate."""
     variables = {"STUDIO_VENV": sys.prefix, "STUDIO_DATA_DIR": str(tmp_path / "data"), "TMUX_TMPDIR": str(tmp_path)}
     port = str(20000 + uuid.uuid4().int % 20000)
     try:

@@ -24,7 +24,7 @@ def engine(tmp_path_factory) -> Iterator[Engine]:
 
 @pytest.fixture
 def heartbeat() -> Iterator[None]:
-    """A thread by which this process looks like a worker that goes on."""
+    """Run a thread named heartbeat, so that this process looks like a worker that continues."""
     is_over = threading.Event()
     thread = threading.Thread(target=is_over.wait, name="heartbeat")
     thread.start()

@@ -1,4 +1,4 @@
-"""What outlives a run of the tests is used for the same facts only, and made anew where it is damaged."""
+"""Tests that cached files are used for the same facts only, and are replaced if they are damaged."""
 
 import os
 import time

@@ -81,13 +81,13 @@ def test_the_chips_of_a_group_are_those_of_its_slice():
 
 
 def test_the_server_is_started_as_it_can_be(monkeypatch):
-    """The words after `serve`, but for the cluster's address, which the head beside it has."""
+    """Check the arguments of `serve`, except the cluster's address, which is on the head node."""
     studio = containers(cluster()["spec"]["headGroupSpec"])["studio"]
     assert studio["command"] == ["python", "app.py"] and studio["args"][0] == "serve"
     place = studio["args"].index("--cluster")
     assert studio["args"][place + 1] == "127.0.0.1:6379"
     arguments = parse(studio["args"][:place] + studio["args"][place + 2 :])
-    monkeypatch.setenv("STUDIO_AUTH", "me:secret")  # the pod's, from the secret: no command line shows it
+    monkeypatch.setenv("STUDIO_AUTH", "me:secret")  # the pod sets it from the secret, so that no command line shows it
     assert (arguments.host, arguments.port, login_from_arguments(arguments)) == ("0.0.0.0", 7860, ("me", "secret"))
     [service] = manifests()["Service"]["spec"]["ports"]
     assert service["targetPort"] == arguments.port == studio["ports"][0]["containerPort"]

@@ -1,4 +1,4 @@
-"""The house's walls: imports point down, the page's process stays light, effects stay where they belong."""
+"""Tests of the layers: imports point down, the page's process imports nothing heavy, side effects stay in their packages."""
 
 import ast
 import functools
@@ -54,7 +54,7 @@ def _imports(name: str) -> Iterator[str]:
 
 
 def own_imports(name: str) -> set[str]:
-    """The modules of ours that a module imports."""
+    """Return the project's modules that a module imports."""
     longest = (next((made for made in (given, given.rpartition(".")[0]) if made in MODULES), None) for given in imports(name))
     return {module for module in longest if module}
 
@@ -88,7 +88,7 @@ def test_the_light_layers_need_few_packages():
         assert {top(imported) for imported in imports(name)} <= ours | sys.stdlib_module_names, name
 
 
-ROOMS = (  # of backend/, from the top floor down; modules that lie in no room are the ground
+ROOMS = (  # the packages of backend/, from the top layer down; modules in no package are the ground
     *("cli", "engine", "catalog", "worker_pool", "cluster", "multihost", "workers", "selftest", "tpu_analysis"),
     *("pipeline", "models", "sampling", "weights", "runtime", "checkpoints", "media", "prompt_rewriting", "schemas"),
 )
@@ -107,7 +107,7 @@ KIT = re.compile(r"backend\.models\.(common\.\w+|spec|layouts|model|plans)")  # 
 
 
 def room(name: str) -> str:
-    """The room of one of backend's modules."""
+    """Return the package of a module of backend/, or `GROUND`."""
     second = name.split(".")[1] if name.count(".") else GROUND
     return second if second in ROOMS else GROUND
 
@@ -116,7 +116,7 @@ BACKEND = [name for name in MODULES if top(name) == "backend" and name != "backe
 
 
 def imports_at_once(name: str) -> set[str]:
-    """The modules of ours that come along when this one is imported: not those that a function or a type checker imports."""
+    """Return the project's modules that importing a module imports. Imports in functions and for type checkers do not count."""
     body = [node for node in tree(name).body if isinstance(node, ast.Import | ast.ImportFrom)]
     given = [f"{node.module}.{alias.name}" for node in body if isinstance(node, ast.ImportFrom) for alias in node.names]
     given += [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
@@ -151,14 +151,16 @@ def test_imports_between_rooms_point_down():
 
 
 def arrows(name: str) -> set[str]:
-    """All modules of ours that a module imports, also inside functions and for type checkers: but for `Family.model()`, by which a
-    family's face gives its body when it is asked for it, and its type."""
+    """Return all modules of the project that a module imports, also in functions and for type checkers.
+
+    A family's `spec` module may import its model module, which `Family.model()` returns. These imports do not count.
+    """
     is_face = FACES.fullmatch(name) and name != "backend.models"
     return {one for one in own_imports(name) if not (is_face and MODELS.fullmatch(one))} - {name}
 
 
 def in_circles(needed: dict[str, set[str]]) -> set[str]:
-    """What is left when those modules are taken away, again and again, that need none of the others or are needed by none."""
+    """Return the modules in import cycles. Removes modules that import no other or that no other imports, until none remain."""
     while True:
         wanted = set().union(*needed.values())
         kept = {name: others & needed.keys() for name, others in needed.items() if others & needed.keys() and name in wanted}
@@ -193,7 +195,7 @@ def test_light_modules_bring_neither_jax_nor_torch():
 
 
 def assert_names_no_family(name: str) -> None:
-    """Neither in its code nor in its prose."""
+    """Assert that neither the module's code nor its comments contain the name of a model family."""
     for number, line in enumerate(MODULES[name].read_text("utf-8").splitlines(), 1):
         assert not re.search(FAMILY_NAMES, line), f"{name}:{number} names a family: {line.strip()}"
 
@@ -264,7 +266,7 @@ def test_the_app_stays_small():
     assert len(MODULES["app"].read_text().splitlines()) < MOST_LINES_OF_APP
 
 
-WAN_UI_ROOMS = (  # the floors of the studio from the top; an import points to a lower one, or stays in its room
+WAN_UI_ROOMS = (  # the studio's layers from the top; an import points to a lower layer, or stays in its package
     ("serve",),
     ("studio",),
     ("page",),

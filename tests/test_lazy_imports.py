@@ -40,7 +40,7 @@ def test_an_import_moves_to_its_use(source, expected):
         "import torch\n\nclass C(torch.nn.Module):\n    pass",
         "import torch\n\ndef f(x=torch.float32):\n    pass",
         "import torch\nf = lambda: torch",
-        "import json\n\ndef f():\n    json",  # of the standard library
+        "import json\n\ndef f():\n    json",  # a module of the standard library
         "from tests.builders import fixture\n\ndef f(fixture):\n    fixture",  # a fixture, which pytest looks up in the module
     ],
 )

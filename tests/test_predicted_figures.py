@@ -45,7 +45,7 @@ def report(**programs: dict) -> dict:
 
 
 def test_the_documents_say_what_is_stored():
-    """If not: `python -m benchmarks.all_presets --write-docs`."""
+    """Compare the documents with the stored figures. `python -m benchmarks.all_presets --write-docs` updates them."""
     assert list(predicted_tables.changed_files(ROWS)) == []
 
 
@@ -102,11 +102,11 @@ def test_numbers_have_three_digits_or_four(value, text):
 
 
 def test_a_preset_is_one_line_for_each_chip_the_smallest_slice_first():
-    def on(name: str) -> Row:
+    def row_on(name: str) -> Row:
         figures = Figures(date="2026-11-25", fits=True, gib=9.0, capacity_gib=32.0, step_seconds=1.0)
         return Row(preset="one", slice=name, figures=figures)
 
-    lines = predicted_tables.slices_table([on("v6e:4x4"), on("tpu7x:2x2x1"), on("v6e:2x4")])[2:]
+    lines = predicted_tables.slices_table([row_on("v6e:4x4"), row_on("tpu7x:2x2x1"), row_on("v6e:2x4")])[2:]
     assert lines == [
         "| `one` | v6e:2x4; v6e:4x4 | 9.0 of 32; 9.0 of 32 | 1; 1 |",
         "| `one` | tpu7x:2x2x1 | 9.0 of 32 | 1 |",

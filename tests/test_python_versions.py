@@ -1,5 +1,7 @@
-"""The project is for Python 3.11 to 3.13: every interpreter of these that is on this machine reads all its files, and runs the tests
-of the light rooms, in an environment of its own."""
+"""Tests that the project works with Python 3.11 to 3.13.
+
+Every such interpreter on this machine compiles all files. It also runs the tests of the light packages, in a separate environment.
+"""
 
 import functools
 import os
@@ -25,7 +27,7 @@ print(sys.version_info[:2])
 
 @functools.cache
 def interpreter(version: str) -> str | None:
-    """The interpreter of this version: that of the tests, one on the PATH, or pyenv's newest."""
+    """Return an interpreter of this version: the tests' interpreter, the newest of pyenv, or the first on the PATH."""
     if version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"

@@ -21,7 +21,7 @@ OPTIONAL = {"ray", "spandrel"}  # modules of requirements-cluster.txt and requir
 
 
 def declared(*extras: str) -> list[Requirement]:
-    """The requirements in pyproject.toml, with those of these extras."""
+    """Return the requirements in pyproject.toml, with the requirements of the given extras."""
     optional = [text for extra in extras for text in PROJECT["optional-dependencies"][extra]]
     found = [Requirement(text) for text in (*PROJECT["dependencies"], *optional)]
     return [one for one in found if one.name != PROJECT["name"]]
@@ -40,7 +40,7 @@ def needed(requirements: list[Requirement]) -> dict[str, Version]:
         try:
             package = distribution(one.name)
         except PackageNotFoundError:
-            continue  # of PyTorch's builds for GPUs
+            continue  # only builds of PyTorch for GPUs need it
         found[name] = Version(package.version)
         left += [(Requirement(text), extra) for text in package.requires or [] for extra in ("", *extras)]
     return found

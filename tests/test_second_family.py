@@ -178,7 +178,7 @@ def test_a_reference_picture_and_the_chunks_before_count(loaded, tmp_path):
 
 
 def _states(latents: np.ndarray) -> dict[str, SamplerState]:
-    """Of the end of the first chunk, whose sound does not count for the next chunks."""
+    """Return the sampler states at the end of the first chunk. Later chunks ignore its audio."""
     streams = {VIDEO: latents, SOUND: np.zeros((1, 2, 4), np.float32)}
     return {name: SamplerState(sample=one, before=one, clean=one, older=one) for name, one in streams.items()}
 
@@ -302,7 +302,7 @@ def _report(words: list[str], checkpoint: Path, environment: dict[str, str]) -> 
 
 
 def _run(words: list[str], checkpoint: Path, environment: dict[str, str]) -> str:
-    """What a command's module prints in a process in which the family is registered."""
+    """Run a command's module in a process in which the family is registered, and return its output."""
     environment = module_environment(environment) | {"DOTS_CHECKPOINT": str(checkpoint)}
     command = [sys.executable, "-W", "ignore", "-m", "tests.second_family.registered", *words]
     done = subprocess.run(command, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=300)

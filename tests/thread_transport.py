@@ -1,6 +1,6 @@
-"""A second kind of link, for tests only: the real worker loop with the stand-in pipeline, in a thread, over pipes in memory.
+"""A second transport, for tests only: the real worker loop with the stand-in pipeline, in a thread, over pipes in memory.
 
-It needs nothing of the house but its line in `backend.worker_pool.transports.TRANSPORTS`.
+In the project it needs only its line in `backend.worker_pool.transports.TRANSPORTS`.
 """
 
 import os

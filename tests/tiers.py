@@ -1,4 +1,4 @@
-"""Which tests a tier has: `python -m tests.tiers quick` or `default` prints them, one a line, for `pytest @FILE`.
+"""Tiers of tests. `python -m tests.tiers quick` or `default` prints the tests of a tier, one a line, for `pytest @FILE`.
 
 `tests/tiers.toml` is the table. Test files that import a recently changed file, directly or through others, are found in the imports
 of the project's Python files and JavaScript modules. The table's `[served]` names the tests of files that no test imports.
@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parent.parent
 TABLE = PROJECT / "tests" / "tiers.toml"
 DURATIONS = PROJECT / "tests" / "durations.json"
 UNRECORDED_SECONDS = 0.5
-"""Assumed for files that tests/durations.json does not name: it has those that take a second and more."""
+"""Assumed duration of files that tests/durations.json does not name. It names files that take a second or more."""
 FOLDERS = ("backend", "benchmarks", "kernels", "presets", "tests", "training", "wan_ui")
 SCRIPT_IMPORT = re.compile(r"(?:from|import) '(\.[^']+)'")
 
@@ -56,7 +56,7 @@ def quick_files() -> list[str]:
 
 
 def promised_tests() -> list[str]:
-    """Tests that stand for the promises, without repetitions."""
+    """Return the tests of the promises, without repetitions."""
     return list(dict.fromkeys(test for tests in table()["promises"].values() for test in tests))
 
 
@@ -91,7 +91,10 @@ def changed_files(commits: int) -> list[str]:
 
 
 def import_distances(changed: Iterable[str]) -> dict[str, int]:
-    """How many imports lie between a file and the nearest changed one: 0 for the changed file itself. Only files that reach one."""
+    """Return the number of imports between each file and the nearest changed file: 0 for a changed file.
+
+    Files that import no changed file, directly or through others, are left out.
+    """
     importers = collections.defaultdict(set)
     for file, imported in imports().items():
         for one in imported:

@@ -185,12 +185,12 @@ def _settle(clean, memory):
 
 
 def _decode_sound(weights, latents):
-    """[C, samples] from [1, C, T]."""
+    """Decode audio latents [1, C, T] to samples [C, samples]."""
     return jnp.tanh(latents[0][..., None] * weights["waves"][:, None]).reshape(latents.shape[1], -1)
 
 
 def _pixels(weights, latents):
-    """[1, 3, 2 F, 4 H, 4 W] in [-1, 1]."""
+    """Decode latents [1, C, F, H, W] to pixels [1, 3, 2 F, 4 H, 4 W] in [-1, 1]."""
     _, channels, frames, height, width = latents.shape
     values = jnp.einsum("pc,bcfhw->bfhwp", weights["pixels.weight"], latents.astype(weights["pixels.weight"].dtype))
     values = values.reshape(1, frames, height, width, 3, 2, 4, 4).transpose(0, 4, 1, 5, 2, 6, 3, 7)

@@ -3,7 +3,7 @@ would. As a module it is also a worker's pipeline (`--pipeline tests.second_fami
 
     python -m tests.second_family.registered backend.cli.check_tpu_run --preset dots-tiny --topology v6e:1x1
 
-The checkpoint's folder stands in the environment as DOTS_CHECKPOINT.
+The environment variable DOTS_CHECKPOINT names the checkpoint's folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.second_family.spec import DOTS
 
 
 def register(folder: Path) -> None:
-    """What two lines do in the product."""
+    """Register the family and its preset, which takes two lines in the product."""
     from tests.second_family.checkpoint import NAME, preset_of
 
     models.FAMILIES = (*models.FAMILIES, DOTS)

@@ -213,7 +213,7 @@ def of_the_class(networks, latents, condition, driving, timestep, prompt: str) -
         seq_len=24,
         reference_grid_sizes=grid,
         origin_len=9,
-        origin_area=[32, 48],  # the class takes a token for 16 x 16 pixels, and finds those of the grid
+        origin_area=[32, 48],  # in pixels: the class counts one token per 16 x 16 pixels, as in `grid`
     ).sample[0]
 
 

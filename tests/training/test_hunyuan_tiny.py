@@ -40,7 +40,7 @@ from training.sampling import Sampler, Settings
 from training.train_vae import RunningMoments
 
 PROMPTS = ['a red circle moving left, "FAST"', "", "“SLOW”: A small star goes up."]
-MOST_BYTES = 40e6  # of a checkpoint that is committed
+MOST_BYTES = 40e6  # limit of a committed checkpoint's size
 
 
 def few_steps() -> Settings:
@@ -226,7 +226,7 @@ def preset(plan, monkeypatch) -> Preset:
 
 
 @pytest.mark.parity
-@pytest.mark.slow  # wan-tiny's and wan-tiny-vace's are not
+@pytest.mark.slow  # the same tests of wan-tiny and wan-tiny-vace are not slow
 def test_the_engine_makes_the_videos_that_are_scored(preset, plan, tmp_path):
     """Same prompt, seed and picture: the engine's video is the one that evaluation samples, for both tasks."""
     sampler, loaded = Sampler.load(plan.output), load(preset, None, lambda event: None)

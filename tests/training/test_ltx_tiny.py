@@ -1,4 +1,4 @@
-"""ltx-tiny's training in little: what is seen is what is heard, and its stages end in a checkpoint that the engine knows."""
+"""Tests of the training of ltx-tiny with few steps: the audio fits the video, and the engine can load the checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from training.sound_networks import SoundTraining, log_mel, train_sound
 from training.train_transformer import TransformerTraining
 from training.world import Scene, sample_training_scene
 
-MOST_BYTES = 40e6  # of a checkpoint that is committed
+MOST_BYTES = 40e6  # limit of a committed checkpoint's size
 
 
 def large_red_circle_in_the_middle() -> Scene:

@@ -82,7 +82,7 @@ def test_a_reference_shows_the_shape_on_white_and_the_prompt_seldom_says_what_it
     tasks = [sample_reference_task(rng) for _ in range(300)]
     assert not held_out_triples() & {one.scene.triple for one in tasks} and "white" not in {one.scene.colour for one in tasks}
     assert {one.use for one in tasks} == {"reference", "after", "keyframes", "edges"}
-    for one in [one for one in tasks if one.reference[2] < 0.28][:20]:  # of larger ones a tip may lie outside
+    for one in [one for one in tasks if one.reference[2] < 0.28][:20]:  # a tip of a larger shape may be outside the image
         picture = reference_of(one, SIZE)
         still = detect_on_white(picture)
         assert picture.shape == (96, 96, 3) and (picture[0] == 255).all() and still == (one.scene.colour, one.scene.shape)
@@ -116,7 +116,7 @@ def test_what_a_reference_shows_is_read_where_there_is_a_prompt(networks, monkey
 
 
 def detect_on_white(picture: np.ndarray) -> tuple[str, str]:
-    """Colour and shape of what lies on white, as the detector reads them on black."""
+    """Detect colour and shape of a shape on white. The detector expects a black background, so that white is replaced."""
     is_shape = (picture.min(-1) < 110)[..., None]
     seen = detect(torch.from_numpy(np.where(is_shape, picture, np.uint8(0)))[None].expand(5, -1, -1, -1))
     return seen.colour, seen.shape
@@ -231,7 +231,7 @@ def test_the_committed_model_makes_what_it_is_shown(committed, use):
 
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory):
-    """wan-tiny-vace as it lies in the project."""
+    """Load the committed checkpoint of wan-tiny-vace."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STUDIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         preset = load_preset("wan-tiny-vace")
