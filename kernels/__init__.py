@@ -1,1 +1,1 @@
-"""Compute kernels in JAX. Knows nothing of models, pipelines or files."""
+"""Compute kernels in JAX. Does not depend on models, pipelines or files."""

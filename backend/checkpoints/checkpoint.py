@@ -1,4 +1,4 @@
-"""Read a checkpoint folder: its model_index.json and its networks' configurations. Reads no weights, knows no model."""
+"""Read a checkpoint folder: its model_index.json and its networks' configurations. Reads no weights and depends on no model."""
 
 import re
 from collections.abc import Mapping

@@ -185,7 +185,7 @@ class Relay:
         return batch
 
     def _receive(self, message: Message) -> None:
-        """Queue a message of the worker after the files that it wrote before. Heartbeats also trigger files."""
+        """Queue a message of the worker after the files that it wrote before. Heartbeats do this as well."""
         job, is_last = self._job, False
         if isinstance(message, JobEvent) and job is not None and message.job_id == job.job_id:
             is_last = message.event.is_final

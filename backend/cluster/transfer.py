@@ -1,6 +1,6 @@
 """Transfer a job's files between the studio and a worker on another machine, in pieces and under checked names.
 
-Knows neither Ray nor any other transport.
+Does not depend on Ray or another transport.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Open a SQLite file that several threads and processes share. Knows no tables."""
+"""Open a SQLite file that several threads and processes share. Does not depend on the tables."""
 
 import sqlite3
 import threading

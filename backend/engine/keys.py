@@ -1,4 +1,4 @@
-"""Keys for programs. Each key is a separate owner of jobs with a separate limit, until it is revoked. Knows no requests.
+"""Keys for programs. Each key is a separate owner of jobs with a separate limit, until it is revoked. Depends on no requests.
 
 A key is 256 random bits. It is shown once, when it is created. Only its SHA-256 is stored, so the file does not reveal the keys.
 Passwords need a slow hash with a salt, because people choose from few passwords, which can be tried. 2^256 random keys cannot be

@@ -1,4 +1,4 @@
-"""Sort waiting jobs. Pure: knows neither threads nor files.
+"""Sort waiting jobs. Pure: uses neither threads nor files.
 
 Owners take turns: the first waiting job of each owner runs before any owner's second. A running job counts as its owner's turn.
 Interrupted jobs run before all others, and held jobs are last. Within a turn, jobs are grouped by model and shape: running shapes

@@ -1,4 +1,4 @@
-"""Store jobs and their events in SQLite. Knows no queue and no worker. Safe to use from several threads and processes."""
+"""Store jobs and their events in SQLite. Depends on no queue and no worker. Safe to use from several threads and processes."""
 
 import json
 import sqlite3

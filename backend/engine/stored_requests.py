@@ -1,4 +1,4 @@
-"""Parse the requests of stored jobs, and cache them, because parsing is slow. Knows no database."""
+"""Parse the requests of stored jobs, and cache them, because parsing is slow. Does not depend on the database."""
 
 import json
 import logging

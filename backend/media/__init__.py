@@ -1,1 +1,1 @@
-"""Pictures and videos as files. Light: neither jax nor torch."""
+"""Pictures and videos as files. Imports neither jax nor torch."""

@@ -23,8 +23,8 @@ def detect_edges(picture: Image.Image) -> np.ndarray:
     """Draw white lines on black, uint8 [height, width], one pixel wide, at the strongest changes.
 
     The gradient of each colour channel of the smoothed image is computed separately, so that a blue shape on equally light green
-    is found. Each pixel uses the channel with the largest gradient. A pixel is kept if neither of its
-    two neighbours across the edge has a larger gradient (after Canny).
+    is found. Each pixel uses the channel with the largest gradient. A pixel is kept if neither of its two neighbours across the
+    edge has a larger gradient (after Canny).
     """
     colours = np.asarray(picture.filter(ImageFilter.GaussianBlur(BLUR)), np.float32)
     down, right = np.gradient(colours, axis=(0, 1))

@@ -1,1 +1,4 @@
-"""Prompt rewriting by a language model, in the style that the video model prefers. Light: models run in separate processes."""
+"""Prompt rewriting by a language model, in the style that the video model prefers.
+
+Models run in separate processes, so this package does not import their libraries.
+"""

@@ -1,1 +1,1 @@
-"""Everything that works with JAX but knows no model: mesh, programs, executables, devices."""
+"""Code that uses JAX but does not depend on a model: mesh, programs, executables, devices."""

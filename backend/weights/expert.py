@@ -1,7 +1,7 @@
 """A transformer's weights on the devices, with LoRAs merged in.
 
-Merging reads the affected tensors from the checkpoint and writes them changed. Removing a LoRA reads them again. So the originals
-need no copy, and rounding leaves no trace of earlier LoRAs.
+Merging reads the affected tensors from the checkpoint and writes them changed. Removing a LoRA reads them again. So no copy
+of the originals is needed, and removed LoRAs leave no rounding errors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Compute the change of one tensor by a LoRA file: LoRA, LoHa, LoKr, a difference, and each of these with DoRA. Knows no keys.
-
+"""Compute the change of one tensor by a LoRA file: LoRA, LoHa, LoKr, a difference, and each of these with DoRA.
 Sources: LoRA arXiv:2106.09685; LoHa and LoKr KohakuBlueleaf/LyCORIS lycoris/functional (loha.py, lokr.py) and huggingface/peft
 tuners/loha, tuners/lokr; DoRA arXiv:2402.09353, peft tuners/lora/dora.py, LyCORIS apply_weight_decompose.
 """
@@ -171,7 +170,7 @@ def _multiply_low_rank(left: torch.Tensor, right: torch.Tensor, core: torch.Tens
 
 
 def _reshape_product(product: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Reshape the product. Raises: RuntimeError if the product has other rows or another size."""
+    """Reshape the product. Raises: RuntimeError if the product has another number of rows or another size."""
     if product.shape[0] != shape[0]:
         raise RuntimeError(f"{product.shape[0]} rows")
     return product.reshape(tuple(shape))

@@ -1,4 +1,4 @@
-"""Load, replace and prepare the model that a worker uses. Knows only the jobs that wait for the model."""
+"""Load, replace and prepare the model that a worker uses. Handles only the jobs that wait for the model."""
 
 import functools
 import logging

@@ -1,4 +1,4 @@
-"""The unfinished jobs of a worker. Knows no model and no messages."""
+"""The unfinished jobs of a worker. Does not depend on models or messages."""
 
 import queue
 import threading

@@ -52,7 +52,7 @@ def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.d
 
 
 def make_condition(conditions: Mapping[str, Any]) -> Condition:
-    """Return what the input images add to the transformer's input, None without images."""
+    """Return the latents or channels that the input images add to the transformer's input, None without images."""
     if "first_frame" in conditions:
         return FirstFrames(latents=conditions["first_frame"])
     return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None

@@ -52,7 +52,7 @@ class DrivenPrograms(SegmentPrograms):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivenStepContext(SegmentStepContext):
-    """A `SegmentStepContext` with the driving video's text and positions, the same for all segments."""
+    """A `SegmentStepContext` with the encoded prompt and the positions of the driving video, the same for all segments."""
 
     clip_text: TextContext
     clip_positions: Positions
@@ -120,7 +120,7 @@ class AnimateModel(SegmentModel):
     def _make_shared_fields(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
     ) -> Generator[Effect, Any, dict[str, Any]]:
-        """See `SegmentModel`. The fields are the driving video's text and positions."""
+        """See `SegmentModel`. The fields are the encoded prompt and the positions of the driving video."""
         programs = step_context.programs
         copies = programs.layout.size("dp")  # the chips of each guidance branch compute the same keys
         embeddings, bias, image_tokens = yield from self._clip_embeddings(conditions, copies)
