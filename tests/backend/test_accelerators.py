@@ -1,4 +1,4 @@
-"""What the system's files show of accelerators, on machines that are made up."""
+"""Check how the system's files describe accelerators, on simulated machines."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What one owner, one address and all may use within an hour."""
+"""Check how much one owner, one address and all callers may use within an hour."""
 
 import pytest
 

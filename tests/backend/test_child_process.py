@@ -1,4 +1,4 @@
-"""Processes that `backend.child_process` starts end with their parent, whatever they wait for."""
+"""Processes that `backend.child_process` starts end with their parent, in any kind of wait."""
 
 import os
 import re
@@ -57,7 +57,7 @@ def test_a_stopped_child_and_what_it_has_started_end_too(tmp_path):
 
 
 def test_a_child_whose_parent_ended_first_ends_at_once():
-    """Before the module runs, and without the thread that waits, which may have no turn."""
+    """The child ends before the module runs, and without the waiting thread, which may get no turn."""
     program = """
 import sys
 import threading
@@ -98,7 +98,9 @@ run_in_process("tests.backend.waiting_child", words, module_environment(), lambd
 
 
 def test_every_process_of_ours_is_started_so():
-    """But for workers, which keep their work when their server dies; `backend/workers/stale_processes.py` ends those that cannot."""
+    """Workers are an exception: they continue when their server dies. `backend/workers/stale_processes.py` ends workers that
+    cannot.
+    """
     roots = (Path(backend.__file__).parent, Path(wan_ui.__file__).parent)
     starts = {
         path.name

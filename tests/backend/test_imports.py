@@ -1,4 +1,4 @@
-"""What heavy processes import: libraries that are installed for others stay out, and Python does not look for garbage all the time."""
+"""Check the imports of heavy processes: unneeded libraries are not imported, and Python seldom collects garbage."""
 
 import subprocess
 import sys
@@ -36,7 +36,9 @@ def test_the_bodies_of_all_families_need_no_library_that_is_hidden():
     ids=["workers", "families"],
 )
 def test_a_torchvision_of_another_build_is_not_imported(program, tmp_path):
-    """It raises where it is imported, as one that was built for another torch. transformers looks for it and would import it."""
+    """The fake torchvision raises an error at its import, as if it were built for another torch. transformers would find and
+    import it.
+    """
     for folder in ("torchvision", "torchvision-0.1.dist-info"):
         (tmp_path / folder).mkdir()
     (tmp_path / "torchvision/__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")

@@ -1,4 +1,4 @@
-"""How a machine is shared: by chips where there are TPU chips, else by cores, and never by more than there is."""
+"""A machine is shared by chips if it has TPU chips, else by cores. The shares never exceed the machine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a start says, and how the installed command is the same as app.py."""
+"""Check the output of a start, and that the installed command equals app.py."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ SLOW = "the first start takes about a minute"
 
 @pytest.fixture(params=[True, False], ids=["first start", "later start"])
 def is_first(request, monkeypatch, tmp_path) -> bool:
-    """Whether the bytecode of Gradio is missing, as at a first start."""
+    """Return whether the bytecode of Gradio is missing, as at a first start."""
     cached = tmp_path / "gradio.pyc"
     if not request.param:
         cached.touch()

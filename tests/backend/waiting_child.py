@@ -1,4 +1,4 @@
-"""Waits in the way that its first word names, for ever; for `test_child_process.py`."""
+"""Wait forever in the way that the first argument names; for `test_child_process.py`."""
 
 import atexit
 import ctypes

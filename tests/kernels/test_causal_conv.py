@@ -19,7 +19,7 @@ def draw():
 
 
 def expected(frames, weight, bias, repeats_rows=False):
-    """[F, W, H, N] of [T + F, W + 2, H, C], the edge columns included."""
+    """Return the convolution [F, W, H, N] of the frames [T + F, W + 2, H, C], which include the edge columns."""
     return (
         jax.lax.conv_general_dilated(
             jnp.pad(frames, ((0, 0), (0, 0), (1, 1), (0, 0)), mode="edge" if repeats_rows else "constant")[None],
@@ -49,7 +49,7 @@ SHAPES = [(2, 2, 3, 20, 5, 7), (1, 2, 1, 16, 130, 3), (4, 2, 4, 9, 16, 130), (3,
 
 @pytest.fixture(params=["plain", "looped", "in blocks"])
 def form(request, monkeypatch):
-    """How large arrays are done, here on small ones: programs in loops, and weights in blocks of 128 channels."""
+    """Process small arrays like large arrays: programs in loops, and weights in blocks of 128 channels."""
     if request.param == "looped":
         monkeypatch.setattr(module, "UNROLLED_CYCLES", 0)
         monkeypatch.setattr(module, "FRAME_CYCLES", 0)
@@ -137,7 +137,9 @@ def test_doubling_equals_repeating_each_pixel(draw, form, columns):
 
 
 def test_a_doubled_picture_gets_what_each_of_its_rows_is_given(draw):
-    """Two residuals, for upper and lower rows; their one frame stands for both, and the second's columns for themselves."""
+    """The residuals are for upper and lower rows. The one frame of each serves both frames, and only the second residual has
+    all columns.
+    """
     rows, columns, out = 5, 2, 4
     frames, weight, bias = draw(2, columns, rows, 3), draw(out, 3, 1, 3, 3), draw(out)
     upper, lower = draw(1, columns, rows, out), draw(1, 2 * columns, rows, out)

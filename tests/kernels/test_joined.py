@@ -22,7 +22,9 @@ def sizes() -> BlockSizes:
 
 
 def arrays_of(norm=1.0, dtype="float32", heads=2):
-    """Tokens of a picture and of `FRAMES` frames, their keys and values, and those of a clip with as many frames."""
+    """Return the tokens of a picture and of `FRAMES` frames with their keys and values, then the keys and values of a clip with
+    as many frames.
+    """
     keys = jax.random.split(jax.random.key(3), 5)
     lengths = [(FRAMES + 1) * PLACES] * 3 + [FRAMES * PLACES] * 2
     norms = (norm, norm, 1.0, norm, 1.0)
@@ -33,7 +35,9 @@ def arrays_of(norm=1.0, dtype="float32", heads=2):
 
 
 def masked(query, key, value, clip_key, clip_value):
-    """One attention to all keys, of the clip's only to those of the frame that is as far on; the picture's tokens to none."""
+    """Compute one attention to all keys. A frame sees only the clip's keys of the same frame, and the picture's tokens see no
+    keys of the clip.
+    """
     frame = jnp.arange(query.shape[1]) // PLACES
     hidden = frame[:, None] != jnp.arange(clip_key.shape[1]) // PLACES + 1
     bias = jnp.concatenate([jnp.zeros((len(frame), key.shape[1])), jnp.where(hidden, -jnp.inf, 0.0)], axis=1)
@@ -66,7 +70,7 @@ def test_two_joined_attentions_are_the_masked_one(implementation, norm):
 @pytest.mark.parametrize("norm, uses_online_softmax", [(1.0, False), (6.0, True)])
 @pytest.mark.parametrize("layout", ["columns", "heads"])
 def test_the_tpu_kernel_gives_the_same(norm, uses_online_softmax, layout):
-    """Its log-sums are float32's; what it attends to is rounded to bfloat16 four times: weights and result, twice."""
+    """The log-sums of the kernel are float32. Its attention is rounded to bfloat16 four times: weights and result, twice."""
     arrays = arrays_of(norm, jnp.bfloat16, heads=1)
     wide = [array.astype(jnp.float32) for array in arrays]
 

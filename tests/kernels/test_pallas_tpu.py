@@ -108,7 +108,7 @@ def test_smoothing_keys_changes_nothing_but_the_norms():
     key = key + (20 * jax.random.normal(jax.random.key(5), (1, 1, 2, 128))).astype(jnp.bfloat16)
     ours = run((query, key, value), smooth_keys=True)
     smooth = subtract_mean_key(key)
-    # smoothed keys are rounded once more, which `check` does not count: hold against the formula of the rounded keys
+    # # smoothed keys are rounded once more, which `check` does not count: compare with the formula for the rounded keys
     check(ours, (query, smooth, value))
     assert not constant_maximum_is_safe(query / 2, key, value).any()
     assert constant_maximum_is_safe(query / 2, smooth, value).all()
@@ -118,8 +118,8 @@ def test_the_usual_scale_stays_within_the_rounding_of_the_query():
     arrays = random_arrays(257, 300, heads=2)
     ours = run(arrays, scale=128**-0.5, smooth_keys=True)
     exact = compiled_reference()(*(array.astype(jnp.float32) for array in arrays), scale=128**-0.5)
-    # scores, of variance 1, move by 2 ** -9 * sqrt(2 / 3) from 2 x 128 independent roundings; of a weight that is 0.01, at
-    # four such deviations and a value of 4, on top of `check`'s own bound
+    # # Scores have variance 1, and 2 x 128 independent roundings move them by 2 ** -9 * sqrt(2 / 3). At four such deviations
+    # and a value of 4, a weight moves the output by 0.01, on top of the bound of `check`.
     np.testing.assert_allclose(ours, exact, atol=0.01 + 2**-7 * 4)
 
 
@@ -247,7 +247,7 @@ def test_options_reach_the_kernel(monkeypatch):
     [(1.0, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1.0, False), (200.0, True), (200.0, False)))],
 )
 def test_each_sample_sees_as_many_keys_as_it_is_told(norm, tests_bounds):
-    """Counts within a block, at a block's end, within the first block, and all keys; what lies after them does not count."""
+    """Counts are within a block, at a block's end, within the first block, and all keys. The keys after them do not count."""
     kv_lengths = KvLengths(values=jnp.array([1300, 1024, 40, 1410]), minimum=40)
     query, key, value = random_arrays(300, 1410, batch=4, heads=2, norm=norm)
     is_seen = (jnp.arange(1410) < kv_lengths.values[:, None])[..., None, None]
@@ -261,7 +261,9 @@ def test_each_sample_sees_as_many_keys_as_it_is_told(norm, tests_bounds):
 @pytest.mark.parametrize("counted_keys", [pytest.param(None, marks=pytest.mark.slow), (600, 700)])
 @pytest.mark.parametrize("norm", [1.0, pytest.param(200.0, marks=pytest.mark.slow)])  # a constant maximum, and a running one
 def test_a_layer_is_read_where_it_lies(norm, counted_keys):
-    """The same bits as with the layer's own keys and values; those of other layers do not count, be they NaN."""
+    """The result has the same bits as with the layer's own keys and values. Keys and values of other layers do not count, even
+    as NaN.
+    """
     query, key, value = random_arrays(300, 700, batch=2, heads=2, norm=norm)
     bounds = head_bounds(query, key, value)
     kv_lengths = counted_keys and KvLengths(values=jnp.array(counted_keys), minimum=min(counted_keys))

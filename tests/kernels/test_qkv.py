@@ -36,7 +36,9 @@ def both(arrays):
 
 
 def close(ours: jax.Array, reference: jax.Array) -> None:
-    """Both round to bfloat16, the plain one twice (after the norm and after the rotation): 2^-8 of values up to 8, thrice."""
+    """Compare the pass with the plain form. Each rounds to bfloat16, the plain form after the norm and after the rotation: 2^-8
+    of values up to 8, thrice.
+    """
     np.testing.assert_allclose(ours.astype(jnp.float32), reference.astype(jnp.float32), atol=3 * 8 * 2**-8, rtol=2**-7)
 
 

@@ -22,7 +22,7 @@ def draw(length: int, width: int, offset: float = 0.0, dtype="bfloat16") -> tupl
 
 
 def test_the_plain_forms_are_pytorch_s():
-    """In float32, whose sums come in another order: 1e-5 of values up to 6."""
+    """The comparison is in float32. Sums in another order change 1e-5 of values up to 6."""
     tokens, scale, shift = draw(5, 96, offset=10.0, dtype=jnp.float32)
     theirs = [torch.from_numpy(np.array(array)) for array in (tokens, scale, shift)]
     of_layer = torch.nn.functional.layer_norm(theirs[0], (96,), *theirs[1:], eps=EPS)
@@ -34,7 +34,7 @@ def test_the_plain_forms_are_pytorch_s():
 @pytest.mark.parametrize("offset", [0.0, 100.0])  # far from 0, a mean square less the mean's square would have nothing left
 @pytest.mark.parametrize("length", [128, pytest.param(512, marks=pytest.mark.slow)])
 def test_the_pass_is_the_plain_form(length, offset):
-    """Both round once to bfloat16, from float32 values that sums in another order move: neighbours at most, 2^-7 of each."""
+    """Each form rounds once to bfloat16. Sums in another order move the float32 values to neighbours at most, 2^-7 of each."""
     tokens, scale, shift = draw(length, 384, offset)
     for norm, vectors in ((layer_norm, (scale, shift)), (rms_norm, (scale,))):
         run = functools.partial(norm, tokens, *vectors, eps=EPS)

@@ -1,8 +1,8 @@
-"""What libtpu makes of the kernels, held against stored ceilings, and the table of block sizes that rests on it.
+"""Compare libtpu's schedules of the kernels with stored ceilings, and check the table of block sizes that uses the schedules.
 
-libtpu takes a minute for them. So `schedules.json` keeps what it said, each with a digest of all that it follows from: the kernel's
-files, those that read the schedule, the question and the versions. libtpu is asked again once one of them has changed, or by the slow
-tests; with KEEP_COSTS=1 in the environment its answers are kept.
+libtpu takes a minute for the kernels. `schedules.json` therefore stores libtpu's answers, each with a digest. The digest covers
+the kernel's files, the files that read the schedule, the question and the versions. libtpu runs again after a change of the
+digest, or in the slow tests. With KEEP_COSTS=1 in the environment, its answers are stored.
 """
 
 import dataclasses
@@ -112,7 +112,7 @@ needs_libtpu = pytest.mark.skipif(
 
 
 def run(*arguments):
-    """What a new Python process prints, because libtpu reads its flags once a process."""
+    """Return the output of a new Python process, because libtpu reads its flags once per process."""
     words = [sys.executable, "-c", *arguments]
     done = subprocess.run(words, cwd=PROJECT_FOLDER, env=without_quick(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -126,7 +126,7 @@ def test_a_mesh_of_tpus_gets_the_tpu_kernel_on_a_host_without_one():
 
 
 def compiled(name: str, is_again: bool, script: str, *arguments: str, sources: list[Path]) -> dict[str, float]:
-    """What the script says of the kernels that it compiles, or what it said of the same before."""
+    """Return the script's figures for the kernels that it compiles, or its stored figures for the same input."""
     versions = [importlib.metadata.version(package) for package in ("jax", "jaxlib", "libtpu")]
     question = digest(versions, script, list(arguments), *sources)
     known = json.loads(KNOWN.read_text("utf-8"))
@@ -157,7 +157,9 @@ def test_the_schedule_is_no_longer_than_the_stored_one(is_again):
 @needs_libtpu
 @again
 def test_a_norm_of_tokens_waits_for_memory_alone(is_again):
-    """So `backend.tpu_analysis.kernels_cost` may count the bytes that it moves: a block of 256 tokens in and out, bfloat16."""
+    """`backend.tpu_analysis.kernels_cost` may therefore count the bytes that the norm moves: a block of 256 tokens in and out,
+    bfloat16.
+    """
     chip = chip_of("v6e:2x4")
     found = compiled("token norm", is_again, NORMS, sources=TOKEN_NORM)
     assert len(found) == 4

@@ -98,7 +98,7 @@ def _reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.n
 
 
 def arguments_of(made: Tiny, request: GenerationRequest) -> dict[str, Any]:
-    """What all of diffusers' pipelines of LTX-2 take of a request."""
+    """Return the arguments that all of diffusers' pipelines of LTX-2 take from a request."""
     steps = (
         {"num_inference_steps": request.steps}
         if request.solver == "ltx"

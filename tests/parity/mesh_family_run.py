@@ -1,7 +1,7 @@
-"""Run by `test_mesh_families.py` in a process with the devices that it wants: one family's tiny checkpoint on all of them.
+"""Run by `test_mesh_families.py` in a process with the required devices: run one family's tiny checkpoint on all devices.
 
-Arguments: the family, the checkpoint's folder, the file for the latents, and the request's changes as JSON, among them the "mesh"
-if it is fixed, and of how many matrices of a layer each device has "copies".
+Arguments: the family, the checkpoint's folder, the file for the latents, and the request's changes as JSON. The changes can
+have a fixed "mesh", and "copies", the number of a layer's matrices that each device holds whole.
 """
 
 import functools
@@ -39,7 +39,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         list(pipeline.generate(request, loaded, Path(place), lambda: False))
         saved = sorted(load_file(Path(place) / "stage2_latents.safetensors").items())
-        np.save(output, np.concatenate([values.ravel() for name, values in saved if name.endswith("latents")]))  # of all streams
+        np.save(
+            output, np.concatenate([values.ravel() for name, values in saved if name.endswith("latents")])
+        )  # # the latents of all streams
     sys.stdout.write(loaded.model.layout(True).plan_text + "\n")
 
 

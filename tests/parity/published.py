@@ -1,9 +1,9 @@
 """The models of diffusers' own tests of its Wan pipelines, rebuilt from their seeds, and the pixels that those tests expect.
 
-Source: huggingface/diffusers, commit 58eb52c0803ea9af3abec60841c2a093bdf1f951, tests/pipelines/wan/: test_wan.py, test_wan_22.py,
-test_wan_image_to_video.py, test_wan_22_image_to_video.py (sizes, seeds, settings, figures). Every network is made right after
-torch.manual_seed(0). Their prompts go through hf-internal-testing/tiny-random-t5, which lies on the Hub alone; its embeddings are
-so near to zero that nothing of them is seen in the figures, and here they are zero.
+Source: huggingface/diffusers, commit 58eb52c0803ea9af3abec60841c2a093bdf1f951, tests/pipelines/wan/: test_wan.py,
+test_wan_22.py, test_wan_image_to_video.py, test_wan_22_image_to_video.py (sizes, seeds, settings, figures). Every network is
+created right after torch.manual_seed(0). Their prompts go through hf-internal-testing/tiny-random-t5, which is only on the Hub.
+Its embeddings are too near to zero to change the figures, and here they are zero.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ TINY_TRANSFORMER = dict(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """One test of theirs. `pixels` are the first eight and the last eight of the video, [frames, 3, height, width] in [0, 1].
+    """One of diffusers' tests. `pixels` are the first eight and the last eight of the video, [frames, 3, height, width] in [0,
+    1].
 
-    `tolerance`: their own is 1e-3, of which the 5B needs 4.2e-4, by diffusers and by us alike (measured on an x86 CPU); the
-    others come within 6.3e-5, little more than the last printed digit.
+    `tolerance`: diffusers' own tolerance is 1e-3. The 5B needs 4.2e-4 of it, in diffusers and here (measured on an x86 CPU).
+    The other models agree within 6.3e-5, little more than the last printed digit.
     """
 
     family: str
@@ -139,7 +140,7 @@ def make_pipeline(case: Published) -> WanPipeline | WanImageToVideoPipeline | Wa
 
 
 def _make_vace(case: Published) -> WanVACEPipeline:
-    """As their test_wan_vace.py, of commit 01dae7492bdc2aca8d4e8ec40ec46b9d9b40b3e5."""
+    """Build the pipeline of their test_wan_vace.py, commit 01dae7492bdc2aca8d4e8ec40ec46b9d9b40b3e5."""
     own = {"in_channels": 16, "out_channels": 16, "num_layers": 3, "vace_layers": [0, 2], "vace_in_channels": 96}
     pipeline = WanVACEPipeline(
         transformer=_seeded(WanVACETransformer3DModel, **TINY_TRANSFORMER | own),

@@ -1,5 +1,6 @@
-"""Matrix-Game 2.0 makes what a plain loop over diffusers' transformer and a plain action module makes: a tiny random checkpoint as
-FastVideo lays it out, same picture, actions and noise, float32."""
+"""Matrix-Game 2.0 equals a plain loop over diffusers' transformer and a plain action module. The tiny random checkpoint has
+FastVideo's layout. Picture, actions and noise are the same, in float32.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +181,7 @@ def picture_of(made: Tiny, request: GenerationRequest) -> tuple[torch.Tensor, to
 
 
 def done_in(rows: dict[int, tuple[list[float], list[float]]], blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each pixel frame's keyboard and mouse, from what is done from some blocks on."""
+    """Return each pixel frame's keyboard and mouse from the actions, which change at some blocks."""
     said = [rows[max(block for block in rows if block <= number)] for number in range(blocks)]
     counts = torch.tensor([4 * BLOCK - 3] + [4 * BLOCK] * (blocks - 1))
     keyboard, mouse = (torch.tensor(numbers, dtype=torch.float32) for numbers in zip(*said, strict=True))
@@ -188,7 +189,9 @@ def done_in(rows: dict[int, tuple[list[float], list[float]]], blocks: int) -> tu
 
 
 def run_reference(made: Tiny, request: GenerationRequest, rows: dict[int, tuple[list[float], list[float]]]) -> np.ndarray:
-    """The latents of a plain loop: blocks, noise levels, fresh noise between them; every velocity from all frames anew."""
+    """Return the latents of a plain loop: blocks, noise levels, and fresh noise between them. Every velocity is computed from
+    all frames again.
+    """
     channels, seen = picture_of(made, request)
     sigmas = make_schedule("lcm", request.steps, request.flow_shift).sigmas
     clean: list[torch.Tensor] = []
@@ -225,7 +228,7 @@ def test_what_is_done_changes_the_blocks_from_there_on(tiny, tmp_path):
     assert np.abs(steered[:, :, BLOCK:] - still[:, :, BLOCK:]).max() > 1e-2
 
 
-@pytest.mark.slow  # another causal model goes on in test_causal_wan.py
+@pytest.mark.slow  # # test_causal_wan.py resumes another causal model
 def test_a_stopped_video_goes_on_and_comes_to_the_same(tiny, tmp_path):
     request, steps = tiny.request(**STEERED), iter(range(100))
     whole = run_ours(tiny, request, tmp_path / "whole")
@@ -256,7 +259,7 @@ def test_an_open_video_that_was_steered_is_made_again_by_its_request(tiny, tmp_p
 
 
 def test_after_thirty_latent_frames_a_clip_that_stands_still_gives_the_same_ones():
-    """What `STILL_FRAMES` says, by diffusers' encoder with as many convolutions as the published one."""
+    """Check the value of `STILL_FRAMES` with diffusers' encoder and as many convolutions as in the published encoder."""
     torch.manual_seed(0)
     vae = AutoencoderKLWan(base_dim=4, z_dim=4, dim_mult=[1, 1, 1, 1], num_res_blocks=2).eval()
     clip = torch.cat([torch.randn(1, 3, 1, 16, 16), torch.zeros(1, 3, 4 * (STILL_FRAMES + 1), 16, 16)], dim=2)

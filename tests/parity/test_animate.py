@@ -79,8 +79,9 @@ def driven(tmp_path_factory, caches_in_a_folder_of_their_own):
 
 
 def reference(made: Driven, kind: str, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
-    """diffusers' latents of all segments without the picture's, and its video [F, H, W, 3] in [0, 1]. It is given the clip's frames
-    as we read them, already with their bars."""
+    """Return diffusers' latents of all segments without the latents of the picture, and its video [F, H, W, 3] in [0, 1]. The
+    input is the clip's frames as we read them, already with their bars.
+    """
     clip = open_inputs(request)["drive"][0]
     assert isinstance(clip, DrivingClip)
     count = count_segments(request)

@@ -1,5 +1,5 @@
-"""Causal Wan makes what a plain loop over diffusers' transformer makes: a tiny random checkpoint, same prompt and noise, float32;
-from words, from a picture, with other prompts on the way, and from the makers' own file.
+"""Causal Wan equals a plain loop over diffusers' transformer, with a tiny random checkpoint and the same prompt and noise, in
+float32. The cases start from a prompt or a picture, change the prompt on the way, and load a single-file checkpoint.
 """
 
 from __future__ import annotations
@@ -129,8 +129,9 @@ def still_clip(made: Tiny, path: Path, num_frames: int) -> torch.Tensor:
 
 @without_gradients
 def run_reference(made: Tiny, request: GenerationRequest, recaches: bool = False) -> np.ndarray:
-    """The latents of a plain loop: blocks, noise levels, fresh noise between them; each block with the prompt that was said last,
-    or if the model `recaches` all of them; the first block shows the picture if there is one."""
+    """Return the latents of a plain loop: blocks, noise levels, and fresh noise between them. Each block uses the latest
+    prompt. If the model `recaches`, earlier blocks use the latest prompt too. The first block shows the picture, if given.
+    """
     block = made.block
     said = {0: request.prompt} | {cue.block: cue.prompt for cue in request.cues}
     texts: list[torch.Tensor] = []
@@ -233,13 +234,13 @@ def test_the_first_block_has_its_own_steps_where_the_model_was_trained_so(tiny, 
 
 def test_the_makers_own_file_gives_the_same_latents(tiny, makers_folder, tmp_path):
     same = dataclasses.replace(tiny, loaded=load_module.load(tiny.preset, str(makers_folder), lambda event: None))
-    assert same.loaded.model.kind == tiny.loaded.model.kind  # how it was trained is in the preset, the file does not say
+    assert same.loaded.model.kind == tiny.loaded.model.kind  # # the preset states how the model was trained, the file does not
     request = tiny.request(num_frames=13, steps=1)
     np.testing.assert_array_equal(run_ours(same, request, tmp_path / "makers"), run_ours(tiny, request, tmp_path / "diffusers"))
 
 
 def test_blocks_of_one_frame_from_a_picture(tiny, makers_folder, picture, tmp_path):
-    """Causal-Forcing's: then the picture is the first latent frame, and the first pixel frame of the video."""
+    """Causal-Forcing has blocks of one frame: the picture is the first latent frame and the first pixel frame of the video."""
     folder = Path(shutil.copytree(makers_folder, tmp_path / "folder"))
     (folder / "transformer").mkdir()
     (folder / "transformer" / "config.json").write_text(json.dumps({"num_frames_per_block": 1}))
@@ -256,7 +257,7 @@ def test_blocks_of_one_frame_from_a_picture(tiny, makers_folder, picture, tmp_pa
 
 
 def run_live(made: Tiny, folder: Path, blocks: int, said: dict[int, Cue], **changes) -> Iterator[Event]:
-    """An open video that is stopped when so many blocks have been seen; `said` by the number of the question."""
+    """Yield the events of a live video that stops after `blocks` blocks. `said` has the cues by the number of the poll."""
     seen, asked = [], iter(range(1000))
     request = made.request(num_frames=61, is_open=True, steps=2, **changes)
     heard = lambda: [said[number]] if (number := next(asked)) in said else []  # noqa: E731
@@ -281,7 +282,7 @@ def test_an_open_video_is_made_again_by_its_request(tiny, tmp_path):
     np.testing.assert_array_equal(pixels(tmp_path / "live/video.mp4"), pixels(tmp_path / "again/video.mp4"))
 
 
-@pytest.mark.slow  # the demo model goes on in tests/backend/pipeline/test_live.py
+@pytest.mark.slow  # # tests/backend/pipeline/test_live.py resumes the demo model
 def test_an_open_video_goes_on_after_its_process_was_killed(tiny, tmp_path):
     said = {2: Cue(block=0, prompt="a small blue square")}
     events = run_live(tiny, tmp_path / "live", 100, said)
@@ -310,7 +311,9 @@ def test_an_open_video_that_is_stopped_before_it_begins_leaves_none(tiny, tmp_pa
 
 @pytest.mark.parametrize(("steps", "timesteps"), [(1, [1000]), (2, [1000, 833.333]), (4, [1000, 937.5, 833.333, 625])])
 def test_the_timesteps_are_the_makers(steps, timesteps):
-    """Of Self-Forcing's and Causal-Forcing's configurations: 1000; 1000, 500; 1000, 750, 500, 250, each shifted by 5."""
+    """The timesteps of the configurations of Self-Forcing and Causal-Forcing: 1000; 1000, 500; 1000, 750, 500, 250, each
+    shifted by 5.
+    """
     np.testing.assert_allclose(make_schedule("lcm", steps, 5.0).timesteps, timesteps, atol=1e-3)
 
 

@@ -56,7 +56,7 @@ def test_each_expert_has_its_own_guidance(tiny):
 
 @pytest.mark.slow
 def test_pictures_prompts_and_experts_do_something(tiny, pictures):
-    """Equality above is not that of constants: each of these changes the latents."""
+    """The equality above is not an equality of constants: each of these changes the latents."""
 
     def latents(family: str, **changes) -> np.ndarray:
         return latents_of(tiny(family).request(**changes), tiny(family).loaded)

@@ -49,7 +49,7 @@ from tests.rounding import rounding
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 LATENT_TOLERANCE = 1e-3  # the project's bar
-ADDITIONS = LAYERS * 2 * HEADS * HEAD_WIDTH  # the longest sum of a layer, the feed-forward's, through all of them
+ADDITIONS = LAYERS * 2 * HEADS * HEAD_WIDTH  # # the longest sum of a layer, in the feed-forward, times the number of layers
 LEAST_PSNR = 50.0  # in dB over the video, pixels in [0, 1]; the project's bar
 QUOTES = 'a shop with the sign "Café 24" and a poster that says “open”, slow pan'
 PLAIN = "a fox in the snow"
@@ -92,7 +92,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], T
 
 @pytest.fixture(scope="module")
 def picture(tmp_path_factory) -> str:
-    """As large as the video, so that nothing is resized on the way."""
+    """A picture of the video's size, so that nothing is resized."""
     rows, columns = np.mgrid[:SIDE, :SIDE]
     pixels = np.stack([4 * rows, 255 - 3 * columns, (rows * columns) % 256], -1).astype(np.uint8)
     path = tmp_path_factory.mktemp("pictures") / "first.png"
@@ -162,7 +162,7 @@ def test_latents_and_video_equal_diffusers(kind, guidance, prompt, negative, ste
 
 
 def test_prompts_quotes_pictures_and_the_end_of_a_step_do_something(tiny, picture):
-    """Equality above is not that of constants: each of these changes the latents."""
+    """The equality above is not an equality of constants: each of these changes the latents."""
 
     def latents(kind: str, **changes) -> np.ndarray:
         image = {"image": picture} if "i2v" in kind else {}
@@ -191,7 +191,7 @@ def test_guidance_runs_on_its_share_of_the_steps(tiny):
 
 
 def test_cfg_zero_is_diffusers_own(tiny):
-    """With the first step left out, as their guider does it; and it is not the plain guidance."""
+    """The first step is skipped, as in diffusers' guider. The result differs from plain guidance."""
     made = tiny(KINDS[0])
     request = made.request(negative_prompt=PLAIN, cfg_zero=True)
     guider = made.reference.guider
@@ -255,8 +255,9 @@ LAYER = re.compile(
 
 
 def low_rank(made: Tiny, style: str) -> dict[str, torch.Tensor]:
-    """A LoRA for every matrix of the layers' attention and feed-forward, by diffusers' names, the makers' or ComfyUI's, which has
-    query, key and value in one matrix. So these share what they read in all styles."""
+    """A LoRA for every matrix of the layers' attention and feed-forward, with the names of diffusers, of the makers or of
+    ComfyUI. ComfyUI has query, key and value in one matrix, so that these share an input factor in all styles.
+    """
     generator, downs, ups = torch.Generator().manual_seed(0), {}, {}
     for name, shape in made.loaded.experts[0].shapes.items():
         stem = name.removesuffix(".weight")
@@ -328,7 +329,7 @@ def test_a_prompt_that_is_too_long_is_cut_where_diffusers_cuts_it(tiny):
 
 
 def test_a_step_has_room_for_the_tokens_that_count_and_what_is_compiled_ahead_knows_it(tiny, monkeypatch):
-    """What is read from the prompts before, and what is counted in the conditions, come to one room."""
+    """The length from the prompts, known before encoding, equals the length from the counted tokens of the conditions."""
     made, lengths, chosen = tiny(KINDS[0]), set(), hunyuan_model.beside
 
     def noted(xp, *branches, length, **given):
@@ -356,7 +357,7 @@ def test_sizes_and_lengths_that_the_model_does_not_make_are_refused(tiny):
         made.request(width=56)
 
 
-@pytest.mark.slow  # Wan's are in tests/parity/test_progressive.py
+@pytest.mark.slow  # # tests/parity/test_progressive.py tests Wan models
 @pytest.mark.parametrize("kind", ["hunyuanvideo-1.5-t2v", "hunyuanvideo-1.5-i2v"])
 def test_progressive_resolution_equals_its_papers_steps(kind, tiny, picture, monkeypatch):
     made = given_spectrum(tiny(kind), monkeypatch)

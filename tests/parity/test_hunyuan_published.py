@@ -1,9 +1,10 @@
 """A second oracle: the pixels that diffusers publishes in its own test of HunyuanVideo 1.5, against diffusers and against us.
 
-Source: huggingface/diffusers, commit 071190daca865a4d04deac0e02cda5b8c5d6f6fa, tests/pipelines/hunyuan_video1_5/test_hunyuan_1_5.py
-(sizes, seeds, settings, figures; text to video without guidance). Every network is made right after torch.manual_seed(0). Its
-tokenizer lies on the Hub alone, so a prompt of ours with as many tokens stands for theirs: 114, found by trying. What the tokens say
-moves these pixels by less than 3e-4, and each one more or less by 1e-4 (measured).
+Source: huggingface/diffusers, commit 071190daca865a4d04deac0e02cda5b8c5d6f6fa,
+tests/pipelines/hunyuan_video1_5/test_hunyuan_1_5.py (sizes, seeds, settings, figures; text to video without guidance). Every
+network is created right after torch.manual_seed(0). Its tokenizer is only on the Hub. Our prompt therefore replaces theirs,
+with as many tokens: 114, found by trying. The meaning of the tokens moves these pixels by less than 3e-4, and one token more or
+less by 1e-4 (measured).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ TOLERANCE = 1e-3  # as theirs
 
 
 def make_parts() -> dict[str, Any]:
-    """The components of their test, with a tokenizer of ours."""
+    """Return the components of their test, with our tokenizer."""
     parts = {"tokenizer": make_tokenizer(), "tokenizer_2": ByT5Tokenizer()}
     torch.manual_seed(0)
     parts["transformer"] = HunyuanVideo15Transformer3DModel(
@@ -107,7 +108,7 @@ def parts() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def prompt(parts) -> str:
-    """A prompt of `TOKENS` tokens, those of the template's end included."""
+    """A prompt of `TOKENS` tokens, including the tokens at the template's end."""
     pipeline, words = pipeline_of(parts), "monkey"
     while (count := pipeline.encode_prompt(words, device="cpu", dtype=torch.float32)[1].sum()) < TOKENS:
         words += "?"

@@ -156,7 +156,9 @@ def test_what_fits_nothing_is_reported_and_nothing_at_all_is_refused(tiny, loras
 
 @pytest.mark.parametrize("kind", ["DoRA", "LoHa", "LoKr", "LoKr of low rank"])
 def test_each_kind_equals_pefts_own_merge(kind, tmp_path):
-    """peft trains these; its merge is the file's meaning. Its alpha lies beside the file, here in the metadata's place: 1 a rank."""
+    """peft trains these LoRAs, and its merge defines the file's meaning. Its alpha is in a second file, here in the metadata: 1
+    per rank.
+    """
     configs = {
         "DoRA": peft.LoraConfig(r=RANK, lora_alpha=RANK, use_dora=True, target_modules=["to_q"]),
         "LoHa": peft.LoHaConfig(r=RANK, alpha=RANK, target_modules=["to_q"]),

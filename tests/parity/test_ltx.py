@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 @pytest.fixture(scope="module")
 def picture(tmp_path_factory) -> str:
-    """As large as the video, so that nothing is resized on the way."""
+    """A picture of the video's size, so that nothing is resized."""
     rows, columns = np.mgrid[:SIDE, :SIDE]
     pixels = np.stack([4 * rows, 255 - 3 * columns, (rows * columns) % 256], -1).astype(np.uint8)
     path = tmp_path_factory.mktemp("pictures") / "first.png"
@@ -88,7 +88,7 @@ def test_a_picture_is_the_first_frame(tiny_ltx, picture, kind, changes, steps):
 
 @pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_ancestral_steps_go_on_after_a_stop_and_end_the_same(tiny_ltx, tmp_path, stop):
-    """Bit for bit, although each step's noise is made anew."""
+    """The bits are the same, although each step's noise is drawn again."""
     made = tiny_ltx(KINDS[2])
     request = made.request(steps=8, **ANCESTRAL)
     events = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)

@@ -1,5 +1,6 @@
-"""A control clip beside the video is that of diffusers' `LTX2InContextPipeline`: tiny random checkpoints, same clip, pictures, noise,
-LoRA and prompt, float32."""
+"""Control clips equal diffusers' `LTX2InContextPipeline`, with tiny random checkpoints and the same clip, pictures, noise, LoRA
+and prompt, in float32.
+"""
 
 from __future__ import annotations
 
@@ -243,7 +244,7 @@ def test_a_clip_that_is_followed_in_part_goes_on_after_a_stop(tiny_ltx, clip, pi
 
 @pytest.mark.parametrize("given", [{}, SMALLER, IN_PART | WITH_PICTURES])
 def test_its_tokens_count_wherever_a_step_is_described(tiny_ltx, clip, pictures, given):  # noqa: F811
-    """In the attention that predictions are about, and in the programs that are compiled ahead."""
+    """The tokens count in the attention lengths of predictions, and in the programs that are compiled ahead."""
     made = tiny_ltx(KINDS[0])
     request, model = request_of(made, clip, pictures, steps=2, **OFF, **given), made.loaded.model
     appended = {(): 12, ("control_downscale",): 3}.get(tuple(given), 16)
@@ -259,7 +260,7 @@ def test_its_tokens_count_wherever_a_step_is_described(tiny_ltx, clip, pictures,
 
 @pytest.mark.slow
 def test_a_video_that_goes_on_follows_a_clip_too(tiny_ltx, clip, pictures, tmp_path):  # noqa: F811
-    """It begins with the frames of one clip, and another stands beside it."""
+    """The video begins with the frames of one clip, and follows another clip."""
     made = tiny_ltx(KINDS[1])
     given = dict(video=clip, extend="after", overlap=9, keeps_pixels=False)
     request = request_of(made, clip, pictures, steps=2, **DISTILLED, **SMALLER, **given)

@@ -1,5 +1,7 @@
-"""A sound that the picture follows, and a sound made for a clip, are a plain loop over diffusers' classes as the makers describe it:
-what is given is encoded once, stays clean at timestep 0, and the other stream is denoised. float32, tiny random checkpoints."""
+"""A video for a given sound, and a sound for a given clip, equal a plain loop over diffusers' classes as the makers describe
+it. The given stream is encoded once and stays clean at timestep 0, while the other stream is denoised. float32, tiny random
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ FPS = 24
 
 
 def by_turns(chosen: str) -> list:
-    """All kinds; those that are not chosen are slow."""
+    """Return all kinds, with all but the chosen kind marked as slow."""
     return [kind if kind == chosen else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 
 
@@ -92,7 +94,7 @@ def _latents(folder: Path, name: str) -> np.ndarray:
 
 @without_gradients
 def encoded_sound(made: Tiny, samples: np.ndarray, length: int) -> np.ndarray:
-    """diffusers' `length` latents of what is heard, float32 [2, N], normalised: [1, C, L, M]."""
+    """Return diffusers' `length` normalised latents [1, C, L, M] of the audio, float32 [2, N]."""
     vae, samples = made.parts["audio_vae"], torch.from_numpy(samples)[None]
     config = vae.config
     padded = torch.nn.functional.pad(samples, (0, length * 4 * config.mel_hop_length - samples.shape[2]))
@@ -147,8 +149,9 @@ def _reference(made: Tiny, request: GenerationRequest, given: dict[str, np.ndarr
 
 
 def velocities(made: Tiny, states, levels, text, request: GenerationRequest, tokens=None) -> dict[str, torch.Tensor]:
-    """Those of diffusers' transformer. `levels` [1] are the streams' timesteps, `tokens` [1, S] those of their tokens, if they
-    differ."""
+    """Return the velocities of diffusers' transformer. `levels` [1] are the timesteps of the streams. `tokens` [1, S] are the
+    timesteps of their tokens, if these differ.
+    """
     video, sound = states[VIDEO], states[SOUND]
     frames, height, width = video.shape[2:]
     tokens = {VIDEO: levels[VIDEO][:, None].expand(1, frames * height * width), SOUND: levels[SOUND]} | (tokens or {})

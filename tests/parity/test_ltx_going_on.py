@@ -1,7 +1,7 @@
-"""A video that goes on after a clip begins with the clip's last frames and their sound, both clean at timestep 0 in every step.
+"""A video that extends a clip begins with the clip's last frames and their audio, both clean at timestep 0 in every step.
 
-The frames are those of diffusers' `LTX2ConditionPipeline`; the sound, which no pipeline there takes, is a plain loop over diffusers'
-transformer with a timestep for each token. float32, tiny random checkpoints.
+The reference for the frames is diffusers' `LTX2ConditionPipeline`. No pipeline there accepts audio, so its reference is a plain
+loop over diffusers' transformer with a timestep for each token. float32, tiny random checkpoints.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.parity.tiny_ltx import KINDS, SIDE, condition_pipeline_of
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 FPS, OVERLAP, RATE = 24, 9, 22_050
-HEARD = 9  # latents of sound that lie whole within nine frames: 9 / 24 s at 25 a second are 9.4
+HEARD = 9  # # whole latents of audio within nine frames: 9 / 24 s at 25 per second are 9.4
 SLOW = pytest.mark.slow
 
 
@@ -109,7 +109,7 @@ def test_the_sound_of_a_clip_begins_that_of_the_video(tiny_ltx, clip, kind):  # 
 
 
 def test_a_silent_clip_leaves_the_sound_to_the_model(tiny_ltx, silent, clip):  # noqa: F811
-    """In the program that is compiled ahead, when nobody has opened the clip."""
+    """The program that is compiled ahead also runs, although the clip was not opened then."""
     made = tiny_ltx(KINDS[0])
     heard, unheard = (_latents(made, going_on(made, given)) for given in (clip, silent))
     without = _latents(made, going_on(made, silent, keeps_sound=False))
@@ -133,7 +133,7 @@ def test_each_shot_of_a_storyboard_goes_on_from_the_sound_before_it(tiny_ltx, tm
     heard = Sound(samples=open_inputs(second)["sound"][0], rate=16_000)
     right, wrong = (known.part((33 - count) / FPS, OVERLAP / FPS) for count in (OVERLAP, OVERLAP + 1))
     errors = [np.square(_left(heard) - _left(one)).mean() for one in (right, wrong)]
-    assert errors[0] < 0.01 < 0.1 < errors[1]  # of a tone whose square is 0.125 in the mean; AAC's own loss is found nowhere near
+    assert errors[0] < 0.01 < 0.1 < errors[1]  # # for a tone with a mean square of 0.125; AAC loses far less
 
 
 def _tone(seconds: float) -> Sound:
@@ -159,7 +159,7 @@ def _latents(made: Tiny, request: GenerationRequest) -> dict[str, np.ndarray]:
 
 @without_gradients
 def _reference(made: Tiny, request: GenerationRequest, first: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Both streams' clean latents, normalised, by a plain loop with classifier-free guidance."""
+    """Return the clean, normalised latents of the two streams, from a plain loop with classifier-free guidance."""
     states = {name: torch.from_numpy(np.array(noise)) for name, noise in draw_initial_noise(request, made.loaded.model).items()}
     scales = {VIDEO: request.guidance[0], SOUND: request.sound_guidance}
     texts, scheduler = encoded_texts(made, request), begun_scheduler(made, request)
@@ -177,7 +177,7 @@ def _reference(made: Tiny, request: GenerationRequest, first: dict[str, np.ndarr
 
 
 def _timesteps(state: torch.Tensor, given: int, level: torch.Tensor) -> torch.Tensor:
-    """One for each token [1, S]: 0 for those of the first `given` latent frames."""
+    """Return one timestep for each token, [1, S]: 0 for the tokens of the first `given` latent frames."""
     each = int(np.prod(state.shape[3:])) if state.ndim == 5 else 1
     tokens = torch.arange(state.shape[2] * each)
     return torch.where(tokens < given * each, torch.zeros(1), level)[None]

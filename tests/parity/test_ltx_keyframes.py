@@ -1,6 +1,7 @@
-"""Key frames of LTX-2 are those of diffusers' `LTX2ConditionPipeline`: tiny random checkpoints, same pictures, noise and prompt,
-float32. That pipeline counts in latent frames, so it reaches the pixel frames 0 and 8n + 1 alone; as the makers' own code we take
-any, and the pipeline is told the others' places."""
+"""Keyframes of LTX-2 equal diffusers' `LTX2ConditionPipeline`, with tiny random checkpoints and the same pictures, noise and
+prompt, in float32. That pipeline counts in latent frames, and reaches only the pixel frames 0 and 8n + 1. The makers' code and
+our code accept any frame, so the test gives the pipeline the places of the others.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +98,9 @@ def _run_reference(made: Tiny, request: GenerationRequest, noise: Latents) -> tu
 
 
 def keep_clean(pipeline: Any, num_appended: int) -> Callable[..., dict[str, Any]]:
-    """What diffusers' pipeline is to call after each ancestral step, which adds noise to the pictures' latents too: it puts them
-    back. Gives its scheduler noise for so many tokens more."""
+    """Return a callback for diffusers' pipeline after each ancestral step. It restores the pictures' latents, to which the step
+    adds noise too. The pipeline's scheduler gets noise for `num_appended` more tokens.
+    """
     noises = pipeline.scheduler.noises
     padded = [torch.nn.functional.pad(video, (0, 0, 0, num_appended)) for video, *_ in noises]
     pipeline.scheduler.noises = [[video, *rest] for video, (_, *rest) in zip(padded, noises, strict=True)]

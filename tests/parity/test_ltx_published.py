@@ -1,8 +1,9 @@
-"""LTX-2's sound against the values that diffusers publishes with its own tests.
+"""Compare LTX-2's audio with the values that diffusers publishes with its own tests.
 
-Those tests read Gemma's weights from the Hub, so a whole video cannot be compared. The last eight samples can: the tests' autoencoder
-decodes five latents to five mel frames and fills up the other twelve with silence, so the end hangs on autoencoder and vocoder alone.
-Source: huggingface/diffusers, tests/pipelines/ltx2/test_ltx2.py (the values, and 1e-4) and testing_utils.py (the components).
+Those tests read Gemma's weights from the Hub, so a whole video cannot be compared. The last eight samples can be compared: the
+tests' autoencoder decodes five latents to five mel frames and fills the other twelve with silence. The end therefore depends
+only on autoencoder and vocoder. Source: huggingface/diffusers, tests/pipelines/ltx2/test_ltx2.py (the values, and 1e-4) and
+testing_utils.py (the components).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def published_networks() -> tuple[AutoencoderKLLTX2Audio, LTX2Vocoder]:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_end_of_the_published_sound_is_ours(seed):
-    """Whatever the five latents are."""
+    """The values of the five latents do not matter."""
     parts = published_networks()
     networks = SoundNetworks(*(dict(part.config) | {"_class_name": type(part).__name__} for part in parts), _one_device())
     weights = [{name: jnp.asarray(value.detach().numpy()) for name, value in part.state_dict().items()} for part in parts]

@@ -1,5 +1,7 @@
-"""LTX-2 in two sizes equals diffusers' two stages: its condition pipeline at half the size, its latent upsampler, and the condition
-pipeline again, which encodes the pictures anew. Tiny random checkpoints, our noise, float32."""
+"""LTX-2 with progressive resolution equals diffusers' two stages: its condition pipeline at half the size, its latent
+upsampler, and the condition pipeline again. The second stage encodes the pictures again. Tiny random checkpoints, our noise,
+float32.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ ANCESTRAL = dict(solver="ltx-ancestral")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, caches_in_a_folder_of_their_own) -> Tiny:
-    """The checkpoint with an upsampler, and its preset; that of the first size alone is found by name too."""
+    """The checkpoint with an upsampler, and its preset. A preset for only the first size is found by name too."""
     parts = make_parts(KIND)
     folder = write_checkpoint(parts, tmp_path_factory.mktemp("refining") / "model")
     usual = make_preset(KIND, folder).model_copy(update=dict(guidance=(1.0,), solver="ltx-distilled"))
@@ -98,7 +100,7 @@ def _two_stages(made: Tiny, request: GenerationRequest, noise: ChunkNoise) -> tu
 def _stage(
     made: Tiny, request: GenerationRequest, noise: Latents, scheduler: Any, arguments: dict[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What diffusers' condition pipeline makes at this request's size."""
+    """Return the latents of diffusers' condition pipeline at this request's size."""
     pipeline = condition_pipeline_of(made.parts | {"scheduler": scheduler})
     placed = [(0, request.image)] * bool(request.image) + list(zip(request.keyframe_at, request.keyframes, strict=True))
     size = request.width, request.height
@@ -151,7 +153,7 @@ def test_both_sizes_equal_diffusers(made, pictures, given, changes, steps):
 
 @pytest.mark.parametrize("stop", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 def test_a_denoising_goes_on_after_a_stop_in_either_size(made, tmp_path, stop):
-    """Bit for bit: the refining steps' noise is the seed's."""
+    """The bits are the same: the seed determines the noise of the refining steps."""
     request = made.request(steps=5)
     events = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
     for event in events:
@@ -166,7 +168,7 @@ def test_a_denoising_goes_on_after_a_stop_in_either_size(made, tmp_path, stop):
 
 @pytest.mark.parametrize("stop", [1, 4])
 def test_a_video_that_is_stopped_has_its_full_size(made, tmp_path, stop):
-    """Also where no step has refined it yet."""
+    """The size is full even before the first refining step."""
     done: list[int] = []
     for event in pipeline_module.generate(made.request(steps=5), made.loaded, tmp_path, lambda: len(done) >= stop):
         if isinstance(event, Step):
@@ -177,7 +179,7 @@ def test_a_video_that_is_stopped_has_its_full_size(made, tmp_path, stop):
 
 
 def test_the_time_left_counts_refining_steps_for_what_they_cost(made, tmp_path):
-    """They see four times as many tokens."""
+    """Refining steps see four times as many tokens."""
     events = pipeline_module.generate(made.request(steps=5), made.loaded, tmp_path, lambda: False)
     first = next(event for event in events if isinstance(event, Step))
     assert first.seconds_left > 3 * 8 * first.seconds

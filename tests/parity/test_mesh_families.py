@@ -1,4 +1,4 @@
-"""On eight devices every way of conditioning gives what one device gives: clips, experts, and steps that change the mesh."""
+"""Every kind of conditioning gives the same result on eight devices as on one: clips, experts, and steps that change the mesh."""
 
 import json
 import math
@@ -85,7 +85,7 @@ CASES = {
     },
 }
 COPIES = {"wan2.2-i2v": 5, "wan2.2-vace": 8}  # matrices of a layer that are gathered when an expert's turn comes
-OTHER_MESHES = {  # a second stack that is cut over tp too; steps that change the mesh where tp lies within it
+OTHER_MESHES = {  # # a second stack that is split over tp too; steps that change the mesh around tp
     "wan2.2-vace": {"dp": 1, "sp": 1, "tp": 2},
     "wan2.2-ti2v": {"dp": 2, "sp": 2, "tp": 2},
     "wan2.2-animate": {"dp": 2, "sp": 2, "tp": 2},

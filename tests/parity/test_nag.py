@@ -28,8 +28,9 @@ def formula(own: torch.Tensor, other: torch.Tensor, scale: float) -> torch.Tenso
 
 
 class PlainProcessor:
-    """Cross-attention of diffusers' `WanAttention` in plain PyTorch; the text is the prompt's embedding and then the negative
-    prompt's, the pictures' tokens before each."""
+    """Cross-attention of diffusers' `WanAttention` in plain PyTorch. The text is the embedding of the prompt, then the
+    embedding of the negative prompt, each after the pictures' tokens.
+    """
 
     def __init__(self, scale: float) -> None:
         self.scale = scale
@@ -144,7 +145,7 @@ def test_one_program_serves_every_strength(tiny):
 def test_the_step_cache_goes_with_it(tiny):
     made = tiny("wan2.1-t2v")
     latents = [latents_of(without_guidance(made, nag=SCALE, step_cache=cache), made.loaded) for cache in (0.0, 1e-9)]
-    np.testing.assert_allclose(latents[0], latents[1], atol=1e-4)  # nothing is spared; another program adds up in another order
+    np.testing.assert_allclose(latents[0], latents[1], atol=1e-4)  # # no step is skipped; another program adds in another order
 
 
 @pytest.mark.parametrize("scale", [2.0, 11.0])

@@ -56,7 +56,9 @@ def test_other_settings_equal_diffusers_too(changes, loaded, reference_pipeline,
 
 @pytest.mark.slow
 def test_settings_do_something(loaded, picture):
-    """Guidance, shift, negative prompt, seed and steps each change the video: equality above is not that of constants."""
+    """Guidance, shift, negative prompt, seed and steps each change the video: the equality above is not an equality of
+    constants.
+    """
     base = make_request("t2v", "unipc", 4.0, picture, steps=3)
     latents = [latents_of(base, loaded)]
     for changes in ({"guidance": (1.0,)}, {"flow_shift": 1.0}, {"negative_prompt": "a blue square"}, {"seed": 12}, {"steps": 4}):

@@ -108,7 +108,7 @@ def test_a_denoising_goes_on_after_a_stop_in_either_size(stop, tiny, pictures, w
 
 @pytest.mark.parametrize("stop", [1, 4])
 def test_a_video_that_is_stopped_has_its_full_size(stop, tiny, with_spectrum, tmp_path):
-    """Also where no step has worked at that size yet."""
+    """The size is full even before the first step at that size."""
     made, done = with_spectrum(tiny("wan2.1-t2v")), []
     request = progressive(made)
     for event in pipeline_module.generate(request, made.loaded, tmp_path, lambda: len(done) >= stop):

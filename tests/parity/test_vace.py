@@ -142,7 +142,7 @@ def test_without_guidance_too(steps, tiny, files):
 
 @pytest.mark.slow
 def test_all_that_is_shown_does_something(tiny, files):
-    """Equality above is not that of constants: each use has other latents than a video from the prompt alone."""
+    """The equality above is not an equality of constants: the latents of each use differ from a video from the prompt alone."""
     made = tiny("wan2.1-vace")
     plain = latents_of(request_of(made, files, "nothing", steps=2), made.loaded)
     for use in ("edges", "mask", "key frames", "one reference"):
@@ -158,7 +158,7 @@ def test_a_step_cache_that_never_reuses_changes_nothing(tiny, files):
     np.testing.assert_allclose(found, expected, rtol=0, atol=bound)  # the same sums in another program
 
 
-# 17 black frames of 16 x 16 that all stay, and so many black references; their tolerance is 1e-3
+# # 17 black frames of 16 x 16 that all stay, and as many black references as the key; their tolerance is 1e-3
 PUBLISHED_FRAMES = 17
 PUBLISHED = {
     0: Published(family="wan2.1-vace", **EULER, pixels=(

@@ -1,6 +1,7 @@
-"""VACE in context windows: diffusers' own pipeline, whose network is called window by window and blended by hand in plain PyTorch.
+"""VACE in context windows: diffusers' own pipeline, whose network is called window by window and blended by hand in plain
+PyTorch.
 
-A window is shown its own part of the control latents; references lie before the video in every window.
+A window sees its own part of the control latents. References precede the video in every window.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ FRAMES, WINDOW = 33, 5  # pixel frames of the video, latent frames of a window o
 
 @pytest.fixture
 def in_windows(monkeypatch):
-    """Makes a pipeline's networks blend their velocity from windows, behind so many frames of references."""
+    """Return a function that makes a pipeline's networks blend their velocity from windows after `lead` latent frames of
+    references.
+    """
 
     def patch(pipeline, lead: int) -> None:
         seen: list[float] = []

@@ -1,7 +1,7 @@
 """Video to video gives what diffusers' `WanVideoToVideoPipeline` gives: its published pixels, the demo model, tiny checkpoints.
 
-Its pipeline knows one transformer, and takes the 5B's VAE for one of scale 8. What ours does besides, two experts and the 5B, is held
-against the same loop written out with diffusers' own networks and scheduler.
+That pipeline has one transformer, and treats the 5B's VAE as a VAE of scale 8. Two experts and the 5B are compared with the
+same loop, written out with diffusers' own networks and scheduler.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def scheduler_of(request: GenerationRequest):
 
 
 def as_video_to_video(pipeline, scheduler) -> WanVideoToVideoPipeline:
-    """With the other pipeline's networks."""
+    """Return the video-to-video pipeline with the other pipeline's networks."""
     parts = {name: pipeline.components[name] for name in ("tokenizer", "text_encoder", "transformer", "vae")}
     made = WanVideoToVideoPipeline(**parts, scheduler=scheduler)
     made.set_progress_bar_config(disable=True)
@@ -95,7 +95,7 @@ def published_pipeline(scheduler) -> WanVideoToVideoPipeline:
 
 
 def black_video(pipeline: WanVideoToVideoPipeline) -> np.ndarray:
-    """[frames, 3, height, width] in [0, 1], as their test makes it."""
+    """Return their test's video, [frames, 3, height, width] in [0, 1]."""
     video = pipeline(
         video=[Image.new("RGB", (16, 16))] * FRAMES,
         **PROMPTS,
@@ -112,7 +112,9 @@ def black_video(pipeline: WanVideoToVideoPipeline) -> np.ndarray:
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 def test_diffusers_still_gives_what_it_publishes():
-    """Their test has a scheduler for noise, not for flow, which no Wan was trained for: it holds the networks and the loop."""
+    """diffusers' test has a scheduler for noise instead of flow, for which no Wan was trained. It covers the networks and the
+    loop.
+    """
     video = black_video(published_pipeline(UniPCMultistepScheduler(flow_shift=3.0)))
     np.testing.assert_allclose(ends(video), PUBLISHED.pixels, atol=THEIR_TOLERANCE)
 
@@ -186,7 +188,7 @@ def by_hand(made, request: GenerationRequest) -> np.ndarray:
     ],
 )
 def test_two_experts_and_the_5b_follow_the_same_loop(family, strength, tiny, clip):
-    """The last case shows that the loop by hand is the pipeline's."""
+    """The last case shows that the loop by hand equals the pipeline."""
     made = tiny(family)
     request = made.request(steps=8, strength=strength, video=clip, trim=(0.5, 0.5 + 9 / 16))
     ours = latents_of(request, made.loaded)

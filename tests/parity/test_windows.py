@@ -105,7 +105,7 @@ def blended_by_hand(reference, request: GenerationRequest, length: int) -> np.nd
 
 
 def _prepared(pipeline, request: GenerationRequest, pictures: list[Image.Image], frames: int):
-    """The noise and the condition of diffusers' `prepare_latents` for a video of so many latent frames."""
+    """Return the noise and the condition of diffusers' `prepare_latents` for a video of `frames` latent frames."""
     if not isinstance(pipeline, WanImageToVideoPipeline):
         pipeline = WanImageToVideoPipeline(**pipeline.components, expand_timesteps=pipeline.config.expand_timesteps)
     pixels = [pipeline.video_processor.preprocess(one, request.height, request.width) for one in pictures]

@@ -24,8 +24,8 @@ from tests.parity.tiny_preset import tiny_preset
 
 DEMO = Path(load_preset("wan-tiny").model_source)
 HEADS, HEAD_WIDTH, LAYERS = 2, 128, 2
-HIDDEN = 256  # of a layer's feed-forward network, its longest sum
-IMAGE_WIDTH, IMAGE_TOKENS = 32, 5  # of the tiny CLIP: 28 x 28 pixels, patches of 14
+HIDDEN = 256  # # the width of a layer's feed-forward network, its longest sum
+IMAGE_WIDTH, IMAGE_TOKENS = 32, 5  # # the tiny CLIP encoder: 28 x 28 pixels, patches of 14
 VAE_21 = dict(
     base_dim=8,
     z_dim=16,
@@ -86,7 +86,9 @@ def make_checkpoint(family: str, folder: Path) -> Path:
 
 
 def forget_newer_entries(path: Path) -> None:
-    """Leave in a VAE's config.json what diffusers 0.33, which wrote Wan 2.1's, knew; Wan 2.2 A14B has the same VAE."""
+    """Leave in a VAE's config.json only the entries that diffusers 0.33 had, which wrote the files of Wan 2.1. Wan 2.2 A14B has
+    the same VAE.
+    """
     config = json.loads(path.read_text())
     path.write_text(json.dumps({name: value for name, value in config.items() if name in VAE_ENTRIES_OF_2_1}))
 

@@ -35,7 +35,7 @@ from tests.parity.tiny_hunyuan import make_tokenizer
 from tests.parity.tiny_preset import tiny_preset
 
 KINDS = ("ltx-2.0", "ltx-2.3", "ltx-2.5")
-SIDE = 64  # of a video, in pixels
+SIDE = 64  # # pixels of a video
 WIDTH, SOUND_WIDTH, LAYERS = 32, 16, 3  # channels of the two streams' tokens
 
 
@@ -69,7 +69,7 @@ def pipeline_of(parts: dict[str, Any], has_picture: bool = False) -> LTX2Pipelin
 
 
 def condition_pipeline_of(parts: dict[str, Any]) -> LTX2ConditionPipeline:
-    """diffusers' pipeline from key frames. It pads as the tokenizer it is made with does: Gemma's pads on the left."""
+    """Return diffusers' pipeline for keyframes. It pads on the side that its tokenizer states: Gemma pads on the left."""
     parts["tokenizer"].padding_side = "left"
     return _quiet(LTX2ConditionPipeline(**parts))
 
@@ -120,7 +120,7 @@ def make_preset(kind: str, folder: Path) -> Preset:
 
 
 def make_upsampler() -> LTX2LatentUpsamplerModel:
-    """A latent upsampler with random weights, in the form of 2.5's."""
+    """Return a latent upsampler with random weights, built like the upsampler of LTX-2.5."""
     torch.manual_seed(7)
     model = LTX2LatentUpsamplerModel(in_channels=8, mid_channels=32, num_blocks_per_stage=1, use_rational_resampler=False)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The preset of a tiny checkpoint, whatever its family, and how requests find it."""
+"""The preset of a tiny checkpoint of any family, and its registration for requests."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def tiny_preset(kind: str, folder: Path, side: int, **own: Any) -> Preset:
 
 
 def find_also(patch: pytest.MonkeyPatch, *presets: Preset) -> dict[str, Preset]:
-    """While the patch lasts, requests find these by name too, and those that are added to the result."""
+    """Let requests find these presets by name too while the patch lasts, and all presets that are added to the result."""
     found, others = {preset.name: preset for preset in presets}, settings.load_preset
     patch.setattr(settings, "load_preset", lambda name: found[name] if name in found else others(name))
     return found

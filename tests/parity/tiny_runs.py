@@ -87,8 +87,9 @@ def pictures(tmp_path_factory) -> dict[str, str]:
 
 
 def latents_of(request: GenerationRequest, loaded: LoadedModel, folder: Path | None = None) -> np.ndarray:
-    """The latents after all steps; the run ends where decoding begins. Without a `folder`, where it goes on with what is there,
-    everything is made anew."""
+    """Return the latents after all steps. The run ends before decoding. With a `folder`, the run continues from its files;
+    otherwise all is computed.
+    """
     with contextlib.ExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for event in stack.enter_context(contextlib.closing(pipeline_module.generate(request, loaded, place, lambda: False))):
@@ -105,7 +106,7 @@ def video_of(request: GenerationRequest, loaded: LoadedModel, latents: np.ndarra
 
 
 def finished(request: GenerationRequest, loaded: LoadedModel) -> tuple[np.ndarray, VideoResult]:
-    """The latents after all steps, made anew, and what is told of the finished video."""
+    """Return the newly computed latents after all steps, and the result of the finished video."""
     with tempfile.TemporaryDirectory() as folder:
         *_, last = pipeline_module.generate(request, loaded, Path(folder), lambda: False)
         return load_file(Path(folder) / "stage2_latents.safetensors")["latents"], last.result

@@ -70,6 +70,6 @@ def reference(made: Any, request: GenerationRequest, run: Callable[[GenerationRe
 
 
 def _sigmas(scheduler: Any, steps: int) -> dict[str, Any]:
-    """What HunyuanVideo's pipelines give their scheduler."""
+    """Return the sigmas that HunyuanVideo's pipelines give their scheduler."""
     is_euler = isinstance(scheduler, FlowMatchEulerDiscreteScheduler)
     return {"sigmas": np.linspace(1.0, 0.0, steps + 1)[:-1]} if is_euler else {}

@@ -67,7 +67,7 @@ def test_the_list_begins_with_the_demo_models_then_the_newest_wan_and_ends_with_
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(("-draft", "-fast", "-turbo", "-distilled"))])
 def test_a_variant_stands_under_its_own_preset(name):
     names, plain = [preset.name for preset in list_presets()], name.rpartition("-")[0]
-    if plain not in names:  # it stands with the fast ones of its version
+    if plain not in names:  # # it is listed with the fast presets of its version
         plain = load_preset(name).series
         assert names[names.index(name) - 1].startswith(plain)
         return
@@ -136,7 +136,7 @@ def test_a_distilled_checkpoint_runs_without_guidance(name):
 
 @pytest.mark.parametrize("name", OF_HUNYUAN)
 def test_the_regions_that_a_licence_excludes_are_said(name):
-    """In the picker in both languages, and in the sentence that is shown before a download."""
+    """The picker states the regions in two languages, and the sentence before a download states them too."""
     preset = load_preset(name)
     assert "the EU, the UK and South Korea" in preset.description and "欧盟、英国和韩国" in preset.words("zh").description
     assert "the European Union, the United Kingdom and South Korea" in preset.licence

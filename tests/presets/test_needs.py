@@ -1,7 +1,7 @@
-"""What is kept about the models' needs is what their networks and the documents say.
+"""Check that the stored needs of models agree with their networks and with the documents.
 
-`KEEP_NEEDS=1 .venv-test/bin/python -m pytest -m "" tests/presets/test_needs.py` computes the weights anew and keeps them: commit the
-file with the change that made them other.
+`KEEP_NEEDS=1 .venv-test/bin/python -m pytest -m "" tests/presets/test_needs.py` computes the weights again and stores them.
+Commit the file with the change that altered the weights.
 """
 
 import json

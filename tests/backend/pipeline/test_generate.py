@@ -109,7 +109,7 @@ def test_stop_ends_between_two_steps_and_keeps_what_there_is(loaded, tmp_path):
             stopped.set()
             stopped_at = time.monotonic()
     assert isinstance(events[-1], Cancelled) and is_within(time.monotonic() - stopped_at, 1.0)
-    # step 6 had begun when step 5 was told: it is ended and told too, and nothing after it
+    # # Step 6 started when step 5 was reported. It ends and is reported too, and no step follows.
     assert [event.index for event in events if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]
     assert events[-1].result.num_frames == 17 and Path(events[-1].result.path).is_file()
 
@@ -151,13 +151,13 @@ def test_image_to_video_begins_with_the_picture(loaded, tmp_path):
     seen = Run(request=make_request(), loaded=loaded, folder=tmp_path, is_cancelled=lambda: False)
     first = next(decode_frames(seen, latents))
     decoded = (np.asarray(first)[0, :, 0].transpose(1, 2, 0) + 1) * 127.5
-    assert psnr(decoded, picture) >= 20  # that it is this picture at all; how good the model is, training.evaluate says
+    assert psnr(decoded, picture) >= 20  # # the same image at all; training.evaluate measures the quality of the model
     first = next(iter(read_frames(tmp_path / "video.mp4"))).astype(float)
     assert psnr(first, decoded) >= 28  # H.264 halves the colour's resolution, which shows at saturated edges
 
 
 def psnr(frame: np.ndarray, reference: np.ndarray) -> float:
-    """In dB, of 8-bit values."""
+    """Return the peak signal-to-noise ratio in dB of 8-bit values."""
     return float(10 * np.log10(255**2 / np.square(frame - reference.astype(float)).mean()))
 
 

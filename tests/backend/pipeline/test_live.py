@@ -92,7 +92,7 @@ def test_one_that_was_killed_goes_on_as_it_was_told_before(loaded, tmp_path):
     assert 5 < told < 10
     rest = {
         block - told: cue for block, cue in SCRIPT.items() if block >= told
-    }  # nobody is asked again about blocks that were told
+    }  # # blocks that were reported before are not asked for again
     resumed = Person(rest, last=9 - told).watch(loaded, killed, open_request())
     assert resumed.request == result.request
     np.testing.assert_array_equal(frames_of(result.path), frames_of(resumed.path))
@@ -129,7 +129,7 @@ def test_pictures_for_the_page_are_removed_when_they_are_old(loaded, tmp_path, m
 
 
 def test_words_that_the_model_cannot_follow_end_it_with_a_sentence(loaded, tmp_path):
-    """At once, not where the video ends."""
+    """The error is raised at once, not at the end of the video."""
     heard = iter([[], [Cue(block=0, action="jump")]])
     with pytest.raises(RequestError, match="jump"):
         list(live(open_request(), loaded, tmp_path, lambda: False, lambda: next(heard), lead=float("inf")))

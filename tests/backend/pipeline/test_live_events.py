@@ -1,4 +1,4 @@
-"""Events that arrive while the work goes on."""
+"""Events arrive while the work continues."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Loading a checkpoint: what is missing or broken is said in one line, with what to do."""
+"""Check errors of loading a checkpoint: one line names the missing or broken part, and the remedy."""
 
 import gc
 import json

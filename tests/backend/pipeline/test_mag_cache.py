@@ -45,7 +45,7 @@ def test_the_programs_of_a_run_are_those_of_the_plan(loaded, changes):
 
 
 def test_no_step_has_a_branch_and_one_that_reuses_runs_no_layers(loaded):
-    """But for those by which JAX chooses what suits the platform; the step cache has one more."""
+    """Branches in which JAX selects code for the platform do not count. The step cache has one more branch."""
     found = {}
     for request in (a_request(), a_request(mag_cache=0.0, step_cache=0.1)):
         for call in calls(loaded.model, request):
@@ -95,7 +95,9 @@ def test_warming_up_runs_both_kinds_of_step_once(loaded, tmp_path, monkeypatch):
 
 
 def test_the_command_that_measures_gives_what_the_tree_has(tmp_path, monkeypatch, capfd):
-    """For the demo model again: in a process of its own, into the data folder, from where requests take it."""
+    """The command measures the demo model again in another process. It writes to the data folder, where requests read the
+    result.
+    """
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "other"))
     words = ["measure-cache", "--preset", "wan-tiny", "--seed", "0", "--data-dir", str(tmp_path)]
     assert main(words) == 0

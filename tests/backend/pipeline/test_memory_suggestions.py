@@ -1,4 +1,4 @@
-"""What fits where memory runs out, with the demo model's real programs and a device whose memory is made small."""
+"""Check which settings fit after memory ran out, with the demo model's real programs and a device of reduced memory."""
 
 from types import SimpleNamespace
 
@@ -81,7 +81,7 @@ def test_stop_ends_the_search():
 
 
 class _Refusing:
-    """A compiler that has no room for a step of more than this many frames' tokens."""
+    """A compiler whose memory does not suffice for a step with the tokens of more than this many frames."""
 
     def __init__(self, most: int, message: str) -> None:
         self._most, self._message = most, message

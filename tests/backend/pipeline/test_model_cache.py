@@ -1,4 +1,4 @@
-"""Which models stay, where, and for how long; and that a kept one makes the same video as a fresh one."""
+"""Check which models stay in the cache, where, and for how long. A cached model generates the same video as a fresh model."""
 
 import gc
 import os
@@ -34,14 +34,14 @@ def on_one_device() -> NamedSharding:
 
 @pytest.fixture(scope="module", autouse=True)
 def garbage_of_others_is_gone() -> None:
-    """What earlier tests left in this process is not looked through each time that a model goes."""
+    """Freeze the objects of earlier tests, because each removal of a model collects garbage."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def as_on_a_chip(monkeypatch):
-    """Arrays go into the host's memory and come back, which those of CPU devices need not."""
+    """Treat arrays of CPU devices as arrays of a chip: they move to the host's memory and back."""
     monkeypatch.setattr(cached_network, "is_host", lambda leaf: False)
 
 
@@ -96,7 +96,7 @@ def test_with_no_room_only_the_model_in_use_stays_and_keeps_what_it_shares(tmp_p
 
 
 def test_the_one_used_longest_ago_goes_to_the_host_then_to_disk(tmp_path):
-    """The devices have room for five networks, the host for one."""
+    """The devices have memory for five networks, the host for one."""
     shelf = Shelf(tmp_path, Bounds(host=SIZE, device_bytes=int(4.2 * SIZE)))
     for name in "abc":
         shelf.load(name)
@@ -136,7 +136,8 @@ def test_where_the_devices_memory_is_the_hosts_half_of_what_is_free_is_used(tmp_
     shelf = Shelf(tmp_path, Bounds(), free=2 * SIZE)
     for name in "abc":
         shelf.load(name)
-    # Beside "c": with one kept network (2 + 1) / 2 of them may stay, with two (2 + 2) / 2 less what is being loaded.
+    # # Beside "c", half of the cached and free memory may be used: (2 + 1) / 2 networks with one cached, (2 + 2) / 2 with two,
+    # less the network that is being loaded.
     assert shelf.model_cache.count_bytes()[1] == 0 and len(shelf.places) < 3
     assert shelf.places["c"] == (2 * SIZE, 0)
 

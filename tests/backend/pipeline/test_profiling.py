@@ -28,7 +28,7 @@ def units_in(folder: Path) -> set[int]:
 
 
 def test_the_command_traces_the_steps_that_were_asked_for_and_the_decoder(tmp_path):
-    """In an environment that has libtpu and no TPU too, where jax alone would crash."""
+    """The environment has libtpu but no TPU. There, jax alone would crash."""
     folder, given = tmp_path / "traces", "--preset wan-tiny --prompt x --steps 6 --profile-steps 2-3 --seed 1".split()
     command = [sys.executable, "app.py", "generate", *given, "--profile", folder, "--output", tmp_path / "out.mp4"]
     done = subprocess.run(

@@ -1,5 +1,6 @@
-"""Several hosts, one process on each, make the same video as one process with as many devices, but for rounding. Here the hosts are processes of one
-machine, whose devices XLA plays on the processor; they exchange arrays by gloo."""
+"""Several hosts with one process each generate the same video as one process with as many devices, except for rounding. Here
+the hosts are processes on one machine, with devices that XLA simulates on the processor. They exchange arrays by gloo.
+"""
 
 import contextlib
 import os
@@ -36,7 +37,9 @@ def a_request(**changes) -> GenerationRequest:
 
 @contextlib.contextmanager
 def made_by(folder: Path, num_hosts: int, devices_each: int) -> Iterator[tuple[Engine, list[int]]]:
-    """An engine whose worker is spread over so many hosts, with so many devices each; and the members' process ids."""
+    """Yield an engine whose worker is spread over `num_hosts` hosts with `devices_each` devices each, and the members' process
+    ids.
+    """
     spread = hosts(num_hosts)
     flags = f"--xla_force_host_platform_device_count={devices_each} {QUICK}"
     with contextlib.ExitStack() as stack:
@@ -50,7 +53,7 @@ def made_by(folder: Path, num_hosts: int, devices_each: int) -> Iterator[tuple[E
 
 
 def latents_and_frames(engine: Engine, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
-    """Of the request's video, [1, C, F, H, W] and uint8 [F, H, W, 3]."""
+    """Return the request's latents [1, C, F, H, W] and its frames, uint8 [F, H, W, 3]."""
     job = engine.submit(request)
     final = all_events(engine, job.id)[-1]
     assert isinstance(final, Finished), final
@@ -64,8 +67,9 @@ def same(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray
 
 
 def nearly_the_same(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> bool:
-    """But for rounding: the text encoder's all-reduce over four devices is added in another order by gloo, 1e-6 of its result.
-    Latents within 1e-4 (1.5e-5 was measured after three steps), pixels within one level."""
+    """Compare two results up to rounding. gloo adds the text encoder's all-reduce over four devices in another order, which
+    changes the result by 1e-6. Latents must agree within 1e-4 (1.5e-5 was measured after three steps), pixels within one level.
+    """
     (latents, frames), (others, other_frames) = one, other
     is_near = np.abs(frames.astype(int) - other_frames).max() <= 1
     return is_near and np.allclose(latents, others, rtol=0, atol=1e-4)
@@ -152,7 +156,7 @@ def test_two_hosts_make_a_live_video_block_by_block_as_one_does(alone, pair):
 
 
 def a_story(**changes) -> GenerationRequest:
-    """Two shots, of which the second goes on from the last frame of the first."""
+    """Return a request of two shots. The second shot continues from the last frame of the first."""
     rows = [{"prompt": PROMPT}, {"prompt": "a red circle moving down on a black background"}]
     return GenerationRequest.from_preset(load_preset("wan-tiny"), **{"shots": rows, "seed": 1} | SHORT | changes)
 

@@ -1,4 +1,4 @@
-"""When a stage's state is written while the work goes on, and what it costs."""
+"""Check when a stage's state is written during the work, and the cost of writing."""
 
 import errno
 import threading

@@ -1,4 +1,6 @@
-"""Upscalers beside PyTorch's own run of spandrel's classes, in tiles, on several devices; and files that are none, or hostile."""
+"""Compare upscalers with PyTorch's run of spandrel's classes, in tiles and on several devices. Other files and hostile files
+are refused.
+"""
 
 import functools
 import json
@@ -25,8 +27,8 @@ from backend.settings import PROJECT_FOLDER
 from backend.weights.read import read_tensor
 from tests.many_devices import without_quick
 
-CLOSE = 1e-3  # of values in 0..1: the promise; both run in float32, and differ by their order of sums, about 1e-6
-LEVELS = 1  # of 255: where that moves a value over the edge between two
+CLOSE = 1e-3  # # the promise for values in 0..1; both run in float32, and the order of their sums changes about 1e-6
+LEVELS = 1  # # in levels of 0..255: a tiny difference can change the rounding
 
 
 def frames(count: int, height: int, width: int) -> list[np.ndarray]:
@@ -52,7 +54,7 @@ def by_pytorch():
 
 
 def expected(given: list[np.ndarray]) -> np.ndarray:
-    """[N, 3, 4 H, 4 W] in 0..1."""
+    """Return PyTorch's result, [N, 3, 4 H, 4 W] in 0..1."""
     with torch.no_grad():
         return by_pytorch()(torch.from_numpy(np.stack(given)).permute(0, 3, 1, 2) / 255).numpy()
 
@@ -107,7 +109,7 @@ def test_half_its_scale_is_pytorchs_bicubic_half():
     pixels = (half.numpy() * 255).round().transpose(0, 2, 3, 1)
     assert np.abs(larger(embedded(), given, 2) - pixels).max() <= LEVELS
     line = jax.numpy.arange(6.0).reshape(1, 6)
-    np.testing.assert_allclose(halved(line, 1)[0, 1], 2.5, atol=1e-6)  # the middle of what it lies between
+    np.testing.assert_allclose(halved(line, 1)[0, 1], 2.5, atol=1e-6)  # # the middle between its neighbours
 
 
 def test_tiles_that_overlap_make_what_the_whole_frame_makes():

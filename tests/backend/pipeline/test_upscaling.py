@@ -1,4 +1,4 @@
-"""Making a finished video larger: the whole stage, stopped, killed and gone on with, and what becomes of its sound and settings."""
+"""Upscale a finished video: the whole stage, stopped, killed and resumed, and its audio and settings."""
 
 import dataclasses
 import importlib.metadata
@@ -25,7 +25,7 @@ from backend.schemas.upscaling import without_upscaling
 from presets import load_preset
 from tests.clip_files import LEVEL, STEP, counting_clip, run_ffmpeg
 
-NEAR = 3.0  # of 255: what the network, the codec and colours of 4:2:0 change of a grey
+NEAR = 3.0  # # in levels of 0..255: changes of a grey by the network, the codec and the colours of 4:2:0
 
 
 @pytest.fixture(autouse=True)

@@ -49,7 +49,7 @@ def asked(prompt: str) -> RewriteRequest:
 
 
 async def first_pieces(model: LocalModel, count: int) -> list[str]:
-    """So many pieces with text; then it is stopped."""
+    """Return the first `count` pieces with text, then stop the answer."""
     found = []
     async with aclosing(model.stream_answer(asked("a cat"))) as pieces:
         async for piece in pieces:

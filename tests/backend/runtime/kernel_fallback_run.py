@@ -1,6 +1,7 @@
-"""Compiles an attention for a described TPU whose compiler refuses an option, or a kernel; prints what was done without.
+"""Compile an attention for a described TPU whose compiler refuses an option or a kernel, and print the fallbacks.
 
-`python -m tests.backend.runtime.kernel_fallback_run option|attention|passes`, in a process of its own, because what was refused stays so.
+`python -m tests.backend.runtime.kernel_fallback_run option|attention|passes`, in a separate process, because refusals last
+until its end.
 """
 
 import functools
@@ -21,7 +22,7 @@ from backend.runtime.program import Program
 from backend.runtime.ulysses import self_attention
 
 TOKENS, HEADS, HEAD = 1024, 2, 128
-LITTLE = 64 * 1024  # bytes of vector memory, in which no kernel of ours finds room
+LITTLE = 64 * 1024  # # bytes of vector memory, too few for each of our kernels
 
 
 def refuse(what: str) -> None:

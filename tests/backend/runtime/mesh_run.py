@@ -48,7 +48,7 @@ VAE = dict(
     base_dim=8,
     z_dim=4,
     dim_mult=[1, 2, 2, 2],
-    num_res_blocks=0,  # the decoder has one more than it is told: one a level, and two in the middle
+    num_res_blocks=0,  # # the decoder has one more than configured: one per level, and two in the middle
     attn_scales=[],
     temperal_downsample=[False, True, True],
     latents_mean=[0.1] * 4,
@@ -81,7 +81,7 @@ def make_models() -> tuple[dict, dict, dict, dict]:
 
 
 def load(transformer: dict[str, np.ndarray], programs: Programs) -> StackedWeights:
-    """The weights through a file, as every checkpoint's."""
+    """Write the weights to a file, and load them like the weights of any checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "transformer").mkdir()
         save_file(transformer, Path(folder) / "transformer" / "model.safetensors")

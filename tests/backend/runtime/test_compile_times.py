@@ -1,4 +1,4 @@
-"""How long compiling will take, from what it took before."""
+"""Predict the duration of compiling from earlier durations."""
 
 from pathlib import Path
 

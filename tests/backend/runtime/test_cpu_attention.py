@@ -11,11 +11,11 @@ from kernels.attention import AttentionOptions, TpuOptions
 from kernels.attention.reference import reference_attention
 
 SCALE = 128**-0.5
-EXPONENTIAL = 1.2e-6  # PyTorch's has 20 units in the last place of 24 bits
+EXPONENTIAL = 1.2e-6  # # PyTorch's exponential is exact to 20 units in the last place of 24 bits
 
 
 def random_arrays(length_q: int, length_kv: int, dtype: str = "float32") -> list[jax.Array]:
-    """[1, S, 2, 128], normal."""
+    """Return query, key and value [1, S, 2, 128] from a normal distribution."""
     keys = jax.random.split(jax.random.key(length_q * 1000 + length_kv), 3)
     return [
         jax.random.normal(key, (1, length, 2, 128), dtype)
@@ -49,7 +49,7 @@ def test_it_sees_no_padding():
 
 
 def calls_pytorch(arrays: list[jax.Array], platform: str) -> bool:
-    """Whether the program that attends to these on the platform calls PyTorch."""
+    """Return whether the program for this attention and platform calls PyTorch."""
     options = AttentionOptions(tpu=TpuOptions(layout="columns"))
     traced = jax.jit(lambda *arrays: attention(*arrays, options=options)).trace(*arrays)
     return "torch_cpu_attention" in traced.lower(lowering_platforms=(platform,)).as_text()

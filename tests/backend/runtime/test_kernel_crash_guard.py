@@ -1,4 +1,4 @@
-"""A kernel that fails when it runs, or kills or hangs the process, is done without, and that is said."""
+"""A kernel that fails when it runs, or kills or hangs the process, is replaced by its fallback, with a report."""
 
 import json
 import os
@@ -19,12 +19,12 @@ SERVE = "so XLA's slower operations serve instead"
 
 @pytest.fixture(autouse=True)
 def the_kernels_stay(monkeypatch):
-    """In this process, where other tests need them."""
+    """Keep the kernels enabled in this process, where other tests need them."""
     monkeypatch.setattr(fallbacks_module, "disable_implementation", lambda name: None)
 
 
 def made(folder, agree=lambda own: [own]) -> tuple[KernelCrashGuard, KernelFallbacks]:
-    """As a new process makes them."""
+    """Return the guard and the fallbacks of a new process."""
     fallbacks = KernelFallbacks()
     guard = KernelCrashGuard(fallbacks)
     guard.withdraw_recorded(folder, agree)
@@ -32,7 +32,7 @@ def made(folder, agree=lambda own: [own]) -> tuple[KernelCrashGuard, KernelFallb
 
 
 def leave_a_note(folder) -> None:
-    """What a process leaves that dies in the first run of the attention kernel."""
+    """Leave the note of a process that died in the first run of the attention kernel."""
     guard, _ = made(folder)
     with guard.guard_first_run("the denoising step", ["attention"]):
         (note,) = folder.iterdir()

@@ -1,4 +1,4 @@
-"""What a compiler refuses is done without: by the CPU's real compiler, and by the TPU's, which needs no TPU."""
+"""Refusals of a compiler lead to fallbacks. The tests use the CPU's real compiler, and the TPU's compiler, which needs no TPU."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def one_device() -> Layout:
 
 @pytest.fixture
 def refusals(monkeypatch) -> KernelFallbacks:
-    """What this test's compiler refuses."""
+    """The refusals of this test's compiler."""
     own = KernelFallbacks()
     monkeypatch.setattr(programs, "KERNEL_FALLBACKS", own)
     return own

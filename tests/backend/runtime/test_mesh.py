@@ -14,7 +14,7 @@ exchange in pairs and gather the rest."""
 
 @pytest.fixture(scope="module")
 def results(request) -> dict[str, dict[str, float]]:
-    """Of all meshes that are asked for in this run of the tests."""
+    """Return the results of all meshes that this test run selects."""
     return told_by("tests.backend.runtime.mesh_run", *asked(request, "mesh"))
 
 
@@ -29,7 +29,9 @@ def test_copies_take_their_share_of_a_chip_and_no_more():
     sizes = dict.fromkeys(names, 2**20)
     plan = MeshPlan(dp=2, sp=4)
     assert plan_copies(sizes, 40, plan, 320 * 2**20) == frozenset(names[:3])  # 3/8 of 320 MiB: three times 40
-    assert plan_copies(sizes, 40, plan, 320 * 2**20, num_transformers=2) == frozenset(names[:2])  # the other rests in 40
+    assert plan_copies(sizes, 40, plan, 320 * 2**20, num_transformers=2) == frozenset(
+        names[:2]
+    )  # # the other expert's weights take 40
     assert plan_copies(sizes, 40, MeshPlan(dp=2, sp=2, tp=2), 320 * 2**20) == frozenset(names[:6])  # half a matrix each
     assert plan_copies(sizes, 40, plan, None) == plan_copies(sizes, 40, MeshPlan(), 2**40) == frozenset()
 

@@ -1,4 +1,4 @@
-"""CFG-Zero*'s guidance is that of diffusers' guider, and a step that is left out changes nothing but the noise level."""
+"""The guidance of CFG-Zero* equals diffusers' guider, and a skipped step changes only the noise level."""
 
 import jax
 import numpy as np

@@ -1,4 +1,6 @@
-"""Latents at twice the size: the low frequencies stay, the high ones are the noise's, and the solver begins anew at its level."""
+"""Latents are enlarged to twice the size. The low frequencies stay, the high frequencies come from the noise, and the solver
+restarts at the new noise level.
+"""
 
 import numpy as np
 import pytest
@@ -63,7 +65,7 @@ def test_steps_before_are_the_plain_schedules_and_those_after_begin_anew(solver)
 
 @pytest.mark.parametrize("solver", ["unipc", "euler"])
 def test_a_perfect_model_comes_to_the_data_from_the_new_level(solver):
-    """With the true velocity of one point, every solver lands on it."""
+    """Every solver reaches the point whose true velocity it is given."""
     request = example_request(WAN, solver=solver, progressive=3)
     schedule, first = schedule_for_request(request), num_half_size_steps(request)
     data, noise = (RNG.standard_normal((1, 2, 3, 4, 4)).astype(np.float32) for _ in range(2))

@@ -17,7 +17,7 @@ def schedule() -> Schedule:
 
 
 def drawn(seed: int = 5, stream: int = 0, index: int = 3) -> np.ndarray:
-    """Before its weight."""
+    """Return the noise before it is weighted."""
     noise = dataclasses.replace(make_fresh_noise(schedule(), seed, index), deviation=np.float32(1))
     return np.asarray(jax.jit(lambda noise: add_fresh_noise(start_state(jnp.zeros(SHAPE)), noise, stream).sample)(noise))
 

@@ -1,4 +1,4 @@
-"""Which expert works when, and when guidance runs."""
+"""Check which expert runs in each step, and when guidance runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Both solvers against diffusers' schedulers, fed with the same velocities."""
+"""Compare the two solvers with diffusers' schedulers for the same velocities."""
 
 import dataclasses
 
@@ -111,7 +111,9 @@ def test_three_steps_with_fresh_noise_are_those_that_were_trained():
 @pytest.mark.parametrize("solver", ["unipc", "euler"])
 @pytest.mark.parametrize(("steps", "last"), [(4, 3), (4, 1), (20, 16), (5, 5), (50, 2)])
 def test_the_last_steps_of_a_clip_equal_diffusers(solver, steps, last):
-    """Its video-to-video pipelines cut the timesteps, add noise at the first one left, and step on from there."""
+    """diffusers' video-to-video pipelines drop the first timesteps, add noise at the first remaining timestep, and step on from
+    there.
+    """
     scheduler, schedule = reference_scheduler(solver, 3.0), make_schedule(solver, steps, 3.0, last)
     scheduler.set_timesteps(steps)
     timesteps = scheduler.timesteps[steps - last :]

@@ -1,4 +1,4 @@
-"""What may be given to a model with control blocks, what follows from the rest, and what does not go together."""
+"""Check the inputs of models with control blocks, the derived settings, and the combinations that are refused."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Driven videos in a request: segments, sizes, lengths, and what is refused in one sentence."""
+"""Check requests with a driving video: segments, sizes, lengths, and one-sentence refusals."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Films: shots that are cut, start from a picture, are made already, are trimmed and fade; what is seen of each; what is refused."""
+"""Check films. Their shots are cut, start from an image, are finished already, are trimmed, or fade. The tests check the
+visible frames and the refusals.
+"""
 
 import math
 

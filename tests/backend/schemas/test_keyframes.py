@@ -1,4 +1,4 @@
-"""Key frames of a model without control blocks: which numbers they may have, and what they go with."""
+"""Check keyframes of a model without control blocks: the allowed frame numbers, and the allowed combinations."""
 
 from dataclasses import asdict
 

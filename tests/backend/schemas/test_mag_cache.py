@@ -42,8 +42,9 @@ def asked(name: str, **changes) -> GenerationRequest:
 
 
 def by_the_authors(flat, steps, threshold, retention, longest, split=None, late_only=False) -> list[bool]:
-    """Their loop over the calls of the network, the prompt's and the other branch's in turn, each by itself: which are left out.
-    `split` is the second expert's first step; there we count anew, where theirs keeps what the first one has added up last."""
+    """Return which network calls the authors' loop skips. The calls for the prompt and for the other branch alternate, and each
+    branch counts separately. `split` is the second expert's first step. Our counts restart there; the authors' counts continue.
+    """
     calls, skips = 2 * steps, []
     ratio, error, row = [1.0, 1.0], [0.0, 0.0], [0, 0]
     for call in range(calls):
@@ -69,7 +70,7 @@ def by_the_authors(flat, steps, threshold, retention, longest, split=None, late_
 
 
 def nearest(values, count):
-    """Their interpolation."""
+    """Interpolate values as the authors do."""
     scale = (len(values) - 1) / (count - 1)
     return [values[round(index * scale)] for index in range(count)]
 
@@ -92,13 +93,13 @@ def test_the_plan_is_the_authors_and_both_branches_agree(name, threshold, steps)
     apart = [index for index in range(wanted.steps) if theirs[2 * index] != theirs[2 * index + 1]]
     if not apart:
         assert ours == both
-    else:  # a branch that goes on alone there; here neither does, and both begin to count anew
+    else:  # # there one branch continues alone; here neither continues, and both restart their counts
         assert ours[: apart[0]] == both[: apart[0]] and not ours[apart[0]]
 
 
 @pytest.mark.parametrize(("name", "threshold"), [key for key, (*_, factor) in PUBLISHED.items() if factor])
 def test_so_many_steps_are_left_that_the_published_factors_follow(name, threshold):
-    """Within a fifth: the authors time whole videos on a GPU."""
+    """The speed-up must agree within a fifth, because the authors time whole videos on a GPU."""
     reuses = reused_steps(asked(name, mag_cache=threshold))
     assert len(reuses) / (len(reuses) - sum(reuses)) == pytest.approx(PUBLISHED[name, threshold][2], rel=1 / 5)
 

@@ -27,7 +27,7 @@ def test_at_480p_as_many_steps_are_small_as_sglang_publishes(level, steps):
 
 
 def test_the_level_of_the_full_size_is_where_the_criterion_says():
-    """The paper's: the power that is left out, at the level of noise t, is the tolerance's share: P (1 + P - d) (1/t - 1)^2 = d."""
+    """The paper's criterion for the noise level t: the lost power is the tolerance's share, P (1 + P - d) (1/t - 1)^2 = d."""
     for tolerance in (0.01, 0.1):
         level, power = full_size_level(tolerance, (219.0, 2.4), 30, 52), 219.0 * 15**-2.4
         assert math.isclose(power * (1 + power - tolerance) * (1 / level - 1) ** 2, tolerance)

@@ -265,7 +265,7 @@ def test_a_part_of_a_clip_says_how_long_the_video_is():
     ("strength", "steps", "done"), [(1.0, 20, 20), (0.8, 20, 16), (0.58, 50, 28), (0.25, 4, 1), (0.99, 3, 2)]
 )
 def test_the_strength_says_how_many_steps_are_done(strength, steps, done):
-    """As diffusers counts: min(int(steps * strength), steps)."""
+    """diffusers counts the same: min(int(steps * strength), steps)."""
     assert request(**CLIP, strength=strength, steps=steps).num_steps == done
     assert request(steps=steps).num_steps == steps
 

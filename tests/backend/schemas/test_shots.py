@@ -1,4 +1,4 @@
-"""Storyboards: what a request with shots says, what each shot is by itself, and what is refused."""
+"""Check storyboards: the fields of a request with shots, the request of each shot, and refusals."""
 
 import math
 

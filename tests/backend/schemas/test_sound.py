@@ -1,4 +1,4 @@
-"""What a request may say of sound."""
+"""Check the audio settings of a request."""
 
 import pytest
 

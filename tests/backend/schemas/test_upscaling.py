@@ -1,4 +1,4 @@
-"""What a request may say of being made larger."""
+"""Check the upscaling settings of a request."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Context windows: where they lie, how much each counts, which requests have them, and that older requests have none."""
+"""Check context windows: their places, their weights, which requests have them, and that older requests have none."""
 
 import math
 from dataclasses import asdict

@@ -1,5 +1,7 @@
-"""Prints what `doctor` says of the demo model's step on a described v6e chip, which can compile it and cannot run it, and on the same
-chip with a megabyte of memory: a process of its own, because libtpu reads its settings before jax is imported."""
+"""Print the result of `doctor` for the demo model's step on a described v6e chip, and on the same chip with a megabyte of
+memory. The step compiles but cannot run there. This is a separate process because libtpu reads its settings before jax is
+imported.
+"""
 
 import dataclasses
 import sys

@@ -1,4 +1,6 @@
-"""What `doctor` tries on an accelerator, here in the interpreter: every trial passes, and one that is wrong or raises is a fault."""
+"""Check the kernels that `doctor` runs on an accelerator, here in the interpreter. Every kernel passes, and a wrong result or
+an error is a fault.
+"""
 
 import jax
 import pytest

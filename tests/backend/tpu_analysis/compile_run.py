@@ -1,10 +1,10 @@
-"""Run by `test_step_compiles.py`: what presets' programs need on slices, as `check-tpu` reports it. Arguments are cases
-PRESET,TOPOLOGY or PRESET,TOPOLOGY,PROGRAM, with the key of the only program that is asked for.
+"""Run by `test_step_compiles.py`: report the needs of presets' programs on slices as `check-tpu` does. Arguments are cases
+PRESET,TOPOLOGY or PRESET,TOPOLOGY,PROGRAM, where PROGRAM is the key of the only program to report.
 
-libtpu takes minutes for the large ones. So `compiled.json` keeps the costs of each program by a fingerprint of all that they
-follow from: the program as it is given to the compiler, the compiler's version, and the code that reads the compiler's answer.
-Those of `benchmarks/all_presets.json` are known by the same fingerprints. Only a program that is asked for is lowered, and only
-one that is not known is compiled. `--again` compiles all of them; `--write` also renews the file.
+libtpu takes minutes for large programs. `compiled.json` therefore stores the costs of each program by a fingerprint. The
+fingerprint covers the compiler's input and version, and the code that reads the compiler's answer.
+`benchmarks/all_presets.json` has further costs by the same fingerprints. Only requested programs are lowered, and only unknown
+programs are compiled. `--again` compiles all programs; `--write` also renews the file.
 """
 
 import argparse
@@ -37,7 +37,9 @@ def costs_of_rows() -> dict[str, dict]:
 
 
 class KnowingInspector(Inspector):
-    """Takes the costs of known programs from the file. `compiled` are those that it had to compile, by fingerprint."""
+    """An inspector that takes the costs of known programs from the file. `compiled` has the costs of newly compiled programs by
+    fingerprint.
+    """
 
     def __init__(self, only: str | None, is_again: bool) -> None:
         super().__init__(lambda text: None, only)
@@ -58,12 +60,12 @@ class KnowingInspector(Inspector):
 
 
 def list_calls(only: str | None, model: Model, request: GenerationRequest) -> Iterator[Call]:
-    """Of the program with this key, or of all."""
+    """Yield the calls of the program with this key, or all calls."""
     return (call for call in calls(model, request) if only in (None, call.program.key))
 
 
 def report_on(preset: str, topology: str, inspector: KnowingInspector) -> dict:
-    """What `check-tpu` would say, of the programs that are asked for."""
+    """Return the report of `check-tpu` for the selected programs."""
     request, mesh = example_request(find_preset(preset)), dict.fromkeys(AXES)
     described = describe_slice(request, topology, mesh, inspector)
     with mock.patch.object(report_module, "calls", functools.partial(list_calls, inspector.only)):

@@ -1,4 +1,4 @@
-"""What tells programs apart whose costs are kept."""
+"""Fingerprints distinguish the programs whose costs are stored."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""How many frames a second a live video is predicted to be made at."""
+"""Check the predicted frames per second of a live video."""
 
 from types import SimpleNamespace
 

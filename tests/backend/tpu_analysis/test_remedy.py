@@ -1,4 +1,4 @@
-"""What would fit is estimated, then compiled, and offered only where the compiler agrees."""
+"""Remedies are estimated, then compiled, and offered only if the compiler confirms them."""
 
 from backend.schemas.request import GenerationRequest, example_request, find_preset
 from backend.tpu_analysis.remedy import Remedy, Shortage, find_remedies
@@ -7,7 +7,7 @@ GIB = 2**30
 
 
 def shortage(*, weights: int, needed: int) -> Shortage:
-    """Of the 720p preset on one chip of 32 GiB."""
+    """Return the shortage of the 720p preset on one chip of 32 GiB."""
     request = example_request(find_preset("wan2.1-t2v-14b-720p"))
     return Shortage(
         request=request, topology="v6e:1x1", num_devices=1, weights=weights * GIB, needed=needed * GIB, capacity=32 * GIB

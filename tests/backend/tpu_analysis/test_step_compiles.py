@@ -1,6 +1,7 @@
-"""libtpu compiles Wan 14B's and HunyuanVideo's whole guided steps at 720p for a v6e-8, and Wan 2.2's decoder, within stored
-ceilings of memory and predicted time. `compile_run` asks the compiler only about programs that have changed; with
-KEEP_COSTS=1 in the environment it also keeps what it is told."""
+"""libtpu compiles the whole guided steps of Wan 14B and HunyuanVideo at 720p for a v6e-8, and Wan 2.2's decoder. Memory and
+predicted time stay within stored ceilings. `compile_run` asks the compiler only about changed programs. With KEEP_COSTS=1 in
+the environment, it also stores the answers.
+"""
 
 import importlib.util
 import json
@@ -16,8 +17,9 @@ from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
 from tests.kept import kept
 from tests.many_devices import without_quick
 
-# Compiled with jax 0.10.2, libtpu 0.0.51 at 15.1 and 14.1 GiB, of which 10.3 are copies of matrices that no step need gather
-# (the target for everything at once is 24 GB); predicted at 2.73 and 0.70 s, where the published runs measured 4.59 and 1.26.
+# # Compiled with jax 0.10.2, libtpu 0.0.51 at 15.1 and 14.1 GiB. Of these, 10.3 GiB are copies of matrices, which save each
+# step a gather. The target for everything at once is 24 GB. Predicted at 2.73 and 0.70 s, where the published runs measured
+# 4.59 and 1.26.
 CEILINGS = {"wan2.1-t2v-14b-720p": (16.0 * 2**30, 2.79), "wan2.1-t2v-14b-480p": (15.0 * 2**30, 0.73)}  # bytes a chip, seconds
 
 # Compiled with the same at 2.7 GiB and 12.5 ms: 0.37 s for the later frames of a clip of 121.
@@ -72,7 +74,7 @@ def compile_run(presets: Iterable[str], *words: str) -> dict[str, dict]:
 
 @pytest.fixture(scope="module")
 def reports(request) -> dict[str, dict]:
-    """On all presets that are asked about in this run of the tests, by the tests' parameter `preset`."""
+    """Return the reports on all presets that this test run selects by the parameter `preset`."""
     items = [item for item in request.session.items if item.path == request.path and "reports" in item.fixturenames]
     return reports_on(dict.fromkeys(item.callspec.params["preset"] for item in items))
 
@@ -95,7 +97,9 @@ def test_hunyuanvideos_step_fits_and_is_predicted_under_its_target(reports, pres
     step = found["components"]["denoise_step"]
     assert found["hbm_bytes_per_device"] <= 17.5 * 2**30 and step["hbm_bytes_per_device"] <= 12.5 * 2**30
     assert found["floor_seconds"] < step["predicted_seconds"] <= 2.82
-    assert step["breakdown"]["layout"] <= 0.05  # the tokens beside the video's are written into its padding, not joined by copies
+    assert (
+        step["breakdown"]["layout"] <= 0.05
+    )  # # the other tokens are written into the padding of the video tokens, not joined by copies
 
 
 @pytest.mark.parametrize("preset", ["wan2.2-ti2v-5b-720p"])
@@ -107,19 +111,21 @@ def test_wan_22s_decoder_compiles_and_is_predicted_under_its_target(reports, pre
 
 @pytest.mark.parametrize("preset", ["wan2.1-live-1.3b-480p"])
 def test_one_chip_alone_keeps_up_with_a_live_video(reports, preset):
-    """Compiled with the same at 8.3 GiB, predicted at 0.076 s. A block of 12 frames has five such passes and three latent frames
-    to decode, 0.04 s each; at 16 frames a second it has 0.75 s."""
+    """Compiled with the same at 8.3 GiB, predicted at 0.076 s. A block of 12 frames has five such passes and three latent
+    frames to decode, 0.04 s each; 0.75 s are available at 16 frames per second.
+    """
     step = reports[preset]["components"]["denoise_step"]
     assert step["hbm_bytes_per_device"] <= 9 * 2**30
-    assert step["breakdown"]["attention"] > 0.04  # the ring's, not only the text's
-    assert step["breakdown"]["layout"] <= 0.003  # the ring is read where it lies, not copied for each layer
+    assert step["breakdown"]["attention"] > 0.04  # # attention to the ring and to the text, not only to the text
+    assert step["breakdown"]["layout"] <= 0.003  # # the ring is read in place, not copied for each layer
     assert step["predicted_seconds"] <= 0.08
 
 
 @pytest.mark.parametrize("preset", ["matrix-game-2.0"])
 def test_one_chip_alone_keeps_up_with_a_video_that_is_steered(reports, preset):
-    """Compiled with the same at 4.2 GiB, predicted at 0.027 s. A block of 12 frames has four such passes and three latent frames to
-    decode, 0.022 s each; at 25 frames a second it has 0.48 s."""
+    """Compiled with the same at 4.2 GiB, predicted at 0.027 s. A block of 12 frames has four such passes and three latent
+    frames to decode, 0.022 s each; 0.48 s are available at 25 frames per second.
+    """
     step = reports[preset]["components"]["denoise_step"]
     assert step["hbm_bytes_per_device"] <= 4.6 * 2**30
     assert step["breakdown"]["layout"] <= 0.01  # the rings are written in place

@@ -1,4 +1,4 @@
-"""A text encoder that rests on the host: what is counted, when it is parked, and that a video comes out the same."""
+"""A text encoder in the host's memory: which bytes count, when it is offloaded, and that it generates the same video."""
 
 import jax
 import jax.numpy as jnp

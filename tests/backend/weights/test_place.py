@@ -1,4 +1,4 @@
-"""Tensors of the host get into arrays on the devices with the right values, whatever their shape and dtype."""
+"""Host tensors of any shape and dtype get into device arrays with the right values."""
 
 import functools
 

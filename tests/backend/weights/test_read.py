@@ -173,7 +173,7 @@ def test_what_is_no_safetensors_file_is_said(tmp_path, content, said):
 
 
 def write_other_parts(checkpoint: Path, *more: str, vae: str = '{"z_dim": 16}') -> None:
-    """What a checkpoint's index and configurations say besides the transformer's."""
+    """Write a checkpoint's index, and its configurations except the transformer's configuration."""
     text = json.dumps({"d_model": 8, "d_ff": 8, "num_layers": 1, "vocab_size": 8})
     index = {part: ["diffusers", "a network"] for part in ("transformer", "vae", "text_encoder", *more)}
     index["_class_name"] = "WanPipeline"
@@ -213,8 +213,9 @@ def test_every_tensor_of_a_checkpoint_is_asked_for(checkpoint):
 
 @pytest.mark.slow
 def test_loading_needs_little_more_than_the_arrays_themselves(tmp_path):
-    """1.3 GB in shards of 200 MB: the peak lies less than one shard and 150 MB above the arrays, which on a CPU lie in the same
-    memory; in a process of its own."""
+    """The model has 1.3 GB in shards of 200 MB. The peak is less than one shard and 150 MB above the arrays, which share the
+    memory on a CPU. The load runs in a separate process.
+    """
     words = [
         "--folder",
         str(tmp_path / "model"),

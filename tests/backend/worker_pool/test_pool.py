@@ -1,4 +1,4 @@
-"""Which worker gets a job, told by links that a test plays itself."""
+"""Check which worker gets a job, with transports that the test simulates."""
 
 from collections.abc import Sequence
 
@@ -94,7 +94,7 @@ def a_plan(tmp_path, name: str) -> WorkerPlan:
 
 
 def give(pool, job_id: str, shape: Shape = SHAPE) -> str | None:
-    """Who got the job; None if nobody was idle."""
+    """Return the worker that got the job, None if no worker was idle."""
     return pool.worker_of(job_id).name if pool.assign(job_id, request(), "folder", shape) else None
 
 

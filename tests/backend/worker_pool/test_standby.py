@@ -1,4 +1,4 @@
-"""A process stands by to take the place of a worker that dies, which then costs no imports."""
+"""A standby process replaces a worker that dies, and saves the time of its imports."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.backend.worker_pool.test_supervisor import first_step, is_alive
 
 
 def standby_of(engine: Engine) -> int:
-    """The id of the process that stands by, once there is one."""
+    """Return the id of the standby process as soon as it exists."""
     wait_for(lambda: engine.workers()[0].standby is not None)
     return engine.workers()[0].standby
 

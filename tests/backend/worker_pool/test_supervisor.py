@@ -1,4 +1,4 @@
-"""The worker may die or hang in any way and at any moment: its job goes on where it was, or fails with its history."""
+"""The worker may die or hang in any way and at any moment. Its job resumes from its last step, or fails with its history."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from tests.clock import is_within
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that is dead and not yet waited for counts as dead."""
+    """Return whether the process runs. A dead process that was not yet waited for counts as dead."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -32,7 +32,7 @@ def first_step(engine, job_id: str) -> None:
 
 
 def steps_of(engine, job_id: str) -> list[int]:
-    """The steps that were made; a worker that goes on first says once more where it is."""
+    """Return the generated steps. A worker that resumes a job first reports its last step again, which counts once."""
     steps = [event.index for event in all_events(engine, job_id) if isinstance(event, Step)]
     return [step for step, before in zip(steps, [0, *steps], strict=False) if step != before]
 
@@ -108,7 +108,7 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_goes_on(
     (stop,) = interruptions_of(engine, job.id)
     assert stop.cause.startswith(cause) and stop.cause.endswith("and was ended") and stop.place == "step 3 of 4"
     logs = "".join(log.read_text() for log in (tmp_path / "data" / "logs").iterdir())
-    assert ("pass_gate" in logs) == (not is_frozen)  # a process that stands still cannot write
+    assert ("pass_gate" in logs) == (not is_frozen)  # # a frozen process cannot write
 
 
 def test_stop_frees_a_worker_that_hangs_while_it_encodes(make_engine, monkeypatch):
@@ -244,7 +244,7 @@ def test_a_dead_parent_takes_its_worker_with_it_and_the_next_engine_goes_on(make
     assert isinstance(all_events(engine, running)[-1], Finished)
     steps = steps_of(engine, running)
     assert steps == sorted(set(steps)) and steps[-1] == 6, "a step was made again"
-    assert len(steps) >= 5  # the state of one may have been kept whose event the dying server did not hear
+    assert len(steps) >= 5  # # a step's state may have been stored before the dying server received its event
     (stop,) = interruptions_of(engine, running)
     assert stop.by == "server"
     assert isinstance(all_events(engine, waiting)[-1], Finished)

@@ -1,4 +1,4 @@
-"""Messages arrive whole, from many threads, and half a message is none."""
+"""Messages from many threads arrive whole, and half a message is ignored."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""How a worker's end is explained."""
+"""Check how the end of a worker is explained."""
 
 import signal
 from pathlib import Path

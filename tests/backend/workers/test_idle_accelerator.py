@@ -1,4 +1,4 @@
-"""The engine and its worker on a machine whose accelerator is not used: it is said once in the log, and known to the page."""
+"""The engine and its worker run on a machine with an unused accelerator. The log states this once, and the page shows it."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Every message comes out of JSON as it went in, and what is none is refused."""
+"""Every message survives JSON unchanged, and other objects are refused."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What is made ready beside a job: nobody who waits for it misses its events, and it ends when it is given up."""
+"""Models and programs are prepared during a job. A caller that waits for them receives all events, and a cancelled preparation
+ends.
+"""
 
 import os
 import threading
@@ -25,7 +27,7 @@ def at_once(tell):
 
 
 class Compiler:
-    """Compiles two programs, each until it is let go on."""
+    """Compile two programs, each until `may_end` is set."""
 
     def __init__(self):
         self.begun, self.may_end, self.done = threading.Event(), threading.Event(), []

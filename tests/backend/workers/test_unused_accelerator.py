@@ -1,5 +1,6 @@
-"""An accelerator that is here and not used is named with the one step that mends it; what is used, or left alone on purpose, is no
-fault. Errors are those of the real runtimes: made here, or quoted from where the code says."""
+"""An unused accelerator is named with the one step that fixes it. An accelerator that is used, or unused on purpose, is no
+fault. The errors come from the real runtimes: raised here, or quoted from the named source.
+"""
 
 import os
 import shutil
@@ -174,7 +175,7 @@ NEEDS_ROOT = pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() 
 
 
 def ask_for_a_tpu(command: list[str] | None = None, **more: str) -> str:
-    """What jax says when it is told to use a TPU, in a new process."""
+    """Return jax's error in a new process whose settings request a TPU."""
     asking = "import jax\ntry:\n    jax.devices()\nexcept RuntimeError as error:\n    print('SAID', error)"
     variables = {"JAX_PLATFORMS": "tpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
     words = [*(command or []), sys.executable, "-c", asking]
@@ -192,7 +193,7 @@ def test_libtpu_without_a_tpu(make_surroundings):
 @pytest.mark.tpu_compiler
 @NEEDS_ROOT
 def test_libtpus_lock_that_a_process_holds(make_surroundings, tmp_path):
-    """The lock file is the whole machine's, so this one is put in its place for the processes of this test only."""
+    """The lock file belongs to the whole machine. The test mounts another file in its place for its own processes only."""
     pytest.importorskip("libtpu")
     Path(LOCK_FILE).touch()
     own = tmp_path / "lock"

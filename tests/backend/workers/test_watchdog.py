@@ -1,4 +1,4 @@
-"""When a worker counts as hung: each stage has its own limit, and a step's follows from those before it."""
+"""A worker counts as hung after its stage's own limit. A step's limit follows from the steps before it."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from backend.workers.watchdog import SILENCE_SECONDS, STOP_SECONDS, Watchdog
 
 
 def patience(state="busy", *events, every=1.0) -> tuple[Watchdog, float]:
-    """One that has heard these, and the time of the last."""
+    """Return a watchdog that received these events, and the time of the last event."""
     one, now = Watchdog(alive=0.0, progress=0.0), 0.0
     one.count_state(state, now)
     for event in events:
@@ -17,7 +17,7 @@ def patience(state="busy", *events, every=1.0) -> tuple[Watchdog, float]:
 
 
 def complaint_after(seconds: float, one: Watchdog, now: float) -> str:
-    one.count_heartbeat(now + seconds)  # the process is alive, only its work stands still
+    one.count_heartbeat(now + seconds)  # # the process is alive, but its work does not advance
     return one.find_hang(now + seconds)
 
 
@@ -46,7 +46,7 @@ def test_each_stage_has_its_limit(state, events, limit):
 def test_a_stopped_video_that_has_nothing_to_keep_is_given_little_time(events):
     one, now = patience("busy", *events)
     one.count_stop_request(now + 100)
-    one.count_stop_request(now + 110)  # somebody presses again
+    one.count_stop_request(now + 110)  # # the visitor presses Stop again
     assert complaint_after(100 + STOP_SECONDS - 1, one, now) == ""
     assert "did not stop its video" in complaint_after(100 + STOP_SECONDS + 1, one, now)
 
