@@ -33,7 +33,7 @@ def test_blocked_survives_scores_that_would_overflow():
     arrays = random_arrays(130, 130, norm=30.0)
     ours = blocked_attention(*arrays, scale=SCALE, block_q=64, block_kv=64)
     assert np.isfinite(ours).all()
-    # # Scores reach 30 * 30 * sqrt(128) * 3 = 3e4, where neighbouring float32 values differ by 2e-3. Weights differ by the same
+    # Scores reach 30 * 30 * sqrt(128) * 3 = 3e4, where neighbouring float32 values differ by 2e-3. Weights differ by the same
     # relative amount, and outputs, which reach 90, by at most 0.1.
     np.testing.assert_allclose(ours, reference_attention(*arrays, scale=SCALE), atol=0.1)
 

@@ -108,7 +108,7 @@ def test_smoothing_keys_changes_nothing_but_the_norms():
     key = key + (20 * jax.random.normal(jax.random.key(5), (1, 1, 2, 128))).astype(jnp.bfloat16)
     ours = run((query, key, value), smooth_keys=True)
     smooth = subtract_mean_key(key)
-    # # smoothed keys are rounded once more, which `check` does not count: compare with the formula for the rounded keys
+    # smoothed keys are rounded once more, which `check` does not count: compare with the formula for the rounded keys
     check(ours, (query, smooth, value))
     assert not constant_maximum_is_safe(query / 2, key, value).any()
     assert constant_maximum_is_safe(query / 2, smooth, value).all()
@@ -118,7 +118,7 @@ def test_the_usual_scale_stays_within_the_rounding_of_the_query():
     arrays = random_arrays(257, 300, heads=2)
     ours = run(arrays, scale=128**-0.5, smooth_keys=True)
     exact = compiled_reference()(*(array.astype(jnp.float32) for array in arrays), scale=128**-0.5)
-    # # Scores have variance 1, and 2 x 128 independent roundings move them by 2 ** -9 * sqrt(2 / 3). At four such deviations
+    # Scores have variance 1, and 2 x 128 independent roundings move them by 2 ** -9 * sqrt(2 / 3). At four such deviations
     # and a value of 4, a weight moves the output by 0.01, on top of the bound of `check`.
     np.testing.assert_allclose(ours, exact, atol=0.01 + 2**-7 * 4)
 

@@ -1,8 +1,8 @@
 """Compare libtpu's schedules of the kernels with stored ceilings, and check the table of block sizes that uses the schedules.
 
-libtpu takes a minute for the kernels. `schedules.json` therefore stores libtpu's answers, each with a digest. The digest covers
-the kernel's files, the files that read the schedule, the question and the versions. libtpu runs again after a change of the
-digest, or in the slow tests. With KEEP_COSTS=1 in the environment, its answers are stored.
+libtpu takes a minute for the kernels. `schedules.json` therefore stores libtpu's answers, each with a digest. The digest covers the
+kernel's files, the files that read the schedule, the question and the versions. After a change of the digest, and in the slow
+tests, libtpu compiles again. With KEEP_COSTS=1 in the environment, its answers are stored.
 """
 
 import dataclasses

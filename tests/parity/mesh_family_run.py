@@ -39,9 +39,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         list(pipeline.generate(request, loaded, Path(place), lambda: False))
         saved = sorted(load_file(Path(place) / "stage2_latents.safetensors").items())
-        np.save(
-            output, np.concatenate([values.ravel() for name, values in saved if name.endswith("latents")])
-        )  # # the latents of all streams
+        # the latents of all streams
+        np.save(output, np.concatenate([values.ravel() for name, values in saved if name.endswith("latents")]))
     sys.stdout.write(loaded.model.layout(True).plan_text + "\n")
 
 

@@ -11,7 +11,7 @@ from tests.parity.tiny_runs import latents_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.demo_model]
 
-LEAST_CORRELATION = 0.99  # # bfloat16 has 8 bits: a few parts in a thousand per layer, through two steps; measured 0.998 and up
+LEAST_CORRELATION = 0.99  # bfloat16 has 8 bits: a few parts in a thousand per layer, through two steps; measured 0.998 and up
 GIVEN = {"wan2.1-i2v": ("image",), "wan2.1-flf2v": ("image", "last_image"), "wan2.2-i2v": ("image", "last_image"),
          "wan2.2-ti2v": ("image",), "wan2.2-t2v": ()}  # fmt: skip
 

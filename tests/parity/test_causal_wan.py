@@ -234,7 +234,7 @@ def test_the_first_block_has_its_own_steps_where_the_model_was_trained_so(tiny, 
 
 def test_the_makers_own_file_gives_the_same_latents(tiny, makers_folder, tmp_path):
     same = dataclasses.replace(tiny, loaded=load_module.load(tiny.preset, str(makers_folder), lambda event: None))
-    assert same.loaded.model.kind == tiny.loaded.model.kind  # # the preset states how the model was trained, the file does not
+    assert same.loaded.model.kind == tiny.loaded.model.kind  # the preset states how the model was trained, the file does not
     request = tiny.request(num_frames=13, steps=1)
     np.testing.assert_array_equal(run_ours(same, request, tmp_path / "makers"), run_ours(tiny, request, tmp_path / "diffusers"))
 
@@ -282,7 +282,7 @@ def test_an_open_video_is_made_again_by_its_request(tiny, tmp_path):
     np.testing.assert_array_equal(pixels(tmp_path / "live/video.mp4"), pixels(tmp_path / "again/video.mp4"))
 
 
-@pytest.mark.slow  # # tests/backend/pipeline/test_live.py resumes the demo model
+@pytest.mark.slow  # tests/backend/pipeline/test_live.py resumes the demo model
 def test_an_open_video_goes_on_after_its_process_was_killed(tiny, tmp_path):
     said = {2: Cue(block=0, prompt="a small blue square")}
     events = run_live(tiny, tmp_path / "live", 100, said)

@@ -62,7 +62,7 @@ def test_the_latents_are_those_of_the_loop_with_several_frames(num_frames, overl
     assert np.abs(ours - latents_of(without, made.loaded)).max() > 20 * LATENT_TOLERANCE
 
 
-@pytest.mark.slow  # # tiny models above follow it, and tests/wan_ui/edit extends clips with the demo model
+@pytest.mark.slow  # tiny models above follow it, and tests/wan_ui/edit extends clips with the demo model
 def test_the_demo_model_follows_it_too_and_the_clips_own_pixels_begin_the_video(loaded, reference_pipeline, clip, tmp_path):  # noqa: F811
     prompt = "a blue circle moving right on a black background"
     request = GenerationRequest.from_preset(PRESET, prompt=prompt, steps=6, seed=3, video=clip, extend="after", overlap=5)

@@ -49,7 +49,7 @@ from tests.rounding import rounding
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 LATENT_TOLERANCE = 1e-3  # the project's bar
-ADDITIONS = LAYERS * 2 * HEADS * HEAD_WIDTH  # # the longest sum of a layer, in the feed-forward, times the number of layers
+ADDITIONS = LAYERS * 2 * HEADS * HEAD_WIDTH  # the longest sum of a layer, in the feed-forward, times the number of layers
 LEAST_PSNR = 50.0  # in dB over the video, pixels in [0, 1]; the project's bar
 QUOTES = 'a shop with the sign "Café 24" and a poster that says “open”, slow pan'
 PLAIN = "a fox in the snow"
@@ -357,7 +357,7 @@ def test_sizes_and_lengths_that_the_model_does_not_make_are_refused(tiny):
         made.request(width=56)
 
 
-@pytest.mark.slow  # # tests/parity/test_progressive.py tests Wan models
+@pytest.mark.slow  # tests/parity/test_progressive.py tests Wan models
 @pytest.mark.parametrize("kind", ["hunyuanvideo-1.5-t2v", "hunyuanvideo-1.5-i2v"])
 def test_progressive_resolution_equals_its_papers_steps(kind, tiny, picture, monkeypatch):
     made = given_spectrum(tiny(kind), monkeypatch)

@@ -1,6 +1,6 @@
-"""A video for a given sound, and a sound for a given clip, equal a plain loop over diffusers' classes as the makers describe
-it. The given stream is encoded once and stays clean at timestep 0, while the other stream is denoised. float32, tiny random
-checkpoints.
+"""Video for an uploaded audio file, and audio for a clip, equal a plain loop over diffusers' classes as the makers describe it.
+
+The given stream is encoded once and stays clean at timestep 0, while the other stream is denoised. float32, tiny random checkpoints.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from tests.parity.tiny_ltx import KINDS, SIDE, condition_pipeline_of
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 FPS, OVERLAP, RATE = 24, 9, 22_050
-HEARD = 9  # # whole latents of audio within nine frames: 9 / 24 s at 25 per second are 9.4
+HEARD = 9  # whole latents of audio within nine frames: 9 / 24 s at 25 per second are 9.4
 SLOW = pytest.mark.slow
 
 
@@ -109,7 +109,7 @@ def test_the_sound_of_a_clip_begins_that_of_the_video(tiny_ltx, clip, kind):  # 
 
 
 def test_a_silent_clip_leaves_the_sound_to_the_model(tiny_ltx, silent, clip):  # noqa: F811
-    """The program that is compiled ahead also runs, although the clip was not opened then."""
+    """The run uses the program that is compiled ahead, before the clip is opened."""
     made = tiny_ltx(KINDS[0])
     heard, unheard = (_latents(made, going_on(made, given)) for given in (clip, silent))
     without = _latents(made, going_on(made, silent, keeps_sound=False))
@@ -133,7 +133,7 @@ def test_each_shot_of_a_storyboard_goes_on_from_the_sound_before_it(tiny_ltx, tm
     heard = Sound(samples=open_inputs(second)["sound"][0], rate=16_000)
     right, wrong = (known.part((33 - count) / FPS, OVERLAP / FPS) for count in (OVERLAP, OVERLAP + 1))
     errors = [np.square(_left(heard) - _left(one)).mean() for one in (right, wrong)]
-    assert errors[0] < 0.01 < 0.1 < errors[1]  # # for a tone with a mean square of 0.125; AAC loses far less
+    assert errors[0] < 0.01 < 0.1 < errors[1]  # for a tone with a mean square of 0.125; AAC loses far less
 
 
 def _tone(seconds: float) -> Sound:

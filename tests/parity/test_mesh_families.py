@@ -85,7 +85,7 @@ CASES = {
     },
 }
 COPIES = {"wan2.2-i2v": 5, "wan2.2-vace": 8}  # matrices of a layer that are gathered when an expert's turn comes
-OTHER_MESHES = {  # # a second stack that is split over tp too; steps that change the mesh around tp
+OTHER_MESHES = {  # a second stack that is split over tp too; steps that change the mesh around tp
     "wan2.2-vace": {"dp": 1, "sp": 1, "tp": 2},
     "wan2.2-ti2v": {"dp": 2, "sp": 2, "tp": 2},
     "wan2.2-animate": {"dp": 2, "sp": 2, "tp": 2},

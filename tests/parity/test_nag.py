@@ -145,7 +145,7 @@ def test_one_program_serves_every_strength(tiny):
 def test_the_step_cache_goes_with_it(tiny):
     made = tiny("wan2.1-t2v")
     latents = [latents_of(without_guidance(made, nag=SCALE, step_cache=cache), made.loaded) for cache in (0.0, 1e-9)]
-    np.testing.assert_allclose(latents[0], latents[1], atol=1e-4)  # # no step is skipped; another program adds in another order
+    np.testing.assert_allclose(latents[0], latents[1], atol=1e-4)  # no step is skipped; another program adds in another order
 
 
 @pytest.mark.parametrize("scale", [2.0, 11.0])

@@ -87,9 +87,8 @@ def test_scaled_fp8_is_what_plain_pytorch_makes_of_it(by_row, tiny, tmp_path):
     ours = loaded(made, tmp_path / "fp8.safetensors")
     np.testing.assert_array_equal(latents_of(request, ours), reference)
     assert np.abs(latents_of(request, made.loaded) - reference).max() > 1e-4
-    lora = {
-        "diffusion_model.blocks.0.self_attn.q.diff": torch.ones(256, 256)
-    }  # # a LoRA changes the weights that the numbers represent
+    # a LoRA changes the weights that the numbers represent
+    lora = {"diffusion_model.blocks.0.self_attn.q.diff": torch.ones(256, 256)}
     from_environment().loras_dir.mkdir(parents=True, exist_ok=True)
     save_file(lora, from_environment().loras_dir / "one.safetensors")
     merge_loras(ours, [LoraChoice(source="one.safetensors", scale=0.01)], lambda event: None)

@@ -158,7 +158,7 @@ def test_a_step_cache_that_never_reuses_changes_nothing(tiny, files):
     np.testing.assert_allclose(found, expected, rtol=0, atol=bound)  # the same sums in another program
 
 
-# # 17 black frames of 16 x 16 that all stay, and as many black references as the key; their tolerance is 1e-3
+# 17 black frames of 16 x 16 that all stay, and as many black references as the key; their tolerance is 1e-3
 PUBLISHED_FRAMES = 17
 PUBLISHED = {
     0: Published(family="wan2.1-vace", **EULER, pixels=(

@@ -24,8 +24,8 @@ from tests.parity.tiny_preset import tiny_preset
 
 DEMO = Path(load_preset("wan-tiny").model_source)
 HEADS, HEAD_WIDTH, LAYERS = 2, 128, 2
-HIDDEN = 256  # # the width of a layer's feed-forward network, its longest sum
-IMAGE_WIDTH, IMAGE_TOKENS = 32, 5  # # the tiny CLIP encoder: 28 x 28 pixels, patches of 14
+HIDDEN = 256  # the width of a layer's feed-forward network, its longest sum
+IMAGE_WIDTH, IMAGE_TOKENS = 32, 5  # the tiny CLIP encoder: 28 x 28 pixels, patches of 14
 VAE_21 = dict(
     base_dim=8,
     z_dim=16,

@@ -34,7 +34,7 @@ from tests.parity.tiny_preset import tiny_preset
 
 KINDS = ("hunyuanvideo-1.5-t2v", "hunyuanvideo-1.5-i2v", "hunyuanvideo-1.5-i2v-meanflow")
 HEADS, HEAD_WIDTH, LAYERS = 2, 128, 2
-SIDE = 64  # # pixels of a video; with this target_size diffusers makes a square picture of the same size
+SIDE = 64  # pixels of a video; with this target_size diffusers makes a square picture of the same size
 SHIFT = 5.0
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (

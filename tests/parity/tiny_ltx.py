@@ -35,7 +35,7 @@ from tests.parity.tiny_hunyuan import make_tokenizer
 from tests.parity.tiny_preset import tiny_preset
 
 KINDS = ("ltx-2.0", "ltx-2.3", "ltx-2.5")
-SIDE = 64  # # pixels of a video
+SIDE = 64  # pixels of a video
 WIDTH, SOUND_WIDTH, LAYERS = 32, 16, 3  # channels of the two streams' tokens
 
 

@@ -67,7 +67,7 @@ def test_the_list_begins_with_the_demo_models_then_the_newest_wan_and_ends_with_
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(("-draft", "-fast", "-turbo", "-distilled"))])
 def test_a_variant_stands_under_its_own_preset(name):
     names, plain = [preset.name for preset in list_presets()], name.rpartition("-")[0]
-    if plain not in names:  # # it is listed with the fast presets of its version
+    if plain not in names:  # it is listed with the fast presets of its version
         plain = load_preset(name).series
         assert names[names.index(name) - 1].startswith(plain)
         return

@@ -71,7 +71,7 @@ def test_a_download_says_its_bytes_and_is_then_here(make, hub: FakeHub, home):
     running = [one for one in seen if one.phase == "running"]
     assert {one.bytes_total for one in running} == {wanted_bytes()} == {downloads.total(REPOSITORY)}
     assert [one.bytes_done for one in running] == sorted(one.bytes_done for one in running)
-    assert make.changes  # # the pages were notified
+    assert make.changes  # the pages were notified
 
 
 @pytest.mark.bench

@@ -30,7 +30,7 @@ def test_other_bytes_another_size_another_header_and_no_file_are_changes(weights
     save_file({"w": torch.arange(1000.0) + 1}, weights)  # the same size and header, written later
     assert not is_unchanged(found)
     save_file({"v": torch.arange(1000.0)}, weights)
-    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))  # # another program set the old time
+    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))  # another program set the old time
     assert not is_unchanged(found)
     weights.unlink()
     assert not is_unchanged(found)

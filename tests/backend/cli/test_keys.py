@@ -17,7 +17,7 @@ def keys(tmp_path, capsys):
         code = main(["keys", *words, "--data-dir", str(tmp_path)])
         return code, *capsys.readouterr()
 
-    before = signal.getsignal(signal.SIGTERM)  # # the command replaces this handler
+    before = signal.getsignal(signal.SIGTERM)  # the command replaces this handler
     yield run
     signal.signal(signal.SIGTERM, before)
 

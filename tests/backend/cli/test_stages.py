@@ -180,7 +180,7 @@ def test_a_stop_among_steps_that_reuse_others_leaves_a_state_that_reuses_nothing
         np.testing.assert_array_equal(latents(folder), latents(whole))
 
 
-@pytest.mark.slow  # # tests/backend/pipeline/test_resume.py has a faster test of a kill
+@pytest.mark.slow  # tests/backend/pipeline/test_resume.py has a faster test of a kill
 def test_a_killed_denoising_goes_on_from_its_last_kept_step(encoded, whole, tmp_path, capsys):
     killed = killed_midway(encoded, tmp_path)
     capsys.readouterr()

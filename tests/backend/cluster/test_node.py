@@ -89,7 +89,7 @@ def test_the_jobs_picture_is_there_and_is_named_where_the_studio_has_it(node, tm
     folder.mkdir(parents=True)
     Image.new("RGB", (64, 64), "blue").save(folder / "image.png")
     run(node, folder, image=str(folder / "image.png"))
-    (folder / "image.png").unlink()  # # the node must use its own copy
+    (folder / "image.png").unlink()  # the node must use its own copy
     [*_, last] = events_of(hear(node, is_final))
     assert isinstance(last, Finished) and last.result.request.image == str(folder / "image.png")
 
@@ -113,7 +113,7 @@ def test_a_new_job_finds_nothing_of_the_one_before(node, tmp_path):
 
 def test_the_same_number_gives_the_same_batch_again(node):
     number = 1
-    while not (first := node.take(number)):  # # the worker sent nothing for a second
+    while not (first := node.take(number)):  # the worker sent nothing for a second
         number += 1
     assert node.take(number) == first and node.take(number + 1) != first
 

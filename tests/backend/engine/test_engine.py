@@ -210,7 +210,7 @@ def test_a_video_that_runs_out_of_memory_says_what_would_fit(engine):
         Proposal(width=96, height=96, num_frames=17, bytes_per_device=900),
     )
     assert final == Failed("There is not enough memory for this video", fix, proposals)
-    assert Compiling("settings that fit") in before  # # the worker reports its search for settings
+    assert Compiling("settings that fit") in before  # the worker reports its search for settings
     assert engine.library.failures(1)[0][1] == final  # as the system view shows it
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 

@@ -53,7 +53,7 @@ def test_ten_thousand_actions_at_once_change_the_next_block_once(engine):
     for number in range(10_000):
         engine.steer_live(job.id, action=("left", "right")[number % 2])
     engine.steer_live(job.id, action="right", prompt="a blue square")
-    wait_for(lambda: seen(engine, job)[1] == "blue")  # # the earlier actions were applied too
+    wait_for(lambda: seen(engine, job)[1] == "blue")  # the earlier actions were applied too
     engine.cancel(job.id)
     finished = all_events(engine, job.id)[-1]
     assert isinstance(finished, Finished)

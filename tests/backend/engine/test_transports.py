@@ -35,5 +35,5 @@ def test_closing_ends_it_in_the_middle_of_a_job(engine, close_gate):
     wait_for(lambda: all(worker.status.state == "ready" for worker in engine.workers()))
     job = engine.submit(request("a held square"))
     next(event for _, event in engine.events(job.id) if isinstance(event, Step))
-    gate.open()  # # workers that share a process do not notice a request to end
+    gate.open()  # workers that share a process do not notice a request to end
     engine.close()

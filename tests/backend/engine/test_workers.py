@@ -56,7 +56,7 @@ def test_a_killed_workers_job_goes_on_where_it_was_and_so_do_the_others(engine, 
     for gate in gates:
         gate.open()
     steps = [event.index for event in all_events(engine, killed.id) if isinstance(event, Step)]
-    assert steps == sorted(steps) and set(steps) == {1, 2, 3, 4}  # # the step of the kill is reported again, no earlier step is
+    assert steps == sorted(steps) and set(steps) == {1, 2, 3, 4}  # the step of the kill is reported again, no earlier step is
     assert isinstance(all_events(engine, other.id)[-1], Finished)
     assert isinstance(all_events(engine, waiting.id)[-1], Finished)
     wait_for(lambda: all(worker.status.state == "ready" for worker in engine.workers()))

@@ -27,7 +27,7 @@ except SoundError as error:
     print(error)
 print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-"""  # # in kB: the peak of this process, and the peak of its child processes
+"""  # in kB: the peak of this process, and the peak of its child processes
 
 
 def tone(path, seconds=2.0, rate=44_100, channels=2):
@@ -107,7 +107,7 @@ def test_what_is_cut_off_is_refused(tmp_path, name):
 def test_ten_hours_are_refused_at_little_memory(tmp_path):
     path, piece = tmp_path / "long.mp3", tmp_path / "piece.mp3"
     run_ffmpeg("-f", "lavfi", "-i", "anullsrc=r=16000:cl=mono", "-t", "360", "-b:a", "8k", str(piece))
-    with path.open("wb") as file:  # # frames of MPEG audio are independent
+    with path.open("wb") as file:  # frames of MPEG audio are independent
         for _ in range(100):
             file.write(piece.read_bytes())
     done = subprocess.run([sys.executable, "-c", ASKED, str(path)], capture_output=True, text=True, cwd=PROJECT_FOLDER)

@@ -26,16 +26,15 @@ def test_a_shot_that_comes_out_lighter_and_flatter_and_wanders_gets_the_colours_
     graded = grade_frames(drifted, first[0], Look.from_frames(first))
     before, after = (np.abs(np.median(frames, axis=(1, 2)) - BACKGROUND).max() for frames in (drifted, graded))
     assert before > 8 and after <= 2
-    assert (
-        np.abs(graded[0].astype(int) - first[0]).max() <= 2
-    )  # # the shape too: the spread equals the spread of the frame before
+    # the shape too: the spread equals the spread of the frame before
+    assert np.abs(graded[0].astype(int) - first[0]).max() <= 2
     assert np.abs(np.diff(np.median(graded, axis=(1, 2)), axis=0)).max() <= 1  # nothing flickers
 
 
 def test_a_shot_that_begins_with_several_frames_of_the_one_before_has_its_colours_from_the_last_of_them_on():
     first = as_bytes(shot())
     drifted = as_bytes(shot() * 0.92 + 9)
-    drifted[:4] = as_bytes(shot() * 0.5)[:4]  # # the frames before that frame count for nothing
+    drifted[:4] = as_bytes(shot() * 0.5)[:4]  # the frames before that frame count for nothing
     graded = grade_frames(drifted, first[4], Look.from_frames(first), 4)
     assert np.abs(graded[4].astype(int) - first[4]).max() <= 2
     assert np.abs(np.median(graded[4:], axis=(1, 2)) - BACKGROUND).max() <= 2

@@ -56,11 +56,11 @@ def test_sounds_meet_without_a_click_and_are_as_long_as_they_should_be(overlap):
     shots = [tone(1.0, 200), tone(0.9, 333), tone(1.1, 141)]
     whole = join_sounds(shots, [overlap, overlap]).samples
     assert whole.shape == (2, round((3.0 - 2 * overlap) * RATE))
-    steepest = 0.5 * 2 * np.pi * 333 / RATE  # # the steepest change of any tone between two samples
+    steepest = 0.5 * 2 * np.pi * 333 / RATE  # the steepest change of any tone between two samples
     risen = 0.5 * np.pi / 2 / max(1, min(overlap or 1, FADE_SECONDS) * RATE)  # what fading adds
     assert np.abs(np.diff(whole)).max() <= 2 * (steepest + risen)
     assert np.array_equal(whole[:, : round(0.7 * RATE)], shots[0].samples[:, : round(0.7 * RATE)])
-    rest = round(0.85 * RATE)  # # the part of the last shot after its seam
+    rest = round(0.85 * RATE)  # the part of the last shot after its seam
     assert np.array_equal(whole[:, -rest:], shots[2].samples[:, -rest:])
 
 

@@ -67,7 +67,7 @@ def test_any_size_keeps_its_size(tmp_path, width, height):
 
 def test_the_pixels_are_close(tmp_path):
     path = tmp_path / "v.mp4"
-    still = list(moving(127, 95, 1)) * 5  # # the bar is at the left: no chroma edge elsewhere
+    still = list(moving(127, 95, 1)) * 5  # the bar is at the left: no chroma edge elsewhere
     write_video(still, path, fps=16, request=REQUEST)
     for got in read_frames(path):
         error = numpy.abs(got[:, 8:].astype(int) - still[0][:, 8:].astype(int))

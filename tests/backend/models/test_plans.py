@@ -106,10 +106,8 @@ def planned(monkeypatch, **asked: int) -> tuple[MeshPlan, frozenset[str]]:
 def test_a_model_lies_as_the_table_says_unless_another_mesh_is_asked_for(table, monkeypatch):
     table(TunedPlan(subject=subject(), preset="x", tried=(tried(3, 1.0, 10, MeshPlan(sp=4, tp=2)),)))
     assert planned(monkeypatch) == (MeshPlan(sp=4, tp=2), frozenset("abc"))
-    assert planned(monkeypatch, dp=2) == (
-        MeshPlan(dp=2, sp=4),
-        frozenset("abcdefgh"),
-    )  # # the rule: memory suffices for all copies
+    # the rule: memory suffices for all copies
+    assert planned(monkeypatch, dp=2) == (MeshPlan(dp=2, sp=4), frozenset("abcdefgh"))
     assert planned(monkeypatch, num_copies=5) == (MeshPlan(sp=4, tp=2), frozenset("abcde"))
 
 

@@ -114,7 +114,7 @@ def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_goes_on(pair, cl
         (stop,) = interruptions_of(engine, job.id)
         if what != "the first process":
             assert stop.cause.startswith("Process 1 of the 2 hosts")
-        assert stop.by == ("worker" if what == "the process" else "signal")  # # the loss of a host is no fault of the video
+        assert stop.by == ("worker" if what == "the process" else "signal")  # the loss of a host is no fault of the video
         assert engine.workers()[0].pid != first and process not in processes_of(member.pid)
     finally:
         engine.close()
@@ -193,7 +193,7 @@ def test_a_crowd_that_says_nothing_keeps_nobody_out(make_engine, tmp_path):
         while not is_over.wait(0.02):
             if len(crowd) == crowd.maxlen:
                 crowd[0].close()
-            with contextlib.suppress(OSError):  # # the listening socket closes once all members are connected
+            with contextlib.suppress(OSError):  # the listening socket closes once all members are connected
                 crowd.append(socket.create_connection((two.address, two.port), source_address=("127.0.0.9", 0)))
 
     stranger = threading.Thread(target=come_again_and_again)

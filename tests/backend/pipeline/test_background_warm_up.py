@@ -37,11 +37,10 @@ def test_after_loading_nothing_is_left_to_compile(folder):
     reading = [event for event in told if isinstance(event, Loading)]
     waited = [event for event in told if isinstance(event, Compiling)]
     assert reading[-1].bytes_done == reading[-1].bytes_total
-    assert not waited or told.index(waited[0]) > told.index(
-        reading[-1]
-    )  # # waiting for the compiler is reported only after the weights
+    # waiting for the compiler is reported only after the weights
+    assert not waited or told.index(waited[0]) > told.index(reading[-1])
     known = len({event.index for event in left})
-    assert known < 7  # # the first ones were compiled meanwhile; the others are compiled now
+    assert known < 7  # the first ones were compiled meanwhile; the others are compiled now
     assert all(event.total == known for event in left)
     assert list(warm_up(loaded.model, REQUEST)) == []
 

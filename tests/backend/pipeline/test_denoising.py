@@ -82,7 +82,7 @@ def test_where_experts_take_turns_the_last_one_is_done_before_its_copies_are_fre
     while loop.steps_done < loop.total_steps:
         loop.step()
         loop.clean_estimate()
-    assert waits == [5]  # # one wait in 11 steps, before the first step without guidance
+    assert waits == [5]  # one wait in 11 steps, before the first step without guidance
 
 
 def test_each_lane_has_one_step_before_the_first_that_counts_and_only_once(run, calls):

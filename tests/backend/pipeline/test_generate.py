@@ -109,7 +109,7 @@ def test_stop_ends_between_two_steps_and_keeps_what_there_is(loaded, tmp_path):
             stopped.set()
             stopped_at = time.monotonic()
     assert isinstance(events[-1], Cancelled) and is_within(time.monotonic() - stopped_at, 1.0)
-    # # Step 6 started when step 5 was reported. It ends and is reported too, and no step follows.
+    # Step 6 started when step 5 was reported. It ends and is reported too, and no step follows.
     assert [event.index for event in events if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]
     assert events[-1].result.num_frames == 17 and Path(events[-1].result.path).is_file()
 
@@ -151,7 +151,7 @@ def test_image_to_video_begins_with_the_picture(loaded, tmp_path):
     seen = Run(request=make_request(), loaded=loaded, folder=tmp_path, is_cancelled=lambda: False)
     first = next(decode_frames(seen, latents))
     decoded = (np.asarray(first)[0, :, 0].transpose(1, 2, 0) + 1) * 127.5
-    assert psnr(decoded, picture) >= 20  # # the same image at all; training.evaluate measures the quality of the model
+    assert psnr(decoded, picture) >= 20  # the same image at all; training.evaluate measures the quality of the model
     first = next(iter(read_frames(tmp_path / "video.mp4"))).astype(float)
     assert psnr(first, decoded) >= 28  # H.264 halves the colour's resolution, which shows at saturated edges
 

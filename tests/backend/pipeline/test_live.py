@@ -92,7 +92,7 @@ def test_one_that_was_killed_goes_on_as_it_was_told_before(loaded, tmp_path):
     assert 5 < told < 10
     rest = {
         block - told: cue for block, cue in SCRIPT.items() if block >= told
-    }  # # blocks that were reported before are not asked for again
+    }  # blocks that were reported before are not asked for again
     resumed = Person(rest, last=9 - told).watch(loaded, killed, open_request())
     assert resumed.request == result.request
     np.testing.assert_array_equal(frames_of(result.path), frames_of(resumed.path))

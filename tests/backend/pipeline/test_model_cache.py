@@ -136,8 +136,8 @@ def test_where_the_devices_memory_is_the_hosts_half_of_what_is_free_is_used(tmp_
     shelf = Shelf(tmp_path, Bounds(), free=2 * SIZE)
     for name in "abc":
         shelf.load(name)
-    # # Beside "c", half of the cached and free memory may be used: (2 + 1) / 2 networks with one cached, (2 + 2) / 2 with two,
-    # less the network that is being loaded.
+    # Half of the cached and free memory may be used besides "c". With one cached network this is (2 + 1) / 2 networks. With two it
+    # is (2 + 2) / 2, less the network that is being loaded.
     assert shelf.model_cache.count_bytes()[1] == 0 and len(shelf.places) < 3
     assert shelf.places["c"] == (2 * SIZE, 0)
 

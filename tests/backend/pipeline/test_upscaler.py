@@ -27,8 +27,8 @@ from backend.settings import PROJECT_FOLDER
 from backend.weights.read import read_tensor
 from tests.many_devices import without_quick
 
-CLOSE = 1e-3  # # the promise for values in 0..1; both run in float32, and the order of their sums changes about 1e-6
-LEVELS = 1  # # in levels of 0..255: a tiny difference can change the rounding
+CLOSE = 1e-3  # the promise for values in 0..1; both run in float32, and the order of their sums changes about 1e-6
+LEVELS = 1  # in levels of 0..255: a tiny difference can change the rounding
 
 
 def frames(count: int, height: int, width: int) -> list[np.ndarray]:
@@ -109,7 +109,7 @@ def test_half_its_scale_is_pytorchs_bicubic_half():
     pixels = (half.numpy() * 255).round().transpose(0, 2, 3, 1)
     assert np.abs(larger(embedded(), given, 2) - pixels).max() <= LEVELS
     line = jax.numpy.arange(6.0).reshape(1, 6)
-    np.testing.assert_allclose(halved(line, 1)[0, 1], 2.5, atol=1e-6)  # # the middle between its neighbours
+    np.testing.assert_allclose(halved(line, 1)[0, 1], 2.5, atol=1e-6)  # the middle between its neighbours
 
 
 def test_tiles_that_overlap_make_what_the_whole_frame_makes():

@@ -25,7 +25,7 @@ from backend.schemas.upscaling import without_upscaling
 from presets import load_preset
 from tests.clip_files import LEVEL, STEP, counting_clip, run_ffmpeg
 
-NEAR = 3.0  # # in levels of 0..255: changes of a grey by the network, the codec and the colours of 4:2:0
+NEAR = 3.0  # in levels of 0..255: changes of a grey by the network, the codec and the colours of 4:2:0
 
 
 @pytest.fixture(autouse=True)

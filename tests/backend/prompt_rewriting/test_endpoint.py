@@ -132,7 +132,7 @@ def far_too_much(handler: BaseHTTPRequestHandler, body: dict) -> None:
         for _ in range(10 * MOST_BYTES // 10_000):
             handler.wfile.write(b": " + b"x" * 9_997 + b"\n")
     except OSError:
-        pass  # # the reader closed the connection, as it should
+        pass  # the reader closed the connection, as it should
 
 
 def hanging(handler: BaseHTTPRequestHandler, body: dict) -> None:

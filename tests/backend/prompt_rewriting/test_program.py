@@ -81,7 +81,7 @@ def test_one_that_hangs_is_ended(tmp_path, limits):
     code = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     with pytest.raises(StudioError, match="did not answer within 0.3 s"):
         all_suggestions(program(code), asked(), **limits)
-    if file.exists():  # # the process started
+    if file.exists():  # the process started
         assert not _is_alive(int(file.read_text() or 0))
 
 

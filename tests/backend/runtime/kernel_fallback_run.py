@@ -22,7 +22,7 @@ from backend.runtime.program import Program
 from backend.runtime.ulysses import self_attention
 
 TOKENS, HEADS, HEAD = 1024, 2, 128
-LITTLE = 64 * 1024  # # bytes of vector memory, too few for each of our kernels
+LITTLE = 64 * 1024  # bytes of vector memory, too few for each of our kernels
 
 
 def refuse(what: str) -> None:

@@ -11,7 +11,7 @@ from kernels.attention import AttentionOptions, TpuOptions
 from kernels.attention.reference import reference_attention
 
 SCALE = 128**-0.5
-EXPONENTIAL = 1.2e-6  # # PyTorch's exponential is exact to 20 units in the last place of 24 bits
+EXPONENTIAL = 1.2e-6  # PyTorch's exponential is exact to 20 units in the last place of 24 bits
 
 
 def random_arrays(length_q: int, length_kv: int, dtype: str = "float32") -> list[jax.Array]:

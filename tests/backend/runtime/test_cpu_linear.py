@@ -44,7 +44,7 @@ def test_three_bfloat16_products_are_nearly_a_float32_one(rows, depth, columns):
     value, weight = factors(rows, depth, columns, "float32")
     product = jax.jit(cpu_linear.linear)(value, weight)
     assert product.dtype == jnp.float32
-    # # The omitted product (low times low) and each rounded low part are at most 2 ** -16 of a product, 0.2 of that in root
+    # The omitted product (low times low) and each rounded low part are at most 2 ** -16 of a product, 0.2 of that in root
     # mean square. There are three such errors for each of the `depth` products, with random signs. Six standard deviations
     # cover a million results.
     np.testing.assert_allclose(product, exact(value, weight), rtol=0, atol=6 * 3**0.5 * 0.2 * 2**-16 * depth**0.5)

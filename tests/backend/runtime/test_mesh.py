@@ -29,9 +29,8 @@ def test_copies_take_their_share_of_a_chip_and_no_more():
     sizes = dict.fromkeys(names, 2**20)
     plan = MeshPlan(dp=2, sp=4)
     assert plan_copies(sizes, 40, plan, 320 * 2**20) == frozenset(names[:3])  # 3/8 of 320 MiB: three times 40
-    assert plan_copies(sizes, 40, plan, 320 * 2**20, num_transformers=2) == frozenset(
-        names[:2]
-    )  # # the other expert's weights take 40
+    # the other expert's weights take 40
+    assert plan_copies(sizes, 40, plan, 320 * 2**20, num_transformers=2) == frozenset(names[:2])
     assert plan_copies(sizes, 40, MeshPlan(dp=2, sp=2, tp=2), 320 * 2**20) == frozenset(names[:6])  # half a matrix each
     assert plan_copies(sizes, 40, plan, None) == plan_copies(sizes, 40, MeshPlan(), 2**40) == frozenset()
 

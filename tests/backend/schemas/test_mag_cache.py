@@ -43,7 +43,8 @@ def asked(name: str, **changes) -> GenerationRequest:
 
 def by_the_authors(flat, steps, threshold, retention, longest, split=None, late_only=False) -> list[bool]:
     """Return which network calls the authors' loop skips. The calls for the prompt and for the other branch alternate, and each
-    branch counts separately. `split` is the second expert's first step. Our counts restart there; the authors' counts continue.
+    branch counts separately. `split` is the second expert's first step. This loop restarts its counts there, as our plan does. The
+    authors' counts continue.
     """
     calls, skips = 2 * steps, []
     ratio, error, row = [1.0, 1.0], [0.0, 0.0], [0, 0]
@@ -93,7 +94,7 @@ def test_the_plan_is_the_authors_and_both_branches_agree(name, threshold, steps)
     apart = [index for index in range(wanted.steps) if theirs[2 * index] != theirs[2 * index + 1]]
     if not apart:
         assert ours == both
-    else:  # # there one branch continues alone; here neither continues, and both restart their counts
+    else:  # there one branch continues alone; here neither continues, and both restart their counts
         assert ours[: apart[0]] == both[: apart[0]] and not ours[apart[0]]
 
 

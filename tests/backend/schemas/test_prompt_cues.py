@@ -87,7 +87,7 @@ def test_what_was_said_long_ago_is_forgotten_and_new_when_it_comes_again(preset)
     script = Script(cued(preset))
     for block, prompt in enumerate(("one", "two", "one", "three"), 1):
         script.add_cue(Cue(block=block, prompt=prompt))
-    assert script.forget_oldest(2) == [0, 2]  # # "one" was used after "two"
+    assert script.forget_oldest(2) == [0, 2]  # "one" was used after "two"
     assert not script.add_cue(Cue(block=5, prompt="one")) and script.add_cue(Cue(block=6, prompt="two"))
     conditions = {"a": 0, "later_1.a": 1, "later_12.a": 12}
     remove_conditions(conditions, [0, 1])

@@ -30,5 +30,5 @@ def test_the_chips_compiler_predicts_the_step_and_says_when_it_needs_more_than_t
     assert done.returncode == 0, done.stderr[-2000:]
     compiled, short = done.stdout.strip().splitlines()
     assert 0 < float(compiled.split()[0]) < 0.01  # the compiler has taken the step of 96 x 96 x 17
-    assert "fault" in compiled and "needs" not in compiled  # # no chip can run it, and the report states this
+    assert "fault" in compiled and "needs" not in compiled  # no chip can run it, and the report states this
     assert re.search(r"fault +one step: one step needs \d+\.\d GiB on each device, which has 0", short) and "check-tpu" in short

@@ -17,9 +17,8 @@ from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
 from tests.kept import kept
 from tests.many_devices import without_quick
 
-# # Compiled with jax 0.10.2, libtpu 0.0.51 at 15.1 and 14.1 GiB. Of these, 10.3 GiB are copies of matrices, which save each
-# step a gather. The target for everything at once is 24 GB. Predicted at 2.73 and 0.70 s, where the published runs measured
-# 4.59 and 1.26.
+# Compiled with jax 0.10.2, libtpu 0.0.51 at 15.1 and 14.1 GiB. Copies of matrices, which save each step a gather, take 10.3 GiB.
+# The target for everything at once is 24 GB. Predicted at 2.73 and 0.70 s, where the published runs measured 4.59 and 1.26.
 CEILINGS = {"wan2.1-t2v-14b-720p": (16.0 * 2**30, 2.79), "wan2.1-t2v-14b-480p": (15.0 * 2**30, 0.73)}  # bytes a chip, seconds
 
 # Compiled with the same at 2.7 GiB and 12.5 ms: 0.37 s for the later frames of a clip of 121.
@@ -97,9 +96,8 @@ def test_hunyuanvideos_step_fits_and_is_predicted_under_its_target(reports, pres
     step = found["components"]["denoise_step"]
     assert found["hbm_bytes_per_device"] <= 17.5 * 2**30 and step["hbm_bytes_per_device"] <= 12.5 * 2**30
     assert found["floor_seconds"] < step["predicted_seconds"] <= 2.82
-    assert (
-        step["breakdown"]["layout"] <= 0.05
-    )  # # the other tokens are written into the padding of the video tokens, not joined by copies
+    # the other tokens are written into the padding of the video tokens, not joined by copies
+    assert step["breakdown"]["layout"] <= 0.05
 
 
 @pytest.mark.parametrize("preset", ["wan2.2-ti2v-5b-720p"])
@@ -116,8 +114,8 @@ def test_one_chip_alone_keeps_up_with_a_live_video(reports, preset):
     """
     step = reports[preset]["components"]["denoise_step"]
     assert step["hbm_bytes_per_device"] <= 9 * 2**30
-    assert step["breakdown"]["attention"] > 0.04  # # attention to the ring and to the text, not only to the text
-    assert step["breakdown"]["layout"] <= 0.003  # # the ring is read in place, not copied for each layer
+    assert step["breakdown"]["attention"] > 0.04  # attention to the ring and to the text, not only to the text
+    assert step["breakdown"]["layout"] <= 0.003  # the ring is read in place, not copied for each layer
     assert step["predicted_seconds"] <= 0.08
 
 

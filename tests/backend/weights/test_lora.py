@@ -17,7 +17,7 @@ from backend.weights.lora import ScaledLora, apply_loras, read_lora
 SHAPES = {
     "blocks.0.attn1.to_q.weight": (12, 8),
     "blocks.0.attn1.to_q.bias": (12,),
-    "blocks.0.ffn.net.0.proj.weight": (8, 8),  # # square: only the shape of the lengths distinguishes rows from columns
+    "blocks.0.ffn.net.0.proj.weight": (8, 8),  # square: only the shape of the lengths distinguishes rows from columns
     "patch_embedding.weight": (12, 4, 1, 2, 2),
 }
 STYLES = {
@@ -118,7 +118,7 @@ def test_dora_gives_rows_or_columns_their_lengths(kind, name, shape, axis, tmp_p
     save_file(keys("diffusers", factors | {name: lengths}), tmp_path / "x.safetensors")
     base = drawn(12, 8).flip(0)
     whole = torch.nn.functional.normalize(base + change, dim=axis) * lengths.reshape((-1, 1) if axis else (1, -1))
-    for scale in (1.0, 0.4):  # # at scale 1 the makers' weights; below, this fraction of the way to them
+    for scale in (1.0, 0.4):  # at scale 1 the makers' weights; below, this fraction of the way to them
         found = merged(tmp_path / "x.safetensors", base, "blocks.0.attn1.to_q.weight", scale)
         torch.testing.assert_close(found, base + scale * (whole - base), atol=10 * TOLERANCE, rtol=10 * TOLERANCE)
 
@@ -192,10 +192,8 @@ def test_a_matrix_that_stands_for_three_changes_each_of_them(tmp_path):
         ({"lokr_w1": (3, 2), "lokr_w2": (4, 5)}, "has LoKr of another size"),
         ({"lokr_w1": (6, 2), "lokr_w2": (4, 2)}, "has LoKr of another size"),  # as many numbers, other rows
         ({"hada_w1_a": (12, 2), "hada_w1_b": (3, 8), "hada_w2_a": (12, 2), "hada_w2_b": (2, 8)}, "has LoHa of another size"),
-        (
-            {"lora_down.weight": (2, 12), "lora_up.weight": (8, 2)},
-            "has LoRA of another size",
-        ),  # # the shapes of the transposed matrix
+        # the shapes of the transposed matrix
+        ({"lora_down.weight": (2, 12), "lora_up.weight": (8, 2)}, "has LoRA of another size"),
         ({"lora_down.weight": (2, 8), "lora_up.weight": (12, 2), "lokr_w1": (3, 2)}, "mixes LoRA and LoKr"),
         ({"lora_down.weight": (2, 8), "lora_up.weight": (12, 2), "dora_scale": (1, 9)}, "has a DoRA magnitude of another size"),
         ({"dora_scale": (12, 1)}, "has no factors"),

@@ -108,7 +108,7 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_goes_on(
     (stop,) = interruptions_of(engine, job.id)
     assert stop.cause.startswith(cause) and stop.cause.endswith("and was ended") and stop.place == "step 3 of 4"
     logs = "".join(log.read_text() for log in (tmp_path / "data" / "logs").iterdir())
-    assert ("pass_gate" in logs) == (not is_frozen)  # # a frozen process cannot write
+    assert ("pass_gate" in logs) == (not is_frozen)  # a frozen process cannot write
 
 
 def test_stop_frees_a_worker_that_hangs_while_it_encodes(make_engine, monkeypatch):
@@ -244,7 +244,7 @@ def test_a_dead_parent_takes_its_worker_with_it_and_the_next_engine_goes_on(make
     assert isinstance(all_events(engine, running)[-1], Finished)
     steps = steps_of(engine, running)
     assert steps == sorted(set(steps)) and steps[-1] == 6, "a step was made again"
-    assert len(steps) >= 5  # # a step's state may have been stored before the dying server received its event
+    assert len(steps) >= 5  # a step's state may have been stored before the dying server received its event
     (stop,) = interruptions_of(engine, running)
     assert stop.by == "server"
     assert isinstance(all_events(engine, waiting)[-1], Finished)

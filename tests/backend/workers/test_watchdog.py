@@ -17,7 +17,7 @@ def patience(state="busy", *events, every=1.0) -> tuple[Watchdog, float]:
 
 
 def complaint_after(seconds: float, one: Watchdog, now: float) -> str:
-    one.count_heartbeat(now + seconds)  # # the process is alive, but its work does not advance
+    one.count_heartbeat(now + seconds)  # the process is alive, but its work does not advance
     return one.find_hang(now + seconds)
 
 
@@ -46,7 +46,7 @@ def test_each_stage_has_its_limit(state, events, limit):
 def test_a_stopped_video_that_has_nothing_to_keep_is_given_little_time(events):
     one, now = patience("busy", *events)
     one.count_stop_request(now + 100)
-    one.count_stop_request(now + 110)  # # the visitor presses Stop again
+    one.count_stop_request(now + 110)  # the visitor presses Stop again
     assert complaint_after(100 + STOP_SECONDS - 1, one, now) == ""
     assert "did not stop its video" in complaint_after(100 + STOP_SECONDS + 1, one, now)
 

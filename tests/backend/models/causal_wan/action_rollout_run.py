@@ -37,7 +37,7 @@ CONFIG = dict(
     num_layers=2,
 )
 SHAPE = ActionShape(layers=1, heads=2, width=16, keys=4, key_width=6, mouse_width=2, stride=4, reach=12, time_width=4, theta=256)
-HEIGHT, WIDTH, CHANNELS = 4, 6, 4  # # latent size
+HEIGHT, WIDTH, CHANNELS = 4, 6, 4  # latent size
 PICTURE_TOKENS, PICTURE_WIDTH = 5, 8
 TIMESTEP = 908.84
 
@@ -103,9 +103,8 @@ def ours(scene: Scene, window: Window, layout: Layout) -> list[np.ndarray]:
     def context(number: int):
         first = number * block
         positions = yield from denoiser.block_positions(scene.noisy[0].shape, first)
-        begin = (
-            SHAPE.stride * first
-        )  # # the first pixel frame that the block sees; the array starts with padding before the video
+        # the first pixel frame that the block sees; the array starts with padding before the video
+        begin = SHAPE.stride * first
         count = SHAPE.reach + SHAPE.stride * (block - 1)
         steering = yield from denoiser.block_steering(frames[begin : begin + count], first, block)
         channels = ImageChannels(values=scene.channels[:, :, first : first + block].numpy())

@@ -41,9 +41,9 @@ CONFIG = dict(
     ffn_dim=32,
     num_layers=2,
 )
-HEIGHT, WIDTH = 4, 6  # # latent size
-TOKENS = HEIGHT * WIDTH // 4  # # per latent frame
-TIME_CHANNELS = 8  # # among the 24 channels of a head
+HEIGHT, WIDTH = 4, 6  # latent size
+TOKENS = HEIGHT * WIDTH // 4  # per latent frame
+TIME_CHANNELS = 8  # among the 24 channels of a head
 TIMESTEP = 625.0
 
 

@@ -14,7 +14,7 @@ CASES = {
     "1,1,3,4,0,21,4": 1e-5,  # a block is no part of the window
     "8,1,3,12,3,13,7": 1e-5,
     "2,2,3,6,0,21,4": 1e-5,
-    "2,1,3,12,3,13,8,6": 1e-5,  # # a new prompt recomputes the past; the sink keeps its values but moves
+    "2,1,3,12,3,13,8,6": 1e-5,  # a new prompt recomputes the past; the sink keeps its values but moves
 }
 """sp, tp, frames of a block, of the window, of the sink, in training, and blocks, and if there is one the block in which a new
 prompt makes the past anew; and what the velocities may differ by."""

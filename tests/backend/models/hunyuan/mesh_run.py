@@ -88,7 +88,7 @@ def ours(
     seen = 0 if picture is None else PICTURE_TOKENS
     tokens = make_context_tokens(
         np, *rows, num_seen=seen, length=count_most_tokens(*rows), dtype=np.dtype(np.float32)
-    )  # # no padding after the counted tokens
+    )  # no padding after the counted tokens
     context = Context(
         tokens=tokens,
         still=jax.jit(denoiser.embed_still)(weights, join_quoted_embeddings(np, *rows), picture),

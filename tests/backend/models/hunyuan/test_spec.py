@@ -14,7 +14,7 @@ from presets import load_preset
 from presets.loader import ARCHITECTURES_FOLDER
 
 T2V, I2V = "HunyuanVideo15Pipeline", "HunyuanVideo15ImageToVideoPipeline"
-PRESETS = {  # # the presets' architectures repeat the published checkpoints' configurations
+PRESETS = {  # the presets' architectures repeat the published checkpoints' configurations
     "hunyuanvideo-1.5-t2v": "hunyuanvideo-1.5-t2v-720p",
     "hunyuanvideo-1.5-i2v": "hunyuanvideo-1.5-i2v-480p",
     "hunyuanvideo-1.5-i2v-meanflow": "hunyuanvideo-1.5-i2v-480p-fast",

@@ -16,7 +16,7 @@ from tests.backend.models.hunyuan.tiny_vae import CONFIG, LATENT_CHANNELS, rando
 
 CLIPS = [(1, (2, 3)), (5, (2, 3)), (9, (3, 1)), (33, (3, 1))]  # frames, and the height and width of latents
 ROOM = 9  # latent frames, for every clip: one that ends early has unwritten keys
-TOLERANCE = 1e-4  # # the required limit; float32 through some twenty convolutions
+TOLERANCE = 1e-4  # the required limit; float32 through some twenty convolutions
 
 
 @pytest.fixture(scope="module")

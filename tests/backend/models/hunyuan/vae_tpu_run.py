@@ -25,7 +25,7 @@ from tests.gradients import without_gradients
 SMALLER = dict(block_out_channels=(8, 16, 16), layers_per_block=0, spatial_compression_ratio=4, temporal_compression_ratio=2)
 """One layer of each kind that shrinks or stretches; the middle and the decoder have residual blocks nevertheless."""
 PLANS = {1: MeshPlan(), 4: MeshPlan(dp=2, sp=2)}
-FRAMES, ROOM = 3, 4  # # latent frames, and the number of latent frames for which the keys have space
+FRAMES, ROOM = 3, 4  # latent frames, and the number of latent frames for which the keys have space
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ LTX_PRESETS = [*PRESETS.values(), "ltx-2.3-704p-fast", "ltx-2.5-704p-fast", "ltx
 NOT_OFFERED = {
     "ltx-tiny": {"keyframes", "last_image", "control"},
     "ltx-2.5-1024p-fast": {"control", "video"},
-}  # # not learned; not with progressive resolution
+}  # not learned; not with progressive resolution
 
 
 def checkpoint_of(name: str, **changes) -> Checkpoint:

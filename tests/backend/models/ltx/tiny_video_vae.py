@@ -13,7 +13,7 @@ from diffusers import AutoencoderKLLTX2Video
 from backend.models.ltx.autoencoders import VideoAutoencoder
 from backend.runtime.mesh import Layout, MeshPlan
 
-OLD = dict(  # # LTX-2.0's decoder: three enlargements, each adds its enlarged input; mirrored borders
+OLD = dict(  # LTX-2.0's decoder: three enlargements, each adds its enlarged input; mirrored borders
     latent_channels=8,
     block_out_channels=(8, 8, 16, 16),
     decoder_block_out_channels=(8, 16, 32),
@@ -23,7 +23,7 @@ OLD = dict(  # # LTX-2.0's decoder: three enlargements, each adds its enlarged i
     spatial_compression_ratio=32,
     temporal_compression_ratio=8,
 )
-NEW = OLD | dict(  # # 2.3's decoder: four enlargements, some of space or time alone; zeros as borders
+NEW = OLD | dict(  # 2.3's decoder: four enlargements, some of space or time alone; zeros as borders
     decoder_block_out_channels=(8, 16, 16, 32),
     decoder_layers_per_block=(1, 2, 1, 1, 1),
     decoder_spatio_temporal_scaling=(True,) * 4,

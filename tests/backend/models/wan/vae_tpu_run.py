@@ -39,10 +39,8 @@ RESIDUAL = dict(
     scale_factor_spatial=16,
 )
 KINDS = {"wan2.1": VAE, "wan2.2": VAE | RESIDUAL}
-RES_BLOCKS = {
-    "decode": 0,
-    "encode": 1,
-}  # # a decoder has one more than configured: one per level on both ways, and two in the middle
+# a decoder has one more than configured: one per level on both ways, and two in the middle
+RES_BLOCKS = {"decode": 0, "encode": 1}
 PLANS = {1: MeshPlan(), 8: MeshPlan(dp=2, sp=2, tp=2)}
 FRAMES = 3
 
