@@ -13,11 +13,10 @@ from backend.startup import announce_start, is_serving
 
 _TITLE = "Wan TPU Studio"
 _COMMANDS = {  # each returns an exit code, or whether it succeeded, or None for success
-    **{name: f"{name}:{name}" for name in ("cut", "doctor", "export", "member", "models", "precompile", "smooth")},
+    **{name: f"{name}:{name}" for name in ("cut", "doctor", "export", "member", "models", "precompile", "smooth", "upscale")},
     "check-tpu": "check_tpu:check_tpu",
     "keys": "keys:manage_keys",
     "presets": "presets:show_presets",
-    "upscale": "upscale:upscale",
     **dict.fromkeys(("generate", "live", "storyboard"), "generate:generate"),
 }
 
@@ -36,12 +35,9 @@ def main(words: list[str]) -> int:
     try:
         done = _run(arguments, words)
         return OK if done is None or done is True else FAILED if done is False else done
-    except RequestError as error:
-        print_error(error)
-        return WRONG_REQUEST
     except (StudioError, OSError) as error:
         print_error(error)
-        return FAILED
+        return WRONG_REQUEST if isinstance(error, RequestError) else FAILED
     except KeyboardInterrupt:
         print_error("Stopped")
         return FAILED
@@ -60,13 +56,7 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int | bool | None:
 
 def _serve(arguments: argparse.Namespace) -> None:
     """Start the workers first, so that they load while the page is built."""
-    from backend.cli.arguments import (
-        hosts_from_arguments,
-        login_from_arguments,
-        model_from_arguments,
-        worker_options_from_arguments,
-        worker_shares,
-    )
+    from backend.cli import arguments as options
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
     from backend.prompt_rewriting.choice import helper_from_arguments
@@ -75,18 +65,12 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.umask(0o077)  # other accounts of this machine must not read videos or the operator's key
-    arguments.auth, rewriter = login_from_arguments(arguments), helper_from_arguments(arguments)
+    arguments.auth, rewriter = options.login_from_arguments(arguments), helper_from_arguments(arguments)
     use_one_malloc_arena()  # before other threads start
     drop_gradio_ports()
-    folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
-    how = {
-        "options": worker_options_from_arguments(arguments),
-        "shares": shares,
-        "hosts": hosts_from_arguments(arguments),
-        "cluster": arguments.cluster,
-    }
-    how |= {"limits": Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb), "notify": arguments.notify}
-    engine = Engine(folder, model_from_arguments(arguments), **how, has_standby=True)
+    folder, model = from_environment(arguments.data_dir).data_dir, options.model_from_arguments(arguments)
+    limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
+    engine = Engine(folder, model, limits=limits, has_standby=True, **options.engine_options(arguments))
     with contextlib.suppress(PermissionError):  # a folder of another account keeps its mode
         engine.settings.data_dir.chmod(0o700)
     try:

@@ -10,7 +10,7 @@ from backend.cli.generate import generate
 from backend.engine.engine import Engine
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, app._stop)
+    signal.signal(signal.SIGTERM, app._interrupt)
     try:
         sys.exit(generate(parse(sys.argv[1:]), partial(Engine, pipeline="tests.fake_pipeline")))
     except KeyboardInterrupt:

@@ -150,6 +150,17 @@ def worker_options_from_arguments(arguments: argparse.Namespace) -> WorkerOption
     return WorkerOptions(executables=folder and folder.absolute(), **traced, **kept, **mesh)
 
 
+def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the engine's keyword arguments for workers, hosts, cluster and notifications. Raises: RequestError."""
+    return {
+        "options": worker_options_from_arguments(arguments),
+        "shares": worker_shares(arguments),
+        "hosts": hosts_from_arguments(arguments),
+        "cluster": arguments.cluster,
+        "notify": arguments.notify,
+    }
+
+
 def worker_shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
     """Return the share of this machine for each worker.
 

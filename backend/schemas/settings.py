@@ -164,7 +164,7 @@ class VideoSettings(BaseModel):
     MagCache: `mag_cache` is the largest error, 0 is off. `mag_ratios` are the ratios measured on this machine, prompt branch and
     other branch alternating. If they are empty, published ratios are used.
 
-    VACE models take control inputs (`backend/schemas/control.py`). The video follows the `control` clip after its conversion by
+    Models with control inputs take them (`backend/schemas/control.py`). The video follows the `control` clip after its conversion by
     `control_kind`, with weight `control_scale`. White areas of `mask` are regenerated in `video`. `margins` (left, top, right,
     bottom) are new pixels around the clip. With `extend`, the video starts with the clip's last `overlap` frames, or ends with
     its first ones. `references` are images of subjects. `keyframes` are images for the frames `keyframe_at`, counted from 0. LTX

@@ -75,7 +75,7 @@ def test_groups_come_back_together(arrays):
 
 def test_what_the_passes_cannot_do_is_refused(arrays):
     projected, norms, tables = arrays
-    with pytest.raises(NotImplementedError, match="leave them off under tp"):
+    with pytest.raises(NotImplementedError, match="set use_pallas=False with tp"):
         prepare(projected, norms, tables, dataclasses.replace(preparation(), use_pallas=True, channel_axis="tp"))
     short = tuple(array[:, :100] for array in projected)
     with pytest.raises(NotImplementedError, match="a multiple of 128 tokens, not 100"):
@@ -111,7 +111,7 @@ def test_own_angles_of_an_odd_number_of_heads_are_refused(arrays, own_angles):
     projected, norms = (tuple(array[..., : 3 * WIDTH] for array in one) for one in arrays[:2])
     tables = tuple(table[:, : 3 * WIDTH // 2] for table in own_angles)
     how = dataclasses.replace(preparation(), groups=1, use_pallas=True, head_width=WIDTH)
-    with pytest.raises(NotImplementedError, match="an even number of heads of 128"):
+    with pytest.raises(NotImplementedError, match="an even number of heads of width 128"):
         prepare(projected, norms, tables, how)
 
 

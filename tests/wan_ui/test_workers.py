@@ -25,7 +25,7 @@ from wan_ui.queue.queue_query import visible_queue
 from wan_ui.routes.metrics import health_route, metrics_text
 from wan_ui.services.caller import Caller
 from wan_ui.services.studio_context import StudioContext
-from wan_ui.system.html import report_of
+from wan_ui.system.html import build_report
 
 
 def caller(is_operator: bool = False) -> Caller:
@@ -203,9 +203,9 @@ def test_health_says_once_which_accelerator_is_not_used_by_mistake(workers, deta
 @pytest.mark.parametrize("notice", [IDLE, CHOSEN])
 def test_the_system_shows_every_visitor_what_is_not_used(tmp_path, notice):
     engine = Engine(with_notice(notice), settings=from_environment(tmp_path, {}))
-    [devices, *_] = report_of(engine, caller()).sections
+    [devices, *_] = build_report(engine, caller()).sections
     assert devices[1][-1] == ("Not used", str(notice))
-    assert "Not used" not in report_of(Engine(worker(), settings=from_environment(tmp_path, {})), caller()).text()
+    assert "Not used" not in build_report(Engine(worker(), settings=from_environment(tmp_path, {})), caller()).text()
 
 
 def values(text: str) -> list[str]:
@@ -229,7 +229,7 @@ def test_several_workers_metrics_have_their_names():
 
 def test_the_system_says_what_is_done_without(tmp_path):
     facts = replace(worker().facts, refused=("No option x here", "No kernel y here"))
-    sections = dict(report_of(Engine(worker(facts=facts), settings=from_environment(tmp_path, {})), VISITOR).sections)
+    sections = dict(build_report(Engine(worker(facts=facts), settings=from_environment(tmp_path, {})), VISITOR).sections)
     assert dict(sections[ENGLISH.system_worker])[ENGLISH.system_fallbacks] == "No option x here. No kernel y here."
 
 
@@ -242,7 +242,7 @@ def test_the_last_videos_rates_are_in_the_metrics_and_in_the_system(tmp_path):
     lines = metrics_text(Engine(view)).splitlines()
     assert 'studio_flops_per_second{stage="denoise"} 2500000000000000.0' in lines
     assert [line for line in lines if line.startswith("studio_mfu")] == ['studio_mfu{stage="denoise"} 0.615']
-    sections = dict(report_of(Engine(view, settings=from_environment(tmp_path, {})), VISITOR).sections)
+    sections = dict(build_report(Engine(view, settings=from_environment(tmp_path, {})), VISITOR).sections)
     said = dict(sections[ENGLISH.system_worker])[ENGLISH.system_rates]
     assert "2.5 PFLOP/s, 62 % of the peak (MFU)" in said and "800 GFLOP/s" in said
 
@@ -250,7 +250,7 @@ def test_the_last_videos_rates_are_in_the_metrics_and_in_the_system(tmp_path):
 def test_the_system_shows_a_block_for_each_of_several_workers(tmp_path):
     def titles(*workers):
         engine = Engine(*workers, settings=from_environment(tmp_path, {}))
-        return [title for title, _ in report_of(engine, caller(is_operator=True)).sections][:2]
+        return [title for title, _ in build_report(engine, caller(is_operator=True)).sections][:2]
 
     assert titles(worker()) == ["Devices", "Worker"]
     assert titles(*PAIR) == ["Worker 1", "Worker 2"]
@@ -260,14 +260,14 @@ def test_the_system_shows_a_block_for_each_of_several_workers(tmp_path):
 
 def test_the_operator_alone_sees_which_machine_of_a_cluster_a_worker_is_on(tmp_path):
     engine = Engine(worker("node-1", machine="slice-a, 10.0.0.7"), settings=from_environment(tmp_path, {}))
-    shown = [report_of(engine, caller(is_operator=is_operator)).text() for is_operator in (True, False)]
+    shown = [build_report(engine, caller(is_operator=is_operator)).text() for is_operator in (True, False)]
     assert "slice-a, 10.0.0.7 (node-1)" in shown[0] and "10.0.0.7" not in shown[1] and "node-1" not in shown[1]
 
 
 def test_where_no_machine_of_the_cluster_is_there_yet_the_page_says_so(tmp_path):
     assert ENGLISH.worker_none in status_html((), ENGLISH) and 'data-state="starting"' in status_html((), ENGLISH)
     engine = Engine(settings=from_environment(tmp_path, {}))
-    assert ENGLISH.worker_none in report_of(engine, VISITOR).text()
+    assert ENGLISH.worker_none in build_report(engine, VISITOR).text()
     health = TestClient(Starlette(routes=[health_route(engine, Access("key"), is_open=True)])).get("/healthz")
     assert health.status_code == 200 and health.json()["worker"] == "starting"
     assert "studio_jobs" in metrics_text(engine) and "studio_worker_ready" not in metrics_text(engine)
@@ -279,5 +279,5 @@ def test_the_operator_sees_the_end_of_each_log(tmp_path):
         (tmp_path / name).write_text(f"{name} said this\n")
     workers = [worker(name, log=tmp_path / name) for name in "ab"]
     engine = Engine(*workers, settings=from_environment(tmp_path, {}))
-    assert report_of(engine, caller(is_operator=True)).log == "a\na said this\n\nb\nb said this"
-    assert report_of(engine, caller(is_operator=False)).log == ""
+    assert build_report(engine, caller(is_operator=True)).log == "a\na said this\n\nb\nb said this"
+    assert build_report(engine, caller(is_operator=False)).log == ""

@@ -18,7 +18,7 @@ _PLACES_OF: dict[str, Place] = {
     **dict.fromkeys(
         ("track", "track_start", "track_fade", "track_volume", "shot_images", "shot_videos", "shot_drives"), "prompt"
     ),
-    **dict.fromkeys(("figure", "figures", "figure_images"), "prompt"),
+    **dict.fromkeys(("character", "characters", "figure", "figures", "figure_images"), "prompt"),
     **dict.fromkeys(("image", "last_image"), "image"),
     **dict.fromkeys(("sound", "sound_start"), "sound"),
 }

@@ -40,7 +40,7 @@ def test_the_models_that_are_here_are_listed(tmp_path, capsys):
     ("words", "said"),
     [
         ((), "FILE is missing"),
-        (("missing.mp4",), "must be a file, and there is none"),
+        (("missing.mp4",), "must be a file, but no file is at that path"),
         (("notes.mp4",), "must be a video"),
         (("clip.mp4", "--model", "missing"), "must be an installed upscaler"),
         (("clip.mp4", "--model", "../notes.mp4"), "must be an installed upscaler"),

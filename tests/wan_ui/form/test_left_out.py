@@ -140,7 +140,7 @@ def test_edit_names_what_it_cannot_load(what, monkeypatch):
         return {"kept": kept_settings(request)}
         yield
 
-    for name, stub in {"_filled": filled, "_as_clip": filled, "_preset_for": Mock(), "_drawn": Mock()}.items():
+    for name, stub in {"_load_settings": filled, "_load_as_clip": filled, "_choose_preset": Mock(), "_render": Mock()}.items():
         monkeypatch.setattr(EditHandlers, name, stub)
     with pytest.raises(StopIteration) as done:
         next(EditHandlers.act.__wrapped__(handlers, {}, Mock(), Mock(_data={"what": what, "job": "job-1"})))
@@ -153,7 +153,10 @@ def test_a_comparison_of_models_names_the_settings_that_each_model_has_itself():
     handlers.form.read.return_value.to_request.return_value = a_request(solver="euler")
     handlers.context.identify_caller.return_value = Mock(texts=ENGLISH)
     handlers.context.submit_all_steps.return_value = iter(())
-    with patch.object(CompareHandlers, "_wanted", return_value=([], [])), patch.object(CompareHandlers, "_shown") as shown:
+    with (
+        patch.object(CompareHandlers, "_requested_videos", return_value=([], [])),
+        patch.object(CompareHandlers, "_show_comparison") as shown,
+    ):
         for what in ("preset", "steps"):
             shown.return_value = {}
             with pytest.raises(StopIteration):

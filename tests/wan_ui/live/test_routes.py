@@ -61,7 +61,7 @@ def jobs(engine) -> int:
     [
         (PROMPT | {"prompt": ""}, "Prompt is empty"),
         (PROMPT | {"prompt": 5}, "Prompt is empty"),
-        (PROMPT | {"preset": "wan-tiny"}, "one piece"),
+        (PROMPT | {"preset": "wan-tiny"}, "is not a live preset"),
         (PROMPT | {"preset": "../../etc/passwd"}, "must be one of"),
         (PROMPT | {"preset": ["wan-live-tiny"]}, "must be one of"),
         (PROMPT | {"image": "/etc/passwd"}, "must be an uploaded file"),

@@ -15,7 +15,7 @@ from tests.clip_files import counting_clip
 from tests.wan_ui.conftest import model_does_not_matter
 from wan_ui.components.progress import StageView
 from wan_ui.gateway.uploads import uploaded_path
-from wan_ui.routes.api import GenerateArguments, _without_again, finished_video, split_files
+from wan_ui.routes.api import GenerateArguments, _split_again, finished_video, split_files
 
 META = {"meta": {"_type": "gradio.FileData"}}
 
@@ -89,11 +89,11 @@ def test_programs_may_reuse_steps_by_plan_and_are_refused_in_one_sentence():
 
 
 def test_a_storyboard_to_be_made_again_is_named_by_its_job_and_its_shot():
-    assert _without_again({"steps": 3, "again": {"job": "x", "from_shot": 2}}) == ({"steps": 3}, ("x", 2))
-    assert _without_again({"steps": 3}) == ({"steps": 3}, None) and _without_again("x") == ("x", None)
+    assert _split_again({"steps": 3, "again": {"job": "x", "from_shot": 2}}) == ({"steps": 3}, ("x", 2))
+    assert _split_again({"steps": 3}) == ({"steps": 3}, None) and _split_again("x") == ("x", None)
     for again in ("x", {"job": 1, "from_shot": 2}, {"job": "x"}, {"job": "x", "from_shot": "2"}):
         with pytest.raises(RequestError, match="again="):
-            _without_again({"again": again})
+            _split_again({"again": again})
 
 
 @pytest.mark.parametrize("name", ["image", "last_image", "video", "preset", "loras", "task"])
@@ -109,7 +109,7 @@ def test_a_script_for_a_live_video_is_read_and_checked():
     for wrong in ([{"block": 1, "path": "/etc/passwd"}], [{"block": "x"}], "left", [{"block": 1, "action": "jump"}], [1]):
         with pytest.raises(RequestError):
             GenerateArguments.parse_arguments("a red circle", "wan-live-tiny", None, {"cues": wrong}).to_request()
-    with pytest.raises(RequestError, match="in one piece"):
+    with pytest.raises(RequestError, match="is not a live preset"):
         GenerateArguments.parse_arguments("a red circle", "wan-tiny", None, {"cues": cues}).to_request()
 
 

@@ -48,7 +48,7 @@ def test_each_version_is_recognised(name):
         (
             "ltx-2.3",
             {"text_encoder": {"model_type": "gemma4_unified"}},
-            "that of an older LTX-2, its text encoder gemma4_unified",
+            "from an older LTX-2, but its text encoder is gemma4_unified",
         ),
         ("ltx-2.5", {"transformer": {"rope_type": "interleaved"}}, "its transformer has rope_type=interleaved"),
         ("ltx-2.3", {"vae": {"timestep_conditioning": True}}, "its decoder adds noise"),
