@@ -164,13 +164,12 @@ class VideoSettings(BaseModel):
     MagCache: `mag_cache` is the largest error, 0 is off. `mag_ratios` are the ratios measured on this machine, prompt branch and
     other branch alternating. If they are empty, published ratios are used.
 
-    Models with control inputs take them (`backend/schemas/control.py`). The video follows the `control` clip after its conversion by
-    `control_kind`, with weight `control_scale`. White areas of `mask` are regenerated in `video`. `margins` (left, top, right,
-    bottom) are new pixels around the clip. With `extend`, the video starts with the clip's last `overlap` frames, or ends with
-    its first ones. `references` are images of subjects. `keyframes` are images for the frames `keyframe_at`, counted from 0. LTX
-    models append the control clip's tokens, at a size divided by `control_downscale`. With `keeps_pixels`, areas that are not
-    regenerated get the clip's own pixels.
-
+    Control inputs (`backend/schemas/control.py`) are for models that accept them. The video follows the `control` clip after its
+    conversion by `control_kind`, with weight `control_scale`. White areas of `mask` are regenerated in `video`. `margins` (left,
+    top, right, bottom) are new pixels around the clip. With `extend`, the video starts with the clip's last `overlap` frames, or
+    ends with its first ones. `references` are images of subjects. `keyframes` are images for the frames `keyframe_at`, counted
+    from 0. LTX models append the control clip's tokens, at a size divided by `control_downscale`. With `keeps_pixels`, areas
+    that are not regenerated get the clip's own pixels.
     Audio: with `keeps_sound`, the video has audio from the model, else from the clip. With `sound`, the video follows that audio
     from `sound_start` seconds on, and the audio is copied into the file. If `make` is "sound", only audio for the frames of
     `video` is generated.
