@@ -2,11 +2,12 @@
 
 python -m training.evaluate_vace --videos 200 --json models/wan-tiny-vace/scores.json
 
-All uses have equally many videos: edges of a clip, a masked box, outpainting, keyframes, extending a clip after its end or
-before its start, and a reference image that the prompt only names. `overlap` is the mean intersection over union of
-the shape with the true shape. The detector reads `colour`, `background` and, with a reference, `shape` and `motion`. `outside` is
-the lowest PSNR in dB outside the box. The bars: overlap 0.7 with edges, colour 0.95, outside 35 dB. With a reference: shape and
-colour 0.85.
+Each use has the same number of videos. The uses are edges of a clip, a masked box, outpainting, keyframes, and extending a clip
+after its end or before its start. The last use is a reference image that the prompt only names.
+
+`overlap` is the mean intersection over union of the shape with the true shape. The detector reads `colour`, `background` and,
+with a reference, `shape` and `motion`. `outside` is the lowest PSNR in dB outside the box. The bars: overlap 0.7 with edges,
+colour 0.95, outside 35 dB. With a reference: shape and colour 0.85.
 """
 
 from __future__ import annotations

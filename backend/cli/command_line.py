@@ -162,8 +162,9 @@ def _add_live(commands: argparse._SubParsersAction) -> None:
 def _add_storyboard(commands: argparse._SubParsersAction) -> None:
     about = "generate a video of several shots; each continues from the last frames of the previous shot"
     storyboard = commands.add_parser("storyboard", help=about)
-    file = "TOML: preset, size, steps and other settings of `generate`, then [[shots]] with prompt, seconds or frames, and seed"
-    file += "; cut, image or video for a shot that does not continue, fade, trim; [[figures]] with name and image of characters"
+    file = "TOML: preset, size, steps and other settings of `generate`, then [[shots]] with prompt, seconds or frames, and seed."
+    file += " A shot that does not continue has cut, image or video. Optional: fade, trim."
+    file += " [[figures]] has name and image of each character."
     storyboard.add_argument("file", metavar="FILE.toml", help=file)
     about = "a character's image, shown in shots whose prompts contain the name, for presets with control; repeat for more"
     storyboard.add_argument(
