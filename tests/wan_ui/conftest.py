@@ -29,11 +29,11 @@ CHROMIUM = shutil.which("chromium-headless-shell") or "/usr/bin/chromium"
 CHROMIUM_ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",  # a microphone that beeps, and may be used
+    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",  # a fake microphone that beeps, with permission to use it
 )  # fmt: skip
 DESKTOP = (1440, 900, False)
-START_SECONDS, PATIENCE_MS = 180.0, 120_000  # on a machine with much else to do
-READY_SECONDS = 240.0  # the demo model compiles before its first video; measured times are the benchmarks' business
+START_SECONDS, PATIENCE_MS = 180.0, 120_000  # enough for a busy machine
+READY_SECONDS = 240.0  # the demo model compiles before its first video; benchmarks measure times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Studio:
 
 @pytest.fixture(scope="session")
 def studio(tmp_path_factory) -> Iterator[Studio]:
-    """A studio in front of the pretend pipeline, for files of tests whose visitors mind nobody else's jobs."""
+    """Start a studio with the pretend pipeline. Files of tests share it if other visitors' jobs do not disturb them."""
     with _serving("fake", tmp_path_factory.mktemp("studio")) as server:
         yield _studio("fake", server)
 
@@ -61,20 +61,19 @@ def data_dir(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def own_studio(data_dir) -> Iterator[Studio]:
-    """The same for one file of tests alone."""
+    """Start a studio with the pretend pipeline for one file of tests only."""
     with _serving("fake", data_dir) as server:
         yield _studio("fake", server)
 
 
 @pytest.fixture(scope="module")
 def url(studio) -> str:
-    """That studio's address."""
     return studio.url
 
 
 @pytest.fixture(scope="module", params=["fake", pytest.param("demo", marks=pytest.mark.demo_model)])
 def every_studio(request, tmp_path_factory) -> Iterator[Studio]:
-    """The studio as a process of its own, as people run it, for one file of tests."""
+    """Start the studio in a separate process, as users do, for one file of tests."""
     if request.param == "demo" and not (Path(load_preset("wan-tiny").model_source) / "model_index.json").is_file():
         pytest.skip("the demo model has not been trained yet")
     with _serving(request.param, tmp_path_factory.mktemp("studio")) as server:
@@ -89,7 +88,7 @@ model_does_not_matter = pytest.mark.parametrize(
 
 @pytest.fixture
 def start_again(studio, tmp_path) -> Callable[[], float]:
-    """Starts a second studio of the same kind and gives the seconds until its first page."""
+    """Return a function that starts a second studio of the same kind and returns the seconds until its first page."""
 
     def start() -> float:
         with _serving(studio.kind, tmp_path) as server:
@@ -104,7 +103,7 @@ def _studio(kind: str, server: "_serving") -> Studio:
 
 
 class _serving:
-    """Starts a server process, waits for its first page, ends it."""
+    """Context manager that starts a server process, waits for its first page, and ends the process."""
 
     def __init__(
         self, kind: str, data_dir: Path, port: int | None = None, more: Sequence[str] = (), folder: Path = PROJECT_FOLDER
@@ -177,7 +176,7 @@ class _Visitors:
     free: dict[tuple[int, int, bool], list[Any]] = field(default_factory=dict)
 
     def open(self, kind: tuple[int, int, bool], troubles: list[str]) -> Any:
-        """A page of this width and height, dark or not, which is ready to use. What goes wrong on it is added to `troubles`."""
+        """Return a page that is ready to use. `kind` is its width, its height, and True if dark. Errors of the page are added to `troubles`."""
         free = self.free.setdefault(kind, [])
         page = (free.pop() if free else self._context(*kind)).new_page()
         page.set_default_timeout(self.studio.patience_ms)
@@ -188,7 +187,7 @@ class _Visitors:
         return page
 
     def close(self, kind: tuple[int, int, bool], context: Any) -> None:
-        """Closes all pages of a visitor."""
+        """Close all pages of a visitor."""
         for page in context.pages:
             page.close()
         self.free[kind].append(context)
@@ -210,7 +209,7 @@ class _Visitors:
 
 
 def _forget(page, url: str) -> None:
-    """Makes the page's visitor a new one: without cookies, and with nothing stored."""
+    """Make the page's visitor a new visitor: delete cookies and stored data."""
     page.context.clear_cookies()
     session = page.context.new_cdp_session(page)
     session.send("Storage.clearDataForOrigin", {"origin": url.rstrip("/"), "storageTypes": "all"})
@@ -224,7 +223,7 @@ def visitors(chromium, studio) -> _Visitors:
 
 @dataclass
 class _Shared:
-    """The page of `page`, what went wrong on it, and how many tests had failed when it was opened."""
+    """The shared page of the fixture `page`, its errors, and the number of failed tests when it was opened."""
 
     page: Any = None
     troubles: list[str] = field(default_factory=list)

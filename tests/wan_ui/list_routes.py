@@ -1,4 +1,4 @@
-"""Lists as JSON what a launched page can be asked for: `python -m tests.wan_ui.list_routes DATA_DIR`. Tests only."""
+"""Print the addresses and handlers of a launched page as JSON: `python -m tests.wan_ui.list_routes DATA_DIR`. Tests only."""
 
 import inspect
 import json

@@ -1,4 +1,4 @@
-"""The real studio and the real engine in front of a pretend pipeline: `python -m tests.wan_ui.serve_fake`. Tests only."""
+"""The real studio and engine with a pretend pipeline: `python -m tests.wan_ui.serve_fake`. Tests only."""
 
 import argparse
 import functools

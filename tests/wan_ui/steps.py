@@ -11,7 +11,7 @@ def generate(page, prompt: str, steps: int = 2) -> None:
 
 
 def made(page, prompt: str, steps: int = 2) -> str:
-    """Makes a video and gives its job's id."""
+    """Generate a video and return its job's id."""
     generate(page, prompt, steps)
     try:
         page.wait_for_function(
@@ -29,7 +29,7 @@ def waiting(page) -> list[str]:
 
 
 def press(page, prompt: str, act: str) -> None:
-    """Presses a button of the queue's item with this prompt."""
+    """Press a button of the queue's item with this prompt."""
     item = page.locator(".queue li", has_text=prompt).first
     item.hover()
     item.locator(f'[data-act="{act}"]').click()
@@ -50,7 +50,7 @@ def shown(page) -> dict[str, str]:
 
 
 def held(page, requests: list) -> None:
-    """Waits until a request is held back, which a route of the test puts into this list."""
+    """Wait until a route of the test has appended a delayed request to `requests`."""
     for _ in range(1200):
         if requests:
             return
@@ -64,7 +64,7 @@ def ready(page) -> None:
 
 
 def again(page):
-    """Closes the tab and opens another in the same browser."""
+    """Close the tab and open another tab in the same browser."""
     address, context = page.url, page.context
     page.close()
     page = context.new_page()
@@ -74,7 +74,7 @@ def again(page):
 
 
 def lists(page, *prompts: str) -> None:
-    """Waits until the queue's waiting items are these, in this order."""
+    """Wait until the queue's waiting items have these prompts, in this order."""
     wait_until(
         page,
         """prompts => JSON.stringify([...document.querySelectorAll('.queue li[data-state="queued"] b')]

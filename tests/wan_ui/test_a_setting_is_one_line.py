@@ -29,7 +29,7 @@ from tests.wan_ui.steps import made, rest, wait_until
 
 pytestmark = pytest.mark.browser
 
-LINES = {  # each before the line of its file that begins with the second one
+LINES = {  # by file: the new line, and the start of the line that it precedes
     "backend/schemas/settings.py": (
         '    grain: float = _row(0.0, limits=(0, 1), label="grain", help="how much film grain is added")',
         "    action: str | None = _row",
@@ -47,7 +47,7 @@ SHOWN = "document.querySelector('#grain input[type=number]')?.value === '{}'"
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Path:
-    """A copy of the project with one setting more."""
+    """Return a copy of the project with one more setting."""
     folder = tmp_path_factory.mktemp("project")
     for name in ("backend", "kernels", "presets", "wan_ui"):
         shutil.copytree(PROJECT_FOLDER / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -75,7 +75,7 @@ def written(video: Path) -> dict:
 
 @pytest.fixture
 def command(project, tmp_path):
-    """Runs `generate` with these words in the copy."""
+    """Return a function that runs `generate` with the given arguments in the copy."""
     usual = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--steps", "1", "--data-dir", str(tmp_path / "data")]
     run = partial(subprocess.run, cwd=project, env=without_quick(), capture_output=True, text=True, timeout=120)
     return lambda *words, program=("-c", MAKE): run([sys.executable, *program, *usual, *words])
@@ -92,7 +92,7 @@ def test_the_command_line_takes_it_checks_it_and_writes_it(command, tmp_path):
     done = command("--grain", "0.25", "--output", str(tmp_path / "a.mp4"))
     assert done.returncode == 0 and written(tmp_path / "a.mp4")["grain"] == 0.25, done.stderr
     assert command("--output", str(tmp_path / "b.mp4")).returncode == 0
-    assert "grain" not in written(tmp_path / "b.mp4")  # as it is where nobody sets it
+    assert "grain" not in written(tmp_path / "b.mp4")  # a setting that is not set is not stored
     for text, said in (("2", "grain=2 must be between 0 and 1; 0 is usual"), ("nan", "grain=nan must"), ("x", "invalid float")):
         refused = command("--grain", text, program=["app.py"])
         assert refused.returncode == 2 and said in refused.stderr

@@ -1,7 +1,7 @@
-"""axe-core finds nothing to complain about in any view, wide and narrow, light and dark, in English and in Chinese.
+"""Tests that axe-core reports no violation in any view, wide and narrow, light and dark, in English and Chinese.
 
-One page goes through all views and is looked at in each state. axe-core comes with the package axe-playwright-python. What it reports
-as `incomplete` it could not decide: colours over pictures, which `test_styles.py` computes, and captions, which made videos have none.
+One page visits all views, and axe-core checks each state. axe-core is part of the package axe-playwright-python. It cannot decide some
+rules and reports them as `incomplete`: colours over images, which `test_styles.py` computes, and captions, which generated videos lack.
 """
 
 from importlib.resources import files
@@ -38,7 +38,7 @@ def clip(tmp_path):
 
 
 def check(page, state: str, sizes=(WIDE, NARROW), themes=(False, True)) -> None:
-    """Check this state of the page, by default in both themes. The dark one differs in its colours only."""
+    """Check this state of the page, by default in both themes. The dark theme differs in its colours only."""
     found = []
     page.evaluate("() => document.querySelector('.stage video')?.pause()")
     for size in sizes:
@@ -63,7 +63,7 @@ def view(page, key: str) -> None:
 
 
 def begin(page) -> None:
-    """Nothing moves, so that no colour is looked at on its way."""
+    """Switch animations off, so that axe-core never sees a colour during a transition."""
     page.emulate_media(reduced_motion="reduce")
     view(page, "create")
 

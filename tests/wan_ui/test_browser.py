@@ -1,4 +1,4 @@
-"""The studio in a real Chromium, as a person uses it."""
+"""Tests of the studio in a real Chromium, used as a visitor does."""
 
 import re
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def steps(studio) -> int:
 
 @pytest.fixture
 def gates(studio, close_gate) -> list[Gate]:
-    """The gates before the steps after the first."""
+    """Close the gates before the second, third and fourth step."""
     return [close_gate(HELD, f"step {number}") for number in (2, 3, 4)] if studio.kind == "fake" else []
 
 
@@ -78,7 +78,7 @@ def plays(page) -> None:
 @pytest.mark.bench
 @model_does_not_matter
 def test_the_first_page_is_there_within_five_seconds(studio, start_again):
-    """Counted from the command. A machine that is busy with something else gets a second try."""
+    """The time starts with the command. A busy machine gets a second try."""
     assert studio.first_page_seconds < 5 or is_within(start_again(), 5)
 
 
@@ -149,7 +149,7 @@ def test_stop_works_while_it_runs_and_keeps_what_there_is(page, steps, gates):
     for gate in gates[:1]:
         gate.open()
     shows_step(page, 2)
-    assert page.locator("#stop").is_visible() and page.locator("#generate").is_visible()  # another one may be queued meanwhile
+    assert page.locator("#stop").is_visible() and page.locator("#generate").is_visible()  # to queue another video
     page.keyboard.press("Escape")
     wait_for(page, "cancelled")
     assert "Stopped" in page.locator(".stage .readout").inner_text()
@@ -168,7 +168,7 @@ def test_a_failure_is_explained_on_the_stage_and_the_next_one_works(page):
 
 def test_only_what_can_run_is_offered(page, studio):
     page.locator("#preset input").click()
-    options = [text.splitlines()[-1] for text in page.locator("li[role=option]").all_inner_texts()]  # the chosen one has a tick
+    options = [text.splitlines()[-1] for text in page.locator("li[role=option]").all_inner_texts()]  # skips the tick
     embedded = [load_preset(name) for name in ("wan-tiny", "hunyuan-tiny", "ltx-tiny", "wan-tiny-vace", "wan-live-tiny")]
     assert options == [preset.title for preset in embedded if studio.kind == "demo" or is_offered([], preset)]
     page.keyboard.press("Escape")

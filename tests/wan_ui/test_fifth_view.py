@@ -1,4 +1,4 @@
-"""A view that is added by its folder (`tests/fifth_view`) and its name in the list of views has all that the others have."""
+"""Tests that a view needs only its folder (`tests/fifth_view`) and its name in the list of views to work as other views do."""
 
 import pytest
 

@@ -97,11 +97,11 @@ def test_the_queue_looks_less_often():
         slow_queue_polling(blocks)
         assert (blocks._queue.sleep_when_free, blocks._queue.progress_update_sleep_when_free) == (0.05, 0.1)
 
-    asyncio.run(look())  # Gradio makes a loop that nobody closes where none runs
+    asyncio.run(look())  # without a running event loop Gradio creates a loop and never closes it
 
 
 class Given:
-    """Middleware that passes everything on."""
+    """Middleware that forwards every request unchanged."""
 
     def __init__(self, app):
         self.app = app
@@ -179,7 +179,7 @@ def fewest_frames(chromium, url: str, way: str) -> int:
     return fewest
 
 
-@pytest.mark.browser  # the last one: while a browser is open no loop runs in this thread
+@pytest.mark.browser  # must be the last test: while a browser is open, no other event loop can run in this thread
 def test_a_page_on_which_nothing_happens_asks_for_no_frames(chromium, studio):
     assert fewest_frames(chromium, studio.url, NOT_TO_BE_CHANGED) > 10, GONE
     assert fewest_frames(chromium, studio.url, AS_USUAL) < 5

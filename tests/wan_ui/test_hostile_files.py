@@ -1,4 +1,4 @@
-"""Files and requests that are made to stop a server: each is answered with a sentence, and nobody else waits for it."""
+"""Tests of malicious files and requests: each gets an error of one sentence, and other visitors do not wait."""
 
 import contextlib
 import json
@@ -214,7 +214,7 @@ def test_a_server_ends_though_files_are_being_opened(tmp_path):
 
 
 def ffmpegs() -> list[bytes]:
-    """The command lines of the processes that read the test's clip."""
+    """Return the command lines of the processes that read the test's clip."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The choice of the page's language in the header."""
+"""Tests of the choice of the page's language in the header."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.browser
 
 
 def choose(page, key: str) -> None:
-    """Chooses by keyboard, as far as a headless browser has menus."""
+    """Choose a language by keyboard and wait for the new page."""
     page.locator("#language").focus()
     with page.expect_navigation():
         page.keyboard.press(key)

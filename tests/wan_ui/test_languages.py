@@ -1,4 +1,4 @@
-"""A page that is opened names the presets, and captions their examples, in the language that the browser asks for."""
+"""Tests that the page names presets, and captions their examples, in the browser's preferred language."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Lists of videos read columns: however heavy the stored requests are, no list parses one, also in a store of an earlier version."""
+"""Tests that lists of videos read columns only. No list parses a stored request, also not in a store of an earlier version."""
 
 import sqlite3
 import time
@@ -31,7 +31,7 @@ COLUMNS = ("summary", "has_sound", "made_seconds")
 
 
 def fill(data_dir: Path) -> None:
-    """Finished videos with many cues each, in a store as earlier versions wrote it."""
+    """Fill a store of an earlier version with finished videos that have many cues."""
     data_dir.mkdir()
     store, owner = Store(data_dir / "jobs.sqlite3"), owner_name({COOKIE: TOKEN})
     cues = [{"block": 1}] * CUES
@@ -113,7 +113,7 @@ def read_list(name: str, context: StudioContext, caller: Caller) -> str:
 
 @pytest.fixture
 def parses(monkeypatch) -> list[str]:
-    """The presets of the requests that were parsed."""
+    """Record the presets of the requests that are parsed."""
     parsed, parse = [], GenerationRequest.from_stored
 
     def count(data):

@@ -1,4 +1,4 @@
-"""Threads of the server share one heap, so that its memory stays flat."""
+"""Tests that the server's threads share one heap, so that its memory does not grow."""
 
 import ctypes
 import subprocess

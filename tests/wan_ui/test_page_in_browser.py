@@ -1,4 +1,4 @@
-"""The page as a whole in a real Chromium: keys, phones, languages, the system panel."""
+"""Tests of the whole page in a real Chromium: keys, phones, languages, the System view."""
 
 import re
 
@@ -27,7 +27,7 @@ def test_keys_are_explained_and_views_have_theirs(page):
 
 
 def test_a_page_on_which_nothing_happens_asks_for_no_animation_frames(page):
-    """Each has the browser draw the page once more. Gradio's own are not counted."""
+    """Each animation frame makes the browser draw the page again. Gradio's own frames are not counted."""
     rest(page)
     page.evaluate("""() => {
       const ask = window.requestAnimationFrame;

@@ -1,4 +1,4 @@
-"""The page's JavaScript: how its modules are joined, and where the page loads them from."""
+"""Tests of the page's JavaScript: how its modules are bundled, and from where the page loads them."""
 
 import re
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_the_version_follows_the_text(tmp_path):
 def test_the_script_comes_before_gradios(studio):
     page, version = httpx.get(studio.url).text, Scripts.read().version
     assert page.count(f'<script type="module" src="studio/scripts/{version}.js"></script>') == 1
-    assert page.index(version) < page.index("assets/index-")  # Gradio's entry, which draws the components, runs after ours
+    assert page.index(version) < page.index("assets/index-")  # Gradio's entry draws the components, and must run later
 
 
 @pytest.mark.browser

@@ -57,7 +57,7 @@ def said(answer: Any) -> str:
 
 @pytest.fixture
 def visitor(url) -> Visitor:
-    """A visitor in the tab for image to video."""
+    """Return a visitor whose page shows the tab for image to video."""
     visitor = Visitor(url)
     visitor.call("choose_1", {})
     return visitor
@@ -136,7 +136,7 @@ def test_an_example_picture_is_copied_to_the_uploads_and_makes_a_job(visitor):
 
 
 def link(**changes) -> str:
-    """A link's settings with these values."""
+    """Return the settings of a link, changed by `changes`."""
     data = a_request().to_json() | changes
     return base64.urlsafe_b64encode(json.dumps(data).encode()).decode().rstrip("=")
 
@@ -181,7 +181,7 @@ def test_what_is_uploaded_under_another_name_or_broken_off_leaves_nothing(visito
         caller.sendall(b"POST /gradio_api/upload HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 900000\r\n")
         caller.sendall(b"content-type: multipart/form-data; boundary=edge\r\n\r\n" + head + part)
     deadline = time.monotonic() + 30
-    while left() - before and time.monotonic() < deadline:  # what earlier tests have sent may go meanwhile
+    while left() - before and time.monotonic() < deadline:  # files of earlier tests can be deleted in the meantime
         time.sleep(0.1)
     assert not left() - before
 

@@ -1,4 +1,4 @@
-"""The style sheets use only the values that `tokens.css` names, and every pair of its colours has enough contrast."""
+"""Tests that style sheets use only the values of `tokens.css`, and that its pairs of colours have enough contrast."""
 
 import re
 from itertools import product
@@ -20,7 +20,7 @@ PLAIN = {"0", "inherit", "none", "inset", "-2px", "1px", "2px", "var(--line)", "
 FORCED = {"flex", "flex-grow", "flex-basis", "min-width", "overflow"}
 """What Gradio writes into `style` attributes, over which only `!important` wins."""
 
-# WCAG 2.2: 1.4.3 for text, 1.4.11 for signs and for the edges of fields.
+# Required contrast in WCAG 2.2: 1.4.3 for text, 1.4.11 for icons and the borders of fields.
 SURFACES = ("panel", "stage", "screen", "soft", "track", "raised", "field")
 TEXT = ("ink", "label", "quiet", "accent", "bad")
 SIGNS = ("good", "wait", "accent", "bad")
@@ -51,12 +51,12 @@ def without_comments(text: str) -> str:
 
 
 def declarations(path: Path) -> list[tuple[str, str]]:
-    """The properties and values of a style sheet; custom properties are left out."""
+    """Return the properties and values of a style sheet, without custom properties."""
     return re.findall(r"[{;\s]([a-z-]+)\s*:\s*([^;{}]+?)\s*(?=[;}])", without_comments(path.read_text(encoding="utf-8")))
 
 
 def tokens(theme: str) -> dict[str, str]:
-    """The values of `tokens.css` in the theme `light` or `dark`, with the scales of the Gradio theme resolved."""
+    """Return the values of `tokens.css` in the theme `light` or `dark`, with the scales of the Gradio theme resolved."""
     light, dark = re.findall(
         r"body(?:\.dark)? \{(.*?)\n  \}", without_comments(TOKENS_FILE.read_text(encoding="utf-8")), re.DOTALL
     )
@@ -75,7 +75,7 @@ def channels(colour: str) -> list[float]:
 
 
 def contrast(one: list[float], other: list[float]) -> float:
-    """The contrast ratio of WCAG 2.2 between two colours in sRGB."""
+    """Return the contrast ratio of WCAG 2.2 between two sRGB colours."""
 
     def luminance(colour: list[float]) -> float:
         linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in colour]

@@ -1,4 +1,4 @@
-"""A store with 10,000 finished jobs: the page, the library and the ticks answer as fast as with few."""
+"""Tests that the page, the library and the updates are as fast with 10,000 finished jobs as with few."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.bench
 
 
 def fill(data_dir: Path) -> None:
-    """Rows straight into SQLite, of one visitor, and the folders that cleaning leaves of such jobs."""
+    """Write one visitor's jobs directly into SQLite, and create the folders that cleaning leaves of such jobs."""
     Store(data_dir / "jobs.sqlite3").close()
     database, owner, now = sqlite3.connect(data_dir / "jobs.sqlite3"), owner_name({COOKIE: TOKEN}), time.time()
     request, events = a_request().to_json(), [Queued(0).to_json(), Finished(a_result(a_job())).to_json()]
@@ -100,7 +100,7 @@ def test_the_library_is_searched(visitor):
 def test_a_page_is_updated(visitor):
     took, answer = float("inf"), ""
     for _ in range(3):
-        fresh = Visitor(visitor.url, visitor.cookie)  # each has seen nothing, so that everything is drawn
+        fresh = Visitor(visitor.url, visitor.cookie)  # a new page, for which everything is drawn
         began = time.monotonic()
         answer = str(fresh.call("tick", {}))
         took = min(took, time.monotonic() - began)
@@ -109,12 +109,12 @@ def test_a_page_is_updated(visitor):
 
 
 def test_a_server_that_nobody_asks_rests(server):
-    """Gradio's own queue alone would wake it up a thousand times a second."""
+    """Gradio's queue would wake the server a thousand times a second."""
 
     def wakings() -> int:
         counts = []
         for task in Path(f"/proc/{server[2]}/task").glob("*/status"):
-            with contextlib.suppress(OSError):  # a thread that has just ended
+            with contextlib.suppress(OSError):  # the thread has just ended
                 counts.append(int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", task.read_text(), re.M)[1]))
         return sum(counts)
 

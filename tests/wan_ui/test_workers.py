@@ -1,4 +1,4 @@
-"""The pages with one worker, which look as they always did, and with several."""
+"""Tests of the pages with one worker and with several workers."""
 
 import json
 import re
@@ -49,7 +49,7 @@ PAIR = (worker("worker-1", "busy"), worker("worker-2", "failed"))
 
 
 class Engine:
-    """Jobs of ten seconds each, all estimated, on the given workers."""
+    """Engine with estimated jobs of ten seconds each, on the given workers."""
 
     def __init__(self, *workers: WorkerView, running: int = 0, waiting: int = 0, settings=None):
         self._workers, self.library, self.settings = workers, self, settings

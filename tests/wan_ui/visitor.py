@@ -1,4 +1,4 @@
-"""A visitor without a browser: calls the page's own handlers over plain HTTP, as anybody can."""
+"""A visitor without a browser, who calls the page's handlers over plain HTTP."""
 
 import json
 import secrets
@@ -23,7 +23,7 @@ class Visitor:
             return answer.read()
 
     def post(self, path: str, body: Any, content_type: str = "application/json") -> tuple[int, bytes]:
-        """The status and the body of the answer."""
+        """Send a request and return the status and the body of the answer."""
         request = urllib.request.Request(self.url + path, body, {"content-type": content_type, "cookie": self.cookie})
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
@@ -32,7 +32,7 @@ class Visitor:
             return error.code, error.read()
 
     def upload(self, file: Path) -> str:
-        """Uploads a file and gives its path on the server."""
+        """Upload a file and return its path on the server."""
         head = f'--edge\r\ncontent-disposition: form-data; name="files"; filename="{file.name}"\r\n\r\n'
         body = head.encode() + file.read_bytes() + b"\r\n--edge--\r\n"
         return json.loads(self.post("/gradio_api/upload", body, "multipart/form-data; boundary=edge")[1])[0]

@@ -1,4 +1,4 @@
-"""A comparison as one video, silent or with the sound of one of its tiles, and who may have it."""
+"""Tests of the route that sends a comparison as one video, silent or with the audio of one tile, and of who gets it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ def a_video(folder: Path, num_frames: int, seed: int, has_sound: bool):
 
 @pytest.fixture
 def engine(tmp_path) -> Iterator[FakeEngine]:
-    """Three videos: a long silent one, and two shorter ones with tones of 440 and 660 Hz."""
+    """Return an engine with three videos: a long silent video, and two shorter videos with tones of 440 and 660 Hz."""
     told = [(17, 0, False), (9, 1, True), (9, 2, True)]
     jobs = [a_video(tmp_path / "runs" / f"job-{number}", *facts) for number, facts in enumerate(told, 1)]
     engine, found = FakeEngine(jobs), Comparison(id="abc", owner=OWNER, jobs=("job-1", "job-2", "job-3"))

@@ -1,4 +1,4 @@
-"""Copying on plain http under a name, where browsers offer no clipboard to pages."""
+"""Tests of copying over plain HTTP under a host name, where browsers give pages no clipboard."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def selected(page) -> str:
 
 
 def copy_report(page) -> str:
-    """Presses the button of the system view's report and gives the report."""
+    """Press the button that copies the System view's report, and return the report."""
     page.keyboard.press("Alt+7")
     button = page.locator("[data-copy-text]")
     report = button.get_attribute("data-copy-text")
@@ -60,7 +60,7 @@ def copy_report(page) -> str:
 
 
 def copy_link(page) -> str:
-    """Presses the button that copies the form's settings as a link, and gives the link."""
+    """Press the button that copies the form's settings as a link, and return the link."""
     page.locator("#own-menu summary").click()
     page.locator('[data-act="own:link"]').click()
     wait_until(page, "document.querySelector('#message input')?.value.startsWith('http')")

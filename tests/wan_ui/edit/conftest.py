@@ -1,4 +1,4 @@
-"""Visitors of the edit view's addresses and their uploads, in front of the `engine` of each file of tests."""
+"""Fixtures of the Edit view's routes: visitors and their uploads, with the `engine` of each file of tests."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from wan_ui.services.studio_context import StudioContext
 
 @pytest.fixture
 def visitor(engine):
-    """Makes a visitor of each letter."""
+    """Return a function that creates the visitor of a letter."""
     access = Access("key")
     context = StudioContext(engine=engine, access=access, can_run=engine.has_weights)
     app = Starlette(routes=[*edit_routes(context), media_route(engine, access)])
@@ -25,7 +25,7 @@ def visitor(engine):
 
 @pytest.fixture
 def upload(tmp_path):
-    """Puts a file where uploads are."""
+    """Return a function that copies a file into the folder of uploads."""
 
     def put(path: Path) -> str:
         folder = Path(get_upload_folder()) / tmp_path.name

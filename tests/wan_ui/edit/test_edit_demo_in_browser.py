@@ -37,7 +37,7 @@ def clip(tmp_path):
     return path
 
 
-@pytest.mark.slow  # a pretend one becomes larger in tests/wan_ui/stage
+@pytest.mark.slow  # faster: tests/wan_ui/stage upscales a video of the pretend pipeline
 def test_a_demo_video_and_a_clip_become_larger_and_play(visit, tmp_path):
     page = visit()
     made(page, "a red circle moving right on a black background", steps=4)
@@ -48,12 +48,12 @@ def test_a_demo_video_and_a_clip_become_larger_and_play(visit, tmp_path):
     wait_until(page, "document.querySelector('.stage video').videoWidth === 384")
     wait_until(page, "document.querySelector('.stage video').currentTime > 0.1")
     assert "4× by animevideov3, from 96 × 96" in page.locator(".stage .facts").inner_text()
-    assert page.locator(".stage .menu.upscale").count() == 0  # it is large already
+    assert page.locator(".stage .menu.upscale").count() == 0  # the video is upscaled already
     open_edit(page)
     taken(page, counting_clip(tmp_path / "clip.mp4", 20, 16, (64, 48)))
     page.locator("#edit-upscale").click()
     wait_until(page, "document.querySelector('.stage video').videoWidth === 128")
-    assert page.locator('.stage [data-act="again:seed"]').count() == 0  # no model has made it
+    assert page.locator('.stage [data-act="again:seed"]').count() == 0  # no model generated this video
 
 
 def pixels(page, tmp_path) -> np.ndarray:
@@ -89,7 +89,7 @@ def test_the_disc_becomes_blue_where_it_was_and_the_same_again_has_the_same_pixe
     np.testing.assert_array_equal(first, pixels(page, tmp_path))
 
 
-@pytest.mark.slow  # a box is filled by the same model in tests/training/test_vace.py
+@pytest.mark.slow  # tests/training/test_vace.py fills a box with the same model
 def test_what_is_painted_over_becomes_blue_and_the_rest_stays(visit, studio, clip, tmp_path):
     page = visit()
     open_edit(page)

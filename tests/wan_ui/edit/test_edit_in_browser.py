@@ -10,7 +10,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def clip(tmp_path):
-    """Four seconds of moving colour with sound, 4:3, as a browser can play it."""
+    """Return a clip of four seconds with moving colour and audio, 4:3, that browsers can play."""
     path = tmp_path / "holiday.mp4"
     moving = ["-f", "lavfi", "-i", "testsrc2=s=160x120:r=30:d=4", "-f", "lavfi", "-i", "sine=440:d=4"]
     run_ffmpeg(*moving, "-c:v", "libx264", "-g", "15", "-pix_fmt", "yuv420p", "-c:a", "aac", "-shortest", str(path))
@@ -55,7 +55,7 @@ def make(page, prompt: str, steps: int | None = 4) -> str:
 
 
 def slide(page, selector: str, value: float) -> None:
-    """Moves a handle, as a person would see it move."""
+    """Move a slider's handle, with the events that a visitor causes."""
     page.locator(selector).evaluate(
         "(handle, value) => { handle.value = value; handle.dispatchEvent(new Event('input', {bubbles: true})); }", value
     )

@@ -1,4 +1,4 @@
-"""The ways of the edit view: each becomes its request, and what is wrong is one sentence and leaves nothing behind."""
+"""Tests of the modes of Edit: each becomes a request. An error is one sentence and leaves no files."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ CALLER = SimpleNamespace(texts=ENGLISH, owner="visitor", queue_limits=None, is_o
 
 
 def handlers(engine: Engine) -> EditHandlers:
-    """Handlers that need no page."""
+    """Return handlers that need no page."""
     return EditHandlers(context=SimpleNamespace(engine=engine), panel=None, stage=None, message=None)
 
 
@@ -55,7 +55,7 @@ def clip(tmp_path, upload) -> str:
 
 @pytest.fixture
 def picture(tmp_path, upload):
-    """Makes a picture of one grey, with this name and this size."""
+    """Return a function that creates a grey image with a name and a size."""
 
     def make(name: str, size: tuple[int, int] = SIZE, grey: int = 255) -> str:
         Image.new("L", size, grey).save(tmp_path / name)
@@ -65,7 +65,7 @@ def picture(tmp_path, upload):
 
 
 def refused(client: TestClient, path: str, body: object) -> str:
-    """The one sentence that answers this."""
+    """Return the error, one sentence, that answers a request."""
     answer = client.post(path, content=json.dumps(body))
     assert set(answer.json()) == {"error"}
     told = answer.json()["error"]
@@ -74,19 +74,19 @@ def refused(client: TestClient, path: str, body: object) -> str:
 
 
 def named(request: GenerationRequest) -> str:
-    """The sentence that names the settings that the view does not load."""
+    """Return the sentence that names the settings which the view does not load."""
     return unused_settings_text(request, shown_settings(request) | kept_settings(request).keys(), ENGLISH)
 
 
 def left(engine: Engine) -> list[str]:
-    """All files and folders of the runs."""
+    """Return the names of all files and folders of jobs."""
     return sorted(
         str(path) for path in engine.settings.data_dir.rglob("*") if "engine" not in path.name and path.suffix != ".log"
     )
 
 
 def made(engine: Engine, client: TestClient, **given) -> GenerationRequest:
-    """The request that has reached the pipeline."""
+    """Generate, and return the request that reached the pipeline."""
     answer = client.post("/studio/edit", json=WANTED | given).json()
     assert set(answer) == {"job"}, answer
     *_, (_, final) = engine.events(answer["job"])

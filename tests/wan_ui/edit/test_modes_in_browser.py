@@ -35,7 +35,7 @@ def studio(data_dir):
 
 @pytest.fixture
 def clip(tmp_path):
-    """Four seconds of moving colour, 4:3, as a browser can play it."""
+    """Return a clip of four seconds with moving colour, 4:3, that browsers can play."""
     path = tmp_path / "holiday.mp4"
     run_ffmpeg(
         "-f", "lavfi", "-i", "testsrc2=s=160x120:r=30:d=4", "-c:v", "libx264", "-g", "15", "-pix_fmt", "yuv420p", str(path)
@@ -45,7 +45,7 @@ def clip(tmp_path):
 
 @pytest.fixture
 def pictures(tmp_path):
-    """Three small pictures of one colour each."""
+    """Return three small images, one colour each."""
     colours = {"red": (220, 40, 40), "green": (40, 180, 60), "blue": (40, 60, 220)}
     for name, colour in colours.items():
         Image.new("RGB", (64, 48), colour).save(tmp_path / f"{name}.png")
@@ -93,7 +93,7 @@ class Finger:
 
 
 def asked_for(data_dir, job: str) -> dict:
-    """The request that was stored and reached the pipeline."""
+    """Return the stored request, which also reached the pipeline."""
     return json.loads((data_dir / "runs" / job / "request.json").read_text())
 
 

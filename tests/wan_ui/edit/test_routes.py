@@ -1,4 +1,4 @@
-"""The edit view's addresses: what is wrong is one sentence and leaves nothing behind, and a video is its visitor's own."""
+"""Tests of Edit's routes: an error is one sentence and leaves no files, and a video belongs to its visitor."""
 
 import asyncio
 import base64
@@ -36,7 +36,7 @@ def clip(tmp_path, upload) -> str:
 
 
 def refused(client: TestClient, path: str, body: object) -> str:
-    """The one sentence that answers this."""
+    """Return the error, one sentence, that answers a request."""
     answer = client.post(path, content=json.dumps(body))
     assert set(answer.json()) == {"error"}
     told = answer.json()["error"]

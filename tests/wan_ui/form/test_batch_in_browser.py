@@ -1,4 +1,4 @@
-"""A table of videos in a real Chromium: looked at, queued whole, or not at all."""
+"""Tests of a batch in a real Chromium: its preview, and that all or none of its videos are queued."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_a_table_is_looked_at_then_queued_whole(visit, tmp_path):
 
 
 def test_a_strangers_table_names_no_file_and_no_other_model(studio):
-    """Past the page: what a table may name is a setting, and each row passes the same checks as the form."""
+    """A table sent without the page may contain settings only, and each row passes the same checks as the form."""
     stranger = Visitor(studio.url)
     look = next(one for one in stranger.config["dependencies"] if _target(stranger, one) == "batch-preview")["api_name"]
 

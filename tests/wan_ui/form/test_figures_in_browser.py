@@ -1,4 +1,4 @@
-"""Figures in a real Chromium: added, named, seen on the timeline, found as the server finds them, changed, and offered again."""
+"""Tests of characters in a real Chromium: add, name, show on the timeline, find in prompts, change and offer again."""
 
 import json
 

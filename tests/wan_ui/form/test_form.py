@@ -83,7 +83,11 @@ def test_what_a_stranger_sends_in_its_place_changes_nothing():
     handlers = FormHandlers(context=None, form=None, message=None)
     for given in ((9, FAST, 4, 1.0, 1.0), (1, "nothing", 4, 1.0, 1.0), (1, None, 4, 1.0, 1.0), (None, FAST, None, None, None)):
         assert all("value" not in update for update in handlers.apply_guided_steps(*given))
-    for given in ((None, None, None), (1, "nothing", 8), (20, "wan-tiny", 60)):  # wan-tiny guides every step, however many
+    for given in (
+        (None, None, None),
+        (1, "nothing", 8),
+        (20, "wan-tiny", 60),
+    ):  # wan-tiny guides every step, for any number of steps
         assert "value" not in handlers.keep_guided_steps(*given)
     assert handlers.keep_guided_steps(1, FAST, 8) == 13
 

@@ -1,4 +1,4 @@
-"""The form of a preset in four steps: guidance on the first ones, and the negative prompt without guidance; in a real Chromium."""
+"""Tests of the form of a four-step preset, in a real Chromium: guidance on the first steps, negative prompt without guidance."""
 
 import json
 
@@ -39,7 +39,7 @@ def put(page, name: str, value: str) -> None:
 
 
 def guide_first_step(page) -> None:
-    """Guidance on the first step alone, put before the answer to the preset's choice or after it."""
+    """Set guidance on the first step only. The answer to the preset's choice can arrive before or after that."""
     put(page, "guided-steps", "1")
     wait_until(page, VALUE.format("guidance", "3.5"))
     rest(page)
@@ -47,7 +47,7 @@ def guide_first_step(page) -> None:
 
 
 def kept_settings(page, name: str) -> dict:
-    """The form's settings, as a preset of the visitor's own has them."""
+    """Store the form's settings as a user preset and return them."""
     page.locator("#own-menu summary").click()
     page.locator("#own-name").fill(name)
     page.locator('[data-act="own:save"]').click()
@@ -78,11 +78,11 @@ def test_one_number_guides_the_first_steps_and_the_request_says_so(visit):
     settings = kept_settings(page, "one")
     assert (settings["guidance"], settings["guidance_interval"], settings["nag"]) == ([3.5, 3.5], [0.0, 0.25], 11.0)
     page.locator("#own-menu summary").click()
-    rest(page)  # an answer that comes while one types would bring the old number back
+    rest(page)  # an answer during typing would restore the old number
     with page.expect_response(lambda answer: f'{{"data":[1,"{FAST}",8]' in (answer.request.post_data or "")) as answer:
         put(page, "steps", "8")  # one step of eight, not two
     assert answer.value.json()["data"] == [13]
-    for number in range(40):  # guidance's end follows in a moment, and no part of the page shows it
+    for number in range(40):  # the end of guidance changes a moment later, and no part of the page shows it
         page.wait_for_timeout(250)
         settings = kept_settings(page, f"eight {number}")
         if settings["guidance_interval"] != [0.0, 0.25]:
@@ -101,7 +101,7 @@ def test_one_number_guides_the_first_steps_and_the_request_says_so(visit):
 
 
 def test_what_is_typed_in_the_moment_in_which_the_answer_is_drawn_stays(visit):
-    """Gradio draws the answer over it before it tells of it."""
+    """Gradio draws the answer over the typed text before it dispatches an event."""
     page = visit()
     rest(page)
     page.evaluate(TYPES_AS_IT_IS_DRAWN)
@@ -195,7 +195,7 @@ def test_a_choice_is_asked_once_and_a_look_at_the_list_of_models_changes_nothing
     wait_until(page, VALUE.format("steps", "4"))
     page.locator("#preset input").blur()
     put(page, "steps", "7")
-    choose(page, page.locator("#preset input").input_value())  # the one that is chosen already: its own values are wanted
+    choose(page, page.locator("#preset input").input_value())  # choosing the current preset again restores its default values
     wait_until(page, VALUE.format("steps", "4"))
     rest(page)
 
@@ -211,7 +211,7 @@ def test_what_is_typed_before_the_answer_to_the_presets_choice_stays(visit):
     answer.release()
     assert page.evaluate(VALUE.format("steps", "7"))
     assert page.locator("#negative-prompt textarea").input_value() == "blur"
-    assert page.evaluate(VALUE.format("flow-shift", "5"))  # the preset's own, where nothing was typed
+    assert page.evaluate(VALUE.format("flow-shift", "5"))  # the preset's default, because nothing was typed
     answer = Held(page, LARGER)
     choose(page, "Wan 2.2 text to video A14B, 720p, 4 steps")
     put(page, "guided-steps", "1")

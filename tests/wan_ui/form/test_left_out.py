@@ -1,4 +1,4 @@
-"""Settings of a video that a view cannot show are named, with their values, in both languages; nothing is lost without a word."""
+"""Tests that a view names the settings which it cannot show, with their values, in both languages."""
 
 from html import escape
 from pathlib import Path
@@ -22,7 +22,7 @@ from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.i18n.languages import LANGUAGES
 
-FIXED = {"preset", "task", "mag_ratios", "is_open", "finished_video"}  # no choice of the visitor, or shown in another way
+FIXED = {"preset", "task", "mag_ratios", "is_open", "finished_video"}  # not chosen by the visitor, or shown in another way
 OTHER = {
     "guidance": (3.0,),
     "guidance_interval": (0.0, 0.5),
@@ -43,7 +43,7 @@ OTHER = {
 
 
 def changed(setting: Setting) -> GenerationRequest:
-    """A stored request with another value of this setting."""
+    """Return a stored request with another value of this setting."""
     values, old = a_request().model_dump(), setting.value_in(a_request())
     other = OTHER.get(setting.name)
     if other is None and setting.media:

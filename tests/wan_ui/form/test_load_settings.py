@@ -1,4 +1,4 @@
-"""Settings that come back: of drafts at full quality, of LoRA lines, of presets of one's own."""
+"""Tests of loaded settings: a draft at full quality, lines of LoRAs, user presets."""
 
 from html import escape
 from pathlib import Path

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.browser
 
 
 def drop(page, path: Path) -> None:
-    """Drops a file from the desktop onto the middle of the page."""
+    """Drop a file from the desktop onto the middle of the page."""
     import base64
 
     page.evaluate(

@@ -99,7 +99,7 @@ def test_a_recording_becomes_the_sound_of_the_video(visit, tmp_path):
     page.locator("#input-sound button[aria-label='Record audio']").click()
     page.locator("#input-sound .record-button").click()
     page.locator("#input-sound .stop-button").wait_for()  # the microphone is open
-    page.wait_for_timeout(2500)  # it beeps once a second
+    page.wait_for_timeout(2500)  # the fake microphone beeps once a second
     page.locator("#prompt textarea").fill("a red circle")
     page.locator("#generate").click()
     page.locator("#generate[aria-busy]").wait_for()

@@ -62,7 +62,7 @@ def test_a_visitor_has_so_many_suggestions_an_hour():
 
 
 def test_words_that_repeat_do_not_take_the_processor():
-    """The matcher takes cubic time for them: 58 s for these texts."""
+    """The matcher alone takes cubic time for repeated words: 58 s for these texts."""
     counted = []
 
     def compare(**given):

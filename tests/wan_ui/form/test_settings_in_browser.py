@@ -77,7 +77,7 @@ def test_more_settings_say_what_reusing_steps_by_plan_costs_and_a_link_has_it(vi
 def test_the_last_sessions_settings_come_back(visit):
     page = visit()
     made(page, "a remembered prompt", 5)
-    page.locator("#history", has_text="a remembered prompt").wait_for(state="attached")  # with which the browser keeps them
+    page.locator("#history", has_text="a remembered prompt").wait_for(state="attached")  # stored with the history
     page = again(page)
     wait_until(page, "document.querySelector('#prompt textarea')?.value === 'a remembered prompt'")
     assert page.locator("#steps input[type=number]").input_value() == "5"

@@ -1,4 +1,4 @@
-"""The storyboard's editor: what it draws of a request, and what is read from its lines."""
+"""Tests of the storyboard editor: how it shows a request, and how its lines are read."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The film in a real Chromium: shots are written, moved, split, doubled, made, played, cut with a sound, and there after a reload."""
+"""Tests of a storyboard in a real Chromium: edit, move, split, duplicate, generate, play, cut and reload its shots."""
 
 import json
 
@@ -24,7 +24,7 @@ def prompts(page) -> list[str]:
 
 
 def begin(page, *words: str) -> None:
-    """Switches the storyboard on, with shots of these words, each of one second."""
+    """Switch the storyboard on, with one shot of one second for each prompt."""
     page.locator("#steps input[type=number]").fill("2")
     page.locator(".shots-switch").click()
     for index, text in enumerate(words):
@@ -57,7 +57,7 @@ def stage_job(page) -> str:
 
 
 def generated(page, button: str = "#generate") -> str:
-    """Presses a button that makes a video, and gives the job's id once it has ended."""
+    """Press a button that generates a video, wait for its end, and return the job's id."""
     before = stage_job(page)
     page.locator(button).click()
     wait_until(page, "before => document.querySelector('.stage').dataset.job !== before", arg=before)

@@ -1,4 +1,4 @@
-"""The operator's key, the password that is made, and limits on uploads."""
+"""Tests of the operator's key, the generated password, and limits on uploads."""
 
 import asyncio
 import errno

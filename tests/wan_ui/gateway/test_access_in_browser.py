@@ -28,7 +28,7 @@ def test_visitors_are_apart_and_the_operator_sees_all(visit, studio, data_dir):
     address = f"{studio.url}studio/media/{job}/video.mp4"
     assert one.request.get(address).status == 200 and two.request.get(address).status == 404
     assert two.request.get(address.replace("video.mp4", "poster.webp")).status == 404
-    rest(two)  # what a page has asked for when it is left ends as an error in its console
+    rest(two)  # a request that is open when the page is left causes an error in its console
     two.goto(f"{studio.url}?operator=wrong")
     ready(two)
     rest(two)
@@ -40,7 +40,7 @@ def test_visitors_are_apart_and_the_operator_sees_all(visit, studio, data_dir):
     two.keyboard.press("Alt+5")
     two.locator("#library-grid li", has_text="a secret of one").click()
     two.locator("#library-detail").get_by_role("button", name="Open folder").click()
-    two.get_by_text(re.compile(re.escape(str(data_dir / "runs" / job)))).wait_for()  # opened, or where it is
+    two.get_by_text(re.compile(re.escape(str(data_dir / "runs" / job)))).wait_for()  # the folder opens, or its path is shown
     one.locator("#library-grid li", has_text="a secret of one").click()
     one.locator("#library-detail").get_by_role("button", name="Use settings").wait_for()
     assert one.get_by_role("button", name="Open folder").count() == 0

@@ -1,4 +1,4 @@
-"""Large requests are refused before anybody reads them, however they come."""
+"""Tests that large requests are refused before a handler reads them, with and without a content length."""
 
 import asyncio
 from collections.abc import Iterator
@@ -89,4 +89,4 @@ def test_a_caller_who_hangs_up_is_told_to_the_application():
 
 
 def test_the_longest_texts_of_a_form_fit_into_a_request():
-    assert 4 * LONGEST_TEXT * 3 + 100_000 < MOST_BYTES  # a character takes at most three bytes for each of the browser's units
+    assert 4 * LONGEST_TEXT * 3 + 100_000 < MOST_BYTES  # a UTF-16 unit of the browser takes at most three bytes

@@ -95,7 +95,7 @@ def url(tmp_path_factory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory) -> Iterator[str]:
-    """A server with a password."""
+    """Start a server with a password."""
     with _serving("fake", tmp_path_factory.mktemp("locked"), more=["--auth", "user:password"]) as server:
         yield server.url
 
@@ -285,7 +285,7 @@ def test_wrong_passwords_slow_an_address_down(tmp_path):
 
 
 class _Proxy(BaseHTTPRequestHandler):
-    """A small reverse proxy. `outer` gives the headers that it sends for a request's own."""
+    """A small reverse proxy. `outer` returns the headers that replace a request's headers."""
 
     protocol_version = "HTTP/1.0"
     target: str
@@ -344,7 +344,7 @@ def test_one_address_may_not_have_too_many_requests_open():
     answers = []
 
     async def inner(scope, receive, send) -> None:
-        if scope["path"] == "/login":  # asks again while this request is open
+        if scope["path"] == "/login":  # a second request while this request is open
             again = dict(scope, path="/healthz")
             answers.append([])
             await gateway(again, receive, lambda message: _keep(message, answers[-1]))

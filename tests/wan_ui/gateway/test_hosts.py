@@ -1,4 +1,4 @@
-"""Names that are served, and pages that may send requests."""
+"""Tests of the host names that are served, and of the pages that may send requests."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_numbers_localhost_and_given_names_are_served(host, is_served):
         ("https://1.2.3.4", ["1.2.3.4"], True),
         ("https://1.2.3.4", ["1.2.3.4:443"], True),
         ("http://1.2.3.4:8080", ["1.2.3.4"], False),
-        ("https://studio.example", ["127.0.0.1:7860"], True),  # a proxy that gives its own Host and nothing else
+        ("https://studio.example", ["127.0.0.1:7860"], True),  # a proxy that sends its own Host header and no other
         ("https://studio.example:8443", ["127.0.0.1:7860"], False),
         ("https://studio.example:8443", ["127.0.0.1:7860", "studio.example:8443"], True),
         ("https://evil.example", ["192.168.1.5"], False),

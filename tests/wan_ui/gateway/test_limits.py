@@ -1,4 +1,4 @@
-"""The numbers of what visitors may ask for: the document has the same ones."""
+"""Tests that the document states the same limits for visitors as the code."""
 
 from backend.settings import PROJECT_FOLDER
 from wan_ui.gateway import limits

@@ -62,7 +62,7 @@ def test_a_log_that_is_large_begins_anew(tmp_path):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A server and its log."""
+    """Start a server and capture its log."""
     folder = tmp_path_factory.mktemp("log")
     with _serving("fake", folder) as server:
         yield server.url, folder / "server.log"

@@ -47,7 +47,7 @@ def test_the_stored_name_does_not_give_the_cookie_away():
 
 def test_callers_without_a_cookie_are_told_apart_by_session_and_are_never_a_visitor():
     assert owner_name({}, "abc") == owner_name({}, "abc") != owner_name({}, "xyz")
-    assert owner_name({}, TOKEN).split("-")[1] == owner_name({COOKIE: TOKEN}).split("-")[1]  # the same digest, so:
+    assert owner_name({}, TOKEN).split("-")[1] == owner_name({COOKIE: TOKEN}).split("-")[1]  # the same digest of the token
     assert owner_name({}, TOKEN) != owner_name({COOKIE: TOKEN})
     assert owner_name({}) != owner_name({})
 

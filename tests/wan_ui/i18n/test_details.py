@@ -1,4 +1,4 @@
-"""Every text that workers report about their work is known in all languages; the code that reports it is read for that."""
+"""Tests that all languages have every text that workers report. The tests read these texts from the code."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ from wan_ui.i18n.english import DETAILS, ENGLISH
 from wan_ui.i18n.languages import LANGUAGES
 from wan_ui.stage.html import stage_html
 
-EXPERTS = {"transformer 2"}  # the second network of models with two experts has no configuration of its own
+EXPERTS = {"transformer 2"}  # the second expert, which has no entry in `network_configs`
 CALLED = {"send_status": 1, "WorkerStatus": "detail", "Loading": 2, "Compiling": 0}
 """Which argument of these calls is such a text."""
 ELSEWHERE = {
@@ -30,7 +30,7 @@ ELSEWHERE = {
     ("warm_up.py", "name"),  # programs, below
     ("memory_suggestions.py", "what"),
     ("model_files.py", "DOWNLOAD"),
-    ("reports.py", "detail"),  # passes on what it is given
+    ("reports.py", "detail"),  # forwards its argument
 }
 FILLED = (
     "Compiling the denoising step",
@@ -49,7 +49,7 @@ def calls() -> Iterator[tuple[str, ast.Call]]:
 
 
 def text_of(node: ast.expr) -> str | None:
-    """The text of a constant, or of an f-string with its values in braces; None if it is neither."""
+    """Return the text of a constant, or of an f-string with its values in braces. None for other expressions."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -58,7 +58,7 @@ def text_of(node: ast.expr) -> str | None:
 
 
 def reported() -> tuple[set[str], set[tuple[str, str]]]:
-    """The texts of all calls that report one, and the arguments that are no plain text."""
+    """Return the texts of all calls that report a text, and the arguments that are not plain text."""
     texts, others = set(), set()
     for file, call in calls():
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

@@ -39,7 +39,7 @@ def test_every_text_is_used():
 
 
 def _used_by_scripts() -> set[str]:
-    """The words that the scripts of these views take by their names."""
+    """Return the names of the texts that the views' scripts use."""
     scripts = {view: (Path(wan_ui.__file__).parent / view).glob("*.js") for view in ("edit", "live")}
     said = {(view, name) for view, paths in scripts.items() for path in paths for name in SAID.findall(path.read_text())}
     assert {f"{view}_{name}" for view, name in said} <= {field.name for field in fields(Texts)} | {
@@ -50,7 +50,7 @@ def _used_by_scripts() -> set[str]:
 
 
 def test_every_language_says_everything_with_the_same_places_to_fill():
-    only_english = {"serving", "password_made", "operator_link"}  # these are for the terminal
+    only_english = {"serving", "password_made", "operator_link"}  # the terminal shows these texts
     for texts in LANGUAGES.values():
         for field in fields(Texts):
             said, english = getattr(texts, field.name), getattr(ENGLISH, field.name)

@@ -1,4 +1,4 @@
-"""Opening a folder: only where there is a desktop, and then the real program is started with the folder alone."""
+"""Tests of opening a folder: only with a desktop, and the program gets only the folder as its argument."""
 
 from wan_ui.library import desktop
 

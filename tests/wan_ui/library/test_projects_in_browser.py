@@ -22,7 +22,7 @@ def choose(page, name: str, words: str) -> None:
 
 
 def shown(page, *prompts: str) -> None:
-    """Waits until the library shows videos with exactly these prompts."""
+    """Wait until the library shows videos with exactly these prompts."""
     wait_until(page, "wanted => JSON.stringify([...document.querySelectorAll('#library-grid li .name')].map(p => p.textContent)) === wanted",
           json.dumps(list(prompts), separators=(",", ":"), ensure_ascii=False))  # fmt: skip
 

@@ -9,7 +9,7 @@ from tests.wan_ui.steps import wait_until
 ONLY_DEMO = pytest.mark.parametrize("every_studio", [pytest.param("demo", marks=pytest.mark.demo_model)], indirect=True)
 pytestmark = [pytest.mark.browser, ONLY_DEMO]
 
-# The shape's middle as shares of the picture, and which of red and blue it is: read from the canvas.
+# JavaScript: the centre of the shape as fractions of the frame, and its colour, red or blue, from the canvas.
 SHAPE = """(() => {
   const canvas = document.querySelector('#live-canvas'), {width, height} = canvas;
   const {data} = canvas.getContext('2d').getImageData(0, 0, width, height);

@@ -1,4 +1,4 @@
-"""A video that is steered while it is made: keys, prompt, reload, stop, library, and what others may not do."""
+"""Tests of a live video in a real Chromium: keys, prompt, reload, stop, library, and limits of other visitors."""
 
 import json
 import urllib.error
@@ -10,7 +10,7 @@ from tests.wan_ui.steps import wait_until
 
 pytestmark = pytest.mark.browser
 
-# Where the square is, as a share of the picture's width, and its colour: read from the canvas.
+# JavaScript: the place of the square as a fraction of the frame's width, and its colour, from the canvas.
 SQUARE = """
   const canvas = document.querySelector('#live-canvas'), {width, height} = canvas;
   const {data} = canvas.getContext('2d').getImageData(0, Math.floor(height / 2), width, 1);
@@ -29,7 +29,7 @@ def seen(page, condition: str) -> None:
 
 
 def stands_still(page) -> float:
-    """Waits until the square has stayed where it is for twelve frames, and gives its place."""
+    """Wait until the square has not moved for twelve frames, and return its place."""
     for _ in range(100):
         before = square(page)
         seen(page, f"square.frame >= {before['frame'] + 12}")
@@ -108,7 +108,7 @@ def test_a_stopped_video_is_in_the_library_and_plays(running):
 
 
 def post(page, path: str, body: object, cookie: str = "") -> int:
-    """The status of a request that this page's server gets from another visitor."""
+    """Send a request as another visitor and return the status."""
     url = page.url.split("?")[0] + path
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json", "cookie": cookie})
     try:

@@ -1,4 +1,4 @@
-"""The live view's addresses: what is wrong is one sentence and leaves nothing behind, and a video is its visitor's own."""
+"""Tests of Live's routes: an error is one sentence and leaves no files, and a video belongs to its visitor."""
 
 import json
 import time
@@ -30,7 +30,7 @@ def engine(tmp_path_factory):
 
 @pytest.fixture
 def visitor(engine):
-    """Makes a visitor of each letter."""
+    """Return a function that creates the visitor of a letter."""
     context = StudioContext(engine=engine, access=Access("key"), can_run=engine.has_weights)
     app = Starlette(routes=[*live_routes(context)])
     return lambda letter="A": TestClient(app, cookies={COOKIE: letter * 43})
@@ -38,7 +38,7 @@ def visitor(engine):
 
 @pytest.fixture
 def uploaded(tmp_path) -> str:
-    """An uploaded file that is no picture."""
+    """Return the path of an uploaded file that is not an image."""
     folder = Path(get_upload_folder()) / "abc"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "notes.png").write_text("no picture")
@@ -46,7 +46,7 @@ def uploaded(tmp_path) -> str:
 
 
 def refused(client: TestClient, path: str, body: object) -> str:
-    """The one sentence that answers this."""
+    """Return the error, one sentence, that answers a request."""
     answer = client.post(path, json=body)
     assert set(answer.json()) == {"error"}
     return answer.json()["error"]
@@ -103,7 +103,7 @@ def test_a_video_is_steered_by_its_own_visitor_alone_and_hears_nothing_after_its
         time.sleep(0.02)
     assert "must be a running live video" in refused(anna, f"/studio/live/{job}/say", {"prompt": "a blue square"}).lower()
     assert engine.job(job).request.cues[-1].action == "left"
-    packets = anna.get(f"/studio/live/{job}/frames").content  # a stream that broke off in its last moment is opened again
+    packets = anna.get(f"/studio/live/{job}/frames").content  # the page reopens a stream that broke off just before its end
     how = json.loads(packets[packets.rindex(b'{"phase"') :])
     assert how["has_ended"] and how["phase"] == "finished" and how["words"] and not how["error"]
     assert ben.get(f"/studio/live/{job}/frames").status_code == 404

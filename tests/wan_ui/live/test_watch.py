@@ -1,4 +1,4 @@
-"""Open videos end when nobody watches them, and when their turn is over while others wait."""
+"""Tests that live videos end if nobody watches them, and after their time if other jobs wait."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The models as cards: what they say in each state, and which buttons whom."""
+"""Tests of the cards of models: their texts in each state, and their buttons for visitors and the operator."""
 
 import pytest
 

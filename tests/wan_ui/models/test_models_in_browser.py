@@ -1,4 +1,4 @@
-"""Models on the page of a running server, with a Hub on this machine: fetch, pause, reload, resume, remove; and what visitors may."""
+"""Tests of the Models view with a Hub on this machine: download, pause, reload, resume, remove, and visitors' rights."""
 
 import pytest
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.demo_model]
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
-    """A Hub that has the demo model under the name of a large one."""
+    """Start a Hub that has the demo model under the name of a large model."""
     with demo_hub(tmp_path_factory.mktemp("hub"), MODEL) as hub:
         yield hub
 
@@ -52,7 +52,7 @@ def card(page, state: str = ""):
 
 
 def test_a_model_is_fetched_paused_resumed_and_removed(visit, studio, data_dir, hub, home):
-    hub.stop_after, hub.trickles = CHUNK + 100_000, True  # the rest of each file hardly comes
+    hub.stop_after, hub.trickles = CHUNK + 100_000, True  # the rest of each file arrives very slowly
     page = as_operator(visit(), studio, data_dir)
     open_models(page)
     assert "at least" in card(page, "elsewhere").inner_text()
@@ -70,7 +70,7 @@ def test_a_model_is_fetched_paused_resumed_and_removed(visit, studio, data_dir, 
     card(page, "here").wait_for()
     assert any(sent.start for sent in hub.log[len(begun) :])
     card(page).get_by_role("button", name="Remove").click()
-    assert card(page, "here").count() == 1 and list(blobs_of(home, MODEL).iterdir())  # it asks first
+    assert card(page, "here").count() == 1 and list(blobs_of(home, MODEL).iterdir())  # Remove needs a confirmation
     page.locator("#message .message.shown button", has_text="Remove").click()
     page.locator("#message .message.shown", has_text="Removed").wait_for()
     card(page, "elsewhere").wait_for()

@@ -1,4 +1,4 @@
-"""A line of many jobs is not read at every one of hundreds of changes a second, and is never older than the last change."""
+"""Tests of a long queue: it is not read at each of hundreds of changes a second, and always shows the last change."""
 
 import time
 from itertools import count
@@ -15,7 +15,7 @@ READ_SECONDS = 0.05
 
 @pytest.fixture
 def context(monkeypatch):
-    """An engine that changes at every look, and whose line takes a while to read; the line says which change it shows."""
+    """Return a context whose engine changes at every read. Reading its queue is slow, and the queue names the change that it shows."""
     changes = count()
     now = SimpleNamespace(last=0)
 

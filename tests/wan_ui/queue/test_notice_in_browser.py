@@ -1,4 +1,7 @@
-"""The browser's own notification, asked for once, and the window's title. Only the browser's permission and clock are played."""
+"""Tests of the browser's notification, which asks for permission once, and of the window's title.
+
+Only the browser's permission and clock are simulated.
+"""
 
 import pytest
 

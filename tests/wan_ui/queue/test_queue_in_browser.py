@@ -1,4 +1,4 @@
-"""The queue in a real Chromium: order, change, closed tabs, other browsers, a server that died."""
+"""Tests of the queue in a real Chromium: order, changes, closed tabs, other browsers, a killed server."""
 
 import re
 from collections import defaultdict
@@ -67,7 +67,7 @@ def test_each_press_of_generate_counts_and_a_double_click_or_a_key_held_down_is_
         sent[next(prompt for prompt in presses if prompt in asked["data"])].append(route)
 
     def hold_down(key):
-        for _ in range(5):  # each but the first is a repeat
+        for _ in range(5):  # all events after the first are key repeats
             page.keyboard.down(key)
         page.keyboard.up(key)
 
@@ -99,7 +99,7 @@ def test_each_press_of_generate_counts_and_a_double_click_or_a_key_held_down_is_
 
 
 def test_two_presses_on_an_empty_stage_show_the_video_that_is_made_first(visit, close_gate):
-    """The second press was sent before the first one was answered."""
+    """The second press is sent before the first press is answered."""
     close_gate("the first of two")
     page = visit()
     page.locator("#prompt textarea").fill("the first of two")
@@ -119,7 +119,7 @@ def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(page, clos
     answers, holds = [], [True]
 
     def handle(route):
-        if holds and '"data":[]' in route.request.post_data:  # what is drawn when the page follows no video any more
+        if holds and '"data":[]' in route.request.post_data:  # the page sends this when it follows no video
             answers.append((route, route.fetch()))
         else:
             route.continue_()

@@ -1,4 +1,4 @@
-"""The endpoint for programs, its parts and through a running studio."""
+"""Tests of the endpoint for programs: its parts, and calls through a running studio."""
 
 import json
 import urllib.error
@@ -114,7 +114,7 @@ def test_a_script_for_a_live_video_is_read_and_checked():
 
 
 def test_what_vace_is_shown_comes_as_uploaded_files(tmp_path):
-    """Pictures and clips among the settings, each checked to be an upload of this server."""
+    """Images and clips in settings must be uploads of this server."""
     folder = Path(get_upload_folder()) / "vace"
     folder.mkdir(parents=True, exist_ok=True)
     files = {}

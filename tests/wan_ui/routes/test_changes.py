@@ -32,7 +32,7 @@ def context(tmp_path) -> Iterator[StudioContext]:
 def told(
     context: StudioContext, token: str, *untils: Until, act: Callable[[], object] = lambda: None, language: str = "en"
 ) -> list[dict]:
-    """The event for which each of these is true, in order; `act` happens after the first event."""
+    """Return the first event for which each condition is true, in order. Calls `act` after the first event."""
     request = SimpleNamespace(cookies={COOKIE: token}, session_hash="x", headers={"accept-language": language}, client=None)
 
     async def listen() -> list[dict]:

@@ -1,4 +1,4 @@
-"""The tool for assistants: the protocol's few messages, a real video, and who is let in."""
+"""Tests of the MCP tool for assistants: the protocol's messages, a real video, and access."""
 
 import asyncio
 import json
@@ -197,7 +197,7 @@ def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, clo
             return {"type": "http.disconnect"}
 
         async def send(message: dict) -> None:
-            """Nobody reads it."""
+            """Discard the message."""
 
         while engine.waiting_job_ids():  # the held job has not started
             await asyncio.sleep(0.02)
@@ -207,7 +207,7 @@ def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, clo
         waiting = engine.waiting_job_ids()
         gone.set()
         await asyncio.wait_for(answering, 60)
-        while engine.waiting_job_ids():  # it may have been queued in a thread that is about to end
+        while engine.waiting_job_ids():  # a thread that is about to end can still queue the job
             await asyncio.sleep(0.02)
         return waiting
 

@@ -54,7 +54,7 @@ def parts(data_dir: Path) -> list[Path]:
 
 
 def until_none_is_left(data_dir: Path) -> None:
-    """A copy goes after the last byte was sent, so a caller may be quicker."""
+    """Wait until no partial copy is left. The server deletes a copy after its last byte, so the client can be faster."""
     ends = time.monotonic() + 60
     while parts(data_dir) and time.monotonic() < ends:
         time.sleep(0.1)
@@ -63,7 +63,7 @@ def until_none_is_left(data_dir: Path) -> None:
 
 def test_a_caller_who_does_not_read_keeps_a_few_copies_of_a_project_and_leaves_none(url, project, data_dir):
     (video,) = data_dir.glob("runs/*/video.mp4")
-    video.write_bytes(video.read_bytes() + bytes(50_000_000))  # more than the system keeps on its way
+    video.write_bytes(video.read_bytes() + bytes(50_000_000))  # more than the system's socket buffers hold
     address = f"studio/project/{project}.zip"
     with ExitStack() as readers:
         for _ in range(FILES_SENT.of_visitor):

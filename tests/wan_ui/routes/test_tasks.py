@@ -12,7 +12,7 @@ MINE, THEIRS = "A" * 43, "B" * 43
 
 
 class FakeSandbox:
-    """Holds one visitor's work, one piece of each kind."""
+    """A sandbox with one task of each kind for one visitor."""
 
     def __init__(self):
         self.stopped = []

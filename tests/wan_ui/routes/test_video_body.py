@@ -23,7 +23,7 @@ DATA = "data:image/png;base64," + base64.b64encode(b"pixels").decode()
 
 @pytest.fixture
 def site(tmp_path) -> TestClient:
-    """Answers with what was read, or the error's name and words."""
+    """Return a client of an app that answers with the parsed body, or with the error's name and text."""
     reader = BodyReader()
 
     async def read(request: Request) -> JSONResponse:
@@ -216,7 +216,7 @@ def test_a_large_data_url_takes_little_memory(tmp_path):
 
 
 def peak_bytes(act) -> int:
-    """The most memory that Python holds for `act`."""
+    """Return the peak of Python's memory during `act`, in bytes."""
     tracemalloc.start()
     try:
         act()

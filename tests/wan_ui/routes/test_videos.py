@@ -1,4 +1,4 @@
-"""`/v1/videos` of a real server with the demo model, which asks visitors for a password, through the official client."""
+"""Tests of `/v1/videos` with the official client, against a server with the demo model and a password."""
 
 import base64
 import io
@@ -42,7 +42,7 @@ def url(data_dir) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def program(url, data_dir) -> Iterator[Callable[..., openai.OpenAI]]:
-    """Makes a client with a new key, or with the one that is given; the server is running already."""
+    """Return a function that creates a client with the given key or a new key. The server is running already."""
     clients = []
 
     def make(name: str = "", limit: int = 20, key: str = "") -> openai.OpenAI:
@@ -62,7 +62,7 @@ def client(program) -> openai.OpenAI:
 
 @pytest.fixture(scope="module")
 def video(client):
-    """One finished video."""
+    """Return a finished video."""
     made = client.videos.create(model="wan-tiny", prompt=PROMPT, seconds="1", size="96x96", extra_body=QUICK)
     assert (made.object, made.status in ("queued", "in_progress"), made.completed_at) == ("video", True, None)
     done = client.videos.poll(made.id, poll_interval_ms=100)
@@ -196,7 +196,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(client, fields, param, code, w
 def test_a_list_is_given_page_by_page(client, program, video):
     lister = program("lister")
     made = [lister.videos.create(model="wan-tiny", prompt=PROMPT, extra_body=QUICK).id for _ in range(3)]
-    assert [one.id for one in lister.videos.list(limit=2)] == made[::-1]  # the client asks for the second page by itself
+    assert [one.id for one in lister.videos.list(limit=2)] == made[::-1]  # the client requests the second page itself
     first = lister.videos.list(limit=2, order="asc")
     assert ([one.id for one in first.data], first.has_more, first.last_id) == (made[:2], True, made[1])
     lister.videos.delete(made[1])

@@ -9,7 +9,7 @@ from wan_ui.services.broadcast import Broadcast, Follower
 
 
 def feed_of(*, is_kept: bool) -> tuple[Broadcast[int], queue.Queue]:
-    """A feed, and the queue of batches that it reads; None ends it."""
+    """Return a broadcast, and the queue of batches that it reads. None ends the broadcast."""
     batches = queue.Queue()
     return Broadcast(lambda: iter(batches.get, None), "test-feed", is_kept=is_kept), batches
 
@@ -53,7 +53,7 @@ def test_what_is_not_kept_is_news_once_until_it_is_taken_and_ends_with_the_last_
         with feed.subscribe(first) as follower:
             assert await follower.next_items(5) == [first]
             batches.put((1,)), batches.put((2,)), batches.put((3,)), batches.put(())
-            await asyncio.to_thread(wait_for, batches.empty)  # the last one is taken after those before it were given
+            await asyncio.to_thread(wait_for, batches.empty)  # a batch is read only after the earlier batches were delivered
             assert await follower.next_items(5) == [1] and await follower.next_items(0.01) == [] and not follower.has_ended
             assert readers() == 1
 

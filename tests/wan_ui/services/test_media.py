@@ -94,7 +94,7 @@ def test_an_unknown_job_looks_like_a_foreign_one(site):
 
 @pytest.fixture
 def programs_site(folder):
-    """Serves the video of a job that is there, and of one that was deleted."""
+    """Return a client that is served the videos of an existing job and of a deleted job."""
     deleted = dataclasses.replace(a_job(folder), id="deleted", deleted=1.0)
     return Starlette(routes=[video_route(FakeEngine([a_job(folder), deleted]), Access("key"))])
 

@@ -1,4 +1,4 @@
-"""Callers who ask for the same thing at once share the work, and nobody gets an answer older than the question."""
+"""Tests that simultaneous equal calls share the work, and that no answer is older than its call."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A storyboard's files go past the page: made shots by jobs that the visitor may see, pictures and sounds as uploads, nothing else."""
+"""Tests of a storyboard's files: finished shots of jobs that the visitor may see, uploaded images and audio, nothing else."""
 
 import os
 import shutil

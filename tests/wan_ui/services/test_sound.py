@@ -29,7 +29,7 @@ def a_tone(seconds: float, hertz: float) -> Sound:
 
 @pytest.fixture
 def job(tmp_path):
-    """A job of 17 frames whose video has a tone of 440 Hz."""
+    """Return a job of 17 frames whose video has a tone of 440 Hz."""
     folder = tmp_path / "runs" / "job-1"
     folder.mkdir(parents=True)
     job = a_job(folder, owner=owner_name({COOKIE: MINE}), num_frames=17)

@@ -142,7 +142,7 @@ def test_a_new_cookie_is_no_new_place_in_line(context, running):
     queue(1, "203.0.113.1"), queue(2, "203.0.113.1")
     with pytest.raises(QueueFull, match="your address has 2 queued videos and may have 2"):
         queue(3, "203.0.113.1")
-    queue(4, "127.0.0.1"), queue(5, "127.0.0.1")  # behind a tunnel all have this address
+    queue(4, "127.0.0.1"), queue(5, "127.0.0.1")  # all visitors behind a tunnel have this address
     with pytest.raises(QueueFull, match="the queue has 4 queued videos and may have 4"):
         queue(6, "127.0.0.1")
 
@@ -168,7 +168,7 @@ def test_places_are_counted_and_taken_in_one_step(context, running):
 
 
 def test_nothing_is_taken_when_the_disk_is_almost_full(context, operator, monkeypatch):
-    usage = shutil.disk_usage  # other threads ask it too
+    usage = shutil.disk_usage  # other threads call it too
     monkeypatch.setattr(uploads.shutil, "disk_usage", lambda folder: usage(folder)._replace(free=1000))
     with pytest.raises(DataFolderError, match="disk is almost full"):
         queued(context, a_request(), context.identify_caller(VISITOR))

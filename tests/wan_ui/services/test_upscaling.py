@@ -39,7 +39,7 @@ def test_every_model_that_is_here_is_offered_with_both_scales(job):
     ]
     menu = upscale_menu(job, found, ENGLISH)
     assert f"2× animevideov3 · {2 * width} × {2 * height} · About 12 s" in menu and "<b>" not in menu
-    assert f"4× animevideov3 · {4 * width} × {4 * height}<" in menu  # how long that takes is not known
+    assert f"4× animevideov3 · {4 * width} × {4 * height}<" in menu  # the duration is unknown
     assert CHINESE.upscale_menu in upscale_menu(job, found, CHINESE)
 
 
@@ -52,7 +52,7 @@ def test_nothing_is_offered_without_an_upscaler_or_a_video_or_twice(job, tmp_pat
     large = replace(job, request=describe_clip("a", 4000, 2000, job.request.num_frames, job.request.fps))
     assert [one.scale for one in find_offers(there, large, replace(result, width=4000, height=2000))] == [
         2
-    ]  # four times is too large
+    ]  # upscaling four times exceeds the limit
     (tmp_path / "video.mp4").unlink()
     assert find_offers(there, job, result) == []
 

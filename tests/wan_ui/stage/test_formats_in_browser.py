@@ -1,4 +1,4 @@
-"""A video's other formats, from the menu beside Download to files that Chromium itself plays and shows."""
+"""Tests of a video's other formats: the menu next to Download, and files that Chromium can play and show."""
 
 import os
 import shutil

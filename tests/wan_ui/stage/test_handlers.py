@@ -1,4 +1,4 @@
-"""The stage's handlers without a page."""
+"""Tests of the stage's handlers without a page."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ def handlers(engine: Engine) -> StageHandlers:
 
 
 def test_a_page_that_opens_without_a_job_leaves_the_stage_to_a_video_that_was_queued_since(engine):
-    """Gradio writes the answer to the opening of the page after that to a press of Generate, if it took longer."""
+    """Gradio writes the slower answer last: here to the opening of the page, after the answer to a press of Generate."""
     assert handlers(engine).initial_updates(CALLER, {}, {}) == {}
 
 

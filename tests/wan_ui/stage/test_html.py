@@ -8,7 +8,7 @@ from wan_ui.stage.html import Model, stage_html
 
 
 class Skeleton(HTMLParser):
-    """The tags of a fragment in their order and depth, which is what Gradio patches by."""
+    """Collects the tags of a fragment with their order and depth, by which Gradio patches a page."""
 
     def __init__(self, html: str):
         super().__init__()

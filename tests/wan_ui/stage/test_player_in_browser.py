@@ -39,7 +39,7 @@ CHANGED = """(() => {
 
 
 def test_the_frames_number_is_written_into_the_text_that_is_there(page):
-    """A new piece of text would make the browser look at all styles around it, sixteen times a second."""
+    """Replacing the text node would make the browser recompute styles sixteen times a second."""
     made(page, "a red square")
     wait_until(page, "!document.querySelector('.stage video').paused")
     wait_until(page, CHANGED)

@@ -1,4 +1,4 @@
-"""Videos with sound on the stage, in a comparison and in the library, in a real Chromium."""
+"""Tests of videos with audio on the stage, in a comparison and in the library, in a real Chromium."""
 
 import shutil
 
@@ -80,7 +80,7 @@ def test_the_waveform_shows_the_sound_and_every_way_to_move_keeps_the_frame(page
     page.locator('.stage .player[data-wave="true"]').wait_for()
     play_or_pause(page)
     wait_until(page, "document.querySelector('.stage video').paused")
-    page.locator("[data-player=scrub]").fill("16")  # or the line at the place where it plays hides a bar
+    page.locator("[data-player=scrub]").fill("16")  # otherwise the line at the playing position hides a bar
     wait_until(page, f"(columns => columns.lastIndexOf(Math.max(...columns)) > 0.9 * columns.length)({DRAWN})")
     columns = np.array(page.evaluate(DRAWN))
     thirds = [part.max() for part in np.array_split(columns, 24)]
@@ -115,7 +115,7 @@ def test_one_video_of_a_comparison_is_heard_at_a_time(page, tmp_path):
     page.keyboard.press("2")
     wait_until(page, f"{unmuted} === '[false,true,false]'")
     assert page.locator('.compare figure[data-heard="true"] [aria-pressed="true"]').count() == 1
-    page.wait_for_timeout(1500)  # the loop's seam is in it
+    page.wait_for_timeout(1500)  # long enough for the video to loop
     times = "[...document.querySelectorAll('.compare video')].map(video => video.currentTime)"
     wait_until(page, f"(times => Math.max(...times) - Math.min(...times) < 0.15)({times})")
     page.keyboard.press("4")

@@ -18,7 +18,7 @@ def test_the_menu_makes_a_larger_video_and_keeps_the_first(visit):
     menu.locator("button", has_text="4× animevideov3 · 384 × 384").click()
     wait_until(page, WIDTH.format(384))
     assert "4× by animevideov3, from 96 × 96" in page.locator(".stage .facts").inner_text()
-    page.locator('.stage [data-act="fill:use"]').click()  # its settings make the same video, and that one larger
+    page.locator('.stage [data-act="fill:use"]').click()  # the loaded settings generate the same video, upscaled
     page.locator("#more > button").click()
     wait_until(page, "document.querySelector('#upscale input[type=number]')?.value === '4'")
     page.keyboard.press("Alt+5")

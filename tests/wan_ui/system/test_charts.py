@@ -1,4 +1,4 @@
-"""The charts are drawn from what is known, and from nothing else."""
+"""Tests that the charts show known values only."""
 
 import re
 

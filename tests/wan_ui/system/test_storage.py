@@ -1,4 +1,4 @@
-"""The storage part of the system view: what takes how much, the limits, and what cleaning says."""
+"""Tests of storage in the System view: used space, limits, and the messages of cleaning."""
 
 from types import SimpleNamespace
 

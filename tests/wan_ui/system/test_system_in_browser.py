@@ -1,4 +1,4 @@
-"""The operator's part of the system view, and two servers on one folder, in a real Chromium."""
+"""Tests of the operator's part of the System view, and of two servers on one data folder, in a real Chromium."""
 
 import sqlite3
 from pathlib import Path
@@ -18,7 +18,7 @@ def studio(own_studio):
 
 
 def intermediate_file(data_dir: Path, job: str) -> Path:
-    """Makes the job two hours old, with a file that it no longer needs."""
+    """Make the job two hours old and return a file of the job that is no longer needed."""
     database = sqlite3.connect(data_dir / "jobs.sqlite3")
     database.execute("UPDATE jobs SET ended = ended - 7200, cleaned = 0 WHERE id = ?", (job,))
     database.commit()
