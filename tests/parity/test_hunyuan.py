@@ -330,13 +330,13 @@ def test_a_prompt_that_is_too_long_is_cut_where_diffusers_cuts_it(tiny):
 
 def test_a_step_has_room_for_the_tokens_that_count_and_what_is_compiled_ahead_knows_it(tiny, monkeypatch):
     """The length from the prompts, known before encoding, equals the length from the counted tokens of the conditions."""
-    made, lengths, chosen = tiny(KINDS[0]), set(), hunyuan_model.beside
+    made, lengths, chosen = tiny(KINDS[0]), set(), hunyuan_model.make_context_tokens
 
     def noted(xp, *branches, length, **given):
         lengths.add((xp is np, length))
         return chosen(xp, *branches, length=length, **given)
 
-    monkeypatch.setattr(hunyuan_model, "beside", noted)
+    monkeypatch.setattr(hunyuan_model, "make_context_tokens", noted)
     middle = LONG[:90]
     for prompt, negative, room in (("a fox", "", 64), (middle, "", 256), ("a fox", middle, 256), (LONG, "", 1256)):
         lengths.clear()
