@@ -19,7 +19,7 @@ def run_ffmpeg(*arguments: str, given: bytes | None = None) -> None:
 def counting_clip(
     path: Path, num_frames: int, fps: int, size: tuple[int, int] = (64, 48), *, sound: bool = False, options: Sequence[str] = ()
 ) -> Path:
-    """Frame i is grey, as light as its number says, nearly without loss; of `size` (width, height)."""
+    """Write a nearly lossless clip whose frame i is grey, with level LEVEL + i * STEP. `size` is (width, height)."""
     width, height = size
     assert num_frames <= MOST_COUNTED
     frames = np.stack([np.full((height, width, 3), LEVEL + STEP * index, np.uint8) for index in range(num_frames)])
@@ -50,6 +50,6 @@ def marked_clip(path: Path, size: tuple[int, int] = (320, 180), num_frames: int 
 
 
 def turned(path: Path, source: Path, degrees: int) -> Path:
-    """The same file with the mark of a camera that was held sideways."""
+    """Copy a clip and add the rotation that a camera held sideways stores."""
     run_ffmpeg("-display_rotation", str(degrees), "-i", str(source), "-c", "copy", str(path))
     return path

@@ -1,4 +1,4 @@
-"""Bounds on measured seconds. They count in `bash tests/run --bench` alone, where nothing else runs: elsewhere they are only printed."""
+"""Bounds on measured seconds. Only `bash tests/run --bench` checks them, because nothing else runs then. Other runs print them."""
 
 import os
 import sys

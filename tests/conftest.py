@@ -21,9 +21,9 @@ from tests.many_devices import QUICK, kept_programs
 
 gc.disable()  # until everything is imported
 os.environ.setdefault("XLA_FLAGS", QUICK)  # jax reads it when the first test needs a device
-os.environ.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")  # for GPUs; its folder's path would count in each key
+os.environ.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")  # for GPUs; its path would change each cache key
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # a tenth less of tracing and lowering (measured)
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it: tiny networks run up to 25 times faster so (measured)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for torch: one thread runs tiny networks up to 25 times faster (measured)
 
 lazy_imports.install()
 
@@ -43,14 +43,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @functools.cache
 def group_of(file: str) -> str:
-    """The fixture that this file of tests shares with others, else the file itself."""
+    """Return the fixture that this test file shares with other files, else the file."""
     text = Path(__file__).parent.parent.joinpath(file).read_text("utf-8") if file.startswith("tests/parity/") else ""
     uses = (name for name in LOADED_ONCE if re.search(rf"def test_\w+\([^)]*\b{name}\b", text) and f"def {name}(" not in text)
     return next(uses, file)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups of files that take longest come first, so that pytest-xdist's workers end at the same time."""
+    """Sort the slowest groups of files first, so that pytest-xdist's workers end at about the same time."""
     files = {item.nodeid.partition("::")[0] for item in items}
     seconds = json.loads(DURATIONS.read_text())
     totals = collections.Counter()
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadfile`, with each group as one file."""
+    """Distribute tests as `--dist loadfile` does, with each group as one file."""
     from xdist.scheduler import LoadFileScheduling
 
     class LoadGroups(LoadFileScheduling):
@@ -72,8 +72,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """Collect no garbage among the modules that are imported by now. Programs that the tests compile are kept for later runs: JAX, which
-    the first test that needs it imports, reads the variables."""
+    """Exclude the imported modules from garbage collection, and set the variables that keep compiled programs for later runs.
+
+    JAX reads these variables when the first test that needs it imports it.
+    """
     gc.freeze()
     gc.enable()
     os.environ.update(kept_programs())
@@ -91,16 +93,18 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts_arrive() -> None:
-    """A shell that starts the tests in the background makes them, and all that they start, deaf to Ctrl+C, which some press."""
+    """Restore the handler of SIGINT. A shell that starts the tests in the background makes all processes ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def programs_are_compiled_once(tmp_path_factory) -> Iterator[None]:
-    """All tests, and the processes that they start, share one folder of compiled programs, which outlives the run (`tests/kept.py`).
-    What else a studio keeps of its machine lasts as long as the run. Under pytest-xdist the base folder's parent is the one that all
-    its workers share."""
+    """Let all tests and their processes share a folder of compiled programs, which outlives the run (`tests/kept.py`).
+
+    The studio's other cache files are deleted with the run's temporary folder. All workers of pytest-xdist share the parent of their
+    base folders.
+    """
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with contextlib.suppress(FileExistsError):
@@ -114,7 +118,7 @@ def programs_are_compiled_once(tmp_path_factory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def first_start_is_over() -> None:
-    """Compile what tells a first start from a later one, which writes one line less: results must not depend on the order of the tests."""
+    """Compile Gradio, by which the studio recognizes its first start. A first start prints one more line, so order would matter."""
     if (library := importlib.util.find_spec("gradio")) and library.origin:
         with contextlib.suppress(OSError):  # another user's environment
             py_compile.compile(library.origin)
@@ -122,7 +126,7 @@ def first_start_is_over() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def gates_are_shared(tmp_path_factory) -> Iterator[None]:
-    """The processes that the tests start find the gates that the tests close."""
+    """Set the folder of gates for the processes that the tests start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(gates.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("gates")))
         yield
@@ -130,6 +134,6 @@ def gates_are_shared(tmp_path_factory) -> Iterator[None]:
 
 @pytest.fixture
 def close_gate() -> Iterator[Callable[..., gates.Gate]]:
-    """`close_gate(prompt, place)` makes the stand-in pipeline wait there (`tests/gates.py`), until the test's end at the latest."""
+    """Return `close_gate(prompt, place)`, which makes the stand-in pipeline wait at a place (`tests/gates.py`) until the test ends."""
     with gates.gates() as close:
         yield close

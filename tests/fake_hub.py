@@ -1,6 +1,6 @@
-"""A Hugging Face Hub on this machine that offers one folder: the answers that huggingface_hub asks for, byte ranges too.
+"""A Hugging Face Hub on this machine that offers one folder. It answers the requests of huggingface_hub, including byte ranges.
 
-As the real one it sends whoever wants a large file to a storage on another host, at an address that soon expires.
+As the real Hub does, it redirects requests for large files to a storage on another host, with an address that expires soon.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STORAGE = "/storage/"
 
 @dataclass(frozen=True)
 class Sent:
-    """`num_bytes` of the file `name` from `start` on."""
+    """A sent part of a file: `num_bytes` of the file `name`, from byte `start` on."""
 
     name: str
     start: int
@@ -58,7 +58,7 @@ class FakeHub:
 
     @property
     def sent(self) -> int:
-        """Bytes of files in all."""
+        """Total number of sent bytes of files."""
         return sum(sent.num_bytes for sent in self.log)
 
     def entries(self) -> list[dict]:
@@ -90,7 +90,7 @@ def _hashes(path: Path, changed: int) -> tuple[str, str]:
 
 @contextmanager
 def serving(folder: Path, repository: str = REPOSITORY) -> Iterator[FakeHub]:
-    """The hub, while it runs; it has one repository."""
+    """Run a hub with one repository."""
     hub = FakeHub(folder, repository)
 
     class Handler(BaseHTTPRequestHandler):
@@ -173,7 +173,7 @@ def serving(folder: Path, repository: str = REPOSITORY) -> Iterator[FakeHub]:
             body = body[: hub.stop_after] if stops else body
             body = body[:-1] + bytes([body[-1] ^ 1]) if hub.flips else body
             hub.log.append(Sent(str(path.relative_to(hub.folder)), start, len(body)))
-            with contextlib.suppress(OSError):  # the other side was killed
+            with contextlib.suppress(OSError):  # the client was killed
                 for first in range(0, len(body), 2**20) if hub.chunk_seconds else ():
                     time.sleep(hub.chunk_seconds)
                     self.wfile.write(body[first : first + 2**20])

@@ -92,7 +92,7 @@ def load(
     files: None = None,
     request: GenerationRequest | None = None,
 ) -> FakeModel:
-    """Pretends to read a checkpoint of 4 MB; "deadly" ends the process, and `LARGE_PRESET` lacks memory."""
+    """Pretend to read a checkpoint of 4 MB. "deadly" ends the process, and `LARGE_PRESET` runs out of memory."""
     source = model or preset.model_source
     if source == "deadly":
         os._exit(7)
@@ -112,31 +112,31 @@ def refusals() -> tuple[str, ...]:
 
 
 def recall(agree: Callable[[str], list[str]]) -> None:
-    """No kernel has ended a process."""
+    """Do nothing: no kernel has crashed a process."""
 
 
 def excuse() -> None:
-    """Nothing is remembered of a process that ends."""
+    """Do nothing: the stand-in records no kernel runs."""
 
 
 def find_unused(devices: Sequence[Device] | Exception) -> None:
-    """Every accelerator is used."""
+    """Report no unused accelerator."""
 
 
 def device_facts() -> list[Device]:
-    """One device that does not tell of its memory."""
+    """Return one device that does not report its memory."""
     return [Device(name="Square:0", kind="square")]
 
 
 def warm_up(loaded: FakeModel, request: GenerationRequest) -> Iterator[Event]:
-    """Pretends to compile."""
+    """Pretend to compile."""
     for what in ("the text encoder", "the denoiser", "the decoder"):
         yield Compiling(what)
         time.sleep(STEP_SECONDS)
 
 
 def would_fit(request: GenerationRequest, tell: Callable[[Event], None]) -> tuple[Proposal, ...]:
-    """Five frames, and the preset's first size; nothing for "no remedy", and an error for "broken remedy"."""
+    """Suggest five frames, or the preset's first size. "no remedy" gives no suggestion, "broken remedy" raises."""
     tell(Compiling("settings that fit"))
     if "stuck" in request.prompt.split():
         time.sleep(STUCK_SECONDS)
@@ -197,7 +197,7 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
 
 
 def _larger(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
-    """The video, or one that is finished, with each pixel as a square of pixels."""
+    """Upscale a generated or finished video: each pixel becomes a square of pixels."""
     source = request.finished_video
     if source is None:
         for event in generate(without_upscaling(request), loaded, folder, is_cancelled):
@@ -339,7 +339,7 @@ def _background(request: GenerationRequest) -> numpy.ndarray:
 
 
 def _frame(background: numpy.ndarray, share: float) -> numpy.ndarray:
-    """The square at this share of its way, uint8 [height, width, 3]."""
+    """Draw the square at the fraction `share` of its way, uint8 [height, width, 3]."""
     frame, side = background.copy(), background.shape[0] // 4
     left = round(share * (background.shape[1] - side))
     frame[side : 2 * side, left : left + side] = (255, 80, 40)
@@ -374,8 +374,10 @@ def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray,
 
 
 def hum(request: GenerationRequest) -> Sound:
-    """A tone as long as the video: on the left it swells three times, on the right it grows. 220 Hz for seeds that 4 divides,
-    440, 660 and 880 for those after them."""
+    """Return a tone as long as the video. The left channel swells three times, the right channel grows louder.
+
+    The frequency is 220 Hz * (1 + seed mod 4).
+    """
     seconds, rate = request.num_frames / request.fps, 24_000
     times = numpy.arange(round(seconds * rate)) / rate
     tone = numpy.sin(2 * numpy.pi * 220 * (1 + request.seed % 4) * times)

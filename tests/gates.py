@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate as a test holds it."""
+    """A gate that a test has closed."""
 
     name: str
     place: str
@@ -52,7 +52,7 @@ class Gate:
 
 @contextlib.contextmanager
 def gates() -> Iterator[Callable[[str, str], Gate]]:
-    """Give a function that closes the gate of a prompt at a place. All gates are opened at the end."""
+    """Yield a function that closes the gate of a prompt at a place. Open all gates at the end."""
     closed = []
 
     def close(name: str, place: str = "step 2") -> Gate:

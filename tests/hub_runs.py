@@ -1,4 +1,4 @@
-"""The studio's command line in a process of its own, against a Hub on this machine."""
+"""The studio's command line in a separate process, with a Hub on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
 
 @contextmanager
 def demo_hub(place: Path, repository: str = REPOSITORY) -> Iterator[FakeHub]:
-    """A Hub that offers the demo model and a LoRA."""
+    """Run a Hub that offers the demo model and a LoRA."""
     folder = Path(shutil.copytree(DEMO, place / "offered"))
     (folder / "loras").mkdir()
     for name in ("style.safetensors", "style [v2].safetensors"):
@@ -31,7 +31,7 @@ def demo_hub(place: Path, repository: str = REPOSITORY) -> Iterator[FakeHub]:
 
 
 def start(home: Path, endpoint: str, *words: str) -> subprocess.Popen:
-    """`app.py WORDS` with everything of its own in `home`."""
+    """Start `app.py WORDS` with all its files in `home`."""
     environment = {
         **os.environ,
         "HF_HOME": str(home),
@@ -50,7 +50,7 @@ def start(home: Path, endpoint: str, *words: str) -> subprocess.Popen:
 
 
 def app(home: Path, endpoint: str, *words: str) -> subprocess.CompletedProcess:
-    """The same, to its end."""
+    """Run `app.py WORDS` to its end, with all its files in `home`."""
     process = start(home, endpoint, *words)
     try:
         told, complained = process.communicate(timeout=120)
@@ -71,7 +71,7 @@ def begun(home: Path) -> list[int]:
     """Return the current sizes of incomplete downloads, in bytes."""
     sizes = []
     for path in blobs(home).glob("*.incomplete"):
-        with suppress(FileNotFoundError):  # it has become whole
+        with suppress(FileNotFoundError):  # the download has ended
             sizes.append(path.stat().st_size)
     return sizes
 

@@ -22,7 +22,7 @@ from backend.schemas.request import GenerationRequest
 PACKAGES = ("jax", "jaxlib", "libtpu", "numpy", "torch", "diffusers", "transformers")
 FLAGS = ("XLA_FLAGS", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 PARITY = Path(__file__).parent / "parity"
-_BEING_WRITTEN = 60.0  # seconds in which another process may still be at it
+_BEING_WRITTEN = 60.0  # seconds after the last change in which another process may still write the file
 
 
 def folder() -> Path:
@@ -50,8 +50,10 @@ def _processor() -> str:
 
 
 def programs() -> Path:
-    """The folder of compiled programs, in which JAX names each by a digest of its text and its options. A file that is not whole is
-    removed: JAX would compile its program and leave the file as it is."""
+    """Return the folder of compiled programs. JAX names each file by a digest of the program and its options.
+
+    Incomplete files are removed, because JAX would compile the program but never replace the file.
+    """
     place = folder() / "programs"
     place.mkdir(parents=True, exist_ok=True)
     for path in place.glob("*-cache"):
@@ -67,7 +69,7 @@ def _is_whole(path: Path) -> bool:
             zlib.decompress(path.read_bytes())
     except zlib.error:
         return False
-    except FileNotFoundError:  # another process was quicker
+    except FileNotFoundError:  # another process has removed the file
         pass
     return True
 

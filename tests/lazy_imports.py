@@ -84,7 +84,7 @@ def _package(statement: ast.Import | ast.ImportFrom) -> str:
 
 
 def _copy_at(statement: ast.stmt, place: ast.stmt) -> ast.stmt:
-    """A copy of an import, on the line of `place`."""
+    """Return a copy of an import, on the line of `place`."""
     copied = (
         ast.Import(statement.names) if isinstance(statement, ast.Import) else ast.ImportFrom(statement.module, statement.names, 0)
     )
@@ -100,7 +100,7 @@ def _outermost_functions(body: list[ast.stmt]) -> Iterator[Function]:
 
 
 def _loaded_names(node: ast.AST) -> Iterator[str]:
-    """Names that a function or the functions in it look up, except in annotations."""
+    """Yield the names that a function or its inner functions look up, except in annotations."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id
     for field, value in ast.iter_fields(node):
@@ -111,7 +111,7 @@ def _loaded_names(node: ast.AST) -> Iterator[str]:
 
 
 def _names_used_at_import(node: ast.AST) -> Iterator[str]:
-    """Names that are looked up while the module is imported: those outside the bodies of functions. Annotations are not evaluated."""
+    """Yield the names that importing the module looks up: names outside function bodies and annotations."""
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns") or (isinstance(node, Function | ast.Lambda) and field in ("body", "args")):
             continue
@@ -124,7 +124,7 @@ def _names_used_at_import(node: ast.AST) -> Iterator[str]:
         for default in [*node.args.defaults, *node.args.kw_defaults]:
             if default is not None:
                 yield from _names_used_at_import(ast.Expr(default))
-    if isinstance(node, ast.Lambda):  # there is no place in it for an import
+    if isinstance(node, ast.Lambda):  # a lambda cannot contain an import
         yield from (name.id for name in ast.walk(node.body) if isinstance(name, ast.Name))
 
 

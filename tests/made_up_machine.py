@@ -1,4 +1,4 @@
-"""Machines that are made up: the files under a folder that the system of a TPU VM, a machine with a GPU or one with neither shows."""
+"""Made-up machines: a folder with the system files of a TPU VM, of a machine with a GPU, or of a machine without either."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def write(path: Path, text: str) -> None:
 
 
 def plain_machine(root: Path) -> Path:
-    """A machine without accelerators, with a network card and a process."""
+    """Write a machine without accelerators, with a network card and a process."""
     add_pci(root, NETWORK_CARD)
     write(root / "proc/1/comm", "init")
     (root / "proc/1/fd").mkdir(exist_ok=True)
@@ -21,7 +21,7 @@ def plain_machine(root: Path) -> Path:
 
 
 def tpu_machine(root: Path, chip: str = "v6e", count: int = 8, files: str | None = "vfio") -> Path:
-    """A TPU VM. `files` are "vfio" or "accel", as its generation has them, or None where a container hides them."""
+    """Write a TPU VM. `files` is "vfio" or "accel", depending on its generation, or None if a container hides the device files."""
     plain_machine(root)
     for _ in range(count):
         add_pci(root, ("0x1ae0", TPU_IDS[chip], "0x120000"))
@@ -33,7 +33,7 @@ def tpu_machine(root: Path, chip: str = "v6e", count: int = 8, files: str | None
 
 
 def gpu_machine(root: Path, *, driver: bool = True, files: bool = True) -> Path:
-    """A machine with one H200, its driver and its device files or not."""
+    """Write a machine with one H200, with or without its driver and device files."""
     plain_machine(root)
     add_pci(root, ("0x10de", "0x2335", "0x030200"))
     add_pci(root, ("0x10de", "0x22a3", "0x068000"))  # NVSwitch, which computes nothing
@@ -54,7 +54,7 @@ def add_pci(root: Path, device: tuple[str, str, str]) -> None:
 
 
 def open_in(root: Path, file: str, pid: int = 4321, name: str = "python3") -> None:
-    """A process that has this device file open."""
+    """Add a process that has this device file open."""
     write(root / f"proc/{pid}/comm", name)
     (root / f"proc/{pid}/fd").mkdir()
     (root / f"proc/{pid}/fd/7").symlink_to(file)

@@ -36,7 +36,7 @@ def environment(num_devices: int) -> dict[str, str]:
 
 
 def kept_programs() -> dict[str, str]:
-    """Environment variables that make JAX keep compiled programs for later runs of the tests."""
+    """Return environment variables that make JAX keep compiled programs for later runs of the tests."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(kept.folder() / "programs"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(LEAST_SECONDS),
@@ -59,5 +59,5 @@ def asked(request: pytest.FixtureRequest, parameter: str) -> list[str]:
 
 
 def without_quick() -> dict[str, str]:
-    """The environment for a process that compiles for TPUs, or that must be as fast as it is for users: with none of the tests' flags."""
+    """Return the environment without the tests' flags, for processes that compile for TPUs or must be as fast as for users."""
     return {name: value for name, value in os.environ.items() if name not in {"XLA_FLAGS", "OMP_NUM_THREADS", *kept_programs()}}

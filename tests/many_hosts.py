@@ -1,4 +1,4 @@
-"""Several hosts on one machine: the processes of `app.py member` beside an engine, for tests."""
+"""Several hosts on one machine for tests: processes of `app.py member` next to an engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hosts(count: int) -> Hosts:
 
 
 def start_member(of: Hosts, index: int, folder: Path, **changes: str) -> subprocess.Popen:
-    """`app.py member`, with its own data folder and `changes` of its environment."""
+    """Start `app.py member` with its own data folder. `changes` are added to its environment."""
     words = ["--coordinator", f"{of.address}:{of.port}", "--process-id", str(index), "--num-processes", str(of.count)]
     return subprocess.Popen(
         [sys.executable, "app.py", "member", *words, "--data-dir", str(folder)],
@@ -35,7 +35,7 @@ def start_member(of: Hosts, index: int, folder: Path, **changes: str) -> subproc
 
 @contextlib.contextmanager
 def members(of: Hosts, folder: Path, **changes: str) -> Iterator[list[subprocess.Popen]]:
-    """All hosts but the first."""
+    """Start all hosts except the first, and end them afterwards."""
     started = [start_member(of, index, folder / f"host-{index}", **changes) for index in range(1, of.count)]
     try:
         yield started
@@ -45,13 +45,13 @@ def members(of: Hosts, folder: Path, **changes: str) -> Iterator[list[subprocess
 
 
 def end_member(member: subprocess.Popen) -> str:
-    """Ends it as a service manager would; what it has written."""
+    """End a member as a service manager does, and return its error output."""
     member.terminate()
     return member.communicate()[1]
 
 
 def processes_of(*parents: int) -> list[int]:
-    """The processes that these have started, and that live."""
+    """Return the running child processes of these processes."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -1,11 +1,11 @@
-"""A PNG that claims any size at no cost."""
+"""A small PNG file that claims any size."""
 
 import struct
 import zlib
 
 
 def png_claiming(width: int, height: int) -> bytes:
-    """A PNG's header alone: whoever tries to decode it finds it cut short."""
+    """Return only the header of a PNG. Decoding fails because the file is truncated."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", b"")
 

@@ -8,11 +8,12 @@ ROUNDOFF = 2.0**-24  # the largest relative error of one float32 operation
 
 
 def rounding(values: np.ndarray, *, guidance: float, additions: int) -> float:
-    """The most that rounding alone explains between such latents, made twice.
+    """Return the largest difference that rounding alone explains between latents of two programs.
 
-    A sum's error grows with the root of its `additions`, the longest chain of them in a pass of the network. Guidance takes
-    `guidance` times one pass and `guidance - 1` times another. The steps' weights on what the passes say add up to 1, the whole
-    way from noise to the video. Both programs have this error.
+    The error of a sum grows with the square root of `additions`, the longest chain of additions in a pass of the network. Guidance
+    adds `guidance` times one pass and `guidance - 1` times the other. The steps' weights of the network's outputs add up to 1 on the
+    whole way from noise to the video. Both programs have this error.
+
     Source: Higham, "Accuracy and Stability of Numerical Algorithms", 2.8 (rounding errors as independent random variables).
     """
     return math.sqrt(2) * ROUNDOFF * math.sqrt(additions) * (2 * guidance - 1) * float(np.abs(values).max())

@@ -1,5 +1,4 @@
-"""The real command line, in a process of its own where that may matter: bad input, its one line, its exit code, and nothing left
-behind."""
+"""Tests of the command line, partly in a separate process: bad input gives one line and an exit code, and leaves no files."""
 
 import json
 import os
@@ -43,7 +42,7 @@ def generate_words(**options: str) -> list[str]:
 
 
 def main(words: list[str]) -> int:
-    """The command line in this process, whose signals stay as they are."""
+    """Run the command line in this process, and restore the signal handlers."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         return command_line.main(words)
@@ -55,7 +54,7 @@ def main(words: list[str]) -> int:
 
 @pytest.fixture
 def inputs(tmp_path) -> Path:
-    """A folder with unusable pictures, and a folder in the way."""
+    """Return a folder with unusable images, and with a folder at the path of an output file."""
     (tmp_path / "text.png").write_text("not a picture")
     noise = numpy.random.default_rng(0).integers(0, 256, (80, 80, 3), dtype=numpy.uint8)
     Image.fromarray(noise).save(tmp_path / "whole.png")
@@ -241,7 +240,7 @@ def test_without_ray_the_command_line_says_what_to_install(tmp_path):
     assert done.stderr.startswith("--cluster needs Ray") and "pip install -r requirements-cluster.txt" in done.stderr
 
 
-@pytest.mark.slow  # two real workers start; how work is shared out: tests/backend/engine/test_workers.py
+@pytest.mark.slow  # two real workers start; tests/backend/engine/test_workers.py tests the distribution of jobs
 @pytest.mark.demo_model
 @pytest.mark.skipif(len(this_machine().cores) < 2, reason="two workers need two cores")
 def test_two_workers_make_two_videos_at_the_same_time(tmp_path):
@@ -265,7 +264,7 @@ def test_two_workers_make_two_videos_at_the_same_time(tmp_path):
 
 
 def _wait_for_workers(port: int, ready: int) -> None:
-    until = time.monotonic() + 240  # both compile, each with one core
+    until = time.monotonic() + 240  # both workers compile, each with one core
     while list(_health(port).get("workers", {}).values()).count("ready") < ready:
         assert time.monotonic() < until, "the workers did not become ready"
         time.sleep(0.2)

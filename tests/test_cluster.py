@@ -1,4 +1,4 @@
-"""Real Ray on this machine: slices that are lost and slices that come, and what the command line says without any.
+"""Tests with real Ray on this machine: lost slices, new slices, and the command line without slices.
 
 The long run, with the demo model and forty jobs, is `python -m benchmarks.cluster`.
 """
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def broken(tmp_path, *words: str, seconds: float) -> dict:
-    """The figures of a run in which slices are killed; its violations fail the test."""
+    """Run with killed slices and return the figures. Fails the test if the run reports violations."""
     command = [sys.executable, "-m", "benchmarks.cluster", *words, "--json", str(tmp_path / "figures.json")]
     environment = without_quick() | {"STUDIO_CACHE_DIR": os.environ["STUDIO_CACHE_DIR"], "STUDIO_TEST_STEP_SECONDS": "1"}
     done = subprocess.run(command, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=seconds)
@@ -34,7 +34,7 @@ def broken(tmp_path, *words: str, seconds: float) -> dict:
 
 @pytest.mark.bench
 def test_videos_go_on_elsewhere_when_a_slice_is_lost(tmp_path):
-    """Each worker process also trips once in each video, and is started again on its node."""
+    """Each worker process also crashes once in each video, and restarts on its node."""
     words = "--pipeline tests.fake_pipeline --nodes 2 --jobs 2 --steps 5 --kill-seconds 3".split()
     figures = broken(tmp_path, *words, "--prompt", "a square that may trip", seconds=900)
     assert figures["raylets_killed"] >= 1 and figures["jobs_interrupted"] >= 1

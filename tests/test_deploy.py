@@ -1,4 +1,4 @@
-"""The files in deploy/, each held by the tool that knows its kind, and the start-up script run as far as it goes without a TPU."""
+"""Tests of the files in deploy/ with the tools for their formats, and of the start-up script as far as it runs without a TPU."""
 
 import os
 import re
@@ -92,7 +92,7 @@ def test_it_begins_in_tmux_and_goes_on_without_a_terminal(tmp_path):
 
 
 def processes() -> list[str]:
-    """The command lines of all processes."""
+    """Return the command lines of all processes."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,4 +1,4 @@
-"""The documents lead where they say, and their Chinese editions give the same commands and settings as the English ones."""
+"""Tests that links in the documents work, and that Chinese editions have the same commands and settings as the English editions."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_links_to_headings_lead_somewhere(document):
 
 
 def headings(document: Path) -> set[str]:
-    """The addresses of the document's headings, as GitHub makes them."""
+    """Return the anchors of the document's headings, as GitHub generates them."""
     titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", document.read_text("utf-8"), flags=re.M | re.S), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -53,7 +53,7 @@ def test_every_picture_is_taken_by_the_command_and_shown_in_a_document():
 
 
 def written(document: Path) -> str:
-    """The document's text, without the parts that are generated in the English edition alone."""
+    """Return the document's text, without the parts that are generated in the English edition only."""
     return re.sub(r"<!-- generated: .*?<!-- end -->", "", document.read_text("utf-8"), flags=re.DOTALL)
 
 
@@ -67,13 +67,13 @@ def test_the_reference_names_every_setting_that_programs_may_send_and_every_opti
 
 
 def commands(document: Path) -> list[str]:
-    """The lines of all code blocks, without their comments."""
+    """Return the lines of all code blocks, without comments."""
     blocks = re.findall(r"^```\w+\n(.*?)^```", document.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     return [re.sub(r" +# .*", "", line) for block in blocks for line in block.splitlines()]
 
 
 def test_the_map_has_every_room_and_no_other():
-    """The folders and, on the ground floor, the files of `backend/` and `wan_ui/`, in the plan of docs/architecture.md."""
+    """The plan in docs/architecture.md lists the folders of `backend/` and `wan_ui/`, and the files on their ground floor."""
     plan = (PROJECT_FOLDER / "docs/architecture.md").read_text("utf-8").partition("```\n")[2].partition("```")[0]
     _, studio, backend = re.split(r"^(?=wan_ui/|backend/)", plan.partition("kernels/")[0], flags=re.MULTILINE)
     ground = re.search(r"\(ground\)(.*)", backend)[1]

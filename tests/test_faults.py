@@ -1,4 +1,4 @@
-"""A short fault run: the real server, the demo model, and faults every two seconds. The long one: `python -m benchmarks.faults`."""
+"""Test with a short fault run: the real server, the demo model and faults every two seconds. Long: `python -m benchmarks.faults`."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from backend.settings import PROJECT_FOLDER
 from tests.many_devices import without_quick
 
 
-@pytest.mark.slow  # two minutes; single faults are tests of their own, in tests/backend/engine/test_{disasters,recovery}.py
+@pytest.mark.slow  # two minutes; tests/backend/engine/test_{disasters,recovery}.py test single faults
 @pytest.mark.demo_model
 def test_every_job_ends_as_its_visitor_left_it(tmp_path):
     words = "--visitors 2 --jobs 4 --seed 4 --seconds 300 --spoiled 0.17 --json".split()

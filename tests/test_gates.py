@@ -1,4 +1,4 @@
-"""Gates hold the stand-in pipeline where a test wants it, in each process, until the test opens them or the worker ends."""
+"""Tests that a closed gate stops the stand-in pipeline at its place, in each process, until it is opened or the worker ends."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ def heartbeat() -> Iterator[None]:
 
 
 def held(engine: Engine, place: str):
-    """A job that waits at the closed gate of this place."""
+    """Submit a job and wait until it is at the closed gate of this place."""
     job = engine.submit(request("a held square", upscale=2 if place.startswith("frame") else 0))
     wait_for(lambda: (event := engine.last_event(job.id)) is not None and event.kind == PLACES[place])
     return job
@@ -101,7 +101,7 @@ def test_a_place_that_no_pipeline_knows_is_refused(close_gate):
 
 @pytest.mark.parametrize("is_open_before", [False, True])
 def test_several_hosts_ask_equally_often(close_gate, heartbeat, monkeypatch, is_open_before):
-    """Each answer to the first host is sent to the others, one for each question."""
+    """The first host's answer to each call of `is_cancelled` is sent to the other hosts."""
     monkeypatch.setattr(gates, "_is_first_host", lambda: threading.current_thread().name == "first")
     gate, sent, asked = close_gate("a held square"), threading.Semaphore(0), {"first": 0, "other": 0}
 

@@ -21,7 +21,7 @@ def cache(monkeypatch, tmp_path):
 
 
 def counted(*facts, value=1.0):
-    """The array that is kept for these facts, and how often it was made."""
+    """Return the cached array for these facts, and the number of times that it was computed."""
     calls = []
     found = kept(lambda: calls.append(1) or np.full(3, value), *facts)
     return found.tolist(), len(calls)

@@ -1,4 +1,4 @@
-"""deploy/kuberay.yaml against the shape of KubeRay's RayCluster, and against what the studio and the chips need."""
+"""Tests of deploy/kuberay.yaml: it fits KubeRay's RayCluster schema, and has all that the studio and the chips need."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 
 
 def manifests() -> dict[str, dict[str, Any]]:
-    """The documents of the file, by kind."""
+    """Return the documents of the file, by kind."""
     return {one["kind"]: one for one in yaml.safe_load_all(MANIFEST.read_text("utf-8"))}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from backend.settings import PROJECT_FOLDER
 
 LAYERS = ("app", "wan_ui", "backend", "kernels", "presets")  # from the top
-OUTSIDE = ("training", "benchmarks", "tests")  # nothing in a layer may need these
+OUTSIDE = ("training", "benchmarks", "tests")  # no layer may import these
 MAY_USE_JAX = ("backend", "kernels")
 HEAVY = {"jax", "jaxlib", "torch", "torchax", "diffusers", "transformers", "safetensors", "flax"}
 LIGHT_LAYERS = {
@@ -21,7 +21,7 @@ MOST_LINES_OF_APP = 100
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the layers, by its dotted name."""
+    """Return the file of every module of the layers, by dotted name."""
     found = {"app": PROJECT_FOLDER / "app.py"}
     for layer in LAYERS[1:]:
         for path in (PROJECT_FOLDER / layer).rglob("*.py"):
@@ -40,7 +40,7 @@ def tree(name: str) -> ast.Module:
 
 @functools.cache
 def imports(name: str) -> tuple[str, ...]:
-    """Dotted names that a module imports anywhere, also inside functions."""
+    """Return the dotted names that a module imports anywhere, also in functions."""
     return tuple(_imports(name))
 
 
@@ -99,7 +99,7 @@ LIGHT_ROOMS = (
 )
 FACES = re.compile(r"backend\.models(\.spec|\.\w+\.(action_)?spec)?")
 MODELS = re.compile(r"backend\.models\.(\w+\.)?(\w+_)?model")
-PROCESSES = re.compile(r"backend\.cli\.\w+_run")  # each runs in a process of its own, and may bring jax there
+PROCESSES = re.compile(r"backend\.cli\.\w+_run")  # these run in separate processes and may import jax
 FAMILY_NAMES = r"(?<![A-Za-z])[Ww]an(?=[A-Z0-9.\-' ]|$)|[Hh]unyuan|VACE|(?<![a-z])[Vv]ace(?![a-z])"
 TENSOR_NAMES = r"\bto_[qkv]\b|\battn[12]|\bffn\.|\bblocks\.|patch_embedding|proj_out|vision_model|embed_tokens"
 MODEL_NAMES = re.compile(rf"{FAMILY_NAMES}|UMT5|umt5|CLIP|{TENSOR_NAMES}")
@@ -124,13 +124,13 @@ def imports_at_once(name: str) -> set[str]:
 
 
 def _parents(name: str) -> set[str]:
-    """The packages that Python imports before the module."""
+    """Return the packages that Python imports before the module."""
     parts = name.split(".")
     return {".".join(parts[:end]) for end in range(1, len(parts))} & MODULES.keys()
 
 
 def brought_at_once(name: str) -> set[str]:
-    """The packages that come along when this module is imported."""
+    """Return the packages that importing this module imports."""
     reached, waiting, packages = set(), [name], set()
     while waiting:
         if (module := waiting.pop()) not in reached:
@@ -201,7 +201,7 @@ def assert_names_no_family(name: str) -> None:
 
 
 def code_words(name: str) -> Iterator[tuple[int, str]]:
-    """Names and strings of a module's code with their lines; docstrings and comments are prose, and may name tensors."""
+    """Yield names and strings of a module's code with their lines, without docstrings and comments, which may name tensors."""
     module = tree(name)
     prose = {
         id(node.body[0].value)

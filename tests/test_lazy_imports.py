@@ -1,4 +1,4 @@
-"""Imports of test files move into the functions that use them, and nothing else changes."""
+"""Tests that imports of test files move into the functions that use them, and that nothing else changes."""
 
 import ast
 

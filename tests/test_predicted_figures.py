@@ -1,4 +1,4 @@
-"""The documents' tables and presets/needs.json say what `benchmarks.all_presets` has stored, and nothing else."""
+"""Tests that the documents' tables and presets/needs.json match the figures that `benchmarks.all_presets` stored."""
 
 import json
 
@@ -14,7 +14,7 @@ ROWS = read_rows()
 
 
 def cost(seconds: float | None, repeats: int, fits: bool = True) -> dict:
-    """One program of a report."""
+    """Return one program of a report."""
     return {
         "fingerprint": "f",
         "date": "2026-11-25",
@@ -31,7 +31,7 @@ def cost(seconds: float | None, repeats: int, fits: bool = True) -> dict:
 
 
 def report(**programs: dict) -> dict:
-    """A report of `all_presets_run` with these programs."""
+    """Return a report of `all_presets_run` with these programs."""
     total = None if any(one["predicted_seconds"] is None for one in programs.values()) else 25.2
     return {
         "fits": total is not None,
@@ -68,7 +68,7 @@ def test_a_figure_has_a_commit_and_programs_or_was_taken_over(row):
 
 
 def mean_of(programs: dict[str, ProgramCost]) -> float | None:
-    """Seconds of a step, from the programs."""
+    """Compute the seconds of a step from the programs."""
     steps = [programs[key] for key in ("denoise_step", "refining_step") if key in programs]
     if any(step.predicted_seconds is None for step in steps):
         return None
@@ -127,7 +127,7 @@ def test_a_row_is_current_at_its_own_commit_alone():
 
 
 def test_each_row_runs_though_another_cannot_be_compiled(monkeypatch, capsys):
-    """A row whose memory nobody wrote down, one that was never compiled, and one that the compiler stops at."""
+    """The rows: one without recorded memory, one that was never compiled, and one that the compiler refuses."""
 
     def compile_in_process(module, words, *, for_tpu):
         if "v6e:4x4" in words:

@@ -37,7 +37,7 @@ def interpreter(version: str) -> str | None:
 
 
 def _runs(path: str, version: str) -> bool:
-    done = subprocess.run([path, "--version"], capture_output=True, text=True)  # pyenv's own names may lead nowhere
+    done = subprocess.run([path, "--version"], capture_output=True, text=True)  # pyenv's shims can point to missing interpreters
     return done.returncode == 0 and f" {version}." in done.stdout
 
 

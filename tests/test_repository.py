@@ -1,4 +1,4 @@
-"""The files that hosting sites and tools read: workflows, hooks, forms, the citation, the changelog, and the package's data."""
+"""Tests of files that hosting sites and tools read: workflows, hooks, forms, citation, changelog and package data."""
 
 import re
 import shlex
@@ -116,7 +116,7 @@ def test_the_version_is_stated_once():
 
 
 def test_a_wheel_has_every_file_of_the_product():
-    """A wheel takes whole folders, and follows a link of a model's folder once for each of these lines."""
+    """The lines name whole folders. For each line the wheel follows a link in a model's folder once."""
     wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     wanted = wheel["only-include"]
     assert wheel["force-include"] == {LAUNCHER: "__init__.py"}  # an editable installation copies these

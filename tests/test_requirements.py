@@ -1,4 +1,4 @@
-"""The dependencies in pyproject.toml, the files that are generated from them, what is installed, and what the code imports."""
+"""Tests of the dependencies: pyproject.toml, the files generated from it, installed packages, and imports of the code."""
 
 import re
 import subprocess
@@ -28,7 +28,7 @@ def declared(*extras: str) -> list[Requirement]:
 
 
 def needed(requirements: list[Requirement]) -> dict[str, Version]:
-    """The installed packages that these need, with their versions."""
+    """Return the installed packages that the requirements need, with their versions."""
     found: dict[str, Version] = {}
     left, seen = [(one, "") for one in requirements], set()
     while left:
@@ -47,7 +47,7 @@ def needed(requirements: list[Requirement]) -> dict[str, Version]:
 
 
 def locked() -> dict[str, set[str]]:
-    """The versions in the lock that this Python takes, by name."""
+    """Return the locked versions for this Python, by name."""
     found: dict[str, set[str]] = {}
     lines = (PROJECT_FOLDER / LOCK).read_text("utf-8").splitlines()
     for one in (Requirement(line) for line in lines if line and not line.startswith("#")):
@@ -89,7 +89,7 @@ def test_every_module_that_the_product_imports_is_a_declared_dependency():
 
 
 def test_no_requirement_brings_torchvision():
-    """A build of it for another kind of torch raises where it is imported, and diffusers and transformers import it."""
+    """diffusers and transformers import torchvision, which raises if it was built for another build of torch."""
     assert "torchvision" not in needed(declared("tpu", "cluster", "test")) and "torchvision" not in locked()
 
 

@@ -1,4 +1,4 @@
-"""The seam of the model families: a second family, known by its folder, one entry and one preset, goes through everything."""
+"""Tests of the interface of model families: a second family needs only a folder, an entry and a preset to work everywhere."""
 
 import json
 import os
@@ -167,7 +167,7 @@ def test_a_reference_picture_and_the_chunks_before_count(loaded, tmp_path):
     two = latents_of(loaded, tmp_path / "two", a_request(references=(red, green)))
     assert np.abs(plain - one).max() > 0.01 and np.abs(one - two).max() > 0.01
     short = latents_of(loaded, tmp_path / "short", a_request(num_frames=3))
-    assert short.shape[2] == 2  # its one chunk has other noise, so it says nothing of memory; the next lines do
+    assert short.shape[2] == 2  # its only chunk has other noise, so only the next lines test the memory
     run = Run(request=a_request(), loaded=loaded, folder=tmp_path / "plain", is_cancelled=lambda: False)
     conditions = read_conditions(run.folder, run.request)
     first = Denoised(states=_states(plain[:, :, :2]), steps_done=3, chunks=())
@@ -228,7 +228,7 @@ def test_a_process_that_is_killed_loses_neither_pictures_nor_sound(checkpoint, l
         np.testing.assert_array_equal(latents[name], values)
 
 
-@pytest.mark.slow  # another family goes through the stages in tests/backend/cli/test_stages.py
+@pytest.mark.slow  # tests/backend/cli/test_stages.py runs the stages with another family
 def test_the_three_stages_each_in_a_process_make_the_same_sound(checkpoint, loaded, tmp_path):
     list(pipeline.generate(a_request(), loaded, tmp_path / "whole", lambda: False))
     run = ["--run", str(tmp_path / "run"), "--data-dir", str(tmp_path / "data"), "--json"]

@@ -1,4 +1,4 @@
-"""Files of earlier versions open unchanged: `tests/stored` and `tests/fixtures/written_by_4bce9ae7`."""
+"""Tests that files of earlier versions open unchanged: `tests/stored` and `tests/fixtures/written_by_4bce9ae7`."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ FIELDS_OF_THEN = {
 @pytest.fixture
 def engine(tmp_path):
     shutil.copytree(STORED, tmp_path / "data")
-    engine = Engine(tmp_path / "data", start_worker=False, resume=False)  # else cleaning removes what old jobs' steps reported
+    engine = Engine(tmp_path / "data", start_worker=False, resume=False)  # resuming would remove the old jobs' step reports
     yield engine
     engine.close()
 
@@ -41,7 +41,7 @@ def test_jobs_and_their_events_are_those_of_then(engine):
         1: ("finished", "visitor-a"),
         2: ("finished", "visitor-a"),
         3: ("finished", "visitor-b"),
-        4: ("failed", "visitor-a"),  # it ran when the server was stopped
+        4: ("failed", "visitor-a"),  # the job ran when the server was stopped
     }
     assert jobs[1].is_starred and not jobs[2].is_starred
     assert jobs[2].request.task == "i2v" and jobs[2].request.image_focus == (0.25, 0.5)
@@ -119,7 +119,7 @@ STATES = {  # seed of each job: state; each shot of the storyboard is a job too
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """A copy of that data folder; the fake pipeline does not wait in its steps."""
+    """Return a copy of the stored data folder. The fake pipeline does not wait in its steps."""
     monkeypatch.setenv("STUDIO_TEST_STEP_SECONDS", "0")
     shutil.copytree(WRITTEN / "data", tmp_path / "data")
     return tmp_path / "data"
@@ -127,7 +127,7 @@ def written(tmp_path, monkeypatch):
 
 @pytest.fixture
 def opened(written):
-    """An engine on it that runs nothing."""
+    """Return an engine on the copy that runs no jobs."""
     with closing(Engine(written, start_worker=False, resume=False)) as engine:
         yield engine
 
@@ -154,7 +154,7 @@ def test_every_job_of_4bce9ae7_has_its_state_and_its_settings(opened, written):
 
 
 def named_only(values: dict) -> dict:
-    """The settings with inputs by file name, as the database holds them."""
+    """Return the settings with file names in place of input paths, as the database stores them."""
     return {name: Path(value).name if name in ("image", "video") and value else value for name, value in values.items()}
 
 

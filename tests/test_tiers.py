@@ -1,4 +1,4 @@
-"""The table of tiers names tests that exist, and recent changes find the tests that import or serve them."""
+"""Tests that the table of tiers names existing tests, and that changed files select the tests that import or serve them."""
 
 import ast
 import fnmatch

@@ -20,7 +20,7 @@ _STOP_SECONDS = 5.0
 
 
 class ThreadTransport:
-    """One worker loop in this process. It cannot be killed: `stop` waits until its job has seen the end."""
+    """One worker loop in a thread of this process. It cannot be killed: `stop` waits until its job has ended."""
 
     pid = None
 
@@ -37,7 +37,7 @@ class ThreadTransport:
         self._channel.send(message)
 
     def kill(self) -> None:
-        """Leaves the conversation: a thread cannot be ended."""
+        """Close the channel. A thread cannot be killed."""
         self._workers_channel.close()
 
     def stop(self) -> None:
@@ -57,7 +57,7 @@ class ThreadTransport:
 
 
 def _pair() -> tuple[Channel, Channel]:
-    """The two ends of a conversation."""
+    """Return two connected channels."""
     (ours_in, theirs_out), (theirs_in, ours_out) = os.pipe(), os.pipe()
     return _channel(ours_in, ours_out), _channel(theirs_in, theirs_out)
 

@@ -61,7 +61,7 @@ def promised_tests() -> list[str]:
 
 
 def recent_files(changed: Iterable[str], covered: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Test files that import or serve a changed file, nearest first, as many as the time allows; then the others.
+    """Return the nearest test files that import or serve a changed file and fit into the time, and the other such test files.
 
     Args:
         changed: files, relative to the project.
@@ -80,7 +80,7 @@ def recent_files(changed: Iterable[str], covered: Iterable[str]) -> tuple[list[s
 
 
 def changed_files(commits: int) -> list[str]:
-    """Files that the last `commits` commits or the working tree changed. Without Git's history: none."""
+    """Return the files that the last `commits` commits or the working tree changed. Empty without Git's history."""
     run = functools.partial(subprocess.run, cwd=PROJECT, capture_output=True, text=True)
     hashes = run(["git", "rev-list", f"--max-count={commits + 1}", "HEAD"]).stdout.split()
     if not hashes:
@@ -172,7 +172,7 @@ def select(tier: str) -> tuple[list[str], list[str]]:
 
 
 def main() -> None:
-    """Print the tests of a tier; on standard error, what has no time in it."""
+    """Print the tests of a tier. Print on standard error the test files that exceed its time."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("tier", choices=["quick", "default"])
     chosen, left_out = select(parser.parse_args().tier)

@@ -1,4 +1,4 @@
-"""The benchmark of model changes, with stand-ins for the models."""
+"""Tests of the benchmark of model changes, with stand-ins for the models."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Writes a checkpoint with random weights in diffusers' layout, and its preset."""
+"""Write a checkpoint with random weights in diffusers' layout, and its preset."""
 
 from __future__ import annotations
 

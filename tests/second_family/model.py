@@ -1,4 +1,4 @@
-"""The body of the family: see `backend.models.model.Model` for what each method does."""
+"""The family's model. `backend.models.model.Model` describes each method."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from backend.sampling.solvers import start_state, take_guided_step
 from backend.weights.stacked import StackedWeights, stack_weights, weights_sharding
 
 STACKS = ("narrow.", "wide.")
-SOUND_CHANNELS, SOUND_LATENTS, SAMPLES = 2, 20, 400  # channels of the sound and its latents, latents a second, samples a latent
+SOUND_CHANNELS, SOUND_LATENTS, SAMPLES = 2, 20, 400  # channels of audio and latents, latents per second, samples per latent
 TEXT_BYTES = 32
 
 
 def parameter_shapes(config) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Every tensor of a checkpoint, by part."""
+    """Return the shape of every tensor of a checkpoint, by part."""
     width, channels, layers = config["width"], config["channels"], config["layers"]
     transformer = {"into.weight": (width, channels), "out.weight": (channels, width), "colour.weight": (channels, 3)}
     transformer["sound.weight"] = (SOUND_CHANNELS, width)
@@ -163,7 +163,7 @@ def _embed(weights, ids):
 
 
 def _step(weights: StackedWeights, states, row, text, colour, memory):
-    """Latents [1, C, F, H, W] and, of the sound, [1, C, T], which hears what the video shows; text [branches, C]."""
+    """Denoise video latents [1, C, F, H, W] and audio latents [1, C, T], which depend on the video. `text` is [branches, C]."""
     state = states[VIDEO]
     given = text + weights.outer["colour.weight"] @ colour + memory
     tokens = jnp.moveaxis(state.sample, 1, -1) + given[:, None, None, None, :]
@@ -203,6 +203,6 @@ def _decode_first(weights, latents):
 
 
 def _decode_next(weights, latents, last):
-    """Half of the frame before shows through, so that pieces depend on one another."""
+    """Decode a later piece. Half of the previous frame is blended in, so that pieces depend on each other."""
     pixels = 0.5 * (_pixels(weights, latents) + last)
     return pixels, pixels[:, :, -1:]

@@ -1,4 +1,4 @@
-"""The face of the family."""
+"""The specification of the family."""
 
 from __future__ import annotations
 

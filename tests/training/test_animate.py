@@ -1,4 +1,4 @@
-"""wan-tiny-animate's world, its forward pass and sampler beside diffusers' own, what is written of it, and how it is scored."""
+"""Tests of the training of wan-tiny-animate: scenes, forward pass and sampler compared with diffusers, checkpoint and scores."""
 
 import dataclasses
 import json
@@ -50,7 +50,7 @@ from training.world import held_out_triples, sample_scene
 
 BASE = Path("models/wan-tiny")
 COMMITTED = Path("models/wan-tiny-animate")
-FLEX = "ignore:flex_attention called without torch.compile:UserWarning"  # it is compared at a tiny size
+FLEX = "ignore:flex_attention called without torch.compile:UserWarning"  # the comparison has a tiny size
 
 
 def pair(motion: str, **others) -> Pair:
@@ -132,7 +132,7 @@ def networks() -> AnimateNetworks:
 
 @pytest.fixture(scope="module")
 def looking(networks) -> AnimateNetworks:
-    """Networks that look at the condition too."""
+    """Return networks whose output depends on the condition too."""
     torch.manual_seed(1)
     made = AnimateNetworks(networks.text, WanAnimate2Transformer3DModel.from_config(networks.learned.config))
     made.learned.load_state_dict(networks.learned.state_dict())
@@ -149,7 +149,7 @@ def vae() -> torch.nn.Module:
 
 @pytest.fixture
 def eager_mask():
-    """diffusers compiles its mask and its attention, which takes seconds and changes nothing."""
+    """Do not let diffusers compile its mask and attention. That takes seconds and changes no result."""
     uncompiled()
 
 
@@ -191,7 +191,7 @@ def test_velocity_equals_the_class(looking, eager_mask):
 
 
 def of_the_class(networks, latents, condition, driving, timestep, prompt: str) -> torch.Tensor:
-    """The velocity by the class's two passes."""
+    """Compute the velocity with the two passes of diffusers' class."""
     grid, cache = torch.tensor([[3, 2, 3]]), WanAnimate2KVCache(networks.learned.config.num_layers)
     networks.learned(
         [driving],
@@ -258,7 +258,7 @@ def test_videos_of_two_segments_equal_those_of_diffusers_steps(looking, vae, eag
     WanAnimate2DenoiseStep()(components, state)
     theirs = frames(torch.cat(state.get("segment_frames"), 2)[0])
     assert ours.shape == (1, 33, 96, 96, 3)
-    assert (ours[0].int() - theirs.int()).abs().max() <= 1  # a rounding to the other side
+    assert (ours[0].int() - theirs.int()).abs().max() <= 1  # values can round differently
 
 
 @pytest.mark.demo_model
@@ -270,12 +270,12 @@ def test_tasks_are_what_the_sampler_is_given_and_everything_can_be_learned(looki
     torch.testing.assert_close(latents[1:], task_latents(vae, pairs[1:], SIZE, "cpu"), atol=1e-4, rtol=0)
     mask = latents[:, 16:20]
     assert mask[0, :, 0].all() and not mask[0, :, 1:].any() and mask[1, :, :2].all() and not mask[1, :, 2:].any()
-    assert torch.equal(latents[:, :16, 0], latents[:, 20:36, 0])  # the picture is what its own frame becomes
+    assert torch.equal(latents[:, :16, 0], latents[:, 20:36, 0])  # the image has the same latents as its frame
     assert looking.words_for(pairs[0], random.Random(1), dataclasses.replace(options, text_dropout=1.0)) == ""
     words = [looking.words_for(one, rng, options) for one in pairs]
     looking.loss(latents, pairs, words, options, torch.Generator().manual_seed(0)).backward()
     idle = [name for name, value in looking.learned.named_parameters() if value.grad is None or not value.grad.any()]
-    assert not [name for name in idle if ".to_k.bias" not in name]  # these turn with the keys and may come to nothing
+    assert not [name for name in idle if ".to_k.bias" not in name]  # biases of keys can cancel out in the softmax
     looking.learned.zero_grad()
 
 

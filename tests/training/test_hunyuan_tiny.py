@@ -1,4 +1,4 @@
-"""hunyuan-tiny's training in little: its parts give the numbers of diffusers' pipelines, and its stages end in a checkpoint."""
+"""Tests of the training of hunyuan-tiny with few steps: its parts equal diffusers' pipelines, its stages give a checkpoint."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def little() -> Recipe:
 
 @pytest.fixture(scope="module")
 def plan(little, tmp_path_factory) -> Plan:
-    """Every stage has run, for a moment each."""
+    """Run every stage of the training for a moment."""
     folder = tmp_path_factory.mktemp("made")
     seconds = StageSeconds(vae=0.2, text=0.2, transformer=0.2, refine=0.2)
     plan = Plan(recipe=little, seconds=seconds, work=folder / "work", output=folder / "model", device="cpu", compiled=False)
@@ -204,7 +204,7 @@ def test_the_command_makes_the_model_that_it_names_within_ninety_minutes(monkeyp
     assert (ours.recipe, ours.work, ours.output) == (HUNYUAN_TINY, Path("build/hunyuan-tiny"), Path("models/hunyuan-tiny"))
     assert (ours.seconds.vae, ours.seconds.text, ours.compiled) == (7, HUNYUAN_TINY.seconds.text, True)
     assert (wan.output, wan.seconds, wan.compiled) == (Path("models/wan-tiny"), WAN_TINY.seconds, False)
-    assert sum(dataclasses.astuple(HUNYUAN_TINY.seconds)) < 80 * 60  # encoding clips and compiling come on top
+    assert sum(dataclasses.astuple(HUNYUAN_TINY.seconds)) < 80 * 60  # plus the time for encoding clips and compiling
 
 
 def test_a_checkpoint_is_scored_with_its_speed(plan):
@@ -215,7 +215,7 @@ def test_a_checkpoint_is_scored_with_its_speed(plan):
 
 @pytest.fixture
 def preset(plan, monkeypatch) -> Preset:
-    """hunyuan-tiny's preset, with a checkpoint of which the last layer is random: after a moment's training all it predicts is 0."""
+    """Return hunyuan-tiny's preset with a random last layer. After such a short training the layer would predict 0."""
     path = plan.output / "transformer" / "diffusion_pytorch_model.safetensors"
     state = load_file(path)
     state["proj_out.weight"] = 0.05 * torch.randn(state["proj_out.weight"].shape, generator=torch.Generator().manual_seed(4))
@@ -228,7 +228,7 @@ def preset(plan, monkeypatch) -> Preset:
 @pytest.mark.parity
 @pytest.mark.slow  # the same tests of wan-tiny and wan-tiny-vace are not slow
 def test_the_engine_makes_the_videos_that_are_scored(preset, plan, tmp_path):
-    """Same prompt, seed and picture: the engine's video is the one that evaluation samples, for both tasks."""
+    """Generate the video of the evaluation with the engine: same prompt, seed and image, for both tasks."""
     sampler, loaded = Sampler.load(plan.output), load(preset, None, lambda event: None)
     picture = np.asarray(Image.open(preset.image_examples[0].path).convert("RGB").resize((96, 96)))
     Image.fromarray(picture).save(tmp_path / "first.png")
@@ -241,7 +241,7 @@ def test_the_engine_makes_the_videos_that_are_scored(preset, plan, tmp_path):
         scored = sampler.sample([PROMPTS[0]], [5], settings, pictures)[0].numpy()
         assert np.abs(255 * ours - scored).max() < 2  # rounding to 8 bits is 0.5; the rest float32 in another order
         videos.append(scored.astype(float))
-    assert np.abs(videos[1] - videos[0]).max() > 2  # the picture does something
+    assert np.abs(videos[1] - videos[0]).max() > 2  # the image changes the video
 
 
 def test_the_presets_words_fit_the_world():

@@ -1,4 +1,4 @@
-"""wan-live-tiny's world, its transformer in training, and what is written of it."""
+"""Tests of the training of wan-live-tiny: its scenes, its transformer and its checkpoint."""
 
 import json
 import random

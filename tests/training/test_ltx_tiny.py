@@ -42,7 +42,7 @@ def heard(**changes) -> np.ndarray:
 
 
 def loudest(samples: np.ndarray) -> float:
-    """The strongest tone in Hz."""
+    """Return the strongest frequency in Hz."""
     return np.abs(np.fft.rfft(samples)).argmax() * RATE / len(samples)
 
 
@@ -73,7 +73,7 @@ def test_kinds_of_shape_have_tones_of_their_own():
 
 def test_a_note_begins_anew_with_each_frame_of_the_spectrum():
     up = heard(motion="up", start=(0.5, 0.8), travel=0.6)
-    assert np.abs(up[:, ::HOP]).max() < 1e-6  # every tone is zero there, so nothing clicks where notes change
+    assert np.abs(up[:, ::HOP]).max() < 1e-6  # every tone is zero there, so that changes of notes do not click
     assert len({round(loudest(part)) for part in up.sum(0).reshape(17, -1)}) > 4
 
 
@@ -121,7 +121,7 @@ def little() -> Recipe:
 
 @pytest.fixture(scope="module")
 def plan(little, tmp_path_factory) -> Plan:
-    """Every stage has run, for a moment each."""
+    """Run every stage of the training for a moment."""
     folder = tmp_path_factory.mktemp("made")
     seconds = StageSeconds(vae=0.2, text=0.2, sound=0.2, transformer=0.2, refine=0.2)
     plan = Plan(recipe=little, seconds=seconds, work=folder / "work", output=folder / "model", device="cpu", compiled=False)
@@ -141,7 +141,7 @@ def test_the_stages_end_in_a_checkpoint_for_both_tasks(plan):
 
 
 def test_the_whole_training_takes_three_hours_at_most():
-    assert sum(dataclasses.astuple(LTX_TINY.seconds)) <= 170 * 60  # encoding clips comes on top
+    assert sum(dataclasses.astuple(LTX_TINY.seconds)) <= 170 * 60  # plus the time for encoding clips
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""wan-tiny-vace's world, its control blocks in training, what is written of it, and how it is scored."""
+"""Tests of the training of wan-tiny-vace: its scenes, control blocks, checkpoint and scores."""
 
 import dataclasses
 import random
@@ -216,7 +216,7 @@ LEAST = {"box": 0.5, "edges": 0.7, "keyframes": 0.5, "margins": 0.5, "after": 0.
 """The least mean overlap over these scenes. One scene tells little: within a box and beyond a clip what is shown leaves some freedom."""
 
 
-@pytest.mark.slow  # what it has learned changes with its training alone
+@pytest.mark.slow  # the result changes only if the model is trained again
 @pytest.mark.demo_model
 @pytest.mark.parametrize("use", LEAST)
 def test_the_committed_model_makes_what_it_is_shown(committed, use):

@@ -1,4 +1,4 @@
-"""Training's fast forward pass and padded-text trick give the numbers of diffusers' class."""
+"""Tests that the fast forward pass and the padding of texts in training equal diffusers' class."""
 
 from pathlib import Path
 

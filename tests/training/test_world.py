@@ -1,4 +1,4 @@
-"""The synthetic world says and shows the same thing, and the detector reads it back."""
+"""Tests that captions and frames of the synthetic scenes agree, and that the detector recognizes them."""
 
 import collections
 import hashlib
@@ -100,7 +100,7 @@ def _said(speed: str | None) -> str | None:
 
 
 def test_a_world_without_speeds_is_drawn_as_before_there_were_speeds():
-    """The embedded demo model was trained on these draws: the hash is from before speeds were added."""
+    """The embedded demo model was trained on these scenes, so that a world without speeds must give the same hash."""
     rng = random.Random(9)
     scenes = (sample_training_scene(rng) for _ in range(300))
     drawn = (repr((one.triple, one.travel, one.start, one.size, one.background)) + describe(one, rng, 0.5) for one in scenes)
