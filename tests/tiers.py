@@ -109,7 +109,7 @@ def import_distances(changed: Iterable[str]) -> dict[str, int]:
 
 
 def serving_tests(file: str) -> set[str]:
-    """Test files that the table names for a file that they do not import."""
+    """Return the test files that the table names for a file, although they do not import the file."""
     folder = posixpath.dirname(file)
     patterns = [
         pattern.format(folder=folder)
@@ -122,7 +122,7 @@ def serving_tests(file: str) -> set[str]:
 
 @functools.cache
 def imports() -> dict[str, frozenset[str]]:
-    """The project's Python files and JavaScript modules, and which of them each imports, also inside functions."""
+    """Return the imports of each Python file and JavaScript module of the project, also in functions."""
     paths = [path for folder in FOLDERS for path in (PROJECT / folder).rglob("*") if path.suffix in (".py", ".js")]
     files = {path.relative_to(PROJECT).as_posix() for path in paths} | {"app.py"}
     return {file: frozenset((_imported(file) if file.endswith(".py") else _imported_scripts(file)) & files) for file in files}

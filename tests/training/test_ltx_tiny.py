@@ -90,7 +90,7 @@ def test_prompts_say_silent_only_of_scenes_that_are():
 def test_training_hears_what_the_engine_hears():
     samples = torch.from_numpy(heard()).float()
     many, one = log_mel(samples[None])[0].numpy(), log_mel_of_one(samples.numpy(), RATE, HOP, SOUND_VAE["mel_bins"])
-    np.testing.assert_allclose(many, one, atol=0.01)  # logarithms down to 1e-5, float32 beside float64
+    np.testing.assert_allclose(many, one, atol=0.01)  # logarithms of values down to 1e-5, float32 compared with float64
 
 
 @without_gradients

@@ -218,7 +218,12 @@ def test_a_stage_without_what_it_needs_is_refused_and_leaves_nothing(whole, tmp_
     for stage, folder, words, message in (
         ("encode", new, (), "preset and prompt are missing"),
         ("encode", new, ("--preset", "wan-tny", "--prompt", PROMPT), "did you mean wan-tiny?"),
-        ("encode", whole, ("--preset", "wan-tiny", "--prompt", "another"), "is the folder of another video; choose another folder"),
+        (
+            "encode",
+            whole,
+            ("--preset", "wan-tiny", "--prompt", "another"),
+            "is the folder of another video; choose another folder",
+        ),
         ("encode", whole.parent, begin, "must be a new or an empty folder"),
         ("denoise", new, (), "must be a folder that `app.py encode` or the studio has written"),
         ("denoise", whole, ("--steps", "0"), "steps=0 must be between 1 and 100"),

@@ -18,7 +18,7 @@ PATHS = ("/gradio_api/upload", "/gradio_api/run/upload", "/gradio_api/upload/", 
 
 @pytest.fixture
 def reached() -> list[str]:
-    """The paths at which the application was called."""
+    """Return the list in which the application records the paths of its calls."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Wrong passwords slow an address down, and are logged."""
+"""Tests that wrong passwords delay the next try of an address, and are logged."""
 
 import asyncio
 import logging
@@ -135,7 +135,7 @@ def test_right_passwords_do_not_count(visitor):
 
 @pytest.fixture
 def two() -> list[TestClient]:
-    """Two browsers with a login each, at an app that sets cookies as Gradio does, over https."""
+    """Return two logged-in clients of an app that sets cookies as Gradio does, over HTTPS."""
 
     async def login(request: Request) -> PlainTextResponse:
         answer, token = PlainTextResponse(""), (await request.body()).decode()
