@@ -198,7 +198,7 @@ def _make_inputs(
     edges: Edges,
     epilogue: Epilogue,
 ) -> tuple[list[jax.Array], list[pl.BlockSpec]]:
-    """Return the arrays in the order of the kernel's arguments, and the spec of each array's block."""
+    """Return the arrays in the order of the kernel's arguments, and the BlockSpec of each array."""
     last = frames.shape[1] - 1
     inputs: list[jax.Array] = []
     specs: list[pl.BlockSpec] = []
@@ -228,7 +228,7 @@ def _make_inputs(
 
 
 def _columns_at(array: jax.Array, count: int, size: int, place: Callable[[jax.Array], jax.Array]) -> pl.BlockSpec:
-    """Return the spec of `size` columns of the last `count` frames, starting at column `size * place(step)`."""
+    """Return the BlockSpec of `size` columns of the last `count` frames, starting at column `size * place(step)`."""
     last = array.shape[0] // count - 1
     return pl.BlockSpec((count, size, *array.shape[2:]), lambda part, step: (last, place(step), 0, 0))
 
@@ -303,7 +303,7 @@ def _compute_products(
 ) -> jax.Array:
     """Compute the products of one frame and its earlier frames, summed: [columns * H, row parts * N].
 
-    `summed` is a buffer for the sum if the frames are a loop.
+    `summed` is a buffer for the sum if a loop adds the products of the earlier frames, otherwise None.
     """
 
     if summed is None:  # one product for all frames, because the depth of each product is padded to whole tiles

@@ -14,7 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
 ROW_ALIGNMENT = 16  # sublanes of a bfloat16 tile
-MATRIX_UNIT = 256  # depth and width of the matrix unit on v6e and v7x; products are padded to a multiple
+MATRIX_UNIT = 256  # depth and width of the matrix unit on v6e and v7x; matrices are padded to a multiple
 TAPS = 3  # columns of the convolution's kernel, and its rows
 VMEM_LIMIT_BYTES = 52 * 2**20  # the smallest core has 64 MiB (v5p, v7x)
 PLANNED_BYTES = 46 * 2**20  # memory that a `TilePlan` may use; the compiler stores spilled registers in the rest

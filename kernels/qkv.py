@@ -404,7 +404,8 @@ def _store_head(out_ref: jax.Ref, values: jax.Array, start: int) -> None:
 
 
 def _summarise_head(values: jax.Array, statistic: Statistic) -> jax.Array:
-    """Reduce the rows of one head to [1, D] float32: sums, largest magnitudes, or the largest squared norm of a row, repeated."""
+    """Reduce the rows of one head to [1, D] float32: column sums, largest magnitudes of columns, or D copies of the largest
+    squared norm of a row."""
     wide = values.astype(jnp.float32)
     if statistic == "sum":
         return wide.sum(0, keepdims=True)

@@ -24,9 +24,9 @@ _FOLDER_SOURCE = re.compile(r"(?P<base>[^+:#]+)#(?P<transformer>transformer_\w+)
 class Checkpoint:
     """A folder in diffusers' layout.
 
-    `index` is its model_index.json, `configs` the config.json of each network by part. A transformer's weights may be in one of
-    the `transformer_files`, by part, in its authors' format. Otherwise the first transformer is in the folder
-    `transformer_folder`.
+    `index` is the content of model_index.json. `configs` maps the name of each part, such as "transformer", to the content of its
+    config.json. `transformer_files` maps parts to single files in their authors' format. Without such a file, the first
+    transformer is in the folder `transformer_folder`.
     """
 
     folder: Path
@@ -41,7 +41,7 @@ class Checkpoint:
         return tuple(sorted(self.configs, key=lambda part: (not part.startswith("transformer"), part)))
 
     def tensors(self, part: str) -> dict[str, TensorPlace]:
-        """Return the places of a part's tensors. Raises: ModelError for an incomplete file."""
+        """Return where in the files each tensor of a part is. Raises: ModelError for an incomplete file."""
         if part in self.transformer_files:
             return read_single_file_tensors(self.transformer_files[part])
         return part_tensors(self.folder, part_folder(part, self.transformer_folder))
@@ -51,7 +51,7 @@ def split_source(source: str | Path) -> tuple[str, str]:
     """Split "BASE#FOLDER" into the checkpoint BASE, a folder or Hub id, and the folder of its transformer, such as
     "transformer_full".
 
-    Any other source is its own base, and has its transformer in "transformer".
+    For a source without "#", return the source itself and "transformer".
     """
     found = _FOLDER_SOURCE.fullmatch(str(source))
     return (found["base"], found["transformer"]) if found else (str(source), TRANSFORMER)

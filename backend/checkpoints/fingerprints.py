@@ -12,7 +12,7 @@ from pathlib import Path
 
 from backend.checkpoints.tensors import LARGEST_HEADER
 
-_BEGINNING = 1 << 16  # bytes that are read of a file in another format than safetensors
+_BEGINNING = 1 << 16  # bytes read from the start of a file that is not a safetensors file
 _SHA256 = re.compile(r"[0-9a-f]{64}")  # in the Hub's cache, files are named by the hash of their bytes
 
 

@@ -249,7 +249,7 @@ def download_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
 
 
 def file_patterns(source: str) -> dict[str, tuple[str, ...]]:
-    """Return the patterns of the files of a checkpoint, or of the single file `source`, by repository."""
+    """Return patterns of file names by repository. They match the files of `source`, a checkpoint or a single file."""
     if (parsed := parse_torch_source(source)) is not None:
         return {parsed.base: PATTERNS_BESIDE_TORCH, **file_patterns(parsed.file)}
     base, transformer = split_source(source)
@@ -342,7 +342,7 @@ def _list_files(repository: str) -> list[HubFile]:
 def _download_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
     """Download several files at once. Bytes of an earlier try count as received.
 
-    The library downloads files that are too large for plain HTTP (50 GB).
+    Skips files that are too large for plain HTTP (50 GB). The library downloads these later.
     """
     total, small = sum(file.num_bytes for file in files), constants.MAX_HTTP_DOWNLOAD_SIZE
     fetches = [functools.partial(download_to_cache, file) for file in files if file.num_bytes <= small]
@@ -353,9 +353,10 @@ def _download_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
 def _run_in_parallel(works: Sequence[Callable[[threading.Event], Any]], on_look: Callable[[], None]) -> list[Any]:
     """Run `works` in parallel and return their results. `on_look` is called every second meanwhile.
 
-    The first error stops the other works and waits a little for them. Each work ends when it next checks its event, which may
-    take long on a slow connection. Ctrl-C, or an error of `on_look`, stops them without waiting. The threads belong to no
-    executor, because the end of the process would wait for an executor's threads.
+    After the first error, the event that each function receives is set, and the functions get `SECONDS_FOR_OTHERS` to end. A
+    function ends when it next checks the event, which may take long on a slow connection. After Ctrl-C or an error of `on_look`,
+    the event is set without waiting. The threads belong to no executor, because a process waits for an executor's threads before
+    it ends.
     """
     stopped, futures, left = threading.Event(), [Future() for _ in works], SimpleQueue()
     for pair in zip(futures, works, strict=True):

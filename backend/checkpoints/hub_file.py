@@ -48,7 +48,7 @@ class HubFile:
 
     @property
     def arrived_bytes(self) -> int:
-        """The number of its bytes on this machine."""
+        """The number of the file's bytes on this machine."""
         for path in (self.blob_path, self.unfinished_path, self.blob_path):  # the file may just have been renamed
             with contextlib.suppress(OSError):
                 return path.stat().st_size
@@ -114,7 +114,7 @@ def _wait_for_lock(locks: contextlib.ExitStack, file: HubFile, stopped: threadin
 
 
 def _receive_missing_bytes(file: HubFile, stopped: threading.Event) -> None:
-    """Request the missing bytes until all are received. The Hub's own address sends every try to a fresh server."""
+    """Request the missing bytes until all are received. Each try starts at the Hub's own address, which redirects to a server."""
     headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # ranges count in the file's own bytes
     url = hf_hub_url(file.repository, file.name, revision=file.commit)
     if file.arrived_bytes > file.num_bytes:

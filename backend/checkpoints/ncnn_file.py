@@ -1,4 +1,5 @@
-"""Find each array in the two files of an ncnn network: a text of its layers, and their numbers. Reads no weights.
+"""Find each array in the two files of an ncnn network: a text file with its layers, and a binary file with their weights. Reads
+no weights.
 
 Source of the format: Tencent/ncnn, docs/developer-guide/param-and-model-file-structure.md.
 """
@@ -11,12 +12,12 @@ from backend.checkpoints.tensors import TensorPlace
 from backend.errors import ModelError
 
 _MAGIC = "7767517"
-_DTYPES = {0: "F32", 0x01306B47: "F16"}  # dtypes of a convolution's weights, by the word before them
+_DTYPES = {0: "F32", 0x01306B47: "F16"}  # dtypes of a convolution's weights, by the 32-bit number that precedes the weights
 _TAG_BYTES = 4
 
 
 def read_ncnn_tensors(layers: Path, numbers: Path, names: Sequence[str]) -> dict[str, TensorPlace]:
-    """Return the arrays of all convolutions and PReLUs in the text `layers`, which are in the file `numbers`.
+    """Return the places in the file `numbers` of the arrays of all convolutions and PReLUs that the text file `layers` lists.
 
     The arrays are named after the modules' `names` in PyTorch, in order. Raises: ModelError if the files do not fit each other or
     the names.

@@ -1,7 +1,7 @@
 """Remove a checkpoint or a file from the Hub's cache, except files that another source needs or that other tools downloaded.
 
 The cache stores each file once, under the hash of its content, with a link from a folder for each commit. A link is deleted if
-the removed source needs its name and no kept source does. A content is deleted with its last link.
+the removed source needs its name and no kept source does. The content is deleted with its last link.
 """
 
 import contextlib

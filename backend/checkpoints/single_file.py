@@ -58,7 +58,7 @@ def is_on_hub(file: str) -> bool:
 
 
 def assign_parts(files: Sequence[Path]) -> dict[str, TransformerFile]:
-    """Return the files by their part of the checkpoint."""
+    """Return the files, by the name of the transformer that each contains."""
     own = [TorchFile(path=path) if path.suffix == TORCH_SUFFIX else path for path in files]
     return {"transformer" if index == 0 else f"transformer_{index + 1}": file for index, file in enumerate(own)}
 
@@ -70,7 +70,7 @@ def file_path(file: TransformerFile) -> Path:
 def read_single_file_tensors(file: TransformerFile) -> dict[str, TensorPlace]:
     """Return the places of a transformer's tensors by their names in the file, without a prefix.
 
-    Raises: ModelError for a file that is incomplete or unsafe, or whose numbers cannot be read.
+    Raises: ModelError for a file that is incomplete or unsafe, or whose dtypes are not supported.
     """
     if isinstance(file, TorchFile):
         return read_torch_tensors(file)

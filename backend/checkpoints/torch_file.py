@@ -45,8 +45,8 @@ _ENTRY_HEADER = 30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TorchFile:
-    """A file with a network's tensors in its dictionary `tree`, "" for the first of `TREES` that exists, or the file
-    itself."""
+    """A PyTorch file. A network's tensors are in the file's dictionary `tree`. If `tree` is "", they are in the first dictionary
+    of `TREES` that exists, otherwise at the top level."""
 
     path: Path
     tree: str = ""
@@ -93,7 +93,7 @@ def _refused_error(path: Path, what: str) -> ModelError:
 
 @dataclasses.dataclass(frozen=True)
 class _Storage:
-    """The bytes of one entry of the archive, as numbers of this dtype."""
+    """One entry of the archive, whose bytes are numbers of this dtype."""
 
     dtype: str
     entry: str
@@ -111,7 +111,7 @@ class _Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class _Name:
-    """The name of a function or a class in the pickle: module, space, name."""
+    """The name of a function or a class in the pickle, as the pickle writes it: the module, a space, the name."""
 
     name: str
 
@@ -187,8 +187,8 @@ class _Contents:
         return values
 
     def _set_items(self, found: dict, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        """Add the items with text keys. Keys that are whole numbers, as in an optimizer's state, are ignored, because many can
-        have the same hash."""
+        """Add the items with text keys. Keys that are whole numbers, as in an optimizer's state, are ignored, because a malicious
+        file could contain many with the same hash, which makes a dictionary slow."""
         if not all(type(key) in (str, int) for key in keys):  # hashing a tuple may take very long
             raise ValueError
         found.update((key, value) for key, value in zip(keys, values, strict=True) if type(key) is str)

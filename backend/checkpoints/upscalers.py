@@ -31,7 +31,7 @@ def _dense_modules(blocks: int) -> list[str]:
     return ["conv_first", *inner, "conv_body", "conv_up1", "conv_up2", "conv_hr", "conv_last"]
 
 
-_EMBEDDED = {  # the package's names, and the modules in the order of its files
+_EMBEDDED = {  # each model's file name in the package, and its modules in the order in which the file stores them
     EMBEDDED: ("REALESRGAN_ANIMAVIDEOV3_UP4X", [f"body.{index}" for index in range(35)]),
     "x4plus": ("REALESRGAN_X4PLUS_UP4X", _dense_modules(23)),
     "x4plus-anime": ("REALESRGAN_X4PLUSANIME_UP4X", _dense_modules(6)),
@@ -40,7 +40,7 @@ _EMBEDDED = {  # the package's names, and the modules in the order of its files
 
 @dataclass(frozen=True, kw_only=True)
 class UpscalerFile:
-    """One model: its file, and the modules to which the arrays belong, if the file does not name them."""
+    """One model and its file. `modules` names the modules to which the arrays belong, if the file does not contain the names."""
 
     name: str
     path: Path

@@ -38,8 +38,8 @@ Recognise = Callable[[Checkpoint], tuple[FamilyChecks, Any]]
 class Verification:
     """The state of the checkpoint in `folder`.
 
-    `kind` is the recognised kind, if any. `problems` are sentences. `hashed` is the number of files whose hash was
-    compared.
+    `kind` is the recognised kind of model, None if it is unknown. `problems` are sentences. `hashed` is the number of files whose
+    hash was compared.
     """
 
     folder: Path
@@ -60,8 +60,8 @@ def verify(
 ) -> Verification:
     """Check every file of the checkpoint. Never raises; the result lists the problems.
 
-    The transformer is in the folder `transformer`, or in `torch_file` if given. `complete` adds configurations that this file
-    lacks.
+    The transformer is in the folder `transformer`, or in `torch_file` if given. `complete` returns the checkpoint with
+    configurations that `torch_file` does not contain.
     """
     problems, kind = [], None
     try:

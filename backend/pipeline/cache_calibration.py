@@ -55,7 +55,8 @@ def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, Br
 
 
 def _compute_growth(before: jax.Array | None, added: jax.Array, num_tokens: int) -> tuple[float, float]:
-    """Compute the growth of what the layers add: its norm divided by its norm in the previous step, as a mean over the tokens.
+    """Compute how the layers' output changes: the norm of the sum that the layers add to the tokens, divided by the same norm in
+    the previous step. Return the mean over the tokens.
 
     Padding is ignored. Returns: the ratio of the branch with the prompt and of the branch with the negative prompt; the same
     ratio twice without guidance. Source: the authors' calibration.

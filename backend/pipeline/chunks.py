@@ -16,7 +16,8 @@ class Chunk:
 
 
 def divide_into_chunks(model: Model, request: GenerationRequest) -> Iterator[Chunk]:
-    """Yield the chunks in order. The last chunk may be shorter. All streams are divided at the same times."""
+    """Yield the chunks in order. The last chunk may be shorter. All streams, such as video and audio, are divided at the same
+    times."""
     shapes = model.latent_shapes(request)
     num_frames = shapes[VIDEO][2]
     size = model.kind.chunk or num_frames

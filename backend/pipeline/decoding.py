@@ -58,7 +58,7 @@ def decode_preview(run: Run | Described, latents: Any) -> Work:
 
 
 def decode_all(run: Run | Described, latents: Latents) -> Work:
-    """Yield the work of decoding a whole video and its audio, for describing it. The results are dropped."""
+    """Yield the work of decoding a whole video and its audio, to list the programs that it calls. The results are dropped."""
     decoder_state = None
     for first in range(0, latents[VIDEO].shape[2], run.model.decode_stride):
         _, decoder_state = yield from decode_piece(run, latents[VIDEO], first, decoder_state)

@@ -103,8 +103,8 @@ class Denoising:
 
     @property
     def has_cache(self) -> bool:
-        """Return whether steps depend on more than the sampler's states. Such a video is saved only where the next step does
-        not."""
+        """Return whether steps depend on more than the sampler's states. The state of such a video is saved only before a step
+        that needs the sampler's states alone."""
         return self._run.request.uses_step_cache
 
     @property
@@ -272,7 +272,7 @@ class Denoising:
             self._text_index, self._conditions, self._step_context = text, own, None
 
     def _initial_states(self, chunk: Chunk) -> Work:
-        """Yield the work of the states before this chunk's first step."""
+        """Yield the work that creates the states before this chunk's first step."""
         noise = yield self._draw_noise(chunk, chunk.index)
         request, conditions = request_at_first_size(self._run.request), self._conditions_at(self._plan[0])
         return (yield from self._start_states(request, conditions, noise))
@@ -292,8 +292,8 @@ class Denoising:
             self._states = yield from self._enlarge_states(samples, index)
 
     def _enlarge_states(self, samples: Latents, index: int) -> Work:
-        """Yield the work of states at full size from half-size latents, for step `index`. The latents are enlarged as they are,
-        or the clean latents are enlarged by the model and brought to the noise level of the step."""
+        """Yield the work that computes full-size states for step `index` from half-size latents. Either the noisy latents are
+        enlarged directly, or the model enlarges the clean latents and noise of the step's level is added."""
         model, request, level = self._run.model, self._run.request, self.schedule.enlarged_at
         if level is None:
             samples = yield from model.finish(self._conditions_at(self._plan[index - 1]), samples)
@@ -306,8 +306,8 @@ class Denoising:
         return (yield from self._start_states(request, self._conditions_at(self._plan[index]), samples))
 
     def _trial_states(self, step_plan: StepPlan) -> Work:
-        """Yield the work of states with the shapes of this step, from noise, through all programs that create them. For a trial
-        run."""
+        """Yield the work that creates states with the shapes of this step from noise, for a trial run. Calls every program that
+        creates states for this step."""
         states = yield from self._initial_states(self._chunks[0])
         if step_plan.is_small or not self._full_size_chunks:
             return states
@@ -317,8 +317,8 @@ class Denoising:
     def _enter_step_context(self, step_plan: StepPlan) -> Work:
         """Create this step's step context, unless it is the current context.
 
-        A context takes much memory, so the previous context is freed first. With several experts, which take turns with their
-        copies of matrices, the devices must have finished all steps that need it.
+        A context takes much memory, so the previous context is freed first. With several experts, the devices must first have
+        finished all steps that use the previous context. Only one expert's copies of matrices exist at a time.
         """
         if self._step_context is not None and self._context_key == step_plan.context_key:
             return
@@ -350,7 +350,7 @@ def should_warm_up(model: Model, request: GenerationRequest) -> bool:
 def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int, ...]]:
     """Yield the number of the first step of each expert, guided and unguided, and of each size, in order.
 
-    If steps of the expert reuse other steps, yield the numbers of the first such pair instead.
+    If some of these steps reuse the previous step's output, yield the first such step together with its previous step instead.
     """
     context_keys = dict.fromkeys(step_plan.context_key for step_plan in plan)
     for step_context in context_keys:

@@ -140,8 +140,8 @@ def reserve_memory(run: Run, stages: Collection[Stage] = STAGES) -> None:
 def _merge_loras(run: Run) -> Generator[Event]:
     """Merge the request's LoRAs into the weights, remove the previous request's LoRAs, and report the progress of downloads.
 
-    A cancel stops within about a second. The next request's merge then starts from the LoRAs that are merged at that time.
-    Several hosts merge to the end, because they would stop at different tensors.
+    A cancel stops within about a second. The next request's merge then starts from the LoRAs that are merged at that time. With
+    several hosts a cancel does not stop the merge, because the hosts would stop at different tensors.
     """
     if not run.request.loras and all(expert.loras == () for expert in run.loaded.experts):
         return
@@ -159,7 +159,7 @@ def _merge_loras(run: Run) -> Generator[Event]:
 def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     """Encode the prompt and the inputs, and write the conditions to the run's folder.
 
-    Several hosts encode to the end, because they would stop at different programs.
+    With several hosts a cancel does not stop the encoding, because the hosts would stop at different programs.
 
     Raises: Stopped if the run is cancelled before all programs have run.
     """
@@ -264,7 +264,7 @@ class _StepReport:
 
 
 def _create_previews(run: Run) -> StepPreviews:
-    """Create the writer of previews. It works beside the next step if the devices allow it."""
+    """Create the writer of previews. It works during the next step if the devices allow it."""
     fps = run.request.fps / run.request.geometry().temporal_scale
 
     def first_frames(latents: np.ndarray) -> jax.Array:

@@ -38,7 +38,7 @@ from backend.schemas.live import FOLDER, KEPT_SECONDS, frame_name
 from backend.schemas.prompt_cues import Cue, check_cue, merge_cues
 from backend.schemas.request import GenerationRequest, find_preset
 
-LEAD_SECONDS = 0.15  # how far the video may be ahead of the viewer, whose next input appears after that time
+LEAD_SECONDS = 0.15  # how far the video may be ahead of its playback; a viewer's input appears after that time
 PICTURE_QUALITY = 90
 MOST_TEXTS = 16  # number of prompts whose conditions are kept: some megabytes each
 _SCRIPT = f"{FOLDER}/script.jsonl"
@@ -180,7 +180,7 @@ class _BlockDecoder:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._state: StepState = None
-        # Several hosts must run programs in one order.
+        # All hosts must run programs in the same order.
         self._is_beside = THIS_HOST.is_alone and can_run_concurrently(run.model, run.request)
         self._kept_frames = KEPT_SECONDS * run.request.fps
         self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")

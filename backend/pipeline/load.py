@@ -1,4 +1,5 @@
-"""Load a model with its weights onto the devices, or describe the model without weights, also on devices that are elsewhere."""
+"""Load a model with its weights onto the devices, or describe the model without weights, also for devices that this machine does
+not have."""
 
 from __future__ import annotations
 

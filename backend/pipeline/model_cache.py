@@ -1,8 +1,8 @@
 """The models that a worker keeps: on the devices while they fit, then in the host's memory, then only on disk.
 
 A model is a list of networks. Networks of equal content are stored once and shared by models. The least recently used model is
-unloaded first, models that queued jobs need later, models that the operator keeps loaded last. Before a cached model is used
-again, its files are checked. A model whose files changed is unloaded.
+unloaded first. Models that queued jobs need are unloaded after other models. Models that the operator keeps loaded are unloaded
+last. Before a cached model is used again, its files are checked. A model whose files changed is unloaded.
 """
 
 from __future__ import annotations

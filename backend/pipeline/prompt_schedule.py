@@ -1,6 +1,7 @@
 """Encode the prompts of a video whose prompt or action changes, and select the conditions of each block.
 
-Conditions of the first prompt and action keep their names. Each later pair of prompt and action has its own set, with a prefix.
+Conditions of the first prompt and action keep their names. Each later pair of prompt and action has its own set of conditions,
+with a prefix before their names.
 """
 
 from bisect import bisect_right

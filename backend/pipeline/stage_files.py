@@ -4,8 +4,9 @@
 format of diffusers' pipelines. `stage2_state.safetensors` is an unfinished denoising, `stage2_latents.safetensors` the result of
 a finished one. `stage3_frames.safetensors` is an unfinished decoding, `stage3_sound.wav` a model's audio.
 
-Each file has the request that it was written for, the model, and the seconds of work so far. Arrays of streams other than the
-video are prefixed with the stream, as in `sound.latents`. Files are replaced atomically. Only the first of several hosts writes.
+Each file also contains the request that it was written for, the model's source, and the seconds of work so far. Arrays of streams
+other than the video are prefixed with the stream, as in `sound.latents`. Files are replaced atomically. Only the first of several
+hosts writes.
 """
 
 import dataclasses

@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 from backend.files import is_disk_full
 
 KEEP_SECONDS = 2.0  # minimum time between two files, so shorter steps are not all saved
-MOST_SHARE = 0.01  # maximum share of the time for copies
+MOST_SHARE = 0.01  # maximum share of the running time that copies take
 
 logger = logging.getLogger(__name__)
 State = TypeVar("State")

@@ -179,7 +179,8 @@ class StoryboardFiles:
         )
 
     def _write_joined_video(self, pieces: Sequence[Piece], results: Sequence[VideoResult], notes: list[str]) -> bool:
-        """Write the joined video. Return whether it has audio. A missing audio becomes a note. Raises: VideoFileError."""
+        """Write the joined video. Return whether it has audio. If the audio cannot be created, add a note. Raises:
+        VideoFileError."""
         path = self.folder / VIDEO
         parts = (self._read_shot_frames(index, piece) for index, piece in enumerate(pieces))
         frames = cross_fade(parts, [piece.fade for piece in pieces])
@@ -211,7 +212,8 @@ class StoryboardFiles:
         return (*look, LAST, LAST_FRAMES) if self._extends_clips else (*look, LAST)
 
     def _write_last(self, index: int, frames: np.ndarray) -> None:
-        """Write what the next shot starts from, of the frames up to the cut."""
+        """Write the end of `frames`, from which the next shot starts: an image, and a short clip if the model extends clips.
+        `frames` end at the cut."""
         if self._extends_clips:
             with replace_file(self.shot_folder(index) / LAST_FRAMES, is_durable=True) as part:
                 write_exact_frames(list(frames[-max(OVERLAP_LENGTHS) :]), part, fps=self._request.fps)
@@ -224,7 +226,7 @@ class StoryboardFiles:
         return result
 
     def _add_audio_to_last_frames(self, index: int) -> None:
-        """Add the audio of the shot's last frames to their file. A model that uses the audio of clips continues it."""
+        """Add the audio of the shot's last frames to their file. A model that reads the audio of clips continues this audio."""
         fps, request = self._request.fps, self._request
         seconds = min(max(OVERLAP_LENGTHS), end_frame(request, index)) / fps
         sound = self._read_model_audio(index).part(end_frame(request, index) / fps - seconds, seconds)
@@ -245,7 +247,7 @@ class StoryboardFiles:
         return itertools.islice(frames, piece.first, piece.end)
 
     def _mix_audio(self, pieces: Sequence[Piece], results: Sequence[VideoResult]) -> Sound | None:
-        """Mix the shots' audio, which cross-fades within the frames that are left out, and the soundtrack.
+        """Mix the shots' audio and the soundtrack. The audio of two shots cross-fades during the frames that both shots contain.
 
         A shot without audio is silent. If all audio is from the model, the model's sample rate is used.
         """

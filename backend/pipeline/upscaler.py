@@ -29,7 +29,7 @@ from backend.weights.read import read_tensor
 MARGIN = 20  # pixels by which tiles overlap on each side: the embedded model sees 18 pixels around each pixel
 MOST_AT_ONCE = 8  # maximum frames or tiles per device: more are not faster, and a stop waits longer
 HOST_BYTES = 2**29  # for the activations of layers, if the devices use the host's memory
-CHIP_SHARE = 1 / 16  # share of a chip's memory, for the same; its compiler needs four times as much (1280 x 720, v6e, 2026-11-26)
+CHIP_SHARE = 1 / 16  # share of a chip's memory for activations; programs use four times as much (1280 x 720, v6e, 2026-11-26)
 UNKNOWN_CHIP_BYTES = 16 * 2**30  # memory of a described chip, and of a chip that does not report it
 COPIES = 3  # copies of a layer's activations at a time: input, output, and another layout
 AHEAD = 1  # batches dispatched before the previous result is copied to the host

@@ -39,10 +39,10 @@ from backend.settings import from_environment
 
 VIDEO, SMALLER, RESULT = "video.mp4", "stage3_video.mp4", "stage3_video.json"
 PIECES = "stage4_pieces"
-PIECE_SECONDS = 20.0  # seconds of work that a killed process loses at most, or one batch
+PIECE_SECONDS = 20.0  # maximum seconds of work that a killed process loses, unless one batch takes longer
 EVENT_SECONDS = 0.2  # minimum time between two reports: every event is stored
 KEPT_MODELS = 2
-READY = "upscaler"  # key of the seconds for loading and compiling it; the video's model has its own keys
+READY = "upscaler"  # key under which the seconds for loading and compiling the upscaler are reported
 LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "spandrel")
 
 MakeSmaller = Callable[[GenerationRequest], Generator[Event]]

@@ -18,8 +18,8 @@ def program_kind(program: Program) -> str:
 
 
 class CompileTimes:
-    """The most seconds that each kind of program took, in a JSON file. A program from a cache does not lower the stored value of
-    others."""
+    """The longest time that each kind of program took to compile, in seconds, in a JSON file. A program that is loaded quickly
+    from a cache does not lower the stored time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,9 +1,9 @@
 """Large matrix products on a CPU with AMX units, with libraries inside PyTorch: oneDNN for bfloat16, MKL for float32.
 
 The AMX units multiply only bfloat16. A float32 product is the sum of three bfloat16 products, added in float32. With a = a_high +
-a_low, both rounded to bfloat16, a b = a_high b_high + a_low b_high + a_high b_low, up to 3 * 2 ** -16 of |a b|. TPUs do the same
-for `jax.lax.Precision.HIGH`. Source: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For
-Higher-Precision Computations" (2019), section II.
+a_low, both rounded to bfloat16, a b = a_high b_high + a_low b_high + a_high b_low, with an error of at most 3 * 2 ** -16 of |a
+b|. TPUs do the same for `jax.lax.Precision.HIGH`. Source: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial
+Intelligence Datatype For Higher-Precision Computations" (2019), section II.
 """
 
 import ctypes

@@ -1,8 +1,9 @@
 """Attention of a video's tokens to themselves and, frame by frame, to the tokens of a driving video, spread over chips.
 
-A latent frame sees the whole video and the driving frame of the same time. This is one dense attention, and one that is dense
-within each frame. Their log-sum-exps join them (`kernels.attention.joined`), so no mask is needed. The driving video's keys and
-values are computed once and stored as `ClipKeys`. Tokens are exchanged for heads as in `backend.runtime.ulysses`.
+A latent frame sees the whole video and the driving frame of the same time. Two attentions compute this without a mask: one to the
+whole video, and one from each frame to its driving frame. The log-sum-exps of both serve to join the results
+(`kernels.attention.joined`). The driving video's keys and values are computed once and stored as `ClipKeys`. Tokens are exchanged
+for heads as in `backend.runtime.ulysses`.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Attention over two streams of tokens together: one is spread over chips, the other is short and replicated.
 
 The spread stream exchanges tokens for heads as in `ulysses`. Each chip then adds the same heads of the other stream. The real
-tokens of both streams precede all padding, so the number of keys says which keys are seen. If the padding of the spread stream is
-long enough, the other stream is written into it, which avoids a copy of the long arrays.
+tokens of both streams precede all padding. Therefore the number of real tokens is enough to exclude the padding. If the padding
+of the spread stream is long enough, the other stream is written into it, which avoids a copy of the long arrays.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ def joint_attention(
 
     The tokens of `spread` are spread over the chips and rotated by `tables` [S, D]. `beside` is replicated; only its first
     `counts` [B] tokens are seen. `attend(query, key, value, bounds, counts)` gets all tokens of some heads, [B, S, W]: the real
-    tokens of the first stream, then the second stream. Its `KvLengths` are the numbers of keys that count.
+    tokens of the first stream, then the second stream. The `KvLengths` in its argument `counts` are the numbers of real tokens.
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
     flat, whole, table = P("dp", "sp", "tp"), P("dp", None, "tp"), P("sp", None)
@@ -69,8 +69,8 @@ def joint_attention(
 def _local_joint_attention(
     spread: Stream, beside: Stream, counts: jax.Array, tables, *, layout: Layout, attend: Callable, how: Joining
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute one chip's part, as `_local_attention` in `ulysses`. Each chip adds its heads of the second stream to the exchanged
-    arrays."""
+    """Compute one chip's part, as `_local_attention` in `ulysses` does. Each chip adds its heads of the second stream to the
+    exchanged arrays."""
     sp, head = layout.size("sp"), tables[0].shape[1]
     heads = spread.query.shape[2] // head
     group = math.gcd(heads, sp)
@@ -108,14 +108,14 @@ def _concatenate_tokens(array: jax.Array, part: jax.Array, start: int) -> jax.Ar
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _SecondStream:
-    """The second stream, prepared as the first stream is, and the bounds of both together."""
+    """The second stream after the same preparation as the first stream, and the bounds of both streams together."""
 
     projected: tuple[jax.Array, jax.Array, jax.Array]
     bounds: HeadBounds | None
 
 
 def _prepare_second_stream(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _SecondStream:
-    """Prepare all heads of this chip, [B, L, W]. Tokens that do not count become zero."""
+    """Prepare all heads of this chip, [B, L, W]. Values of padding become zero, also keys if there are bounds."""
     is_seen = (jnp.arange(stream.query.shape[1]) < counts[:, None])[:, :, None]
     normalise = functools.partial(normalise_heads, eps=eps)
     query, key = (normalise(array, norm) for array, norm in zip(stream.projected, stream.norms, strict=False))

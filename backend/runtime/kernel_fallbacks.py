@@ -41,7 +41,7 @@ def find_kernel_uses(text: str) -> frozenset[str]:
 
 
 class KernelFallbacks:
-    """The options and uses of kernels that one process does not use, with a sentence for people about each."""
+    """The options and uses of kernels that one process does not use, with a sentence for users about each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,8 +66,8 @@ class KernelFallbacks:
         return name
 
     def refuse_kernel(self, error: Exception) -> str | None:
-        """Return the use of a kernel that this error refuses, in words, and withdraw it. None if the error names no kernel
-        ours."""
+        """Return the use of a kernel that this error refuses, in words, and withdraw it. None if the error does not name one of
+        our kernels."""
         text = str(error)
         if "memory space hbm" in text:  # the program is too large; the message only lists the kernels' memory
             return None

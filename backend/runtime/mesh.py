@@ -163,8 +163,8 @@ class Layout:
     def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
         """Return whether the Pallas passes around the attention can be used.
 
-        They need a TPU, arrays in bfloat16, and all channels of a token on one chip (tp = 1), which the norms read. They are not
-        used after a pass was refused.
+        They need a TPU, arrays in bfloat16, and all channels of a token on one chip (tp = 1), because the norms read all
+        channels. After the compiler has refused a pass, none is used.
         """
         return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in KERNEL_FALLBACKS
 
@@ -223,7 +223,8 @@ class Layout:
         return P(None, "sp", None, None)
 
     def spatial_partition(self, height: int, width: int) -> P:
-        """Return the partition of pixels or latents [B, C, F, H, W]: over as many chips as divide one side, the width first."""
+        """Return the partition of pixels or latents [B, C, F, H, W]: one side is divided over as many chips as possible. If both
+        sides allow the same number, the width is divided."""
         spreads = [AXES, ("dp", "sp"), ("sp", "tp"), ("sp",), ("dp",), ("tp",), ()]
         for axes in sorted(spreads, key=lambda axes: -self.num_chips(axes)):
             for side, length in ((4, width), (3, height)):

@@ -1,4 +1,4 @@
-"""Upscaling networks: Real-ESRGAN's own, and all that spandrel builds from weights alone.
+"""Upscaling networks: Real-ESRGAN's networks, and all networks that spandrel can build from their weights alone.
 
 Import spandrel only through this module, and only in the worker process. Spandrel requires torchvision, and imports three names
 of it for two architectures that are not used here. A torchvision that was built for another kind of torch raises an error, and

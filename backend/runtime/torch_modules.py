@@ -1,8 +1,8 @@
 """Make torchax 0.0.13 work with torch 2.13. Import torchax only through this module, and only in the worker process.
 
-Three things fail, and each is repaired once for the whole process, because torch's registry is global. torchax names operator
-overloads that torch has since removed. Its `Tensor.type_as` writes into its own tensor. Its conv2d reaches a C++ check that
-refuses bfloat16. A fourth, its `linear`, is slow on CPUs.
+Three things fail and a fourth is slow. Each is repaired once for the whole process, because torch's registry is global. torchax
+names operator overloads that torch has since removed. Its `Tensor.type_as` writes into its own tensor. Its conv2d reaches a C++
+check that refuses bfloat16. Its `linear` is slow on CPUs.
 """
 
 import functools

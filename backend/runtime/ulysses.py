@@ -30,8 +30,8 @@ def self_attention(
     """Compute attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
 
     Every chip prepares its own tokens, then exchanges tokens for heads. `attend(query, key, value, bounds)` gets all tokens of
-    some heads, [B, S, W]; its result is exchanged back. `norms` [W] are of query and key. `tables` are cosine and sine, [S, D],
-    or [S, W / 2] with a `head_width`: see `Preparation`.
+    some heads, [B, S, W]; its result is exchanged back. `norms` are the weights [W] of the RMS norms of query and key. `tables`
+    are cosine and sine, [S, D], or [S, W / 2] with a `head_width`: see `Preparation`.
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps, head_width=head_width)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None if head_width is None else "tp")
@@ -127,8 +127,8 @@ RING = P(None, "sp", None, "tp")  # partition of a `KeyRing`
 class RingPlace:
     """The position of a block's tokens in a `KeyRing`.
 
-    `layer` is the layer, `starts` [F] the first token's position of each of the block's frames. `count` is the number of the
-    ring's tokens that count once the block is written.
+    `layer` is the layer, `starts` [F] the first token's position of each of the block's frames. `count` is the number of tokens
+    in the ring, without unused places, after the block is written.
     """
 
     layer: jax.Array

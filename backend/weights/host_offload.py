@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 from backend.runtime.mesh import as_leaf
 
 HOST = "pinned_host"
-# Share of a device's memory. Compiled programs fitted beside 0.58 of it, and did not beside 0.66 (docs/lab/tpu-slices.md).
+# Share of a device's memory. Programs fitted into memory with weights of 0.58 of it, not with 0.66 (docs/lab/tpu-slices.md).
 MOST_AT_REST = 0.6
 
 
@@ -36,8 +36,8 @@ def describe_offloaded(described: Mapping[str, jax.Array]) -> dict[str, jax.Arra
 
 @contextlib.contextmanager
 def load_onto_devices(weights: Mapping[str, Any]) -> Generator[dict[str, Any]]:
-    """Yield the weights on the devices. Copies of weights from the host are deleted when the block ends. Shapes only change their
-    sharding."""
+    """Yield the weights on the devices. Copies of weights from the host are deleted when the block ends. If the weights are only
+    shapes, only their shardings change."""
     on_host = {id(leaf): leaf for leaf in weights.values() if leaf.sharding.memory_kind == HOST}  # tied names share one array
     copies = {key: _copy_to_device(leaf) for key, leaf in on_host.items()}
     try:

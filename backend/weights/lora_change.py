@@ -55,8 +55,8 @@ class Change:
         return "" if self._magnitude_fits(shape) else "has a DoRA magnitude of another size"
 
     def compute_change(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Compute this tensor's change at scale 1, float32, in its shape. With DoRA, the change contains the rescaling to DoRA's
-        lengths."""
+        """Compute this tensor's change at scale 1, float32, in its shape. With DoRA, the change also rescales the rows or columns
+        of the weight to the lengths in the file."""
         base, total = tensor.float(), torch.zeros(tensor.shape)
         factors = {role: read_tensor(place).float() for role, place in self.factors.items()}
         if DIFFERENCE in factors:
@@ -83,7 +83,7 @@ class Change:
         return tensor if self.parts == 1 else tensor.chunk(self.parts)[self.part]
 
     def _has_row_lengths(self, shape: Sequence[int]) -> bool:
-        """Return whether DoRA's lengths are lengths of rows, for a tensor of this shape."""
+        """Return whether DoRA's lengths are the lengths of the tensor's rows, not of its columns."""
         if ROWS_MAGNITUDE in self.factors:
             return True
         lengths = self.factors[MAGNITUDE].shape
@@ -128,7 +128,7 @@ def _find_missing_factor(kind: str, factors: Mapping[str, object]) -> str:
 
 
 def _multiply_factors(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor, int | None]:
-    """Multiply the factors into this shape, whose first axis must match. Also return the rank that divides alpha, None if alpha
+    """Multiply the factors and reshape the product to this shape. Also return the rank by which alpha is divided, None if alpha
     is not divided.
 
     Raises: RuntimeError if the factors do not fit each other or the shape.

@@ -138,7 +138,8 @@ class _Memory(threading.local):
 
 
 def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.Tensor:
-    """Read one tensor from its file, into `memory` if given, uint8 of its size. A tensor with a scale becomes float32.
+    """Read one tensor from its file, into `memory` if given: uint8, as long as the tensor's bytes. A tensor with a scale becomes
+    float32.
 
     Raises: ModelError if the file has become shorter meanwhile.
     """

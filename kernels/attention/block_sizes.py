@@ -72,7 +72,8 @@ class TunedSizes:
 
 
 def block_sizes(chip: Chip, length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
-    """Return the tuned sizes for this shape, or `default_sizes` if it is not in the table. They do not depend on the heads."""
+    """Return the tuned sizes for this shape, or `default_sizes` if it is not in the table. They do not depend on the number of
+    heads."""
     tuned = _row_for(chip, length_q, length_kv, form)
     return default_sizes(length_q, length_kv, form) if tuned is None else tuned.sizes
 

@@ -49,7 +49,8 @@ def _rows_per_step(before: int, length: int) -> int | None:
 def _join_with_pallas(
     attended: jax.Array, others: jax.Array, share: jax.Array, before: int, rows: int, interpret: bool
 ) -> jax.Array:
-    """Join in one Pallas pass. `before` counts blocks of `rows` queries; `share` is the weight of `others`."""
+    """Join in one Pallas pass. `before` is a number of blocks of `rows` queries; `share` is the weight of `others` in the
+    mean."""
     batch, length, heads, width = attended.shape
     blocks = others.shape[1] // rows
     flat = [array.reshape(*array.shape[:2], heads * width) for array in (attended, others)]

@@ -93,7 +93,8 @@ class Problem:
         return first, last
 
     def make_spec(self, block: int, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
-        """Return the spec of `block` rows of one head. `row(block_q, step)` returns the index of the block."""
+        """Return the BlockSpec of `block` rows of one head. `row(block_q, step)` returns the index of the block in a grid
+        step."""
 
         def index(
             block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
@@ -105,7 +106,7 @@ class Problem:
         return pl.BlockSpec(shape, index)
 
     def make_key_spec(self, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
-        """Return the spec of keys or values. The last prefetched number is the index of their layer."""
+        """Return the BlockSpec of keys or values. With `has_layers`, the last prefetched scalar is the index of their layer."""
         spec = self.make_spec(self.sizes.block_kv, row)
         if not self.has_layers:
             return spec
@@ -367,7 +368,7 @@ def _query_spec(problem: Problem) -> pl.BlockSpec:
 
 
 def _lse_spec(problem: Problem) -> pl.BlockSpec:
-    """Return the spec of the log-sum-exp of one head's query block, from [B, H, 1, S]."""
+    """Return the BlockSpec of the log-sum-exp of one head's query block, from [B, H, 1, S]."""
 
     def index(
         block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
@@ -439,7 +440,7 @@ class _Position:
 
 
 def _transpose_values(value_ref: jax.Ref, value_t_ref: jax.Ref, position: _Position, problem: Problem) -> None:
-    """Transpose the values to [D, block_kv], once a step. Values past the last key become 0, because they may be NaN."""
+    """Transpose the values to [D, block_kv], once per grid step. Values past the last key become 0, because they may be NaN."""
     block = problem.sizes.block_kv
     num_unmasked = problem.num_unmasked_keys(0, block)
     if num_unmasked:
@@ -521,7 +522,7 @@ def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int]
 
 
 def _weigh(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, None]:
-    """Return the weights of scores that are known to fit exp2. Adds their sum to `state`."""
+    """Return exp2 of the scores, which are known not to overflow. Adds the sum to `state`."""
     weights = jnp.exp2(scores)
     state[1] = state[1] + _sum_by_sublane(weights)
     return weights.astype(jnp.bfloat16), None
