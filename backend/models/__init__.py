@@ -30,7 +30,7 @@ def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:
 
 
 def complete_checkpoint(checkpoint: Checkpoint, preset: Preset | None = None) -> Checkpoint:
-    """Add the facts that only single-file transformers state, such as their configuration.
+    """Complete the checkpoint's description with facts from its single-file transformers, such as their configuration.
 
     A checkpoint without single-file transformers is returned unchanged.
     Raises: ModelError if a file has no supported transformer, or a transformer that does not fit the checkpoint.

@@ -90,7 +90,7 @@ class ModelPlan:
         folder: the checkpoint, None if the model is only described.
         mesh: fixed sizes of the mesh axes by name, None for an axis that the plan chooses.
         stages: the stages whose networks are loaded.
-        num_copies: number of matrices of a layer of which every chip has a copy. None for the table of plans or the rules.
+        num_copies: number of matrices of a layer of which every chip has a copy. None: `layouts.plan_layouts` chooses it.
     """
 
     kind: Kind
@@ -116,8 +116,8 @@ class StepContext(Protocol):
 class AttentionLengths:
     """The sizes of one chip's attention in a step: self-attention of `queries` to `keys`, and cross-attention to `text` keys.
 
-    `beside` is set if tokens also attend to a clip, frame by frame. It has the number of queries of a frame, which is also the
-    number of keys, and the number of heads of all frames.
+    `beside` is set if the tokens of each frame also attend to the same frame of a driving video. It has the number of tokens of
+    a frame, and the number of heads times the number of frames.
     """
 
     heads: int

@@ -30,7 +30,7 @@ class Kind:
     """The capabilities of a checkpoint. A family may add fields.
 
     Attributes:
-        takes: for each role of an input (`schemas.settings.INPUTS`), "may" or "must" be given. Other roles are not supported.
+        takes: the supported roles of inputs (`schemas.settings.INPUTS`). The value is "must" for required inputs, else "may".
         continues: a video can start with several frames of a clip.
         scales: pixels per latent in space, and frames per latent in time.
         patch: a token is `patch` x `patch` latents.
@@ -42,7 +42,7 @@ class Kind:
         sound_rate: samples a second of the audio that the model generates, None for silent videos.
         other_series: series of presets that belong to other versions of the model.
         enlarges: the checkpoint has a network that doubles the size of latents.
-        over_floor: time of a step, relative to the floor of its arithmetic (`chips.StepFlops`), for estimates.
+        over_floor: time of a step, divided by the time of its arithmetic at the chip's peak (`chips.StepFlops`), for estimates.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Family(Protocol):
         """
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """Add the facts that only single-file transformers and the preset state. None if the files may be of another family.
+        """Complete a checkpoint with facts from its single-file transformers and the preset. None for files of another family.
 
         Raises: ModelError if a file has no transformer of this family, or a transformer that does not fit the checkpoint.
         """

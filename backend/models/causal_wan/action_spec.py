@@ -76,9 +76,9 @@ CHECKPOINT_NAMES = (  # FastVideo's name -> diffusers' name; names that are alre
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionShape:
-    """The sizes of action modules, which the transformer's first `layers` layers have.
+    """The sizes of the action modules. The transformer's first `layers` layers have one each.
 
-    The module has `heads` heads in `width` channels. Each of `keys` is embedded in `key_width` channels. A latent frame holds
+    A module has `heads` heads in `width` channels. Each of `keys` is embedded in `key_width` channels. A latent frame holds
     `stride` pixel frames, and sees the actions in the `reach` pixel frames before its last pixel frame. `time_width` channels of
     a head are rotated by the frame's number, with base `theta`. `mouse_width` is the number of mouse values per frame, 0 without
     a mouse.

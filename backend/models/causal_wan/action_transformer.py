@@ -102,7 +102,7 @@ class ActionDenoiser(BlockDenoiser):
         return dataclasses.replace(placed, ring=SteeredRing(tokens=placed.ring, actions=actions))
 
     def block_steering(self, actions: np.ndarray, first: int, frames: int) -> Work:
-        """Compute the steering of the block of `frames` latent frames from frame `first` on. Yields work.
+        """Compute the steering of a block: `frames` latent frames, the first of which has the number `first`. Yields work.
 
         `actions` [pixel frames, keys and mouse] begins with the first pixel frame that the block's first latent frame sees.
         """

@@ -3,7 +3,7 @@
 A latent frame sees the actions in the pixel frames before its last pixel frame. The mouse's numbers are joined to each token,
 which then attends over time to the tokens at the same place. The keyboard input of a latent frame becomes one key and value, to
 which all tokens attend. Queries and keys are rotated by the number of their frame. Both attentions see the same frames as the
-block's self-attention. Their keys and values are also in rings, with one place for each frame, updated in place.
+block's self-attention. Their keys and values are also in rings with one entry for each frame.
 
 Heads stay side by side in the channels, because a head is narrower than a row of a TPU register. Sums over a head's channels are
 products with a matrix of zeros and ones. The norms of queries and keys have no weights, because the authors' code does not use
@@ -109,7 +109,10 @@ def action_windows(actions: np.ndarray, frames: int, stride: int, reach: int) ->
 
 
 def frame_angles(shape: ActionShape, first: int, frames: int) -> np.ndarray:
-    """Compute the rotary angles [frames, a head's time channels] of latent frames from `first` on, float64, each value twice."""
+    """Compute the rotary angles [frames, a head's time channels] float64 of `frames` latent frames from frame `first` on.
+
+    Each angle appears twice, because it rotates a pair of channels.
+    """
     rates = shape.theta ** (-np.arange(0, shape.time_width, 2, dtype=np.float64) / shape.time_width)
     return np.repeat(np.outer(np.arange(first, first + frames), rates), 2, axis=1)
 
@@ -184,7 +187,7 @@ def _head_sums(shape: ActionShape, value: jax.Array) -> jax.Array:
 
 
 def _spread_over_heads(shape: ActionShape, value: jax.Array) -> jax.Array:
-    """Repeat one number for each head, [..., heads] float32, over all channels of the head, to [..., C] float32."""
+    """Repeat each head's number, [..., heads] float32, for all channels of the head: [..., C] float32."""
     return jnp.einsum("...h,ch->...c", value, _head_matrix(shape), precision=Precision.HIGHEST)
 
 
@@ -207,7 +210,7 @@ def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -
 
 
 def _write_to_ring(ring: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
-    """Write a block's frames [F, ...] into a ring [layers, W, ...]. Returns the layer's part of the ring, and the ring."""
+    """Write a block's frames [F, ...] into a ring [layers, W, ...]. Returns this layer's [W, ...], and the whole ring."""
     zeros = [jnp.int32(0)] * (array.ndim - 1)
     for frame in range(len(array)):
         part = array[None, frame : frame + 1].astype(ring.dtype)

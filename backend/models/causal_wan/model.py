@@ -44,7 +44,7 @@ from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, ma
 from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
 
-ALL_NOISE = 0.999  # only a schedule's first step has a higher noise level: 1, except for rounding
+ALL_NOISE = 0.999  # a step with a higher noise level is the first: a schedule starts at 1, up to rounding
 FIRST_BLOCK = "first_block"  # name of the condition with the input image's latents [1, C, F, H, W] float32
 
 
@@ -58,10 +58,10 @@ class BlockPrograms(Programs):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockStepState:
-    """The past of the next block, which begins with latent frame `first` and has `positions`.
+    """The `past` that the next block sees, and the block's rotary `positions`. The block begins with latent frame `first`.
 
-    `clean` holds the clean blocks in the window, each with the number of its first latent frame, if the kind recaches. A
-    recomputed past counts only frames in the window. `uncounted` is the number of latent frames that it does not count.
+    If the kind recaches, `clean` has the clean blocks in the window, each with the number of its first latent frame. A recomputed
+    past counts only the frames in the window. `uncounted` is the number of the video's earlier latent frames.
     """
 
     past: Past
@@ -166,7 +166,7 @@ class CausalWanModel(WanModel):
     ) -> Generator[Effect, Any, BlockStepState]:
         """Recompute the past with this text.
 
-        If the sink keeps its keys, each block sees them rotated as for the next block of the video.
+        If the sink keeps its keys, every recomputed block sees these keys with the rotation for the video's next block.
         """
         kind, denoiser, first = self.kind, programs.denoiser, step_state.first
         is_whole = first <= kind.window
@@ -267,7 +267,7 @@ class CausalWanModel(WanModel):
         )
 
     def _list_clean_blocks(self, step_state: BlockStepState, clean: Any, first: int) -> tuple[tuple[int, Any], ...]:
-        """List the clean blocks that a new prompt before latent frame `first` can need."""
+        """List the clean blocks that must be committed again if the prompt changes before latent frame `first`."""
         if not self.kind.recaches:
             return ()
         blocks = (*step_state.clean, (step_state.first, clean))
@@ -305,7 +305,7 @@ def _make_context(text: TextContext, positions: Positions) -> Context:
 
 
 def draw_noise(noise_key: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Draw the noise, float32, of the step at noise level `sigma` of the block that starts after `frames` latent frames."""
+    """Draw float32 noise for one step, at noise level `sigma`, of the block that starts after `frames` latent frames."""
     key = jax.random.wrap_key_data(noise_key, impl="threefry2x32")
     step = jax.lax.bitcast_convert_type(sigma.astype(jnp.float32), jnp.int32)
     return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, frames), step), shape, jnp.float32)
@@ -318,7 +318,7 @@ def _make_step_function(denoiser: BlockDenoiser) -> Callable:
         """Denoise latents [1, C, F, H, W] float32 from one noise level to the next."""
         velocity, ring = denoiser.block_velocity(weights, state.sample, inputs.timestep, context, past)
         clean = state.sample - inputs.sigma * velocity
-        following = inputs.sigma * inputs.predictor[0]  # the next noise level: each solver's predictor begins with the ratio
+        following = inputs.sigma * inputs.predictor[0]  # the next noise level: `predictor[0]` is its ratio to `sigma`
         noise = draw_noise(noise_key, past.frames, inputs.sigma, clean.shape)
         state = SamplerState(
             sample=following * noise + (1 - following) * clean, before=state.sample, clean=clean, older=state.clean

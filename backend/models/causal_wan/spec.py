@@ -73,7 +73,7 @@ class CausalWanFamily(WanFamily):
         return kind
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """See `Family`. Sizes follow from the tensors, and the training from config.json or else from the preset.
+        """See `Family`. The tensors show the sizes. The facts about training are in config.json or else in the preset.
 
         No tensor shows whether a transformer is causal. A .pt file always has a causal transformer. A safetensors file has one if
         the checkpoint or the preset is causal.

@@ -94,14 +94,17 @@ class BlockDenoiser(Denoiser):
         return positions
 
     def sink_rotation(self, first: int, frames: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return cosine and sine [D] that rotate the sink for the block of `frames` latent frames from frame `first` on."""
+        """Return cosine and sine [D] that rotate the sink's keys for a block of `frames` latent frames from frame `first` on."""
         cosine, sine = np.ones(self.head_width), np.zeros(self.head_width)
         angles = self._frame_angles(np.array([max(0, first + frames - self._window.trained)]))[0]
         cosine[: len(angles)], sine[: len(angles)] = np.cos(angles), np.sin(angles)
         return cosine.astype(np.float32), sine.astype(np.float32)
 
     def _frame_angles(self, frames: np.ndarray) -> np.ndarray:
-        """Compute the rotary angles [frames, a head's time channels] of numbered latent frames, float64, each value twice."""
+        """Compute the rotary angles [N, a head's time channels] float64 of the latent frames with the numbers `frames` [N].
+
+        Each angle appears twice, because it rotates a pair of channels.
+        """
         width = self._rope.t_dim
         rates = THETA ** (-np.arange(0, width, 2, dtype=np.float64) / width)
         return np.repeat(np.outer(frames, rates), 2, axis=1)

@@ -1,4 +1,4 @@
-"""A step in context windows. The step's program runs on one window of the sampler's state after the other. The results are
+"""Denoising steps in context windows. A step's program runs once for each window of the sampler's state, and the results are
 blended.
 
 A solver's step is an affine function of the velocity, and the weights add up to 1. Therefore blending the next states of the
@@ -92,7 +92,7 @@ def step_in_windows(
 
 
 def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> Any:
-    """Return the first len(leading) frames of the state, followed by len(shares) frames from `begin` on."""
+    """Return the state's `leading` frames, followed by its window: len(shares) frames of the video from frame `begin` on."""
     lead = 0 if leading is None else len(leading)
 
     def cut(leaf: jax.Array) -> jax.Array:
@@ -103,7 +103,11 @@ def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | N
 
 
 def _add(blend: SamplerState, part: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
-    """Add a window's frames to the blend, multiplied by `shares` [F] from `begin` on, and its leading frames by `leading`."""
+    """Add a window's result to the blend.
+
+    The window's F frames are multiplied by `shares` [F] and added from frame `begin` on. Frames before the video, such as
+    reference images, are multiplied by `leading`.
+    """
     lead = 0 if leading is None else len(leading)
 
     def add(whole: jax.Array, frames: jax.Array) -> jax.Array:

@@ -26,12 +26,12 @@ def select_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.
 
 
 def module_parameters(state: Mapping[str, jax.Array], name: str) -> dict[str, jax.Array]:
-    """Return the parameters of one submodule, by their names in it."""
+    """Return the parameters of one submodule, by their names without the submodule's name."""
     return select_prefix(state, f"{name}.")
 
 
 def call(module: torch.nn.Module, *arguments: Any) -> Any:
-    """Call the module. This is the default function of `call_module`."""
+    """Call the module itself. For functions that expect a function of a module and its arguments."""
     return module(*arguments)
 
 

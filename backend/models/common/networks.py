@@ -27,11 +27,15 @@ def encoder_network(part: str, encoder: Encoder, plan: ModelPlan, layout: Layout
 
 
 def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes: int, **options: Any) -> Network:
-    """Describe the text encoder. Its weights stay in host memory if they do not fit beside `others_bytes` on the devices."""
+    """Describe the text encoder.
+
+    `others_bytes` is the size of the other networks on a device. The encoder's weights stay in host memory if a device has too
+    little memory for both.
+    """
     network = encoder_network("text_encoder", encoder, plan, layout, **options)
     own, memory = device_bytes(network.described, network.tied), memory_bytes(plan.devices[0].device_kind)
     crowds = should_offload(own + others_bytes, memory)
-    flat: Any = network.described  # an encoder has no stacks
+    flat: Any = network.described  # `Any`, because an encoder's weights are never `StackedWeights`
     return dataclasses.replace(network, described=describe_offloaded(flat)) if crowds else network
 
 

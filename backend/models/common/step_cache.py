@@ -81,7 +81,7 @@ def reuse_or_run(
 
 
 def _relative_change(change: jax.Array, before: jax.Array, num_tokens: int) -> jax.Array:
-    """Return the mean size of the difference, relative to `before`, without padding. The largest over the branches."""
+    """Return the mean of |change - before| over the mean of |before|, without padding: the largest of all guidance branches."""
     is_real = (jnp.arange(change.shape[1]) < num_tokens)[None, :, None]
 
     def size(values: jax.Array) -> jax.Array:

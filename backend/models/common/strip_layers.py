@@ -72,7 +72,7 @@ class StripRunner(abc.ABC):
 
     def __init__(self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches | None, rows: int) -> None:
         self._chip, self._weights, self._widths, self._before, self._rows = chip, weights, widths, before, rows
-        self._later_frames = 1  # current number of frames per later latent frame; the first latent frame has one
+        self._later_frames = 1  # frames per latent frame at this layer; the video's first latent frame always has one
         self.after: Caches = {}
 
     @property

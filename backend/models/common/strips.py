@@ -34,7 +34,7 @@ class Strips:
     def choose(cls, layout: Layout, height: int, width: int, *, pads: bool = False) -> Self:
         """Choose the strips for latents of this size that give each chip the fewest pixels.
 
-        With `pads`, the network supports padding. A side is then padded if the last chip still gets a part of the frames.
+        `pads`: the network supports padding columns. Strips with padding count only if the last chip still has real columns.
         """
         spec = layout.spatial_partition(height, width)
         across, down = (_as_tuple(spec[place]) for place in (4, 3))

@@ -34,7 +34,7 @@ class StackedTransformer:
     _rows: ClassVar[tuple[str, ...]]  # name endings of matrices that read heads and hidden units
     _patch: tuple[int, int, int]
     _cuts_copies: bool = True  # see `Layout.gather`
-    _for_few: ClassVar[tuple[str, ...]] = ()  # parts of the names of matrices for few tokens, whose copies are never divided
+    _for_few: ClassVar[tuple[str, ...]] = ()  # parts of the names of matrices for few tokens: never cut
 
     def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
         self._model, self._layout = model.eval(), layout

@@ -29,8 +29,8 @@ class StreamedAutoencoder(abc.ABC):
     """Modules of one VAE. Methods take the weights as an argument. They are pure, so that jax can compile them.
 
     Pixels are float32 in [-1, 1] unless a docstring states another range. Latents are normalised, as the transformer sees them.
-    One program serves the first latent frame and another program all later ones. The first call has no caches in `before` (None)
-    or, in some families, empty caches for later calls.
+    One program serves the first latent frame and another program all later ones. The first call passes None for `before`,
+    except in families whose caches cover the whole clip: they start with zeros.
     """
 
     spatial_scale: int
@@ -99,7 +99,7 @@ class StreamedAutoencoder(abc.ABC):
     def _clip_flops(self, geometry: Geometry, num_frames: int, *, is_decoder: bool) -> float:
         """Extrapolate from clips of one and of two latent frames.
 
-        All later frames cost the same, except for attention to earlier frames. Where it exists, it was 0.1 % of the second frame.
+        All later frames cost the same, except for attention to earlier frames, which is about 0.1 % of a frame's operations.
         """
         first, second = (self._short_clip_flops(geometry, count, is_decoder) for count in (1, 2))
         return first + (num_frames - 1) * (second - first)

@@ -69,7 +69,7 @@ class WholeClipModel:
 
     decode_stride = preview_stride = 1
     segment: int | None = None
-    _repeats: ClassVar[tuple[int, ...]]  # repetitions of an example prompt that reach each of the padded lengths of text
+    _repeats: ClassVar[tuple[int, ...]]  # how often to repeat an example prompt, once for each padded length of text
     _text_tokens: int  # number of tokens of a prompt that the transformer sees
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
     _layer_matrix_bytes: ClassVar[Callable[[Mapping[str, Any], int], dict[str, int]]]  # see `plan_layouts`
@@ -258,7 +258,7 @@ class WholeClipModel:
         )
 
     def _num_other_tokens(self, request: GenerationRequest) -> int:
-        """Return how many other tokens the video's tokens attend to."""
+        """Return the number of tokens in self-attention besides the video's tokens."""
         return 0
 
     def commit_chunk(

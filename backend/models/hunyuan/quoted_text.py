@@ -1,5 +1,5 @@
-"""The encoder of quoted text in a prompt: the checkpoint's ByT5, which encodes letter by letter so that the model can write
-it."""
+"""The encoder of quoted text in a prompt: the checkpoint's ByT5, which encodes letter by letter so that the video can show
+the text."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -27,10 +27,10 @@ from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
 from presets import Preset
 
-# Source of the first two: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length and tokenizer_2_max_length
+# Source of `TEXT_TOKENS` and `QUOTED_TOKENS`: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length and tokenizer_2_max_length
 TEXT_TOKENS = 1000  # largest number of tokens of a prompt
 QUOTED_TOKENS = 256  # largest number of tokens of the quoted text
-SHORT_TOKENS = 512  # tokens of both in the program for short prompts, enough for most prompts, also rewritten prompts
+SHORT_TOKENS = 512  # tokens of prompt and quotes in the program for short prompts; most rewritten prompts fit too
 
 TRANSFORMER, AUTOENCODER = "HunyuanVideo15Transformer3DModel", "AutoencoderKLHunyuanVideo15"
 TASKS = {"HunyuanVideo15Pipeline": ("t2v",), "HunyuanVideo15ImageToVideoPipeline": ("i2v",)}
@@ -129,7 +129,7 @@ class HunyuanFamily(FamilyBase):
         return cast(HunyuanKind | None, self.recognise(model_index(configs, _class_name=pipeline), configs))
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`. For the transformer: the first tensor, which depends on the inputs, and a tensor of the last layer."""
+        """See `Family`. The transformer's are the input projection, which depends on the inputs, and a tensor of the last layer."""
         config = configs[part]
         if part == "transformer":
             width = transformer_width(config)
@@ -155,8 +155,10 @@ class HunyuanFamily(FamilyBase):
         return StepFlops(attention=4 * tokens**2 * width * layers, matmul=matmul, head_width=config["attention_head_dim"])
 
     def original_name(self, stem: str) -> str:
-        """Return a module's name in the authors' checkpoints. In the refiner they join query, key and value, which stay separate
-        here."""
+        """Return a module's name in the authors' checkpoints.
+
+        In the token refiner the authors join query, key and value in one matrix. The returned names stay separate.
+        """
         return apply_patterns(stem, ORIGINAL_NAMES)
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:

@@ -36,7 +36,7 @@ PROMPT, QUOTED, PICTURE = range(3)  # rows of the checkpoint's embedding of toke
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """The order of the context tokens, as host arrays or on the devices. B is 2 with guidance, the prompt first.
+    """The prompts' embeddings and the order of the context tokens. B is 2 with guidance, the branch with the prompt first.
 
     Attributes:
         prompt: [B, T, D'], the text encoder's embeddings.
@@ -102,7 +102,7 @@ class Denoiser(ClipTransformer):
         return inputs.timestep, inputs.next_timestep
 
     def reserved_tokens(self, num_beside: int) -> int:
-        """Return how many context tokens to reserve in the array of video tokens.
+        """Return for how many context tokens the array of video tokens has space at its end.
 
         On a TPU this avoids copies in the attention. Elsewhere the padding costs more than the copies.
         """
@@ -111,7 +111,7 @@ class Denoiser(ClipTransformer):
     def positions(self, latent_shape: tuple[int, ...], room: int = 0) -> Work:
         """Compute the rotary embedding for latents of this shape, B C F H W, with padding. Yields work.
 
-        `room` is the number of reserved context tokens.
+        `room` is the result of `reserved_tokens`.
         """
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._model.rope(torch.empty(latent_shape, device="cpu"))]

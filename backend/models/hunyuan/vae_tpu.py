@@ -88,7 +88,7 @@ def encode(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """The plan for one latent frame. `size` is the height and width of the latents."""
+    """A run of the encoder or decoder on one latent frame. `size` is the height and width of the latents."""
 
     vae: AutoencoderKLHunyuanVideo15
     layout: Layout

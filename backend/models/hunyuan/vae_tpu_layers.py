@@ -236,7 +236,7 @@ class LayerRunner(StripRunner):
 
 
 def _fit_padding(frames: jax.Array, rows: int) -> jax.Array:
-    """Pad or cut rows and channels to the sizes of arrays with `rows` real rows. Rows that are cut are zero."""
+    """Pad or cut an array with `rows` real rows to the padded numbers of rows and channels. Only rows of zeros are cut."""
     cut = frames[:, :, : padded_rows(rows)]
     missing = (padded_rows(rows) - cut.shape[2], padded_channels(cut.shape[3]) - cut.shape[3])
     return jnp.pad(cut, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1]))) if any(missing) else cut
@@ -250,7 +250,10 @@ def _repeat_channels(frames: jax.Array, channels: int, times: int) -> jax.Array:
 
 
 def _grouped_mean(parts: Sequence[jax.Array], channels: int, made: int) -> jax.Array:
-    """Reduce the first `channels` of all parts, side by side, to `made` channels. Each is the mean of neighbouring channels."""
+    """Join the first `channels` of each part, and reduce them to `made` channels.
+
+    Each result is the mean of a group of neighbouring channels.
+    """
     size = channels * len(parts) // made
     source, places = jnp.arange(parts[0].shape[3])[:, None], jnp.arange(padded_channels(made))
     sums = [
@@ -258,4 +261,4 @@ def _grouped_mean(parts: Sequence[jax.Array], channels: int, made: int) -> jax.A
         for index, part in enumerate(parts)
         for picked in [((index * channels + source) // size == places) & (source < channels)]
     ]
-    return (cast(jax.Array, sum(sums)) / size).astype(parts[0].dtype)  # not the number 0, because there is at least one part
+    return (cast(jax.Array, sum(sums)) / size).astype(parts[0].dtype)  # `sum` is an array, because `parts` is not empty

@@ -62,7 +62,7 @@ class Scales:
 
     Attributes:
         negative, perturbed, isolated: factors of the differences from these branches.
-        rescale: share, 0 to 1, by which the result's standard deviation returns to the prompted branch's deviation.
+        rescale: 0 keeps the result's standard deviation, 1 replaces it by the standard deviation of the prompt's branch.
     """
 
     negative: jax.Array
@@ -83,9 +83,9 @@ def make_scales(request: GenerationRequest) -> tuple[Scales, Scales]:
 def guide_estimate(
     seen: jax.Array, velocities: jax.Array, branches: Branches, scales: Scales, step_inputs: StepInputs
 ) -> jax.Array:
-    """Return the guided clean estimate [1, ...] from the tokens `seen` [1, ...] and the velocities [branches, ...].
+    """Return the guided clean estimate [1, ...] from the noisy tokens `seen` [1, ...] and the velocities [branches, ...].
 
-    Keyframes and control clips also count in the standard deviation.
+    Standard deviations include the tokens of keyframes and control clips.
     """
     estimates = list(seen - step_inputs.sigma * velocities[:, None])
     own, rest = estimates[0], estimates[1:]
@@ -101,7 +101,10 @@ def guide_estimate(
 
 
 def step_towards(state: SamplerState, clean: jax.Array, step_inputs: StepInputs) -> SamplerState:
-    """Take one step of the solver towards the clean estimate. Its first elements belong to the state."""
+    """Take one step of the solver towards the clean estimate.
+
+    `clean` may have more tokens than the state. Its first tokens belong to the state.
+    """
     shape = state.sample.shape
     own = clean if clean.shape == shape else clean[:, :, : math.prod(shape[2:])].reshape(shape)
     return take_step(

@@ -208,9 +208,9 @@ class LtxModel(WholeClipModel):
         return *shape[:2], max(1, int(seconds * self.kind.sound_latents + 1e-6)), shape[3]
 
     def _first_sound(self, request: GenerationRequest, conditions: Conditions) -> tuple[Any, Any]:
-        """Return the latents of the clip's audio at the start of the video, and 1, or 0 if the clip is silent.
+        """Return the latents of the extended clip's audio, and the scalar 1. For a silent clip, return zeros and 0.
 
-        A silent clip uses the same program with zeros. Returns (None, None) if the video does not keep the audio of a clip.
+        Both cases therefore use the same program. Returns (None, None) if the video does not keep the audio of a clip.
         """
         if not keeps_clip_audio(request):
             return None, None
@@ -367,9 +367,9 @@ _GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # names of the conditions
 
 
 def _group_images(request: GenerationRequest, inputs: Inputs, size: str = "") -> dict[str, list[Any]]:
-    """Group the images by the condition for their latents. Images after the first frame are in the order of `appended_frames`.
+    """Return the images by the name of the condition for their latents. Later images are in the order of `appended_frames`.
 
-    `size` is the prefix of all names: `HALF` for images in the first steps' size.
+    `size` is a prefix of all names. It is `HALF` for images at half size, which the first steps use.
     """
     placed = list(zip(request.keyframe_at, inputs.get(f"{size}keyframes", ()), strict=False))
     first = [*inputs.get(f"{size}image", ()), *(picture for place, picture in placed if place == 0)]

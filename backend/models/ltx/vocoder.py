@@ -122,7 +122,7 @@ def _convolve(weights: Weights, name: str, values: jax.Array) -> jax.Array:
 
 
 def _product(padded: jax.Array, weight: jax.Array, dilation: Any, reach: int) -> jax.Array:
-    """Convolve values that have `reach` more samples on each side with a dilated weight [..., N', C, taps]: [..., N', N]."""
+    """Convolve `padded` values [..., C, N + 2 * reach] with a dilated weight [..., N', C, taps]. Returns [..., N', N]."""
     taps, count = weight.shape[-1], padded.shape[-1] - 2 * reach
     starts = [reach + (tap - (taps - 1) // 2) * dilation for tap in range(taps)]
     seen = jnp.concatenate([jax.lax.dynamic_slice_in_dim(padded, start, count, axis=-1) for start in starts], axis=-2)
@@ -145,7 +145,10 @@ def _upsample(weights: Weights, name: str, values: jax.Array, stride: int) -> ja
 
 
 def _interleave(parts: Sequence[jax.Array]) -> jax.Array:
-    """Add arrays [..., s, N], each shifted by one more place, and interleave them to [..., (N + parts - 1) s]."""
+    """Shift array number i of `parts`, each [..., s, N], by i places along the last axis, add all, and interleave the s rows.
+
+    Returns [..., (N + parts - 1) s].
+    """
     last = len(parts) - 1
     wide: Any = sum(jnp.pad(one, [(0, 0)] * (one.ndim - 1) + [(part, last - part)]) for part, one in enumerate(parts))
     swapped = wide.swapaxes(-1, -2)
@@ -166,7 +169,7 @@ def _filter_up(values: jax.Array, kernel: jax.Array, ratio: int) -> list[jax.Arr
 
 
 def _transposed_phases(padded: jax.Array, kernel: jax.Array, ratio: int, first: int, count: int) -> list[jax.Array]:
-    """Compute a transposed convolution from index `first` on, as `ratio` phases of `count` values each."""
+    """Compute `ratio` * `count` values of a transposed convolution, from index `first` on. Returns one array for each phase."""
     size, phases = kernel.shape[-1], []
     for place in range(first, first + ratio):
         taps = range(place % ratio, size, ratio)
@@ -176,19 +179,19 @@ def _transposed_phases(padded: jax.Array, kernel: jax.Array, ratio: int, first: 
 
 
 def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], starts: Iterable[int], count: int) -> jax.Array:
-    """Sum the slices of `values` from each start on, multiplied by the kernel's taps."""
+    """Return the sum over `taps` of the kernel's tap times the slice of `count` values that begins at the tap's start."""
     kernel = kernel[..., 0, :].astype(values.dtype)  # [..., 1, taps]
     parts = (
         kernel[..., tap, None] * jax.lax.slice_in_dim(values, start, start + count, axis=-1)
         for tap, start in zip(taps, starts, strict=True)
     )
-    return cast(jax.Array, sum(parts))  # not the number 0, because there is at least one tap
+    return cast(jax.Array, sum(parts))  # `sum` is an array, because there is at least one tap
 
 
 def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
-    """Downsample through a filter [..., 1, 1, taps]: one value for each group of phases."""
+    """Downsample values, given as phases, through a filter [..., 1, 1, taps]. Each group of phases becomes one value."""
     size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
-    left, room = size // 2 + size % 2 - 1, -(-size // ratio)  # the first and last values are repeated outside; `left` before
+    left, room = size // 2 + size % 2 - 1, -(-size // ratio)  # `left` copies of the first value precede the values
     begin, end = (jnp.broadcast_to(one, (*one.shape[:-1], room)) for one in (phases[0][..., :1], phases[-1][..., -1:]))
     made: Any = 0
     for phase, values in enumerate(phases):

@@ -81,10 +81,10 @@ class KernelAttention:
         return attended.reshape(*attended.shape[:2], -1)
 
     def _project_text_query(self, attn, projected: torch.Tensor) -> tuple[jax.Array, float | None]:
-        """Return the normalised query [B, S, H, D] and the factor of its scores, None for D ** -0.5.
+        """Return the normalised query [B, S, H, D], and the factor by which attention multiplies scores. None means D ** -0.5.
 
-        The TPU's token norm also multiplies by this factor and by the kernel's log2(e), which saves a multiplication in
-        attention.
+        On TPUs the norm already multiplies the query by D ** -0.5 and by log2(e), which the kernel needs for powers of two. The
+        factor is then ln 2, which cancels log2(e) in the kernel.
         """
         array, norm = as_array(projected), attn.norm_q
         if not self._layout.uses_tpu_passes(array.dtype):

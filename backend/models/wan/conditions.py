@@ -3,7 +3,8 @@
 - `prompt_embeds` and `negative_prompt_embeds` [1, 512, D], as in diffusers' pipelines.
 - `text_bias` [B, 1, 1, L], if L positions replace all 512 (see `text_encoder`).
 - `image_seen` [images, tokens, D], the image encoder's output.
-- `first_frame` [1, C, K, H, W], the K given latent frames, or `image_channels` [1, 4 + C, F, H, W].
+- `first_frame` [1, C, K, H, W], latent frames of the first image or of the clip that the video extends, or `image_channels`
+  [1, 4 + C, F, H, W].
 - `clip` [1, C, F, H, W], the clip from which the denoising starts.
 
 Functions with an argument `xp` compute with numpy, or with jax.numpy if only shapes are known.

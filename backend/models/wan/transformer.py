@@ -112,7 +112,7 @@ class _Time:
 
 
 BLOCKS = "blocks."  # prefix of the layers' names in the checkpoint
-WIDE = 3072  # from this width on, `Layout.gather` cuts copies out; the 1.3B is faster without (docs/lab/tpu-slices.md)
+WIDE = 3072  # minimum width for `cuts_copies` in `Layout.gather`: the 1.3B model is slower with it (docs/lab/tpu-slices.md)
 
 
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
@@ -129,7 +129,7 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
 
 
 class Denoiser(ClipTransformer):
-    """Shapes and modules of one Wan transformer. `prepare_text` joins the keys of all stacks in their order."""
+    """Shapes and modules of one Wan transformer. A subclass can have several stacks of layers."""
 
     _network: ClassVar[type[ModelMixin]] = WanTransformer3DModel
     _stacks = (BLOCKS,)
@@ -174,10 +174,10 @@ class Denoiser(ClipTransformer):
     def prepare_text(
         self, weights: StackedWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
     ) -> TextContext:
-        """Compute every layer's cross-attention keys and values, stack after stack.
+        """Compute every layer's cross-attention keys and values, joined in the order of the stacks.
 
         `text` are embeddings [B, L, D] with logit `bias` [B, 1, 1, L]. `image` are the image encoder's tokens [images, tokens,
-        D], if the model has an image encoder. If the model has no separate keys for image tokens, they are joined with the text.
+        D], if the model has an image encoder. A model without separate keys for image tokens joins these tokens with the text.
         """
         text = text.astype(weights.outer["proj_out.weight"].dtype)
         embedded = self._embed_condition("text_embedder", weights, text)

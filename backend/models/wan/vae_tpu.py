@@ -55,7 +55,7 @@ def _arrange_convolution(name: str, weights: Weights) -> dict[str, jax.Array]:
     matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [T + 1, N, C]
     split = matrices.reshape(matrices.shape[0], parts, -1, matrices.shape[2])
     padding = [(0, 0), (0, 0)] + [(0, padded_channels(size) - size) for size in split.shape[2:]]
-    # parts are the query, key and value, or the two frames that a decoder computes from one frame
+    # A bias has three parts in attention (query, key, value), and two where a decoder makes two frames from one.
     biases = jnp.stack([padded_vector(part) for part in bias.reshape(parts, -1)])
     return {f"{name}.weight": jnp.pad(split, padding).transpose(0, 3, 1, 2), f"{name}.bias": biases}
 
@@ -103,7 +103,7 @@ def _to_patches(pixels: jax.Array, size: int) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """A plan for one latent frame of `size` (height, width of the latents) on all chips."""
+    """A run of the encoder or decoder on one latent frame. `size` is the height and width of the latents."""
 
     vae: AutoencoderKLWan
     strips: Strips

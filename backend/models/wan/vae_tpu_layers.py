@@ -137,7 +137,7 @@ class LayerRunner(StripRunner):
         return self._entered
 
     def _repeat_input(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
-        """Return the block's input for the upper and the lower of the two rows that replace each row.
+        """Return the shortcut of a block that doubles the rows: its values for the upper and for the lower row of each pair.
 
         Equal frames and columns are stored once. If the block halves the channels, the upper row has channels 0, 2, 4, ... and
         the lower row has channels 1, 3, 5, ...

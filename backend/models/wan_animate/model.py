@@ -122,7 +122,7 @@ class AnimateModel(SegmentModel):
     ) -> Generator[Effect, Any, dict[str, Any]]:
         """See `SegmentModel`. The fields are the encoded prompt and the positions of the driving video."""
         programs = step_context.programs
-        copies = programs.layout.size("dp")  # the chips of each guidance branch compute the same keys
+        copies = programs.layout.size("dp")  # each half of the chips on dp computes the same keys
         embeddings, bias, image_tokens = yield from self._clip_embeddings(conditions, copies)
         image_arguments = () if self._image_encoder is None else (image_tokens,)
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias, *image_arguments))
@@ -132,7 +132,7 @@ class AnimateModel(SegmentModel):
     def _clip_embeddings(self, conditions: Conditions, copies: int) -> Generator[Effect, Any, tuple]:
         """Return `branch_embeddings` of the prompt of the driving video, repeated `copies` times. Yields work.
 
-        In `text_bias` this prompt has the last row.
+        `text_bias` has one row per prompt; the driving video's prompt is the last.
         """
         clip_conditions = {"prompt_embeds": conditions["drive_prompt_embeds"]}
         if "text_bias" in conditions:

@@ -72,7 +72,10 @@ class DrivenDenoiser(Denoiser):
         return Positions(cosine=cosine, sine=sine, num_tokens=len(angles))
 
     def _rotary_angles(self, places: Sequence[np.ndarray]) -> np.ndarray:
-        """Compute rotary angles [tokens, D] float64 for tokens at `places` in time, height and width, each value twice."""
+        """Compute rotary angles [tokens, D] float64 for the positions `places` in time, height and width.
+
+        Each angle appears twice, because it rotates a pair of channels.
+        """
         rope = self._rope
         axes = []
         for axis, (numbers, width) in enumerate(zip(places, (rope.t_dim, rope.h_dim, rope.w_dim), strict=True)):
@@ -87,7 +90,8 @@ class DrivenDenoiser(Denoiser):
     def extracted(self, weights: StackedWeights, latents: jax.Array, context: Context) -> ClipKeys:
         """Extract every layer's keys and values from a driving video's `latents` [1, C, F, H, W].
 
-        The context's condition holds a mask of ones and the same latents. Its text has one row for each chip on dp, all equal.
+        The context's condition has a mask of ones and the same latents. The context's text has one row for each index on the mesh
+        axis dp. All rows are equal.
         """
         (hidden,), time = self._begin(weights, latents, jnp.float32(CLIP_TIMESTEP), context)
         text, positions = context.text, context.positions
@@ -121,5 +125,5 @@ class DrivenDenoiser(Denoiser):
         return run_layer
 
     def _layers(self, weights: StackedWeights, context: DrivenContext) -> tuple:
-        """Return the layers' inputs like Wan's denoiser, with the number of each layer first."""
+        """Return the inputs of Wan's layers, preceded by the index of each layer."""
         return jnp.arange(self._model.config.num_layers), *super()._layers(weights, context)
