@@ -87,7 +87,7 @@ def test_a_process_that_goes_on_after_a_kill_begins_with_the_shot_that_it_had_re
             break
     events = list(generate_video(story(), loaded, killed, lambda: False))
     assert [event.index for event in events if isinstance(event, ShotStarted)] == [2, 3]
-    # shot 1 too, because the kill may have come before its report
+    # shot 1 too: its end may be unreported at the kill
     assert [event.index for event in events if isinstance(event, ShotFinished)] == [1, 2, 3]
     np.testing.assert_array_equal(frames_of(killed / "video.mp4"), frames_of(whole[0] / "video.mp4"))
 
