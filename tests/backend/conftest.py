@@ -18,7 +18,7 @@ FAKE = "tests.fake_pipeline"
 
 @pytest.fixture
 def make_engine(tmp_path) -> Iterator[Callable[..., Engine]]:
-    """Makes engines over one data folder and closes them all."""
+    """A factory of engines over one data folder. All are closed at the end."""
     engines = []
 
     def make(data_dir: Path = tmp_path / "data", **options) -> Engine:
@@ -48,12 +48,12 @@ def request(prompt: str = "a red square", **changes) -> GenerationRequest:
 
 
 def all_events(engine: Engine, job_id: str, after: int = 0) -> list[Event]:
-    """The job's events, to the final one."""
+    """Return the job's events up to the final event."""
     return [event for _, event in engine.events(job_id, after)]
 
 
 def wait_for(is_true: Callable[[], object], seconds: float = 120.0) -> None:
-    """Waits until it is true. Raises: AssertionError if it never is."""
+    """Wait until the condition is true. Raises: AssertionError after a time limit."""
     until = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < until, "waited in vain"
@@ -61,7 +61,9 @@ def wait_for(is_true: Callable[[], object], seconds: float = 120.0) -> None:
 
 
 def wait_for_calls(owner: object, method: str, count: int = 2) -> None:
-    """Wait until a method of this object has been called so often: with two calls the first one has ended, if one thread calls."""
+    """Wait until a method of this object was called `count` times. With one calling thread, two calls mean that
+    the first call has ended.
+    """
     calls, original = [], getattr(owner, method)
     setattr(owner, method, lambda *given: (calls.append(given), original(*given))[1])
     wait_for(lambda: len(calls) >= count)

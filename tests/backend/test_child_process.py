@@ -28,7 +28,7 @@ child.wait()
 
 
 def started(*words: str) -> tuple[subprocess.Popen, int]:
-    """A process, and the number of its child, which waits."""
+    """Start a process, and return it with the id of its waiting child."""
     command = [sys.executable, "-c", PARENT, *words]
     parent = subprocess.Popen(command, cwd=PROJECT_FOLDER, env=module_environment(), stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())
@@ -82,7 +82,7 @@ def test_a_child_runs_its_module_with_its_words_and_its_exit_code():
 
 
 def test_a_killed_command_ends_what_it_compiles_in():
-    """`check-tpu`, `precompile` and `doctor` start their modules so."""
+    """`check-tpu`, `precompile` and `doctor` start their modules in this way."""
     program = """
 from backend.cli.module_process import run_in_process
 from backend.settings import module_environment

@@ -1,4 +1,4 @@
-"""Errors speak on one line."""
+"""Errors have one line."""
 
 import pytest
 

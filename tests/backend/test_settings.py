@@ -1,4 +1,4 @@
-"""Settings come from what was given, then the environment, then the project."""
+"""Settings are taken from the arguments, then the environment, then the project."""
 
 from pathlib import Path
 

@@ -13,12 +13,12 @@ from backend.files import folder_lock
 
 
 def wait_in_native_code() -> None:
-    """Waits as a library may that holds Python's lock: no other thread of the process runs again."""
+    """Wait like a library that holds Python's lock: no other thread of the process runs again."""
     ctypes.PyDLL(None).pause()
 
 
 def main(how: str, where: str = "", *more: str) -> None:
-    """Says that it waits, and waits."""
+    """Print a line, then wait."""
     if how == "nothing":
         sys.exit(int(where))
     sys.stdout.write(json.dumps({"pid": os.getpid()}) + "\n" if more else "waits\n")

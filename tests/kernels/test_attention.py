@@ -1,4 +1,4 @@
-"""Every attention implementation against the formula, at lengths that are no multiple of any block."""
+"""Compare every attention implementation with the formula, at lengths that are no multiple of any block."""
 
 import dataclasses
 

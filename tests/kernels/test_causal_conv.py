@@ -1,4 +1,4 @@
-"""The decoder's convolution in TPU interpret mode against XLA's own, with odd sizes and everything that may follow it."""
+"""Compare the decoder's convolution in TPU interpret mode with the convolution of XLA, with odd sizes and all epilogues."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def vector(values: jax.Array) -> jax.Array:
     return jnp.pad(values, (0, padded_channels(values.shape[0]) - values.shape[0]))
 
 
-# the last two in more steps than one: of two columns, of one
+# the last two have several grid steps, of two columns and of one
 SHAPES = [(2, 2, 3, 20, 5, 7), (1, 2, 1, 16, 130, 3), (4, 2, 4, 9, 16, 130), (3, 0, 2, 33, 4, 8), (1, 0, 1, 1, 1, 1),
           (1, 2, 4, 100, 5, 7), (2, 2, 3, 200, 4, 6)]  # fmt: skip
 
@@ -59,7 +59,7 @@ def form(request, monkeypatch):
 
 @pytest.mark.parametrize(("count", "earlier", "columns", "rows", "channels", "out"), SHAPES)
 def test_it_equals_xlas_convolution_with_residual_and_norm(draw, form, count, earlier, columns, rows, channels, out):
-    frames = draw(earlier + count, columns + 2, rows, channels)  # a neighbour's column on either side
+    frames = draw(earlier + count, columns + 2, rows, channels)  # one column of the neighbour on each side
     weight, bias = draw(out, channels, earlier + 1, 3, 3), draw(out)
     residual, gamma = draw(count, columns, rows, out), draw(out)
     total = expected(frames, weight, bias) + residual
@@ -117,7 +117,7 @@ def test_what_is_not_asked_for_is_not_written(draw):
 def test_doubling_equals_repeating_each_pixel(draw, form, columns):
     rows, channels, out = 7, 6, 130
     frames, weight, bias = draw(2, columns + 2, rows, channels), draw(out, channels, 1, 3, 3), draw(out)
-    large = jnp.repeat(jnp.repeat(frames, 2, axis=1), 2, axis=2)[:, 1:-1]  # one column of each neighbour is enough
+    large = jnp.repeat(jnp.repeat(frames, 2, axis=1), 2, axis=2)[:, 1:-1]  # one column of each neighbour suffices
     inner = padded(frames, rows)
     made, _ = causal_conv(
         inner[:, 1:-1],

@@ -1,4 +1,4 @@
-"""Attentions to two lots of keys, joined by their log-sums, against one attention with a mask over all keys."""
+"""Compare attentions to two sets of keys, joined by their log-sums, with one attention with a mask over all keys."""
 
 import math
 
@@ -50,7 +50,7 @@ def by_frames(array):
 
 
 def in_two(attend, query, key, value, clip_key, clip_value):
-    """The same as two attentions: `attend` gives what is attended to and the log-sums."""
+    """Compute the same as two joined attentions. `attend` returns the attention's output and the log-sums."""
     whole = attend(query, key, value)
     beside = attend(by_frames(query[:, PLACES:]), by_frames(clip_key), by_frames(clip_value))
     return join_attentions(whole, tuple(array.reshape(1, FRAMES * PLACES, *array.shape[2:]) for array in beside), before=PLACES)
@@ -110,7 +110,8 @@ def test_the_pass_joins_as_the_formula_does(before, padding):
         for key, other, length in zip(keys[::2], keys[1::2], lengths, strict=True)
     ]
     plain, by_pass = (join_attentions(*parts, before=before, use_pallas=use, interpret=use) for use in (False, True))
-    np.testing.assert_allclose(by_pass.astype(jnp.float32), plain.astype(jnp.float32), atol=2**-7)  # a rounding apart
+    # the results differ by a rounding
+    np.testing.assert_allclose(by_pass.astype(jnp.float32), plain.astype(jnp.float32), atol=2**-7)
 
 
 def test_heads_of_both_forms_have_their_own_log_sums():

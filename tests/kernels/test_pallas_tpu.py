@@ -1,4 +1,6 @@
-"""The TPU kernel in the TPU interpreter, against the formula: lengths off every block, windows, and both softmax forms."""
+"""Compare the TPU kernel in the TPU interpreter with the formula: lengths that no block divides, windows, and both softmax
+forms.
+"""
 
 import functools
 import logging
@@ -42,7 +44,7 @@ def random_arrays(length_q, length_kv, *, batch=1, heads=1, norm=1.0, seed=0):
 
 
 def run(arrays, bias=None, *, scale=EXACT_SCALE, visited=None, **options):
-    """The kernel's result in float32; `visited` collects the grid steps of both forms."""
+    """Return the kernel's result in float32. `visited` collects the grid steps of both forms."""
 
     def record(token, point, core):
         visited.append(point)
@@ -54,8 +56,10 @@ def run(arrays, bias=None, *, scale=EXACT_SCALE, visited=None, **options):
 
 
 def check(ours, arrays, bias=None, *, scale=EXACT_SCALE, window=None):
-    """Weights are rounded to bfloat16, by 2 ** -8 of themselves at most, so their mean of the values by 2 ** -8 * max |v|; the
-    result is rounded as much again. Scores are exact products summed in float32 on both sides."""
+    """Check the result within its rounding. Weights are rounded to bfloat16, by at most 2 ** -8 of themselves, which changes
+    their mean of the values by 2 ** -8 * max |v|. The result is rounded by as much again. Scores are exact products summed in
+    float32 on both sides.
+    """
     exact = compiled_reference()(*(array.astype(jnp.float32) for array in arrays), bias, scale=scale, window=window)
     largest_value = float(jnp.abs(arrays[2]).max())
     np.testing.assert_allclose(ours, exact, atol=2**-7 * largest_value)
@@ -137,7 +141,7 @@ def test_the_online_form_serves_all_heads_where_none_is_safe():
     arrays, visited = random_arrays(200, 300, heads=2, norm=9.0), []
     assert not constant_maximum_is_safe(arrays[0] / 8, *arrays[1:]).any()
     check(run(arrays, visited=visited), arrays)
-    assert len(visited) == sizes().steps(200, 300) + 2 * online_sizes().steps(200, 300)  # the first form's one head is not used
+    assert len(visited) == sizes().steps(200, 300) + 2 * online_sizes().steps(200, 300)  # the constant form has no head in use
 
 
 def test_one_safe_head_visits_the_constant_form_only():
@@ -147,7 +151,7 @@ def test_one_safe_head_visits_the_constant_form_only():
 
 
 def one_sided(length, largest_score):
-    """Queries and keys along one direction, plus a little: every score is near `largest_score`, in units of log2."""
+    """Return queries and keys along one direction, plus a little noise: every score is near `largest_score`, in units of log2."""
     noise_q, noise_k, value = random_arrays(length, length, norm=0.02)
     size = math.sqrt(8 * abs(largest_score) / 128)
     sign = math.copysign(1, largest_score)
@@ -174,7 +178,7 @@ def test_the_limit_follows_the_number_of_keys_and_the_size_of_the_values():
     assert largest_safe(1, 1.0) == 115
     assert largest_safe(1000, 1.0) == 105
     assert largest_safe(1000, 2.0**20) == largest_safe(1000, 2.0**-20) == 85
-    assert largest_safe(4, 0.0) == 0  # log2(0): nothing can be said, the online form is right anyway
+    assert largest_safe(4, 0.0) == 0  # log2(0): the bound is unknown, and the online form is right anyway
 
 
 def test_not_a_number_is_never_called_safe():
@@ -274,7 +278,7 @@ def test_a_layer_is_read_where_it_lies(norm, counted_keys):
 
 
 def test_blocks_after_the_last_key_seen_are_left_out_of_the_sums_only():
-    """The same lengths for all samples give what as many keys give."""
+    """The same lengths for all samples give the same result as shorter keys."""
     arrays = random_arrays(256, 1024, batch=2)
     counted = run(arrays, kv_lengths=KvLengths(values=jnp.array([600, 600]), minimum=600))
     check(counted, [arrays[0], *(array[:, :600] for array in arrays[1:])])

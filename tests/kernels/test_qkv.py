@@ -1,4 +1,4 @@
-"""The TPU's passes around the attention, in the interpreter, against the plain ones."""
+"""Compare the TPU's passes around the attention, in the interpreter, with the plain forms."""
 
 import dataclasses
 
@@ -84,7 +84,7 @@ def test_what_the_passes_cannot_do_is_refused(arrays):
 
 @pytest.fixture(scope="module")
 def own_angles(arrays):
-    """Tables of each head's own angles, half as wide as the heads."""
+    """Return tables of angles that differ per head, half as wide as the heads."""
     angle = jax.random.uniform(jax.random.key(8), (LENGTH, HEADS * WIDTH // 2)) * 6
     return jnp.cos(angle), jnp.sin(angle)
 
@@ -97,7 +97,7 @@ def test_the_halves_of_each_head_turn_by_its_own_angles(arrays, own_angles):
     close(passes.query, plain.query.astype(jnp.float32) * (LOG2_E * WIDTH**-0.5))
     wide = plain.key.astype(jnp.float32)
     close(passes.key, wide - wide.mean(2, keepdims=True))
-    for name, head in (("key", 3), ("query", 0)):  # by numpy, a head of each sort
+    for name, head in (("key", 3), ("query", 0)):  # with numpy, for two heads
         own, columns = projected[("query", "key").index(name)], slice(head * WIDTH, (head + 1) * WIDTH)
         wide = np.asarray(own.astype(jnp.float32))[0]
         wide = (wide / np.sqrt((wide**2).mean(1, keepdims=True)) * np.asarray(norms[("query", "key").index(name)]))[:, columns]

@@ -1,4 +1,4 @@
-"""The norms of tokens: the plain form against PyTorch, the TPU's pass, in the interpreter, against the plain form."""
+"""Compare the norms of tokens: the plain form with PyTorch, and the TPU's pass, in the interpreter, with the plain form."""
 
 import functools
 
@@ -15,7 +15,7 @@ EPS = 1e-6
 
 
 def draw(length: int, width: int, offset: float = 0.0, dtype="bfloat16") -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Tokens [2, length, width] about `offset`, a scale and a shift."""
+    """Return tokens [2, length, width] around `offset`, a scale and a shift."""
     keys = jax.random.split(jax.random.key(0), 3)
     tokens = (offset + 3 * jax.random.normal(keys[0], (2, length, width))).astype(dtype)
     return tokens, 1 + 0.2 * jax.random.normal(keys[1], (width,)), jax.random.normal(keys[2], (width,))
@@ -31,7 +31,7 @@ def test_the_plain_forms_are_pytorch_s():
     np.testing.assert_allclose(rms_norm(tokens, scale, eps=EPS), of_root, atol=1e-5)
 
 
-@pytest.mark.parametrize("offset", [0.0, 100.0])  # far from 0, a mean square less the mean's square would have nothing left
+@pytest.mark.parametrize("offset", [0.0, 100.0])  # far from 0, the mean square less the square of the mean would lose all digits
 @pytest.mark.parametrize("length", [128, pytest.param(512, marks=pytest.mark.slow)])
 def test_the_pass_is_the_plain_form(length, offset):
     """Each form rounds once to bfloat16. Sums in another order move the float32 values to neighbours at most, 2^-7 of each."""

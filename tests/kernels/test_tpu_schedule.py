@@ -103,7 +103,7 @@ READERS = [PROJECT_FOLDER / "benchmarks" / name for name in ("static_schedule.py
 ATTENTION = [*sorted((PROJECT_FOLDER / "kernels/attention").glob("*.*")), *READERS]
 TOKEN_NORM = [PROJECT_FOLDER / "kernels/token_norm.py", *READERS]
 KNOWN = Path(__file__).with_name("schedules.json")
-TARGET = 1.6  # bundles a score tile at 75,600 tokens on v6e, padding included; the matrix units' floor is 1.5
+TARGET = 1.6  # bundles per score tile at 75,600 tokens on v6e, with padding; the matrix units' minimum is 1.5
 
 
 needs_libtpu = pytest.mark.skipif(
@@ -176,9 +176,9 @@ def test_the_table_holds_the_target_at_75600_tokens():
 
 
 def test_queries_that_are_padded_within_their_last_block_take_the_same_row():
-    assert predicted_bundles("v6e", 75776, 75600, 10) == predicted_bundles("v6e", 75600, 75600, 10)  # to 512 for four chips
+    assert predicted_bundles("v6e", 75776, 75600, 10) == predicted_bundles("v6e", 75600, 75600, 10)  # up to 512 for four chips
     assert block_sizes("v7x", 75776, 75600) == block_sizes("v7x", 75600, 75600) != default_sizes(75776, 75600)
-    assert predicted_bundles("v6e", 75777, 75600, 10) is None  # a block more
+    assert predicted_bundles("v6e", 75777, 75600, 10) is None  # one block more
     assert predicted_bundles("v6e", 75776, 75601, 10) is None
 
 
@@ -196,7 +196,7 @@ def test_the_rule_covers_any_length_and_wastes_little(length, form):
 
 
 def test_snug_blocks_and_chunks():
-    assert snug_block(75600, 2048) == 2048  # 37 of them, 176 keys past the end
+    assert snug_block(75600, 2048) == 2048  # 37 blocks, 176 keys past the end
     assert snug_block(75600, 9472) == 9472
     assert snug_block(257, 2048) == 384
     assert longest_chunk(9472, 4736) == 4736

@@ -1,4 +1,4 @@
-"""The demo checkpoint through our pipeline and through diffusers' own, on the same request."""
+"""Run the demo checkpoint with our pipeline and with diffusers' pipelines on the same request."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reference_pipeline() -> WanPipeline:
 
 @pytest.fixture(scope="session")
 def picture(tmp_path_factory) -> Path:
-    """A first frame that is no multiple of anything: 130 x 110, a yellow disc on navy."""
+    """A first frame whose sides no block divides: 130 x 110, a yellow disc on navy."""
     rows, columns = np.mgrid[:110, :130]
     inside = (rows - 60) ** 2 + (columns - 50) ** 2 < 15**2
     pixels = np.where(inside[..., None], (242, 218, 50), (14, 20, 82)).astype(np.uint8)
@@ -55,7 +55,7 @@ def picture(tmp_path_factory) -> Path:
 
 
 def run_reference(request: GenerationRequest, pipeline: WanPipeline) -> tuple[np.ndarray, np.ndarray]:
-    """The same by diffusers: the text or the image pipeline, with the request's solver."""
+    """Run the same request with diffusers: the text or the image pipeline, with the request's solver."""
     given = [] if request.image is None else [_image(request)]
     facts = (digest(Path(PRESET.model_source)), request, *map(np.asarray, given))
     latents = kept(lambda: _latents(request, pipeline), "latents", *facts)

@@ -1,4 +1,6 @@
-"""Tiny checkpoints of LTX-2 run by us and by diffusers: the fixture `tiny_ltx`, brought in by the conftest, and what its tests share."""
+"""Tiny checkpoints of LTX-2 run by our code and by diffusers: the fixture `tiny_ltx`, imported by the conftest, and shared
+helpers.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ DISTILLED, ANCESTRAL = OFF | dict(solver="ltx-distilled"), OFF | dict(solver="lt
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiny:
-    """One kind's checkpoint, loaded by us and by diffusers."""
+    """A checkpoint of one kind, loaded by our code and by diffusers."""
 
     preset: Preset
     loaded: LoadedModel
@@ -62,7 +64,7 @@ class Tiny:
 
 @pytest.fixture(scope="session")
 def tiny_ltx(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], Tiny]:
-    """Makes each kind once; requests find its preset by name."""
+    """A factory that creates each kind once. Requests find its preset by name."""
     with pytest.MonkeyPatch.context() as patch:
         presets = find_also(patch)
 
@@ -77,14 +79,16 @@ def tiny_ltx(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str
 
 
 def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
-    """diffusers' latents of picture and sound, normalised as ours are."""
+    """Return diffusers' latents of picture and sound, normalised like ours."""
     return kept_streams(lambda: _reference(made, request), made, request)
 
 
 def kept_streams(
     make: Callable[[], tuple[np.ndarray, np.ndarray]], made: Tiny, request: GenerationRequest, *changes: object
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The latents of both streams that `make` gives, of which `changes` are what decides them besides checkpoint and request: `kept`."""
+    """Return the latents of both streams from `make`, or from the file of an earlier call (`kept`). `changes` are the facts
+    besides checkpoint and request.
+    """
     both = kept(lambda: np.concatenate([latents.ravel() for latents in make()]), made.weights, request, *changes)
     shapes = made.loaded.model.latent_shapes(request)
     video, sound = np.split(both, [math.prod(shapes[VIDEO])])
@@ -129,7 +133,7 @@ def arguments_of(made: Tiny, request: GenerationRequest) -> dict[str, Any]:
 
 
 def normalised(made: Tiny, video: torch.Tensor, sound: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """The latents that diffusers' pipelines give, normalised as ours are."""
+    """Return the latents that diffusers' pipelines give, normalised like ours."""
     vae, sound_vae = made.parts["vae"], made.parts["audio_vae"]
     video = (video - vae.latents_mean.view(1, -1, 1, 1, 1)) / vae.latents_std.view(1, -1, 1, 1, 1)
     packed = (sound.transpose(1, 2).flatten(2) - sound_vae.latents_mean) / sound_vae.latents_std
@@ -137,7 +141,7 @@ def normalised(made: Tiny, video: torch.Tensor, sound: torch.Tensor) -> tuple[np
 
 
 def scheduler_of(made: Tiny, request: GenerationRequest) -> Any:
-    """diffusers' for the request's solver, as the checkpoints name it: with the given levels unchanged if they are given."""
+    """Return diffusers' scheduler for the request's solver, as the checkpoints name it. Given levels stay unchanged."""
     if request.solver == "ltx":
         return made.parts["scheduler"]
     if request.solver == "ltx-distilled":
@@ -149,8 +153,9 @@ def scheduler_of(made: Tiny, request: GenerationRequest) -> Any:
 
 
 def noises_of(made: Tiny, request: GenerationRequest, index: int) -> list[torch.Tensor]:
-    """Our noise of a step, before its weight, as diffusers' pipelines hold the streams: the video's tokens, its latents after the
-    first frame, and the sound's tokens."""
+    """Return our unweighted noise of a step in the layouts of diffusers' pipelines: the video's tokens, its latents after the
+    first frame, and the audio tokens.
+    """
     noise = dataclasses.replace(make_fresh_noise(schedule_for_request(request), request.seed, index), deviation=1.0)
     shapes = made.loaded.model.latent_shapes(request)
     states = (add_fresh_noise(start_state(jnp.zeros(shapes[name])), noise, stream) for stream, name in enumerate((VIDEO, SOUND)))
@@ -160,7 +165,7 @@ def noises_of(made: Tiny, request: GenerationRequest, index: int) -> list[torch.
 
 def ancestral_scheduler() -> LTXEulerAncestralRFScheduler:
     class Ancestral(LTXEulerAncestralRFScheduler):
-        """Takes `noises` by step, of which the one that has the sample's shape is meant, and appends the last level itself."""
+        """A scheduler that uses `noises` by step, selected by the sample's shape. It appends the last level itself."""
 
         noises: list[list[torch.Tensor]]
 
@@ -178,7 +183,7 @@ def ancestral_scheduler() -> LTXEulerAncestralRFScheduler:
 
 
 def finished(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Our latents of both streams, and the waveform [channels, samples]."""
+    """Return our latents of both streams, and the waveform [channels, samples]."""
     with tempfile.TemporaryDirectory() as folder:
         *_, last = pipeline_module.generate(request, made.loaded, Path(folder), lambda: False)
         assert isinstance(last, Finished) and last.result.has_sound, last

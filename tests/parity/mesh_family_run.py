@@ -30,7 +30,7 @@ def main() -> None:
         preset = tiny_ltx.in_two_sizes(preset)
     settings_module.load_preset = lambda name: preset
     preset = preset.model_copy(update={"latent_spectrum": given.pop("latent_spectrum", None)})
-    loader.LEAST_STEPS = 1  # tiny presets have few
+    loader.LEAST_STEPS = 1  # tiny presets have few steps
     if (copies := given.pop("copies", None)) is not None:
         load_module.ModelPlan = functools.partial(load_module.ModelPlan, num_copies=copies)
     loaded = load_module.load(preset, None, lambda event: None, given.pop("mesh", {}))

@@ -109,7 +109,7 @@ PUBLISHED = {
 
 
 def make_pipeline(case: Published) -> WanPipeline | WanImageToVideoPipeline | WanVACEPipeline:
-    """diffusers' pipeline with the networks of this test."""
+    """Build diffusers' pipeline with the networks of this test."""
     if case.family == "wan2.1-vace":
         return _make_vace(case)
     is_5b = case.family == "wan2.2-ti2v"
@@ -154,7 +154,7 @@ def _make_vace(case: Published) -> WanVACEPipeline:
 
 
 def make_published_preset(case: Published, folder: Path) -> Preset:
-    """A preset for the saved pipeline."""
+    """Return a preset for the saved pipeline."""
     size, boundary = case.size, case.boundary
     own = dict(
         name=f"published-{case.family}",
@@ -186,7 +186,7 @@ def _scheduler(case: Published) -> FlowMatchEulerDiscreteScheduler | UniPCMultis
 
 
 def _silent_text_encoder() -> UMT5EncoderModel:
-    """Embeddings of zero for every prompt."""
+    """Return a text encoder whose embeddings are zero for every prompt."""
     model = UMT5EncoderModel(UMT5Config(vocab_size=512, d_model=TEXT_WIDTH, d_kv=8, d_ff=32, num_layers=1, num_heads=4)).eval()
     torch.nn.init.zeros_(model.encoder.final_layer_norm.weight)
     return model

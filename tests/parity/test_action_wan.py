@@ -81,7 +81,7 @@ LATENT_TOLERANCE = 1e-3  # the project's bar
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiny:
-    """The checkpoint, loaded by us; and its parts as diffusers and a plain module have them."""
+    """The checkpoint, loaded by our code, and its parts in diffusers and in a plain module."""
 
     preset: Preset
     loaded: LoadedModel
@@ -96,7 +96,7 @@ class Tiny:
 
 
 def make_action_checkpoint(folder: Path) -> tuple[WanTransformer3DModel, dict[str, torch.Tensor]]:
-    """Writes a checkpoint, and returns its transformer with the weights of the one action module."""
+    """Write a checkpoint, and return its transformer with the weights of the one action module."""
     make_checkpoint("wan2.1-i2v", folder)
     for part in ("text_encoder", "tokenizer", "transformer"):
         shutil.rmtree(folder / part)
@@ -157,14 +157,16 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own, picture) -> Iterator
 
 
 def run_ours(made: Tiny, request: GenerationRequest, folder: Path) -> np.ndarray:
-    """The latents after all steps."""
+    """Return the latents after all steps."""
     list(pipeline_module.generate(request, made.loaded, folder, lambda: False))
     return load_file(folder / "stage2_latents.safetensors")["latents"]
 
 
 @without_gradients
 def picture_of(made: Tiny, request: GenerationRequest) -> tuple[torch.Tensor, torch.Tensor]:
-    """The picture's channels [1, 20, frames, 8, 8], and what CLIP sees of it, squeezed into its square [1, tokens, D]."""
+    """Return the picture's channels [1, 20, frames, 8, 8], and its CLIP embeddings [1, tokens, D] after squeezing it into a
+    square.
+    """
     image = crop_to(load_checked_image(request.image), SIDE, SIDE, request.image_focus)
     pixels = torch.from_numpy(np.asarray(image, np.float32)).permute(2, 0, 1)[None] / 255
     clip = torch.cat([2 * pixels[:, :, None] - 1, torch.zeros(1, 3, request.num_frames - 1, SIDE, SIDE)], dim=2)
@@ -240,7 +242,7 @@ def test_a_stopped_video_goes_on_and_comes_to_the_same(tiny, tmp_path):
     np.testing.assert_array_equal(run_ours(tiny, request, tmp_path / "stopped"), whole)
 
 
-@pytest.mark.slow  # the demo model is made again in tests/backend/pipeline/test_live.py
+@pytest.mark.slow  # tests/backend/pipeline/test_live.py generates the demo model's video again
 def test_an_open_video_that_was_steered_is_made_again_by_its_request(tiny, tmp_path):
     seen, asked = [], iter(range(1000))
     request = tiny.request(num_frames=61, is_open=True, steps=1)

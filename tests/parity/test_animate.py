@@ -1,4 +1,4 @@
-"""Animate-2 gives what diffusers' modular pipelines give: base and distilled, one segment and three, tiny random checkpoints."""
+"""Animate-2 equals diffusers' modular pipelines: base and distilled, one segment and three, with tiny random checkpoints."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MORE_CASES = [("wan2.2-animate", 9), ("wan2.2-animate-fast", 9), ("wan2.2-animat
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Driven:
-    """A checkpoint, loaded by us, with what a video is made from."""
+    """A checkpoint, loaded by our code, and the input files of a video."""
 
     preset: Preset
     loaded: LoadedModel
@@ -118,7 +118,7 @@ def reference(made: Driven, kind: str, request: GenerationRequest) -> tuple[np.n
 
 @contextlib.contextmanager
 def _collecting(latents: list[np.ndarray]):
-    """Adds the clean latents [1, C, F, H, W] of each segment to the list as diffusers decodes them."""
+    """Append the clean latents [1, C, F, H, W] of each segment to the list when diffusers decodes them."""
     from diffusers.modular_pipelines.wan_animate_2 import denoise
 
     decode = denoise.decode_vae

@@ -1,4 +1,4 @@
-"""The real presets run in bfloat16: every family does, and comes out near its own float32 result."""
+"""The real presets run in bfloat16. Every family runs in bfloat16 too, near its own float32 result."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 BLOCK, NAME = 2, "tiny-causal-wan"
 LATENT_TOLERANCE = 1e-3  # the project's bar
-CLOSE = 1e-4  # where a mistake would show in little: a tiny model's past counts for 5e-4; measured are 8e-6
+CLOSE = 1e-4  # for small effects of a mistake: a tiny model's past changes 5e-4; 8e-6 was measured
 OTHER = "a small blue square"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiny:
-    """The checkpoint, loaded by us and by diffusers."""
+    """The checkpoint, loaded by our code and by diffusers."""
 
     preset: Preset
     loaded: LoadedModel
@@ -92,7 +92,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Iterator[Tiny]:
 
 
 def run_ours(made: Tiny, request: GenerationRequest, folder: Path) -> np.ndarray:
-    """The latents after all steps."""
+    """Return the latents after all steps."""
     list(pipeline_module.generate(request, made.loaded, folder, lambda: False))
     return load_file(folder / "stage2_latents.safetensors")["latents"]
 
@@ -107,7 +107,7 @@ def picture(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def makers_folder(tiny, tmp_path_factory) -> Path:
-    """The same checkpoint as its makers save it: the other parts' folders, and a .pt file with Wan's own names."""
+    """The same checkpoint as its makers save it: folders for the other parts, and a .pt file with Wan's own names."""
     folder, source = tmp_path_factory.mktemp("makers"), Path(tiny.preset.model)
     for part in ("vae", "text_encoder", "tokenizer"):
         shutil.copytree(source / part, folder / part)
@@ -120,7 +120,9 @@ def makers_folder(tiny, tmp_path_factory) -> Path:
 
 @without_gradients
 def still_clip(made: Tiny, path: Path, num_frames: int) -> torch.Tensor:
-    """Latents of a clip that shows the picture in all its frames, as diffusers' pipelines encode and normalise a clip."""
+    """Return latents of a clip that shows the picture in all frames, encoded and normalised like a clip in diffusers'
+    pipelines.
+    """
     vae, pixels = made.reference.vae, torch.from_numpy(np.asarray(Image.open(path), np.float32)).permute(2, 0, 1)
     clip = (pixels / 127.5 - 1)[None, :, None].repeat(1, 1, num_frames, 1, 1)
     mean, deviation = (torch.tensor(values).view(1, -1, 1, 1, 1) for values in (vae.config.latents_mean, vae.config.latents_std))
@@ -162,7 +164,7 @@ def test_every_block_is_what_a_plain_loop_makes(tiny):
 
 
 def test_a_prompt_said_on_the_way_holds_from_its_block_on(tiny):
-    """Blocks that are there stay as they were seen, with their own prompt."""
+    """Finished blocks stay with their own prompt."""
     request = tiny.request(cues=(Cue(block=1, prompt="a small blue square"),))
     ours, plain = latents_of(request, tiny.loaded), latents_of(tiny.request(), tiny.loaded)
     assert np.abs(ours - run_reference(tiny, request)).max() <= LATENT_TOLERANCE
@@ -211,14 +213,16 @@ def test_a_video_from_a_picture_goes_on_where_it_was_stopped_and_is_made_again_f
 
 
 def test_a_new_prompt_makes_the_past_anew_where_the_model_was_trained_so(tiny, tmp_path, monkeypatch):
-    """A whole past is in the window: then every block has the new prompt. Stopped and resumed it is the same to the last bit."""
+    """The window contains the whole past, so every block uses the new prompt. A stopped and resumed video is the same to the
+    last bit.
+    """
     monkeypatch.setattr(tiny.loaded.model, "kind", dataclasses.replace(tiny.loaded.model.kind, recaches=True))
     request, steps = tiny.request(cues=(Cue(block=1, prompt=OTHER), Cue(block=2, prompt="a green star"))), iter(range(100))
     ours = run_ours(tiny, request, tmp_path / "whole")
     assert np.abs(ours - run_reference(tiny, request, recaches=True)).max() <= CLOSE
     assert np.abs(ours - run_reference(tiny, request)).max() > 4 * CLOSE
     programs = tiny.loaded.model._programs(False)
-    assert len(programs.settle._compiled) <= len(programs.step._compiled)  # none of its own
+    assert len(programs.settle._compiled) <= len(programs.step._compiled)  # without one of its own
     events = pipeline_module.generate(request, tiny.loaded, tmp_path / "stopped", lambda: False)
     next(event for event in events if event.kind == "step" and next(steps) == 2 * request.steps + 1)  # in the third block
     events.close()

@@ -1,4 +1,6 @@
-"""Every family gives diffusers' result: a tiny random checkpoint in the real layout, same prompt, pictures and seed, float32."""
+"""Every family equals diffusers: a tiny random checkpoint in the real layout, with the same prompt, pictures and seed, in
+float32.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def psnr(ours: np.ndarray, reference: np.ndarray) -> float:
 
 
 def cases() -> list[tuple[str, tuple[str, ...]]]:
-    """Kind, and the pictures that it is given."""
+    """Return each kind with its input pictures."""
     found = []
     for kind in KINDS:
         ways = [()] if "t2v" in kind.tasks else []
@@ -70,7 +72,7 @@ def test_pictures_prompts_and_experts_do_something(tiny, pictures):
 
 
 def test_guidance_runs_on_its_share_of_the_steps(tiny):
-    """Half of the schedule guided is what diffusers gives when its guidance is taken away halfway."""
+    """Guidance on half of the schedule equals diffusers' result if its guidance is removed halfway."""
     made = tiny("wan2.1-t2v")
     request = made.request(guidance_interval=(0.0, 0.5))
     pipeline = made.reference
@@ -107,7 +109,7 @@ def test_the_step_cache_equals_diffusers_first_block_cache(threshold, tiny):
         made.reference.transformer.disable_cache()
     plain = run_reference(made, request)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
-    assert np.abs(plain - reference).max() > 10 * LATENT_TOLERANCE  # something was reused
+    assert np.abs(plain - reference).max() > 10 * LATENT_TOLERANCE  # at least one step was reused
 
 
 def test_a_step_cache_that_never_reuses_changes_nothing(tiny):

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 @without_gradients
 def by_hand(pipeline, request: GenerationRequest) -> np.ndarray:
-    """The given latent frames stay as they are, at timestep 0; the others begin as noise."""
+    """Run the loop by hand. The given latent frames stay unchanged at timestep 0; the others begin as noise."""
     frames = (
         torch.from_numpy(read_part(request.video, Part.from_request(request)).copy()).permute(3, 0, 1, 2)[None].float() / 127.5
         - 1

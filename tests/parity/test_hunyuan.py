@@ -1,4 +1,6 @@
-"""HunyuanVideo 1.5 gives diffusers' result: a tiny random checkpoint in the real layout, same prompt, picture and seed, float32."""
+"""HunyuanVideo 1.5 equals diffusers: a tiny random checkpoint in the real layout, with the same prompt, picture and seed, in
+float32.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ LONG = " ".join(["a very long story about many different things that happen one 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiny:
-    """One kind's checkpoint, loaded by us and by diffusers."""
+    """A checkpoint of one kind, loaded by our code and by diffusers."""
 
     preset: Preset
     loaded: LoadedModel
@@ -75,7 +77,7 @@ class Tiny:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], Tiny]:
-    """Makes each kind once; requests find its preset by name."""
+    """A factory that creates each kind once. Requests find its preset by name."""
     with pytest.MonkeyPatch.context() as patch:
         presets = find_also(patch)
 
@@ -101,7 +103,7 @@ def picture(tmp_path_factory) -> str:
 
 
 def run_reference(made: Tiny, request: GenerationRequest, *changes: object) -> np.ndarray:
-    """diffusers' latents of the same request. `changes` say what a test has changed in the reference: facts of `kept`."""
+    """Return diffusers' latents of the same request. `changes` are the test's changes of the reference: facts of `kept`."""
     return kept(lambda: _run_reference(made, request), made.weights, request, *changes)
 
 
@@ -178,7 +180,7 @@ def test_prompts_quotes_pictures_and_the_end_of_a_step_do_something(tiny, pictur
 
 
 def test_guidance_runs_on_its_share_of_the_steps(tiny):
-    """Half of the schedule guided is what diffusers gives when its guider stops halfway."""
+    """Guidance on half of the schedule equals diffusers' result if its guider stops halfway."""
     made = tiny(KINDS[0])
     request = made.request(negative_prompt=PLAIN, guidance_interval=(0.0, 0.5))
     guider = made.reference.guider
@@ -207,7 +209,7 @@ def test_cfg_zero_is_diffusers_own(tiny):
 
 def planned_blocks(blocks: torch.nn.ModuleList, reuses: tuple[bool, ...]) -> torch.nn.Module:
     class PlannedBlocks(torch.nn.Module):
-        """diffusers' blocks, which in the steps of a plan add what they added last, in each branch of guidance by itself."""
+        """diffusers' blocks. In steps that the plan reuses, they add the last difference of the same guidance branch."""
 
         def __init__(self, blocks: torch.nn.ModuleList, reuses: tuple[bool, ...]) -> None:
             super().__init__()
@@ -243,10 +245,10 @@ def test_mag_cache_adds_what_all_layers_added_in_each_branch(tiny, monkeypatch):
 
 def test_a_step_cache_spares_steps_only_if_it_may(tiny):
     made = tiny(KINDS[0])
-    requests = (made.request(steps=4, flow_shift=50.0, step_cache=one) for one in (0.0, 1e-9, 0.6))  # the first steps are alike
+    requests = (made.request(steps=4, flow_shift=50.0, step_cache=one) for one in (0.0, 1e-9, 0.6))  # the first steps are equal
     plain, strict, loose = (latents_of(request, made.loaded) for request in requests)
     np.testing.assert_allclose(strict, plain, rtol=0, atol=rounding(plain, guidance=6.0, additions=ADDITIONS))
-    assert np.abs(loose - plain).max() > 10 * LATENT_TOLERANCE  # something was reused
+    assert np.abs(loose - plain).max() > 10 * LATENT_TOLERANCE  # at least one step was reused
 
 
 LAYER = re.compile(
@@ -278,7 +280,7 @@ def low_rank(made: Tiny, style: str) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def plain(tiny) -> np.ndarray:
-    """The latents without a LoRA."""
+    """Return the latents without a LoRA."""
     made = tiny(KINDS[0])
     return latents_of(made.request(guidance=(1.0,), steps=2), made.loaded)
 

@@ -37,7 +37,7 @@ PIXELS = (
     0.4296, 0.5549, 0.3088, 0.9115, 0.5049, 0.7926, 0.5549, 0.8618, 0.5091, 0.5075, 0.7117, 0.5292, 0.7053, 0.4864, 0.5206, 0.3878,
 )  # fmt: skip
 """The first eight and the last eight of the video, [frames, 3, height, width] in [0, 1]."""
-TOLERANCE = 1e-3  # as theirs
+TOLERANCE = 1e-3  # like in their test
 
 
 def make_parts() -> dict[str, Any]:
@@ -117,13 +117,13 @@ def prompt(parts) -> str:
 
 
 def ends(video: np.ndarray) -> np.ndarray:
-    """The first and the last eight pixels of [frames, 3, height, width]."""
+    """Return the first and the last eight pixels of a video [frames, 3, height, width]."""
     flat = video.ravel()
     return np.concatenate([flat[:8], flat[-8:]])
 
 
 def test_diffusers_still_gives_what_it_publishes(parts, prompt):
-    """The models are rebuilt rightly, and what the prompt says does not matter."""
+    """The models are rebuilt correctly, and the prompt's meaning does not matter."""
     video = pipeline_of(parts)(
         prompt,
         height=SIDE,

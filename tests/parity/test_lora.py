@@ -1,4 +1,4 @@
-"""LoRAs change what diffusers' `load_lora_weights` changes, and leave nothing behind."""
+"""LoRAs change the same as diffusers' `load_lora_weights`, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def loras() -> Path:
 
 
 def low_rank(tiny: Tiny, style: str, seed: int = 0, pattern: str = TEXT, size: float = 0.1) -> dict[str, torch.Tensor]:
-    """A LoRA for every matrix of the blocks, in one of the styles that are seen in the wild."""
+    """Return a LoRA for every matrix of the blocks, in one of the published styles of keys."""
     generator, state = torch.Generator().manual_seed(seed), {}
     for name, shape in tiny.loaded.experts[0].shapes.items():
         if not re.fullmatch(pattern, name):
@@ -58,7 +58,7 @@ def low_rank(tiny: Tiny, style: str, seed: int = 0, pattern: str = TEXT, size: f
 
 
 def reference_with(tiny: Tiny, request, *files: tuple[Path, float, bool]) -> np.ndarray:
-    """diffusers' latents with these LoRA files: path, scale, and whether it goes to the second expert."""
+    """Return diffusers' latents with these LoRA files: path, scale, and true for the second expert."""
     changes = [fact for path, scale, is_second in files for fact in (path, scale, is_second)]
     return kept(lambda: _reference_with(tiny, request, *files), tiny.weights, request, *changes)
 
@@ -90,10 +90,10 @@ def test_each_key_style_equals_diffusers(style, tiny, loras):
     assert [note for note in result.notes if f"LoRA {style}.safetensors" in note and "fit nothing" not in note]
 
 
-@pytest.mark.filterwarnings("ignore:Already found a `peft_config` attribute:UserWarning")  # two adapters are what is wanted
+@pytest.mark.filterwarnings("ignore:Already found a `peft_config` attribute:UserWarning")  # the test needs two adapters
 def test_two_loras_add_up_and_leave_nothing_behind(tiny, loras):
     made = tiny("wan2.1-t2v")
-    plain = latents_of(made.request(), made.loaded)  # takes away what an earlier test has merged
+    plain = latents_of(made.request(), made.loaded)  # removes the LoRAs that an earlier test merged
     before = [np.array(leaf) for leaf in jax.tree.leaves(made.loaded.experts[0].weights)]
     for seed in (1, 2):
         save_file(low_rank(made, "diffusers", seed), loras / f"seed{seed}.safetensors")
@@ -194,7 +194,7 @@ def test_a_lora_that_is_cut_short_is_told_as_such(tmp_path):
 
 
 def test_differences_of_norms_and_modulation_are_added(tiny, loras):
-    """lightx2v's `.diff` and `.diff_m`, which diffusers leaves out: added as they are, times the scale."""
+    """lightx2v's `.diff` and `.diff_m`, which diffusers ignores, are added unchanged, times the scale."""
     made = tiny("wan2.1-t2v")
     expert = made.loaded.experts[0]
     merge_loras(made.loaded, [], lambda event: None)

@@ -1,4 +1,6 @@
-"""LTX-2 gives diffusers' picture and sound: tiny random checkpoints in the real layout, same prompt, picture and seed, float32."""
+"""LTX-2 equals diffusers' picture and sound: tiny random checkpoints in the real layout, same prompt, picture and seed,
+float32.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def request_of(made: Tiny, clip: str, pictures: dict[str, str], **given) -> Gene
 def run_reference(
     made: Tiny, request: GenerationRequest, lora: tuple[Path, float] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """diffusers' latents of picture and sound, from our noise, normalised as ours are."""
+    """Return diffusers' latents of picture and sound, from our noise, normalised like ours."""
     noise = draw_initial_noise(request, made.loaded.model)
     drawn, changes = [np.asarray(noise[name]) for name in (VIDEO, SOUND)], [] if lora is None else [lora[0], lora[1]]
     return kept_streams(lambda: _run_reference(made, request, noise, lora), made, request, "control", *drawn, *changes)
@@ -102,7 +102,7 @@ def _run_reference(
     shape = (1, noise[VIDEO].shape[1], noise[VIDEO].shape[2], side, side)
     control = None
     if request.control_scale < 1:
-        blank = {CONTROL: np.zeros(shape, np.float32)}  # a state from nothing is its noise, by the share that the clip has of it
+        blank = {CONTROL: np.zeros(shape, np.float32)}  # a state from zeros is its noise, times the clip's share of noise
         control = model.start(request, blank, noise)[CONTROL].sample / (1 - request.control_scale)
 
     def tokens(latents: Any) -> torch.Tensor:
@@ -178,7 +178,9 @@ def test_its_pixels_and_its_sound_equal_diffusers(tiny_ltx, clip, pictures, kind
 
 
 def in_context_lora(made: Tiny, style: str) -> dict[str, torch.Tensor]:
-    """A LoRA of rank 4 for the attentions and feed-forwards of the video's stream, named as diffusers or the makers and ComfyUI do."""
+    """Return a LoRA of rank 4 for the attentions and feed-forwards of the video's stream, with diffusers' names or the names of
+    the makers and ComfyUI.
+    """
     generator, state = torch.Generator().manual_seed(3), {}
     prefix = {"diffusers": "transformer.", "makers": "diffusion_model."}[style]
     for name, weight in made.parts["transformer"].state_dict().items():
@@ -227,7 +229,7 @@ def test_a_clip_that_is_followed_in_part_goes_to_the_next_level(solver):
 
 @pytest.mark.slow
 def test_a_clip_that_is_followed_in_part_goes_on_after_a_stop(tiny_ltx, clip, pictures, tmp_path):  # noqa: F811
-    """Bit for bit: its own noisy latents are kept with the states of the streams."""
+    """The bits are the same: the clip's noisy latents are stored with the states of the streams."""
     made = tiny_ltx(KINDS[2])
     request = request_of(made, clip, pictures, steps=8, **ANCESTRAL, **IN_PART)
     events = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)

@@ -38,7 +38,7 @@ def by_turns(chosen: str) -> list:
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory) -> Path:
-    """Two seconds that rise on the left and fall on the right."""
+    """A file of two seconds whose tone rises on the left and falls on the right."""
     time = np.arange(2 * RATE) / RATE
     left, right = np.sin(2 * np.pi * (200 + 300 * time) * time), np.sin(2 * np.pi * (900 - 200 * time) * time)
     path = tmp_path_factory.mktemp("sounds") / "sweep.wav"
@@ -70,7 +70,7 @@ def test_the_picture_follows_a_given_sound(tiny_ltx, sweep, kind, tmp_path):
     assert heard.rate == RATE and given.rate == RATE
     count = round(request.num_frames / request.fps * RATE)
     error = np.square(heard.samples[:, :count] - given.samples).mean()
-    assert 10 * np.log10(np.square(given.samples).mean() / error) > 20  # AAC's own loss, found nowhere near
+    assert 10 * np.log10(np.square(given.samples).mean() / error) > 20  # AAC's own loss is far smaller
 
 
 @pytest.mark.parametrize("kind", by_turns("ltx-2.0"))
@@ -113,7 +113,7 @@ def encoded_video(made: Tiny, request: GenerationRequest) -> np.ndarray:
 
 
 def encoded_texts(made: Tiny, request: GenerationRequest) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The connectors' embeddings of the prompt and of the negative one, for both streams."""
+    """Return the connectors' embeddings of the prompt and of the negative prompt, for both streams."""
     pipeline, texts = pipeline_of(made.parts), []
     for prompt in (request.prompt, request.negative_prompt):
         embeds, mask, *_ = pipeline.encode_prompt(prompt, do_classifier_free_guidance=False)
@@ -122,7 +122,7 @@ def encoded_texts(made: Tiny, request: GenerationRequest) -> list[tuple[torch.Te
 
 
 def begun_scheduler(made: Tiny, request: GenerationRequest) -> Any:
-    """diffusers' scheduler with the base model's levels."""
+    """Return diffusers' scheduler with the base model's levels."""
     tokens = int(np.prod(made.loaded.model.latent_shapes(request)[VIDEO][2:]))
     mu = 0.95 + (tokens - 1024) * (2.05 - 0.95) / (4096 - 1024)
     made.parts["scheduler"].set_timesteps(sigmas=np.linspace(1.0, 1 / request.steps, request.steps), mu=mu)
@@ -131,7 +131,7 @@ def begun_scheduler(made: Tiny, request: GenerationRequest) -> Any:
 
 @without_gradients
 def _reference(made: Tiny, request: GenerationRequest, given: dict[str, np.ndarray]) -> np.ndarray:
-    """The made stream's clean latents, normalised, by a plain loop with classifier-free guidance."""
+    """Return the clean, normalised latents of the generated stream, from a plain loop with classifier-free guidance."""
     shapes = made.loaded.model.latent_shapes(request)
     generator = torch.Generator().manual_seed(request.seed)
     states = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}

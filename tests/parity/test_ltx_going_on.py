@@ -137,14 +137,14 @@ def test_each_shot_of_a_storyboard_goes_on_from_the_sound_before_it(tiny_ltx, tm
 
 
 def _tone(seconds: float) -> Sound:
-    """Rises on the left and falls on the right."""
+    """Return a sound whose tone rises on the left and falls on the right."""
     time = np.arange(round(seconds * RATE)) / RATE
     left, right = np.sin(2 * np.pi * (200 + 300 * time) * time), np.sin(2 * np.pi * (900 - 200 * time) * time)
     return Sound(samples=0.5 * np.stack([left, right]).astype(np.float32), rate=RATE)
 
 
 def _left(sound: Sound) -> np.ndarray:
-    """The left channel at a thousand moments."""
+    """Return the left channel at a thousand times."""
     own = sound.samples[0]
     return np.interp(np.linspace(0, len(own), 1000), np.arange(len(own)), own)
 

@@ -43,7 +43,7 @@ SEVERAL = {"keyframes": ("third", "first", "second"), "keyframe_at": (12, 0, 1),
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> dict[str, str]:
-    """Three pictures as large as the video, so that nothing is resized on the way."""
+    """Three pictures of the video's size, so that nothing is resized."""
     folder = tmp_path_factory.mktemp("pictures")
     rows, columns = np.mgrid[:SIDE, :SIDE]
     channels = {"first": (4 * rows, 255 - 3 * columns, rows * columns), "second": (255 - 2 * rows, rows + columns, 3 * columns),
@@ -60,7 +60,7 @@ def request_of(made: Tiny, pictures: dict[str, str], given: dict[str, Any], **ch
 
 
 def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
-    """diffusers' latents of picture and sound, from our noise, normalised as ours are."""
+    """Return diffusers' latents of picture and sound, from our noise, normalised like ours."""
     noise = draw_initial_noise(request, made.loaded.model)
     drawn = [np.asarray(noise[name]) for name in (VIDEO, SOUND)]
     return kept_streams(lambda: _run_reference(made, request, noise), made, request, "key frames", *drawn)

@@ -24,7 +24,7 @@ TOLERANCE = 1e-4  # the published one; the values are rounded to it
 
 
 def published_networks() -> tuple[AutoencoderKLLTX2Audio, LTX2Vocoder]:
-    """diffusers' tiny networks, each seeded with 0 before."""
+    """Return diffusers' tiny networks, each created after seeding with 0."""
     torch.manual_seed(0)
     autoencoder = AutoencoderKLLTX2Audio(
         base_channels=4,

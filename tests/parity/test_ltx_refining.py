@@ -62,7 +62,7 @@ def made(tmp_path_factory, caches_in_a_folder_of_their_own) -> Tiny:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> dict[str, str]:
-    """Two pictures as large as the video."""
+    """Two pictures of the video's size."""
     rows, columns = np.mgrid[: 2 * SIDE, : 2 * SIDE]
     folder = tmp_path_factory.mktemp("pictures")
     for name, values in {
@@ -74,7 +74,7 @@ def pictures(tmp_path_factory) -> dict[str, str]:
 
 
 def two_stages(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
-    """diffusers' latents after both stages, normalised as ours are."""
+    """Return diffusers' latents after both stages, normalised like ours."""
     model = made.loaded.model
     noise = ChunkNoise(
         request.seed, [*divide_into_chunks(model, request_at_first_size(request)), *divide_into_chunks(model, request)]

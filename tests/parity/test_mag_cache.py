@@ -1,4 +1,4 @@
-"""MagCache gives diffusers' result with its own hook, and measures what that measures."""
+"""MagCache equals diffusers' own hook, and its measurement equals diffusers' calibration."""
 
 import dataclasses
 
@@ -24,12 +24,12 @@ NAMES = "mag_cache_leader_block_hook", "mag_cache_block_hook"
 
 @pytest.fixture(autouse=True)
 def presets_in_few_steps_take_it(monkeypatch):
-    """The tiny ones have four."""
+    """Allow MagCache for tiny presets, which have four steps."""
     monkeypatch.setattr(loader, "LEAST_STEPS", 1)
 
 
 def hooked(transformers, **options):
-    """The transformers with diffusers' hooks; what takes them off again."""
+    """Add diffusers' hooks to the transformers, and return a function that removes them."""
     for transformer in transformers:
         apply_mag_cache(transformer, MagCacheConfig(num_inference_steps=STEPS, **options))
 
@@ -48,7 +48,7 @@ def hooked(transformers, **options):
     [("wan2.1-t2v", 4.0), ("wan2.2-ti2v", 4.0), pytest.param("wan2.1-t2v", 1.0, marks=pytest.mark.slow)],
 )
 def test_latents_equal_diffusers_with_its_hook(family, guidance, tiny):
-    made = dataclasses.replace(tiny(family))  # a pipeline of its own: one that had another hook before does not take this one's
+    made = dataclasses.replace(tiny(family))  # a separate pipeline, because a pipeline that had another hook ignores this one
     pairs = tuple(one for ratio in RATIOS for one in (ratio, ratio))
     request = made.request(steps=STEPS, guidance=(guidance,), mag_cache=0.1, mag_ratios=pairs)
     options = dict(threshold=0.1, max_skip_steps=4, retention_ratio=0.2, mag_ratios=list(RATIOS))
@@ -60,7 +60,7 @@ def test_latents_equal_diffusers_with_its_hook(family, guidance, tiny):
     assert sum(reused_steps(request)) >= 4
     assert np.abs(latents_of(request, made.loaded) - reference).max() <= LATENT_TOLERANCE
     plain = run_reference(made, request.with_changes(mag_cache=0.0), "no cache")
-    assert np.abs(plain - reference).max() > 10 * LATENT_TOLERANCE  # something was reused
+    assert np.abs(plain - reference).max() > 10 * LATENT_TOLERANCE  # at least one step was reused
 
 
 def test_what_is_measured_is_what_diffusers_measures(tiny, tmp_path, monkeypatch):
@@ -95,7 +95,7 @@ def end_of(events):
 
 @pytest.mark.parametrize("family", ["wan2.2-t2v", "wan2.1-vace"])
 def test_other_transformers_reuse_only_if_they_may(family, tiny):
-    """Two experts, each its own steps; and control blocks, whose hints are part of what is reused."""
+    """Each of two experts has its own steps. The hints of control blocks are part of the reused output."""
     made = tiny(family)
     plain, strict, loose = (
         latents_of(made.request(steps=6, mag_cache=error, mag_ratios=(ratio, ratio) if error else ()), made.loaded)

@@ -20,7 +20,7 @@ SCALE, TAU, ALPHA = 11.0, 2.5, 0.25
 
 
 def formula(own: torch.Tensor, other: torch.Tensor, scale: float) -> torch.Tensor:
-    """arXiv:2505.21179, equations 7 to 10, of attention [B, S, W]."""
+    """Compute equations 7 to 10 of arXiv:2505.21179 for attentions [B, S, W]."""
     beyond = scale * own - (scale - 1) * other
     ratio = beyond.norm(p=1, dim=-1, keepdim=True) / own.norm(p=1, dim=-1, keepdim=True)
     cut = torch.where(ratio > TAU, beyond / ratio * TAU, beyond)
@@ -55,7 +55,7 @@ def _attended(query, key, value, heads: int) -> torch.Tensor:
 
 @contextlib.contextmanager
 def plain_nag(tiny: Tiny, request, scale: float):
-    """diffusers' transformers with the plain processor, given the negative prompt too where no guidance runs."""
+    """Return diffusers' transformers with the plain processor. They get the negative prompt too if no guidance runs."""
     pipeline = tiny.reference
     with torch.no_grad():
         negative = pipeline.encode_prompt(request.negative_prompt, do_classifier_free_guidance=False, max_sequence_length=512)[0]
@@ -118,7 +118,9 @@ def test_a_scale_of_one_or_no_negative_prompt_changes_nothing(tiny):
 
 
 def test_guided_steps_leave_it_out(tiny):
-    """Guidance on all steps reads the negative prompt itself; on the first one, the others attend to it."""
+    """Guidance on all steps reads the negative prompt itself. With guidance on the first step only, the other steps attend to
+    it.
+    """
     made = tiny("wan2.1-t2v")
     guided = made.request(steps=4, guidance=(4.0,))
     np.testing.assert_array_equal(latents_of(guided.with_changes(nag=SCALE), made.loaded), latents_of(guided, made.loaded))
@@ -152,8 +154,8 @@ def test_the_step_cache_goes_with_it(tiny):
 def test_the_norm_is_cut_in_each_token(scale):
     generator = np.random.default_rng(0)
     own, other = (generator.normal(size=(1, 7, 3, 4)).astype(np.float32) for _ in range(2))
-    other[0, 3] = own[0, 3]  # alike: nothing is led away
-    own[0, 5] = 0  # no length of its own: nothing is left
+    other[0, 3] = own[0, 3]  # equal outputs: no guidance
+    own[0, 5] = 0  # the norm is 0: the result is 0
     found = np.asarray(apply_nag(jnp.asarray(own), jnp.asarray(other), jnp.float32(scale)))
     flat = [torch.from_numpy(one).flatten(2) for one in (own, other)]
     expected = torch.nan_to_num(formula(*flat, scale)).reshape(own.shape).numpy()

@@ -1,4 +1,4 @@
-"""Our pipeline gives diffusers' result: same checkpoint, prompt and seed, float32."""
+"""Our pipeline equals diffusers: same checkpoint, prompt and seed, float32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 LATENT_TOLERANCE = 1e-3  # the project's bar; the order of float32 sums alone leaves about 1e-5 after some steps
 LEAST_PSNR = 50.0  # in dB over the video, pixels in [0, 1]; the project's bar
 
-CASES = [("t2v", "unipc", 4.0), ("i2v", "unipc", 1.0), ("i2v", "euler", 4.0)]  # each of all three occurs
+CASES = [("t2v", "unipc", 4.0), ("i2v", "unipc", 1.0), ("i2v", "euler", 4.0)]  # each value of all three options occurs
 MORE_CASES = [("t2v", "euler", 1.0), ("t2v", "unipc", 1.0), ("t2v", "euler", 4.0), ("i2v", "unipc", 4.0), ("i2v", "euler", 1.0)]
 
 

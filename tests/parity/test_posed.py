@@ -1,5 +1,4 @@
-"""Animate-1 gives what diffusers' `WanAnimatePipeline` gives: moved and put into a clip, one segment and three, and its published
-pixels."""
+"""Animate-1 equals diffusers' `WanAnimatePipeline`: animation and replacement, one segment and three, and its published pixels."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ KIND = tiny_posed.KINDS[0]
 
 @pytest.fixture(scope="module")
 def posed(tmp_path_factory, caches_in_a_folder_of_their_own):
-    """A checkpoint loaded by us, its folder, and the files that videos are made from."""
+    """A checkpoint loaded by our code, its folder, and the input files of videos."""
     folder = tiny_posed.write_checkpoint(tiny_posed.make_parts(KIND), tmp_path_factory.mktemp("posed"))
     place = tmp_path_factory.mktemp("files")
     files = {name: str(place / name) for name in ("figure.png", "poses.mp4", "face.mp4", "clip.mp4", "mask.png")}
@@ -65,7 +64,7 @@ def request_of(preset: Preset, files: dict[str, str], num_frames: int, is_put: b
 
 
 def reference(folder: Path, request: GenerationRequest) -> np.ndarray:
-    """diffusers' video [F, H, W, 3] in [0, 1] from the frames as we read them."""
+    """Return diffusers' video [F, H, W, 3] in [0, 1] from the frames as we read them."""
     inputs = open_inputs(request)
     names = ("drive", "face")
     clips = {name: next(inputs[name][0].segments(1, request.num_frames)) for name in names}
@@ -138,7 +137,7 @@ OWN = dict(
 
 
 def published_pipeline() -> WanAnimatePipeline:
-    """Theirs, with text embeddings of zero: see `tests.parity.published`."""
+    """Build their pipeline with text embeddings of zero, as in `tests.parity.published`."""
     pipeline = WanAnimatePipeline(
         vae=_seeded(AutoencoderKLWan, **TINY_VAE, z_dim=16),
         scheduler=FlowMatchEulerDiscreteScheduler(shift=PUBLISHED_SHIFT),

@@ -49,7 +49,7 @@ def _wan_reference(made: Tiny, request: GenerationRequest) -> np.ndarray:
     def run(sized: GenerationRequest, scheduler: Any, latents: torch.Tensor) -> torch.Tensor:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pipeline, "scheduler", scheduler)
-            if full:  # the encoder of pictures sees them at their own size, as ours does
+            if full:  # the image encoder gets the pictures at their own size, as ours does
                 own = pictures if len(pictures) > 1 else pictures[0]
                 patch.setattr(pipeline, "encode_image", lambda image, *others: encode(own, *others))
             return pipeline(
@@ -92,7 +92,7 @@ def test_wan_equals_the_papers_steps(family, given, level, tiny, pictures, with_
 
 @pytest.mark.parametrize("stop", [1, 4])
 def test_a_denoising_goes_on_after_a_stop_in_either_size(stop, tiny, pictures, with_spectrum, tmp_path):
-    """Bit for bit."""
+    """A resumed video has the same bits."""
     made = with_spectrum(tiny("wan2.1-i2v"))
     request = progressive(made, image=pictures["image"])
     assert 1 <= num_half_size_steps(request) < 4
@@ -131,7 +131,7 @@ def test_it_is_told_how_many_steps_were_small(tiny, with_spectrum):
 
 
 def test_a_step_cache_begins_anew_at_the_full_size(tiny, with_spectrum):
-    """One that never reuses anything changes nothing."""
+    """A step cache that never reuses a step changes nothing."""
     made = with_spectrum(tiny("wan2.1-t2v"))
     request = progressive(made)
     cached, _ = finished(request.with_changes(step_cache=1e-9), made.loaded)
@@ -139,7 +139,7 @@ def test_a_step_cache_begins_anew_at_the_full_size(tiny, with_spectrum):
 
 
 def test_a_picture_that_was_encoded_at_one_size_does_not_serve_two(tiny, pictures, with_spectrum, tmp_path):
-    """A prompt that was encoded serves both."""
+    """The prompt is encoded once for the small and the full size."""
     made = with_spectrum(tiny("wan2.1-i2v"))
     plain = made.request(steps=6, image=pictures["image"])
     latents_of(plain, made.loaded, tmp_path)

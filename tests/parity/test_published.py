@@ -41,7 +41,7 @@ def case(request):
 
 
 def ends(video: np.ndarray) -> np.ndarray:
-    """The first and the last eight pixels of [frames, 3, height, width]."""
+    """Return the first and the last eight pixels of a video [frames, 3, height, width]."""
     flat = video.ravel()
     return np.concatenate([flat[:8], flat[-8:]])
 
@@ -51,7 +51,7 @@ def black(size: int) -> Image.Image:
 
 
 def test_diffusers_still_gives_what_it_publishes(case):
-    """The models are rebuilt rightly, and the prompt's embeddings do not matter."""
+    """The models are rebuilt correctly, and the prompt's embeddings do not matter."""
     images = {name: black(case.size) for name in case.pictures}
     video = make_pipeline(case)(
         **PROMPTS,

@@ -1,4 +1,4 @@
-"""A transformer in one file, in Wan's own names, makes the same video as its checkpoint's folder, to the last bit."""
+"""A transformer in a single file with Wan's own names generates the same video as its checkpoint's folder, to the last bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MATRICES = (".self_attn.q", ".self_attn.k", ".self_attn.v", ".self_attn.o", ".cr
 
 
 def makers_state(made: Tiny, part: str, prefix: str = "") -> dict[str, torch.Tensor]:
-    """The part's tensors by Wan's own names."""
+    """Return the part's tensors with Wan's own names."""
     state = load_file(Path(made.preset.model) / part / WEIGHTS)
     return {prefix + original_tensor_name(name): value for name, value in state.items()}
 

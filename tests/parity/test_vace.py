@@ -85,7 +85,7 @@ def request_of(made: Tiny, files: dict[str, str], use: str, **changes) -> Genera
 
 
 def run_reference(made: Tiny, request: GenerationRequest, *changes: object) -> np.ndarray:
-    """diffusers' latents, without the references' frames. `changes` say what a test has changed in the reference."""
+    """Return diffusers' latents without the references' frames. `changes` are the test's changes of the reference."""
     inputs = open_inputs(request)
     source = build_source(request, inputs)
     shown = [] if source is None else [np.asarray(source.frames), np.asarray(source.is_new)]

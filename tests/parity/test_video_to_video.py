@@ -41,7 +41,7 @@ FRAMES, STEPS, THEIR_TOLERANCE = 17, 4, 1e-3
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory) -> str:
-    """64 frames of moving colour, 96 x 96, 16 a second."""
+    """A clip of 64 frames of moving colour, 96 x 96, at 16 frames per second."""
     path = tmp_path_factory.mktemp("clip") / "clip.mp4"
     moving = ["-f", "lavfi", "-i", "testsrc2=s=96x96:r=16:d=4"]
     run_ffmpeg(*moving, "-c:v", "libx264", "-crf", "8", "-pix_fmt", "yuv420p", str(path))
@@ -63,13 +63,13 @@ def as_video_to_video(pipeline, scheduler) -> WanVideoToVideoPipeline:
 
 
 def run_reference(pipeline: WanVideoToVideoPipeline, request: GenerationRequest) -> np.ndarray:
-    """diffusers' latents, from the very frames that we begin with."""
+    """Return diffusers' latents from the same frames that our pipeline starts with."""
     frames = list(read_part(request.video, Part.from_request(request)))
     return kept(lambda: _run_reference(pipeline, request, frames), weights_of(pipeline), request, *frames)
 
 
 def weights_of(pipeline) -> str:
-    """A digest of the networks' tensors and of the scheduler's settings."""
+    """Return a digest of the networks' tensors and of the scheduler's settings."""
     parts = [pipeline.text_encoder, pipeline.transformer, pipeline.vae]
     tensors = [value.numpy() for part in parts for _, value in sorted(part.state_dict().items())]
     return digest(repr(pipeline.scheduler), *tensors)
@@ -120,7 +120,9 @@ def test_diffusers_still_gives_what_it_publishes():
 
 
 def test_we_give_what_the_published_networks_give_with_wans_scheduler(tmp_path, monkeypatch):
-    """The same networks, clip, steps, strength and seed, and the scheduler of every Wan: all pixels, not sixteen."""
+    """The networks, clip, steps, strength and seed are the same. With every Wan's scheduler, all pixels are compared instead of
+    sixteen.
+    """
     pipeline = make_pipeline(PUBLISHED)
     pipeline.save_pretrained(tmp_path / "model")
     expected = black_video(published_pipeline(pipeline.scheduler))
@@ -155,7 +157,9 @@ def test_a_tiny_checkpoint_equals_diffusers(solver, strength, guidance, tiny, cl
 
 @without_gradients
 def by_hand(made, request: GenerationRequest) -> np.ndarray:
-    """The loop of diffusers' pipeline with its own networks and scheduler: the expert by the timestep, the VAE's own scale."""
+    """Run the loop of diffusers' pipeline with its own networks and scheduler. The timestep selects the expert, and the VAE's
+    own scale applies.
+    """
     pipeline = made.reference
     transformers = [pipeline.transformer, pipeline.transformer_2]
     vae, scheduler = pipeline.vae, scheduler_of(request)

@@ -35,18 +35,18 @@ FAMILIES = [
     "wan2.1-flf2v",
     "wan2.2-t2v",
     "wan2.2-ti2v",
-]  # two pictures, two experts, a first frame; the demo model is the plain one
+]  # two pictures, two experts, a first frame; the demo model covers the plain case
 MORE_FAMILIES = [pytest.param(family, marks=pytest.mark.slow) for family in ("wan2.1-t2v", "wan2.1-i2v", "wan2.2-i2v")]
 
 
 def long_request(made: Tiny, pictures: dict[str, str], **changes) -> GenerationRequest:
-    """More than two windows, with all pictures that the family needs; the 5B with one."""
+    """Return a request of more than two windows, with all pictures that the family needs. The 5B gets one."""
     names = [name for name in ("image", "last_image") if name in made.preset.inputs]
     return made.request(**{"steps": 4, "num_frames": FRAMES} | {name: pictures[name] for name in names} | changes)
 
 
 def by_hand(reference: Callable, weights: str, request: GenerationRequest, length: int) -> np.ndarray:
-    """The latents of `blended_by_hand` with the pipeline that `reference` gives, whose weights have this digest."""
+    """Return the latents of `blended_by_hand` with the pipeline from `reference`, whose weights have this digest."""
     frames = (request.num_frames - 1) // 4 + 1
     windows = [[w.begin, list(w.weights)] for index in range(request.steps) for w in windows_at(index, frames, length)]
     return kept(lambda: blended_by_hand(reference(), request, length), weights, request, length, windows)
@@ -54,8 +54,9 @@ def by_hand(reference: Callable, weights: str, request: GenerationRequest, lengt
 
 @without_gradients
 def blended_by_hand(reference, request: GenerationRequest, length: int) -> np.ndarray:
-    """diffusers' loop with each step's velocity blended from windows of `length` latent frames. A window has what the pipeline
-    prepares for a video of its length from the picture; the 5B's later windows have no picture."""
+    """Run diffusers' loop with each step's velocity blended from windows of `length` latent frames. A window gets the
+    pipeline's preparation for a video of its length from the picture. The 5B's later windows have no picture.
+    """
     pipeline, is_first_frame = reference, bool(reference.config.expand_timesteps)
     scheduler = UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=request.flow_shift)
     scheduler.set_timesteps(request.steps)
@@ -126,7 +127,7 @@ def test_the_latents_are_those_of_diffusers_transformer_window_by_window(family,
     assert np.abs(ours - latents_of(request.with_changes(context_windows=False), made.loaded)).max() > 20 * LATENT_TOLERANCE
 
 
-@pytest.mark.slow  # tiny ones above follow it
+@pytest.mark.slow  # tiny models above follow it
 def test_the_demo_model_follows_it_too(loaded, reference_pipeline):
     request = GenerationRequest.from_preset(
         PRESET, prompt="a blue circle moving right on a black background", steps=6, seed=3, num_frames=65

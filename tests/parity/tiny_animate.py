@@ -1,4 +1,4 @@
-"""A tiny checkpoint of Animate-2 with random weights, as its makers lay it out, and diffusers' modular pipelines over it."""
+"""A tiny checkpoint of Animate-2 with random weights in its makers' layout, and diffusers' modular pipelines for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIP_SIDE, CLIP_PATCH = 224, 112
 
 def unipc_with_generator(**options: Any) -> UniPCMultistepScheduler:
     class UniPC(UniPCMultistepScheduler):
-        """Takes the pipeline's `generator`, of which it has no use."""
+        """A scheduler that accepts and ignores the pipeline's `generator`."""
 
         def step(self, *arguments: Any, generator: Any = None, **options: Any) -> Any:
             return super().step(*arguments, **options)
@@ -42,7 +42,7 @@ def unipc_with_generator(**options: Any) -> UniPCMultistepScheduler:
 
 
 def make_parts(kind: str) -> dict[str, Any]:
-    """The checkpoint's parts, the same for both kinds."""
+    """Return the checkpoint's parts, which are the same for both kinds."""
     torch.manual_seed(3)
     return {
         "vae": _vae(VAE_21),
@@ -54,7 +54,7 @@ def make_parts(kind: str) -> dict[str, Any]:
 
 
 def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
-    """The checkpoint in this folder."""
+    """Write the checkpoint to this folder."""
     for name, part in parts.items():
         part.save_pretrained(folder / name)
     index: dict[str, Any] = {name: [type(part).__module__.partition(".")[0], type(part).__name__] for name, part in parts.items()}
@@ -89,7 +89,7 @@ def _transformer() -> WanAnimate2Transformer3DModel:
 
 
 def make_preset(kind: str, folder: Path) -> Preset:
-    """A preset for the checkpoint: guided, or distilled."""
+    """Return a preset for the checkpoint, guided or distilled."""
     return tiny_preset(
         kind,
         folder,
@@ -113,7 +113,7 @@ def make_preset(kind: str, folder: Path) -> Preset:
 
 
 def make_pipeline(kind: str, folder: Path) -> Any:
-    """diffusers' modular pipeline over the checkpoint."""
+    """Return diffusers' modular pipeline for the checkpoint."""
     is_fast = kind.endswith("fast")
     blocks = distilled_blocks.WanAnimate2DistilledBlocks() if is_fast else base_blocks.WanAnimate2Blocks()
     pipeline = blocks.init_pipeline()
@@ -136,7 +136,7 @@ def make_pipeline(kind: str, folder: Path) -> Any:
 
 @functools.cache
 def uncompiled() -> None:
-    """diffusers' attention runs without `torch.compile`, which torchax's devices do not know; PyTorch has a switch for that."""
+    """Run diffusers' attention without `torch.compile`, which torchax's devices do not support. PyTorch has a switch for it."""
     from diffusers.models.transformers import transformer_wan_animate_2 as module
     from torch.nn.attention import flex_attention
 

@@ -1,4 +1,4 @@
-"""Tiny checkpoints with random weights in the real layout, one a family, written by diffusers and transformers themselves."""
+"""Tiny checkpoints with random weights in the real layout, one per family, written by diffusers and transformers themselves."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SHIFT = 3.0
 
 
 def make_checkpoint(family: str, folder: Path) -> Path:
-    """The family's checkpoint in this folder."""
+    """Write the family's checkpoint to this folder."""
     torch.manual_seed(sum(map(ord, family)))
     takes_images = family.endswith(("-i2v", "flf2v"))
     parts = {
@@ -94,7 +94,7 @@ def forget_newer_entries(path: Path) -> None:
 
 
 def name_as_transformers_4(path: Path) -> None:
-    """Rename a CLIP encoder's tensors to what Wan's makers published; transformers 5 writes them without this prefix."""
+    """Rename a CLIP encoder's tensors to the names of Wan's makers. transformers 5 omits this prefix."""
     save_file({f"vision_model.{name}": value for name, value in load_file(path).items()}, path, metadata={"format": "pt"})
 
 
@@ -154,7 +154,7 @@ def _takes(family: str) -> dict[str, str]:
 
 
 def make_preset(family: str, folder: Path) -> Preset:
-    """A preset for the family's tiny checkpoint."""
+    """Return a preset for the family's tiny checkpoint."""
     scale = 16 if family == "wan2.2-ti2v" else 8
     return tiny_preset(
         family,

@@ -1,4 +1,4 @@
-"""Tiny HunyuanVideo 1.5 checkpoints with random weights in the real layout, tokenizers included, and diffusers' pipelines of them."""
+"""Tiny HunyuanVideo 1.5 checkpoints with random weights in the real layout, with tokenizers, and diffusers' pipelines for them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHAT_TEMPLATE = (
 
 
 def make_parts(kind: str) -> dict[str, Any]:
-    """The components of diffusers' pipeline."""
+    """Return the components of diffusers' pipeline."""
     torch.manual_seed(sum(map(ord, kind)))
     parts = {
         "vae": _vae(),
@@ -63,14 +63,14 @@ def make_parts(kind: str) -> dict[str, Any]:
 
 
 def pipeline_of(parts: dict[str, Any]) -> HunyuanVideo15Pipeline | HunyuanVideo15ImageToVideoPipeline:
-    """diffusers' pipeline of these components."""
+    """Return diffusers' pipeline of these components."""
     made = (HunyuanVideo15ImageToVideoPipeline if "image_encoder" in parts else HunyuanVideo15Pipeline)(**parts)
     made.set_progress_bar_config(disable=True)
     return made
 
 
 def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
-    """The components in this folder, as the makers publish theirs."""
+    """Write the components to this folder in the layout that the makers publish."""
     pipeline_of(parts).save_pretrained(folder)
     index = json.loads((folder / "model_index.json").read_text())
     if "feature_extractor" in parts:
@@ -80,7 +80,7 @@ def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
 
 
 def make_preset(kind: str, folder: Path) -> Preset:
-    """A preset for the kind's tiny checkpoint."""
+    """Return a preset for the kind's tiny checkpoint."""
     return tiny_preset(
         kind,
         folder,
@@ -160,7 +160,9 @@ def _siglip() -> SiglipVisionConfig:
 
 
 def make_tokenizer() -> Qwen2Tokenizer:
-    """A byte-level tokenizer that has learned the system message, so that it takes about as many tokens as with the real one."""
+    """Return a byte-level tokenizer trained on the system message, so that the message has about as many tokens as in the real
+    tokenizer.
+    """
     learned = Tokenizer(models.BPE())
     learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()

@@ -1,4 +1,4 @@
-"""Tiny LTX-2 checkpoints with random weights in the real layout, tokenizer included, and diffusers' pipelines of them."""
+"""Tiny LTX-2 checkpoints with random weights in the real layout, with a tokenizer, and diffusers' pipelines for them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WIDTH, SOUND_WIDTH, LAYERS = 32, 16, 3  # channels of the two streams' tokens
 
 
 def make_parts(kind: str) -> dict[str, Any]:
-    """The components of diffusers' pipeline."""
+    """Return the components of diffusers' pipeline."""
     torch.manual_seed(sum(map(ord, kind)))
     is_new, is_newest = kind != "ltx-2.0", kind == "ltx-2.5"
     parts = {
@@ -64,7 +64,7 @@ def make_parts(kind: str) -> dict[str, Any]:
 
 
 def pipeline_of(parts: dict[str, Any], has_picture: bool = False) -> LTX2Pipeline | LTX2ImageToVideoPipeline:
-    """diffusers' pipeline of these components."""
+    """Return diffusers' pipeline of these components."""
     return _quiet((LTX2ImageToVideoPipeline if has_picture else LTX2Pipeline)(**parts))
 
 
@@ -75,7 +75,7 @@ def condition_pipeline_of(parts: dict[str, Any]) -> LTX2ConditionPipeline:
 
 
 def in_context_pipeline_of(parts: dict[str, Any]) -> LTX2InContextPipeline:
-    """diffusers' pipeline with control clips; see `condition_pipeline_of`."""
+    """Return diffusers' pipeline with control clips. Its padding is set as in `condition_pipeline_of`."""
     parts["tokenizer"].padding_side = "left"
     return _quiet(LTX2InContextPipeline(**parts))
 
@@ -86,13 +86,13 @@ def _quiet(pipeline: Any) -> Any:
 
 
 def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
-    """The components in this folder, as the makers publish theirs."""
+    """Write the components to this folder in the layout that the makers publish."""
     pipeline_of(parts).save_pretrained(folder)
     return folder
 
 
 def make_preset(kind: str, folder: Path) -> Preset:
-    """A preset for the kind's tiny checkpoint."""
+    """Return a preset for the kind's tiny checkpoint."""
     return tiny_preset(
         kind,
         folder,
@@ -130,7 +130,7 @@ def make_upsampler() -> LTX2LatentUpsamplerModel:
 
 
 def in_two_sizes(preset: Preset) -> Preset:
-    """The preset of the distilled model, whose videos are made at half their size first; gives its checkpoint an upsampler."""
+    """Return the preset of the distilled model, whose videos start at half their size. Add an upsampler to its checkpoint."""
     make_upsampler().save_pretrained(Path(preset.model) / "latent_upsampler")
     sides = dict.fromkeys(("width", "height", "max_width", "max_height"), 2 * SIDE)
     steps = dict(refines=True, steps=5, solver="ltx-distilled", guidance=[1.0])

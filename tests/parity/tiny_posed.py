@@ -30,7 +30,7 @@ LAYERS, EVERY, FACE, SEGMENT = 4, 2, 16, 9
 
 
 def make_parts(kind: str) -> dict[str, Any]:
-    """The pipeline's parts."""
+    """Return the pipeline's parts."""
     torch.manual_seed(4)
     return {
         "vae": _vae(VAE_21),
@@ -72,7 +72,7 @@ def _transformer() -> WanAnimateTransformer3DModel:
 
 
 def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
-    """The checkpoint in this folder."""
+    """Write the checkpoint to this folder."""
     WanAnimatePipeline(**parts).save_pretrained(folder)
     name_as_transformers_4(folder / "image_encoder" / "model.safetensors")
     index = json.loads((folder / "model_index.json").read_text()) | {"segment_frame_length": SEGMENT}
@@ -81,7 +81,7 @@ def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
 
 
 def make_preset(kind: str, folder: Path) -> Preset:
-    """A preset for the checkpoint."""
+    """Return a preset for the checkpoint."""
     return tiny_preset(
         kind,
         folder,

@@ -10,7 +10,9 @@ from presets import Preset, load_preset
 
 
 def tiny_preset(kind: str, folder: Path, side: int, **own: Any) -> Preset:
-    """wan-tiny's preset for square videos of this side and nine frames by the checkpoint in `folder`, with `own` values."""
+    """Return wan-tiny's preset with the checkpoint in `folder`, for square videos of this side and nine frames, with the values
+    `own`.
+    """
     usual = dict(
         name=f"tiny-{kind}",
         series=kind,

@@ -1,4 +1,4 @@
-"""Tiny checkpoints run by us and by diffusers: the fixtures of this folder, brought in by its conftest."""
+"""Tiny checkpoints run by our code and by diffusers: the fixtures of this folder, imported by its conftest."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ SIZE = dict(width=64, height=64, num_frames=9)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiny:
-    """One family's checkpoint, loaded by us and by diffusers."""
+    """A checkpoint of one family, loaded by our code and by diffusers."""
 
     preset: Preset
     loaded: LoadedModel
 
     @functools.cached_property
     def reference(self) -> WanPipeline | WanImageToVideoPipeline | WanVACEPipeline:
-        """diffusers' pipeline: only made if it has to run."""
+        """diffusers' pipeline, created only if it must run."""
         kind = WanImageToVideoPipeline if self.preset.tasks == ("i2v",) else WanPipeline
         kind = WanVACEPipeline if "control" in self.preset.takes else kind
         pipeline = kind.from_pretrained(self.preset.model)
@@ -60,7 +60,7 @@ class Tiny:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], Tiny]:
-    """Makes each family once; requests find its preset by name."""
+    """A factory that creates each family once. Requests find its preset by name."""
     with pytest.MonkeyPatch.context() as patch:
         presets = find_also(patch)
 
@@ -75,7 +75,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], T
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory) -> dict[str, str]:
-    """A first and a last frame of the videos' size, so that nothing is resized on the way."""
+    """A first and a last frame of the videos' size, so that nothing is resized."""
     folder, paths = tmp_path_factory.mktemp("pictures"), {}
     rows, columns = np.mgrid[:64, :64]
     for name, column in (("image", 20), ("last_image", 44)):
@@ -99,7 +99,7 @@ def latents_of(request: GenerationRequest, loaded: LoadedModel, folder: Path | N
 
 
 def video_of(request: GenerationRequest, loaded: LoadedModel, latents: np.ndarray) -> np.ndarray:
-    """These latents decoded: [F, H, W, 3] in [0, 1]."""
+    """Decode these latents to a video [F, H, W, 3] in [0, 1]."""
     frames = decode_frames(Run(request=request, loaded=loaded, folder=Path(), is_cancelled=lambda: False), latents)
     video = np.concatenate([np.asarray(frame) for frame in frames], axis=2)[0].transpose(1, 2, 3, 0)
     return (video + 1) / 2
@@ -113,12 +113,12 @@ def finished(request: GenerationRequest, loaded: LoadedModel) -> tuple[np.ndarra
 
 
 def run_reference(tiny: Tiny, request: GenerationRequest, *changes: object) -> np.ndarray:
-    """diffusers' latents. `changes` say what a test has changed in the reference: facts of `kept`."""
+    """Return diffusers' latents. `changes` are the test's changes of the reference: facts of `kept`."""
     return kept(lambda: diffusers_latents(tiny, request), tiny.weights, request, *changes)
 
 
 def diffusers_latents(tiny: Tiny, request: GenerationRequest) -> np.ndarray:
-    """The same, always made now."""
+    """Return the same latents, always newly computed."""
     pipeline = tiny.reference
     if request.task == "i2v" and not isinstance(pipeline, WanImageToVideoPipeline):
         pipeline = WanImageToVideoPipeline(**pipeline.components, expand_timesteps=pipeline.config.expand_timesteps)
@@ -142,7 +142,7 @@ def diffusers_latents(tiny: Tiny, request: GenerationRequest) -> np.ndarray:
 
 
 def decode_reference(tiny: Tiny, latents: np.ndarray) -> np.ndarray:
-    """The latents decoded by diffusers: [F, H, W, 3] in [0, 1]."""
+    """Return the video of diffusers' decoder, [F, H, W, 3] in [0, 1]."""
     return kept(lambda: _decode_reference(tiny, latents), tiny.weights, latents)
 
 

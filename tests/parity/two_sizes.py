@@ -1,4 +1,4 @@
-"""A plain reference of progressive resolution: diffusers' pipelines at both sizes, and between them scipy's cosine transform."""
+"""A plain reference of progressive resolution: diffusers' pipelines at both sizes, with scipy's cosine transform between them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 from backend.schemas.progressive import num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 
-SPECTRUM = (2.0, 1.5)  # by which some steps are small, and some not, at the sizes of tiny checkpoints
+SPECTRUM = (2.0, 1.5)  # with this spectrum, some steps of tiny checkpoints are at half size, and some are not
 
 
 def given_spectrum(made: Any, patch: pytest.MonkeyPatch) -> Any:
-    """A tiny family whose preset has a spectrum."""
+    """Give the preset of a tiny family a spectrum."""
     patch.setitem(made.preset.__dict__, "latent_spectrum", SPECTRUM)
     return made
 
@@ -28,8 +28,9 @@ def progressive(made: Any, level: int = 2, **changes: Any) -> GenerationRequest:
 
 
 def part_of(scheduler: Any, begin: int, end: int | None, level: float | None = None) -> Any:
-    """A scheduler of the same kind that does its steps from `begin` to `end` alone, the first one from another noise level if one
-    is given."""
+    """Return a scheduler of the same kind that runs only its steps from `begin` to `end`. `level` replaces the first noise
+    level.
+    """
 
     class Part(type(scheduler)):
         def set_timesteps(self, num_inference_steps: int | None = None, device: Any = None, sigmas: Any = None) -> None:
@@ -46,7 +47,7 @@ def part_of(scheduler: Any, begin: int, end: int | None, level: float | None = N
 
 
 def enlarge_noisy_latents(latents: np.ndarray, noise: np.ndarray, sigma: float) -> tuple[np.ndarray, float]:
-    """The paper's transition, and the noise level after it."""
+    """Return the latents after the paper's transition, and their noise level."""
     rows, columns = latents.shape[-2:]
     growth = np.sqrt(np.prod(noise.shape[-2:]) / (rows * columns))
     mixed = sigma * scipy.fft.dctn(noise, axes=(-2, -1), norm="ortho")
@@ -56,7 +57,7 @@ def enlarge_noisy_latents(latents: np.ndarray, noise: np.ndarray, sigma: float) 
 
 
 def reference(made: Any, request: GenerationRequest, run: Callable[[GenerationRequest, Any, torch.Tensor], Any], scheduler: Any):
-    """The latents after both sizes. `run` makes what diffusers makes of a request, a scheduler and the latents before it."""
+    """Return the latents after both sizes. `run` returns diffusers' result for a request, a scheduler and the initial latents."""
     small, count = request_at_first_size(request), num_half_size_steps(request)
     assert 0 < count < request.steps
     generator, model = torch.Generator().manual_seed(request.seed), made.loaded.model

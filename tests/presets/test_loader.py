@@ -1,4 +1,4 @@
-"""The preset files are whole, consistent, and found by name only."""
+"""The preset files are complete, consistent, and found only by name."""
 
 import re
 
@@ -28,7 +28,7 @@ STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
 LIVE = ["wan2.1-live-1.3b-480p", "causal-forcing-1.3b-480p", "longlive-1.3b-480p", "matrix-game-2.0"]
 ANIMATE = ["wan2.2-animate-2-14b", "wan2.2-animate-2-14b-fast", "wan2.2-animate-14b"]
 LTX = ["ltx-2.5-704p", "ltx-2.5-704p-fast", "ltx-2.5-1024p-fast", "ltx-2.3-704p", "ltx-2.3-704p-fast", "ltx-2.0-512p"]
-LESS = ["ltx-tiny", "ltx-2.5-1024p-fast"]  # these offer less than their model could take
+LESS = ["ltx-tiny", "ltx-2.5-1024p-fast"]  # these presets offer less than their model could accept
 LTX_DRAFTS = ["ltx-2.5-704p-draft", "ltx-2.3-704p-draft", "ltx-2.0-512p-draft"]
 EMBEDDED = ["wan-tiny", "hunyuan-tiny", "ltx-tiny", "wan-tiny-animate", "wan-tiny-vace", "wan-live-tiny"]
 NAMES = [

@@ -23,7 +23,7 @@ QUICK = ("embedded:wan-tiny", "Wan-AI/Wan2.2-TI2V-5B-Diffusers", "Wan-AI/Wan2.1-
 
 
 def weights_of(preset: Preset) -> dict[str, int]:
-    """The bytes of each network's weights as they run, tied ones once, from their shapes alone."""
+    """Return the bytes of each network's weights at run time, from their shapes. Tied weights count once."""
     found = {}
     for network in describe_model(preset, jax.devices()[:1], compile_now).networks:
         described = network.described
@@ -49,7 +49,7 @@ def test_every_model_is_there_and_no_other():
 
 
 def rows() -> dict[tuple[str, str], tuple[float, float]]:
-    """GiB a chip and seconds of a step by preset and slice, from the tables of docs/performance.md."""
+    """Return GiB per chip and seconds per step by preset and slice, from the tables of docs/performance.md."""
     found = {}
     for line in (PROJECT_FOLDER / "docs/performance.md").read_text("utf-8").splitlines():
         row = re.match(r"\| ([\w.-]+)[^|]*\| ([\w]+:[\dx]+)[^|]*\| ([\d.]+) of [^|]*\| \**([\d.]+)", line)

@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def users(name: str) -> list[Preset]:
-    """The presets with the same model as this one."""
+    """Return the presets with the same model as this preset."""
     model = next(preset.model for preset in list_presets() if preset.name == name)
     return [preset for preset in list_presets() if preset.model == model]
 

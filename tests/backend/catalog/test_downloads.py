@@ -1,4 +1,4 @@
-"""Downloads for the page, against a Hub on this machine: their progress, a pause, a restart, and what goes wrong."""
+"""Check downloads for the page, against a Hub on this machine: their progress, a pause, a restart, and failures."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.demo_model
 
 @pytest.fixture
 def home(tmp_path, monkeypatch, hub: FakeHub) -> Path:
-    """The cache of the processes, and of this one."""
+    """The cache of the child processes and of this process."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
@@ -36,7 +36,7 @@ def home(tmp_path, monkeypatch, hub: FakeHub) -> Path:
 
 @pytest.fixture
 def make(tmp_path, home):
-    """Makes servers' downloads on one data folder."""
+    """A factory of download services on one data folder."""
     made, changes = [], []
     (tmp_path / "data").mkdir()
 
@@ -96,7 +96,7 @@ def test_one_comes_after_the_other_and_one_that_waits_can_be_taken_out(make, hub
     downloads = make()
     downloads.begin(REPOSITORY)
     downloads.begin(OTHER)
-    downloads.begin(OTHER)  # pressed twice
+    downloads.begin(OTHER)  # a second press
     wait_for(lambda: begun(home) == [CHUNK, CHUNK], 60)
     assert [one.phase for one in downloads.all()] == ["running", "waiting"]
     downloads.pause(OTHER)
@@ -141,7 +141,7 @@ def test_what_the_hub_does_not_have_fails_with_its_reason(make):
 def test_a_disk_that_is_too_small_is_refused_before_the_first_byte(hub: FakeHub, home, monkeypatch):
     said = []
     monkeypatch.setattr(download_run, "write_message", said.append)
-    usage = shutil.disk_usage  # other threads ask it too
+    usage = shutil.disk_usage  # kept, because other threads call it too
     monkeypatch.setattr("backend.checkpoints.hub.shutil.disk_usage", lambda folder: usage(folder)._replace(free=20_000_000))
     monkeypatch.setattr("backend.checkpoints.hub.HfApi", lambda: __import__("huggingface_hub").HfApi(endpoint=hub.url))
     with pytest.raises(ModelError, match="GB more and the disk has 0.0 GB free"):

@@ -18,7 +18,7 @@ BIG = load_preset("wan2.2-ti2v-5b-720p").model_copy(update={"model": REPOSITORY}
 
 @pytest.fixture
 def home(tmp_path, monkeypatch, hub: FakeHub) -> Path:
-    """A cache of its own, and two models: the embedded one and one on the tests' Hub."""
+    """A separate cache, and two models: the embedded model and a model on the tests' Hub."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "home" / "hub"))

@@ -1,4 +1,4 @@
-"""A file that has changed is seen, and two files of the same bytes are known to be the same."""
+"""Changed files are noticed, and two files of the same bytes count as the same."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ def test_copies_and_links_hold_the_same_and_files_of_other_values_do_not(weights
 
 
 def test_the_hubs_files_are_known_by_their_digests(weights, tmp_path, monkeypatch):
-    """The Hub's cache names each file by the digest of its bytes, so nothing is read."""
+    """The Hub's cache names each file by the digest of its bytes. The file itself is not read."""
     places = [tmp_path / "one" / ("a" * 64), tmp_path / "two" / ("a" * 64), tmp_path / "three" / ("b" * 64)]
     for place in places:
         place.parent.mkdir()

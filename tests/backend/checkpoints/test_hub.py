@@ -28,7 +28,7 @@ from tests.fake_hub import REPOSITORY, FakeHub, Sent
 from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, begun, snapshot, start
 
 CHUNK = 10 * 2**20  # huggingface_hub writes this much at a time
-LONG = (WEIGHTS, "vae/diffusion_pytorch_model.safetensors")  # 14 and 11 MB: what is longer than a chunk
+LONG = (WEIGHTS, "vae/diffusion_pytorch_model.safetensors")  # 14 and 11 MB: the files longer than a chunk
 DOWNLOAD = ("models", "download", REPOSITORY)
 
 pytestmark = pytest.mark.demo_model
@@ -108,7 +108,7 @@ def test_a_file_that_has_changed_on_the_hub_begins_anew(hub: FakeHub, tmp_path):
     assert done.returncode == 0, done.stderr
     assert Sent(WEIGHTS, 0, len(data)) in hub.log and Sent(LONG[1], CHUNK, size(LONG[1]) - CHUNK) in hub.log
     assert (snapshot(tmp_path, hub.commit) / WEIGHTS).read_bytes() == data
-    assert not begun(tmp_path)  # the old one's bytes are of no use to anyone
+    assert not begun(tmp_path)  # the partial file of the old commit is useless
 
 
 def test_wrong_bytes_are_told_and_removed(hub: FakeHub, tmp_path):
@@ -152,7 +152,7 @@ def test_ctrl_c_stops_at_once_and_keeps_what_has_arrived(hub: FakeHub, tmp_path)
         pressed = time.monotonic()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
-    assert is_within(time.monotonic() - pressed, 8)  # a silent connection is given up after 10
+    assert is_within(time.monotonic() - pressed, 8)  # a silent connection is closed after 10
     assert begun(tmp_path) == [CHUNK, CHUNK]
 
 
@@ -189,7 +189,7 @@ def test_stop_does_not_wait_for_a_silent_hub(monkeypatch):
 
 @pytest.fixture
 def file(tmp_path, monkeypatch) -> HubFile:
-    """Six bytes that no Hub has."""
+    """A file of six bytes that is on no Hub."""
     monkeypatch.setattr(hub_file.constants, "HF_HUB_CACHE", str(tmp_path))
     digest = hashlib.sha256(b"abcdef").hexdigest()
     return HubFile(repository="owner/name", commit="c" * 40, name="x.safetensors", content_hash=digest, num_bytes=6)

@@ -20,7 +20,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 def put(cache: Path, repository: str, name: str, content: str = "", commit: str = COMMIT) -> Path:
-    """A file of the repository, as the library lays it out; equal contents are one."""
+    """Write a file of the repository in the layout of the Hub's cache. Equal contents share one blob."""
     folder = cache / f"models--{repository.replace('/', '--')}"
     blob, link = folder / "blobs" / f"blob-{content or name.replace('/', '-')}", folder / "snapshots" / commit / name
     for path in (blob, link):
@@ -76,7 +76,7 @@ def test_a_content_that_another_commit_links_to_stays_until_its_last_link(cache)
     put(cache, BASE, TRANSFORMER, "same")
     put(cache, BASE, TRANSFORMER, "same", commit="d" * 40)
     put(cache, BASE, "README.md", "same")
-    assert remove(BASE, ()) == 0  # the README is the same content
+    assert remove(BASE, ()) == 0  # the README shares the blob
     (cache / "models--owner--base" / "snapshots" / COMMIT / "README.md").unlink()
     put(cache, BASE, TRANSFORMER, "same", commit="e" * 40)
     assert remove(BASE, ()) == 100

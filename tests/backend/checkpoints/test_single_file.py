@@ -1,4 +1,4 @@
-"""A transformer in a file of its own: what names it, what its numbers mean, and which model it is."""
+"""Check a transformer in a single file: its names, the meaning of its numbers, and which model it is."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_numbers_that_cannot_be_read_are_refused(state, said, tmp_path):
 
 
 def shapes_of(name: str) -> tuple[dict[str, tuple[int, ...]], dict]:
-    """The shapes of a published transformer by Wan's own names, and its configuration."""
+    """Return the shapes of a published transformer with Wan's own names, and its configuration."""
     config = load_preset(name).network_configs()["transformer"]
     with torch.device("meta"):
         state = WanTransformer3DModel.from_config(config).state_dict()

@@ -1,4 +1,4 @@
-"""Files of PyTorch are read without running what is in them: whole ones to the last bit, hostile ones not at all."""
+"""Files of PyTorch are read without running their code. Valid files are read to the last bit, hostile files are refused."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def test_the_running_mean_comes_first_and_wrappers_of_pytorch_go(tmp_path):
 
 
 class Hostile:
-    """Runs a command where it is unpickled."""
+    """An object whose unpickling runs a command."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class Hostile:
 
 
 def with_contents(path: Path, contents: bytes) -> TorchFile:
-    """A file with this table of contents."""
+    """Write a file with this table of contents."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x/data.pkl", contents)
         archive.writestr("x/data/0", bytes(64))
@@ -162,7 +162,7 @@ def test_a_source_names_a_file_and_where_the_rest_is():
 
 @pytest.mark.demo_model
 def test_a_file_and_its_base_are_downloaded_and_nothing_else(hub: FakeHub, tmp_path):
-    """The demo model's own weights under Wan's names: enough to be recognised."""
+    """The demo model's own weights with Wan's names, which suffice to recognise the model."""
     save(
         hub.folder / "live.pt",
         {"generator": {original_tensor_name(name): value for name, value in load_file(DEMO / WEIGHTS).items()}},

@@ -47,7 +47,7 @@ def test_the_table_says_what_is_predicted_and_what_was_published():
     assert "wan2.1-t2v-14b-720p on v6e:2x4 (dp=2 sp=4 tp=1): fits, 8.0 of 32 GiB a chip" in text
     assert "predicted 3.00 s" in text and "no chip has run this" in text
     assert "published: 4.59 s a step, somebody" in text
-    assert "attention 2.000, matmul 0.700" in text and "layout" not in text  # what is next to nothing is left out
+    assert "attention 2.000, matmul 0.700" in text and "layout" not in text  # components of almost no time are omitted
 
 
 def test_what_does_not_fit_comes_with_what_would():

@@ -1,4 +1,4 @@
-"""`cut` through the command line: finished videos become one, and nothing of a model is imported."""
+"""Run `cut` through the command line: finished videos become one film, without importing any model code."""
 
 import json
 import subprocess
@@ -56,7 +56,7 @@ def test_neither_jax_nor_torch_is_imported(folder):
     script = f"import sys, app; print(app.main({words[1:]!r}), {{'jax', 'torch'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT_FOLDER, capture_output=True, text=True)
     assert done.stdout.endswith("0 set()\n"), done.stderr
-    facts = read_facts(folder / "film.mp4")  # beside the file, by its name
+    facts = read_facts(folder / "film.mp4")  # next to the description, with its name
     assert (facts.width, facts.height, facts.seconds) == (33, 25, 1.0)
 
 

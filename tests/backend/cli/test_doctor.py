@@ -1,4 +1,4 @@
-"""`doctor`: nothing to complain of on a CPU, and every fault that it names, made."""
+"""Check `doctor`: no findings on a CPU, and every fault that it can name."""
 
 import errno
 import json
@@ -133,7 +133,7 @@ def test_a_disk_without_room_for_a_video(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk(tmp_path, monkeypatch):
-    """The kernel's own full device in place of the file: what is written there fails as it does on a full disk."""
+    """Replace the file by the kernel's full device, where writing fails as on a full disk."""
     monkeypatch.setattr(checks.tempfile, "TemporaryFile", lambda dir: open("/dev/full", "wb", buffering=0))
     check = checks.folder_check("data folder", tmp_path, "--data-dir")
     assert (check.state, check.found) == ("fault", f"{tmp_path}: the disk is full") and os.strerror(errno.ENOSPC)
@@ -224,7 +224,7 @@ def test_devices_that_jax_does_not_get(this_machine, error, ended, found):
 
 
 def module(tmp_path: Path, text: str) -> dict[str, str]:
-    """The environment in which `python -m it` runs this text."""
+    """Return an environment in which `python -m it` runs this program text."""
     (tmp_path / "it.py").write_text(text)
     variables = module_environment()
     return variables | {"PYTHONPATH": f"{tmp_path}:{variables['PYTHONPATH']}"}

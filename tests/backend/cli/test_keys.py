@@ -1,4 +1,4 @@
-"""The command `keys`, as it is typed: what it prints where, and its exit codes."""
+"""Check the output and the exit codes of the command `keys`."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ from backend.engine.keys import Keys
 
 @pytest.fixture
 def keys(tmp_path, capsys):
-    """Runs the command; gives its exit code, standard output and standard error."""
+    """Run the command, and return its exit code, standard output and standard error."""
 
     def run(*words: str) -> tuple[int, str, str]:
         code = main(["keys", *words, "--data-dir", str(tmp_path)])

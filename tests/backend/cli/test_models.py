@@ -1,4 +1,6 @@
-"""`models` through the command line, against a Hub on this machine: download, offline, verify. test_hub.py interrupts."""
+"""Run `models` through the command line, against a Hub on this machine: download, offline, verify. test_hub.py tests
+interruptions.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def test_a_download_is_verified_and_works_offline(hub: FakeHub, tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"{REPOSITORY} is at {snapshot(home)}" in done.stdout and "MB/s" in done.stderr
     assert (snapshot(home) / WEIGHTS).read_bytes() == (DEMO / WEIGHTS).read_bytes()
-    assert not (snapshot(home) / "README.md").exists()  # what no one loads is not fetched
+    assert not (snapshot(home) / "README.md").exists()  # files that nothing loads are not downloaded
     again = app(home, NOWHERE, "models", "download", REPOSITORY)
     assert (again.returncode, again.stderr) == (0, "")
     found = json.loads(app(home, NOWHERE, "models", "verify", REPOSITORY, "--json").stdout)[0]

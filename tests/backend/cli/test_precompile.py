@@ -1,4 +1,4 @@
-"""`precompile` through the command line, and the engine that loads what it wrote."""
+"""Run `precompile` through the command line, and the engine that loads the result."""
 
 import json
 import re
@@ -70,7 +70,7 @@ def test_a_folder_of_executables_must_be_there(tmp_path):
     assert done.returncode == 2 and "must be a folder that `precompile` wrote" in done.stderr
 
 
-@pytest.mark.slow  # it is refused in tests/backend/runtime/test_mesh.py
+@pytest.mark.slow  # tests/backend/runtime/test_mesh.py tests the refusal
 @pytest.mark.demo_model
 def test_a_mesh_that_the_devices_do_not_allow_is_refused_with_the_legal_ones(tmp_path):
     words = ["--preset", "wan-tiny", "--prompt", PROMPT, "--data-dir", tmp_path, "--sp", 3, "--output", tmp_path / "out.mp4"]

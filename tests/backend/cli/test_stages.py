@@ -41,12 +41,12 @@ def words_of(stage: str, folder: Path, *words: str) -> list[str]:
 
 
 def run(stage: str, folder: Path, *words: str) -> None:
-    """The stage in this process, to its good end. Raises: RequestError."""
+    """Run the stage in this process, and require success. Raises: RequestError."""
     assert run_in_this_process(parse(words_of(stage, folder, *words))) == 0
 
 
 def started(stage: str, folder: Path) -> subprocess.Popen:
-    """The stage in a process of its own."""
+    """Start the stage in a separate process."""
     command = [sys.executable, str(PROJECT_FOLDER / "app.py"), *words_of(stage, folder)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -81,7 +81,7 @@ def encoded(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(encoded) -> Path:
-    """A video made in three stages. Tests leave it as it is."""
+    """The folder of a video made in three stages. Tests must not change it."""
     folder = copy_of(encoded, encoded.with_name("whole"))
     run("denoise", folder)
     run("decode", folder)
@@ -147,7 +147,7 @@ run_command(run_in_this_process)
 
 
 def killed_midway(encoded: Path, folder: Path) -> Path:
-    """A run whose denoising was killed after its third step, which it had kept: it waits there, however fast the processor is."""
+    """Return a run whose denoising was killed after its third step was stored. The run waits there on any processor."""
     killed = copy_of(encoded, folder / "killed")
     words = [sys.executable, "-c", WAITING, *words_of("denoise", killed)]
     with subprocess.Popen(words, cwd=PROJECT_FOLDER, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:

@@ -1,4 +1,4 @@
-"""The command `upscale`: a clip or one of our videos becomes larger, and what is wrong is one sentence before anything starts."""
+"""Check the command `upscale`: it enlarges clips and our videos, and reports errors in one sentence before it starts."""
 
 import json
 

@@ -56,7 +56,7 @@ class Ray:
 
 
 class Answer:
-    """A reference, which Ray counts."""
+    """A reference, counted by Ray."""
 
     def __init__(self, ray, method):
         self.ray, self.method = ray, method
@@ -67,7 +67,7 @@ class Answer:
 
 
 class Actor:
-    """A node that takes every call and says nothing."""
+    """A node that accepts every call and returns nothing."""
 
     def __init__(self, ray):
         self._ray = ray
@@ -91,7 +91,9 @@ def cluster(ray, monkeypatch):
 
 
 def test_a_link_that_waits_for_its_node_calls_nothing_after_the_end(ray, cluster, tmp_path):
-    """A lost worker's link, which nobody stops, is in the middle of a call; so is the thread that ends its worker."""
+    """The transport of a lost worker, which no thread stops, is in the middle of a call. The thread that kills the worker is
+    too.
+    """
     ask = partial(cluster._calls.ask, Actor(ray))
     plan = WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=from_environment(), transport="cluster", node=ask)
     codes = []

@@ -1,4 +1,4 @@
-"""The node's half of a worker of a cluster, without a cluster: a real worker process, its files and its words."""
+"""Check the node's side of a cluster worker without a cluster: a real worker process, its files and its messages."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ JOB = "job-1"
 
 @pytest.fixture
 def plan(tmp_path):
-    """The studio's plan, with its folders, which the node must not use."""
+    """The studio's plan with the studio's folders, which the node must not use."""
     settings = from_environment(tmp_path / "studio")
     return WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=settings, pipeline=FAKE, name="node-1")
 
@@ -56,7 +56,7 @@ def is_final(item) -> bool:
 
 
 def run(node, folder, **changes) -> None:
-    """Begins a job whose folder the studio has at `folder`."""
+    """Start a job whose folder in the studio is `folder`."""
     message = Run(job_id=JOB, request=request(**changes), folder=folder)
     node.begin(JOB)
     for name in ("image.png",) if (folder / "image.png").exists() else ():
@@ -159,7 +159,7 @@ def test_the_fingerprint_is_that_of_what_runs(tmp_path):
 @pytest.mark.slow
 @pytest.mark.demo_model
 def test_a_storyboard_goes_on_on_another_node_with_the_shot_that_it_had_reached(tmp_path, monkeypatch, plan):
-    """The real pipeline on two nodes, the second of which gets what the first has sent to the studio."""
+    """Run the real pipeline on two nodes. The second node gets the files that the first node sent to the studio."""
     studio, plan = tmp_path / "studio/runs" / JOB, replace(plan, pipeline=None)
     studio.mkdir(parents=True)
     rows = [{"prompt": "a red circle", "num_frames": 9}, {"prompt": "a red circle growing", "num_frames": 17}]

@@ -11,7 +11,7 @@ from backend.errors import RequestError, StudioError
 
 
 def node(name: str, *, alive: bool = True, labels: dict | None = None, **resources: float) -> dict:
-    """A node as `ray.nodes()` gives it."""
+    """Return a node in the form of `ray.nodes()`."""
     named = {key.replace("_", "-"): count for key, count in resources.items()}
     address = {"NodeManagerHostname": f"host-{name}", "NodeManagerAddress": "10.0.0.1"}
     return {"NodeID": name * 28, "Alive": alive, "Resources": named, "Labels": labels or {}, **address}

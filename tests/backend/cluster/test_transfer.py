@@ -1,4 +1,4 @@
-"""Files between machines: whole, under names that stay in the job's folder."""
+"""Files between machines arrive complete, with names that stay in the job's folder."""
 
 import os
 

@@ -125,7 +125,7 @@ def of_hunyuan(**changes) -> GenerationRequest:
 
 
 def test_what_somebody_may_want_is_made_ready_while_nobody_wants_anything(engine):
-    for width in (96, 112, 128):  # a number is being typed
+    for width in (96, 112, 128):  # as if a visitor types a number
         engine.prepare_for(of_hunyuan(width=width))
     wait_for(lambda: engine.is_warm(engine.shape(of_hunyuan(width=128))))
     assert kept(engine) == [HOME, load_preset("hunyuan-tiny").model_source] and engine.workers()[0].facts.model == HOME
@@ -152,7 +152,7 @@ def test_a_wish_that_needs_a_download_or_comes_beside_a_job_does_nothing(engine,
 
 
 def test_wishes_without_a_job_come_to_an_end(engine, monkeypatch):
-    """Programs that were made ready stay in the worker's memory."""
+    """Precompiled programs stay in the worker's memory."""
     told = []
     monkeypatch.setattr(engine._dispatcher.pool, "prepare_for", lambda request, shape: told.append(request.width))
     monkeypatch.setattr("backend.engine.dispatcher._PREPARE_DELAY_SECONDS", 0.0)

@@ -99,14 +99,14 @@ def test_while_the_clock_may_be_wrong_no_video_goes_by_age():
 @pytest.mark.bench
 def test_ten_thousand_jobs_are_planned_in_a_moment():
     jobs = [ended(str(number), 10, is_cleaned=number % 2 == 0) for number in range(10_000)]
-    began = time.thread_time()  # processor time: it waits for nothing
+    began = time.thread_time()  # processor time, because planning never waits
     assert len(planned(*jobs, days=20, gigabytes=1)) > 10_000
     assert is_within(time.thread_time() - began, 1)
 
 
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
-    """The wall clock and the steady one, in this order: what is put here is what they show."""
+    """The times of the wall clock and of the steady clock. Tests assign new values."""
     hands = [NOW, 1000.0]
     monkeypatch.setattr(time, "time", lambda: hands[0])
     monkeypatch.setattr(cleaning, "_steady_seconds", lambda: hands[1])
@@ -130,7 +130,7 @@ def test_a_clock_far_ahead_of_the_store_is_not_trusted_at_the_start(clock):
 
 
 def a_video(engine, prompt: str = "a red square") -> str:
-    """A video with the files that a real pipeline leaves beside it."""
+    """Return a job whose folder has the files of a real pipeline besides the video."""
     job = engine.submit(request(prompt))
     all_events(engine, job.id)
     for name in ("stage1_embeddings.safetensors", "stage2_latents.safetensors", ".lock", ".video.mp4.ab12.part"):
@@ -140,18 +140,18 @@ def a_video(engine, prompt: str = "a red square") -> str:
 
 @pytest.fixture
 def age(engine) -> Callable[..., None]:
-    """Makes jobs older: `age(days, job_id, ...)`."""
+    """A function that makes jobs older: `age(days, job_id, ...)`."""
 
     def make_older(days: float, *job_ids: str) -> None:
         for job_id in job_ids:
             engine._store._database.execute("UPDATE jobs SET ended = ended - ? WHERE id = ?", (days * DAY, job_id))
 
-    a_video(engine)  # a new one, so that the clock is trusted
+    a_video(engine)  # a new job, so that the clock is trusted
     return make_older
 
 
 def names(folder: Path) -> set[str]:
-    """All files in the folder, which may be cleaned meanwhile."""
+    """Return all files in the folder. Cleaning may run at the same time."""
     return {str(Path(place, name).relative_to(folder)) for place, _, files in os.walk(folder) for name in files}
 
 

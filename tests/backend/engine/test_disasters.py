@@ -1,4 +1,4 @@
-"""The store and the queue when files are torn, deleted or read-only, the clock jumps, or another server shares the folder."""
+"""Check store and queue with torn, deleted or read-only files, clock jumps, and a second server on the same folder."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ PAGE = 4096
 
 @pytest.fixture
 def closed(tmp_path) -> Path:
-    """The file of a store with 300 jobs that was closed."""
+    """The file of a closed store with 300 jobs."""
     store = Store(tmp_path / "jobs.sqlite3")
     for _ in range(300):
         add(store)
@@ -122,7 +122,7 @@ def gate(close_gate) -> Gate:
 
 @pytest.fixture
 def other_server(tmp_path, gate) -> Iterator[subprocess.Popen]:
-    """A server of its own on the same data folder, with two jobs that wait at the gate; it prints their ids."""
+    """A second server on the same data folder, with two jobs that wait at the gate. It prints their ids."""
     command = [sys.executable, "-c", SERVER, str(tmp_path / "data")]
     with subprocess.Popen(command, cwd=PROJECT_FOLDER, stdout=subprocess.PIPE, text=True) as process:
         yield process

@@ -1,4 +1,4 @@
-"""The engine from outside: queue, events, cancelling, owners, restarts. The worker is real, its pipeline a stand-in."""
+"""Check the engine from outside: queue, events, cancelling, owners, restarts. The worker is real, with a stand-in pipeline."""
 
 import subprocess
 import sys
@@ -146,7 +146,7 @@ def test_a_waiting_job_stops_at_once_and_the_others_move_up(engine, close_gate):
 def test_a_waiting_job_that_is_stopped_leaves_nothing_half_written(engine, close_gate):
     close_gate("a held square")
     _, waiting = (engine.submit(request("a held square")) for _ in range(2))
-    half = waiting.folder / "previews" / ".step-003.png.1.part"  # as a worker leaves it that is killed while it writes
+    half = waiting.folder / "previews" / ".step-003.png.1.part"  # as if a worker was killed while it writes
     half.parent.mkdir(parents=True, exist_ok=True)
     half.write_bytes(b"half")
     engine.cancel(waiting.id)

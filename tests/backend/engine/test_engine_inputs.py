@@ -1,4 +1,4 @@
-"""Pictures, clips and sounds that are given to the engine: copied, refused, and opened one after the other."""
+"""Check the engine's input files of images, clips and audio: copying, refusals, and opening in sequence."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,7 +126,7 @@ def test_pictures_wait_for_their_turn_and_leave_nothing_when_it_does_not_come(en
         with pytest.raises(Busy):
             engine.submit(with_picture)
         assert len(engine.jobs()) == before
-        engine.submit(request("red"))  # it has none, so it does not wait
+        engine.submit(request("red"))  # the request has no picture, so it does not wait
         gate.touch()
     engine.sandbox.close()
     engine.sandbox = SandboxPool()

@@ -1,4 +1,4 @@
-"""Estimates come from this machine's runs, of the same shape before others, and say which."""
+"""Estimates use this machine's runs, preferably of the same shape, and state which runs."""
 
 from dataclasses import asdict, replace
 

@@ -1,4 +1,4 @@
-"""A storyboard whose shots are all made is cut by the engine itself: no worker is asked, and the film is in the library."""
+"""The engine itself cuts a storyboard of finished shots: no worker is needed, and the film is in the library."""
 
 import pytest
 

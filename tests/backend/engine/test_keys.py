@@ -1,4 +1,4 @@
-"""Programs' keys: shown once, stored hashed, for the operator's account only, and gone at once when they are revoked."""
+"""Check keys for programs: shown once, stored hashed, only for the operator's account, and invalid right after revocation."""
 
 import hashlib
 import sqlite3

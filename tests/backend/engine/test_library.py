@@ -1,4 +1,4 @@
-"""Everything made is found again; what is deleted can be taken back."""
+"""The library finds every finished video, and restores deleted videos."""
 
 import sqlite3
 import time

@@ -1,4 +1,4 @@
-"""A living engine is never taken for dead."""
+"""An engine that runs is never treated as dead."""
 
 from backend.engine.lock import EngineLock
 

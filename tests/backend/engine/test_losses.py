@@ -17,7 +17,7 @@ from tests.thread_transport import ThreadTransport
 
 
 class LossyTransport:
-    """A worker whose machine goes as soon as it has a job. It says that it is warm, so that it gets the job first."""
+    """A worker whose machine fails as soon as it has a job. It reports warm programs, so that it gets the job first."""
 
     pid = None
 

@@ -14,7 +14,7 @@ WAN = example_request(find_preset("wan2.1-t2v-14b-720p"))
 
 
 def on_eight_chips(preset) -> float | None:
-    """The seconds of a step that check-tpu says, if it was asked."""
+    """Return the stored seconds of a step by check-tpu on eight chips, None if unknown."""
     needs = find_needs(preset.model)
     known = needs.slices if needs else ()
     return next((one.step_seconds for one in known if (one.preset, one.slice) == (preset.name, "v6e:2x4")), None)

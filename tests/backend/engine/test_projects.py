@@ -181,7 +181,7 @@ def test_a_project_keeps_the_figures_of_its_storyboards_and_takes_them_along(mak
 
 
 def hostile(archive: Path, name: str) -> None:
-    """A project that an enemy has made."""
+    """A hostile project file."""
     with zipfile.ZipFile(archive) as good:
         manifest = json.loads(good.read(MANIFEST))
         video = good.read("videos/0001.mp4")

@@ -48,7 +48,7 @@ def test_kills_from_outside_before_the_work_has_begun_say_little_about_the_job()
     assert isinstance(decide_recovery(hangs), Failed) and decide_recovery([*kills[:4], *hangs[:2]]) == Requeue()
     assert (
         decide_recovery([*kills, stop(by="shutdown", place="step 4 of 5"), *kills]) == Requeue()
-    )  # between them it came as far as a step
+    )  # between them the job reached a step
 
 
 def test_a_shutdown_and_a_full_disk_are_no_fault_of_the_job():
@@ -74,7 +74,7 @@ def held(make_engine, close_gate, tmp_path):
     job = first.submit(request())
     wait_for(lambda: first.job(job.id).state == "running")
     first._store.append_event(job.id, stop(by="server", place="step 1 of 3"))
-    first._event_log.close()  # it dies: nothing is put back
+    first._event_log.close()  # a dying server requeues nothing
     first._dispatcher.pool.close()
     first._lock.release()
     gate.open()

@@ -1,4 +1,4 @@
-"""The order of waiting jobs: turns between owners, one shape together, the owner's own order kept."""
+"""Check the order of waiting jobs: owners take turns, equal shapes run together, and each owner's order stays."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Jobs and events last, in order, with one final event each, whoever writes."""
+"""Jobs and events are durable and in order, with one final event per job, for any writer."""
 
 import json
 import sqlite3

@@ -38,7 +38,7 @@ def engine(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def killed(engine):
-    """A storyboard whose worker was killed in the second shot, once it has ended; and its events."""
+    """A storyboard whose worker was killed in the second shot, after its end, and its events."""
     job, seen = engine.submit(story(), owner="ann"), []
     for _, event in engine.events(job.id):
         seen.append(event)
@@ -67,7 +67,7 @@ def test_each_shot_is_a_video_in_the_library_of_the_same_owner(engine, killed):
         assert len(list(read_frames(shot.folder / "video.mp4"))) == 9
         [(_, last)] = engine.events(shot.id)
         assert isinstance(last, Finished) and last.result.path == str(shot.folder / "video.mp4")
-    again = engine.submit(videos[shot_id(job.id, 2)].request, owner="ann")  # a video like others: it can be made again
+    again = engine.submit(videos[shot_id(job.id, 2)].request, owner="ann")  # a video like others: it can be generated again
     assert isinstance([event for _, event in engine.events(again.id)][-1], Finished)
 
 

@@ -33,7 +33,7 @@ REFUSED = {
 
 
 def forged_project(engine: Engine, folder: Path, **changes: object) -> Path:
-    """A project of one video whose request has these values."""
+    """Return a project of one video whose request has these values."""
     project = engine.projects.create("ann", f"film {len(engine.projects.list_for_owner('ann'))}")
     engine.projects.set_current("ann", project.id)
     all_events(engine, engine.submit(request(), "ann").id)
@@ -50,7 +50,7 @@ def forged_project(engine: Engine, folder: Path, **changes: object) -> Path:
 
 
 def imported_job(engine: Engine, folder: Path, **changes: object) -> Job:
-    """The job that the import of such a project makes."""
+    """Return the job that the import of such a project creates."""
     archive, unpacked = forged_project(engine, folder, **changes), folder / "unpacked"
     unpacked.mkdir()
     project, _ = engine.sandbox.run_steps(engine.import_project_steps(archive, unpacked, "ann"))

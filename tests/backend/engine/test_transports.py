@@ -1,4 +1,4 @@
-"""A link is a seam: another kind of it needs its module and its line, and the queue runs through it."""
+"""The transport can be replaced: another kind needs only a module and a table entry, and the queue works with it."""
 
 import pytest
 

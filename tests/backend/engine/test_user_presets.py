@@ -1,4 +1,4 @@
-"""Presets of one's own and comparisons: per owner, named sensibly, kept over a restart."""
+"""Check user presets and comparisons: one set per owner, sensible names, kept over a restart."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Several workers behind one queue: two videos at once, each worker's death and each cancel its own."""
+"""Check several workers behind one queue: two videos at once, and deaths and cancels that affect one worker."""
 
 import os
 import signal

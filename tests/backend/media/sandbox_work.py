@@ -1,4 +1,4 @@
-"""Work for the sandbox's tests, at the top of a module, as the sandbox needs it."""
+"""Calls for the sandbox's tests. The sandbox needs functions at the top of a module."""
 
 import ctypes
 import os
@@ -34,7 +34,7 @@ def wait_for(gate: str, here: str) -> str:
 
 
 def report_half_and_wait(gate: str, here: str) -> str:
-    """Reports that half of the work is done, and then does what `wait_for` does."""
+    """Report that half of the work is done, then do the same as `wait_for`."""
     report_share(0.5)
     return wait_for(gate, here)
 
@@ -46,7 +46,7 @@ def burn(seconds: float) -> None:
 
 
 def connect() -> str:
-    """The name of the error that a socket ends with."""
+    """Return the name of the error that opening a socket raises."""
     try:
         socket.socket().close()
     except OSError as error:
@@ -60,7 +60,7 @@ def connect_in_a_child() -> str:
 
 
 def trace(pid: int) -> int:
-    """The number of the error with which the kernel refuses to have this process traced; 0 if it does not."""
+    """Return the error number with which the kernel refuses to trace this process, 0 if tracing is allowed."""
     library = ctypes.CDLL(None, use_errno=True)
     return 0 if library.ptrace(16, pid, 0, 0) == 0 else ctypes.get_errno()  # PTRACE_ATTACH
 

@@ -7,7 +7,9 @@ from backend.media.animation import estimate_colours, preview_frames, write_anim
 
 
 def scene(frames: int = 5, side: int = 12, channels: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Colours [F, h, w, 3] of a red square that moves over green, and latents [C, F, h, w] that are linear in them."""
+    """Return colours [F, h, w, 3] of a red square that moves over green, and latents [C, F, h, w] that are linear in the
+    colours.
+    """
     colours = np.full((frames, side, side, 3), (20.0, 160.0, 40.0))
     for index in range(frames):
         colours[index, 4:8, index : index + 4] = (220.0, 30.0, 30.0)
@@ -22,7 +24,7 @@ def enlarged(colours: np.ndarray) -> np.ndarray:
 def test_colours_that_are_linear_in_the_latents_are_found_again():
     colours, latents = scene()
     found = estimate_colours(latents, enlarged(colours))
-    assert np.abs(found - colours).max() < 12  # the ridge pulls towards the mean
+    assert np.abs(found - colours).max() < 12  # the ridge regression pulls towards the mean
 
 
 def test_what_moves_is_seen_moving_and_what_stands_still_stays_sharp():

@@ -58,7 +58,7 @@ def test_every_format_gives_its_part_in_stereo(tmp_path, name):
     heard, original = read_for_model(path, part), read_original(path, part)
     assert heard.shape == (2, MODEL_RATE) and original.samples.shape == (2, original.rate)
     spectrum = np.abs(np.fft.rfft(heard[0] * np.hanning(MODEL_RATE)))
-    assert abs(spectrum.argmax() - TONE) <= 1  # one bin a hertz
+    assert abs(spectrum.argmax() - TONE) <= 1  # one frequency bin per hertz
     left, right = np.abs(heard).max(1)
     assert left == pytest.approx(0.5, abs=0.1) and right == pytest.approx(0.05, abs=0.04)
 
@@ -116,7 +116,7 @@ def test_ten_hours_are_refused_at_little_memory(tmp_path):
 
 
 def test_a_list_of_files_is_no_sound(tmp_path):
-    """ffmpeg could be made to read other files by one that names them."""
+    """A file that names other files could make ffmpeg read them."""
     path = tmp_path / "list.wav"
     path.write_text(f"ffconcat version 1.0\nfile {tone(tmp_path / 'secret.wav')}\n")
     assert "must be an audio file" in refusal(path)
@@ -127,11 +127,11 @@ def test_a_list_of_files_is_no_sound(tmp_path):
 
 @pytest.mark.parametrize("start", [0.0, 0.02, 0.3])
 def test_a_part_of_a_videos_sound_begins_where_it_should(tmp_path, start):
-    """A short video, whose first packets of AAC are easily left out."""
+    """A short video. Readers easily drop its first packets of AAC."""
     path, rate = tmp_path / "short.mp4", 22_050
     write_exact_frames([np.full((64, 64, 3), 9, np.uint8)] * 17, path, fps=24)
     time = np.arange(round(17 / 24 * rate)) / rate
     tone = Sound(samples=0.5 * np.sin(2 * np.pi * (200 + 300 * time) * time).astype(np.float32)[None].repeat(2, 0), rate=rate)
     replace_audio(path, tone, (64, 64))
     heard = read_original(path, SoundPart(start=start, seconds=0.3))
-    assert np.abs(heard.samples - tone.part(start, 0.3).samples).max() < 0.05  # AAC's own loss; a packet too late it is 1
+    assert np.abs(heard.samples - tone.part(start, 0.3).samples).max() < 0.05  # AAC's own loss; one packet too late gives 1

@@ -52,13 +52,13 @@ def test_every_format_gives_the_frames_that_it_holds(tmp_path, name, options):
 def test_a_clip_is_gone_through_once_until_its_file_is_another(tmp_path, monkeypatch):
     path, runs, run = counting_clip(tmp_path / "a.mp4", 20, 10, options=LOSSLESS), [], clips._run_ffmpeg
     monkeypatch.setattr(clips, "_run_ffmpeg", lambda *arguments: runs.append(arguments) or run(*arguments))
-    assert [read_clip_facts(path).seconds for _ in range(3)] == [2.0] * 3 and len(runs) == 2  # its header, and all of it
+    assert [read_clip_facts(path).seconds for _ in range(3)] == [2.0] * 3 and len(runs) == 2  # its header, and the whole file
     read_part(path, part(fps=10)), read_part(str(path), part(fps=10))
     assert len(runs) == 2
     os.replace(counting_clip(tmp_path / "b.mp4", 30, 10, options=LOSSLESS), path)
     assert read_clip_facts(path).seconds == 3.0
     path.write_bytes(b"no clip")
-    assert refusal(path) and refusal(path) and len(runs) == 6  # what is refused is looked at again
+    assert refusal(path) and refusal(path) and len(runs) == 6  # refused files are read again
     path.unlink()
     assert "no file is at that path" in refusal(path)
 
@@ -131,7 +131,7 @@ def test_a_file_without_a_stated_length_is_counted(tmp_path):
 
 @pytest.fixture
 def bad(tmp_path):
-    """Makes each kind of file that is no clip, by name."""
+    """A factory of each kind of file that is not a clip, by name."""
 
     def cut(name: str, *options: str, share: float = 0.6):
         whole = counting_clip(tmp_path / f"whole-{name}", 40, 10, options=options)
@@ -309,4 +309,4 @@ def test_ten_minutes_of_4k_trimmed_to_five_seconds_cost_little_memory(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout)
     assert told["seconds"] == pytest.approx(600, abs=1)
-    assert told["kilobytes"] < 500_000  # the largest ffmpeg; the issue's bound
+    assert told["kilobytes"] < 500_000  # the limit for the largest ffmpeg

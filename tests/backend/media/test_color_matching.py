@@ -28,7 +28,7 @@ def test_a_shot_that_comes_out_lighter_and_flatter_and_wanders_gets_the_colours_
     assert before > 8 and after <= 2
     # the shape too: the spread equals the spread of the frame before
     assert np.abs(graded[0].astype(int) - first[0]).max() <= 2
-    assert np.abs(np.diff(np.median(graded, axis=(1, 2)), axis=0)).max() <= 1  # nothing flickers
+    assert np.abs(np.diff(np.median(graded, axis=(1, 2)), axis=0)).max() <= 1  # no flicker
 
 
 def test_a_shot_that_begins_with_several_frames_of_the_one_before_has_its_colours_from_the_last_of_them_on():
@@ -61,7 +61,7 @@ def test_six_shots_one_after_the_other_stay_within_two_of_255():
 
 
 def test_what_the_shot_shows_is_left_as_it_is():
-    """A scene of another brightness is no drift."""
+    """A scene of another brightness does not count as drift."""
     first, other = as_bytes(shot()), as_bytes(shot(background=BACKGROUND + 3 * MOST_DRIFT))
     np.testing.assert_array_equal(grade_frames(other, other[0], Look.from_frames(first)), other)
 

@@ -1,4 +1,4 @@
-"""A picture through H.264: a little worse, the more so the higher the rate factor, the same each time."""
+"""H.264 makes a picture a little worse, more so at a higher rate factor, and the same each time."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A video as webm, gif, webp and PNG frames is opened again by other programs, and fits where it must."""
+"""Exports as webm, gif, webp and PNG frames can be opened by other programs, and stay within their size limits."""
 
 import io
 import json

@@ -22,7 +22,7 @@ def tone(path: Path, seconds: float, hertz: int = 1000) -> Path:
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory) -> list[Path]:
-    """One that sounds, and a silent one that is larger and slower."""
+    """A clip with audio, and a larger and slower clip without."""
     folder = tmp_path_factory.mktemp("clips")
     return [
         counting_clip(folder / "one.mp4", 32, FPS, sound=True),
@@ -36,7 +36,7 @@ def film(clips, *pieces: Piece, order=(0, 1), **changes) -> Film:
 
 
 def loudness(sound, start: float, end: float) -> float:
-    """The root of the mean square between two moments."""
+    """Return the root mean square between two times."""
     return float(np.sqrt((sound.samples[:, round(start * sound.rate) : round(end * sound.rate)] ** 2).mean()))
 
 

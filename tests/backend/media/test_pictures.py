@@ -91,7 +91,7 @@ def test_pixels_of_unknown_range_are_refused(tmp_path):
 def test_the_camera_was_turned(tmp_path):
     image = Image.new("RGB", (40, 20), "blue")
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera lay on its side
+    exif[0x0112] = 6  # the camera was on its side
     image.paste("red", (0, 0, 10, 20))
     image.save(tmp_path / "a.jpg", exif=exif, quality=95)
     upright = load_checked_image(tmp_path / "a.jpg")

@@ -1,4 +1,4 @@
-"""Pictures are stored as they came, without what they say of places, cameras and people, and never larger."""
+"""Pictures are stored unchanged, but without metadata of places, cameras and people, and never larger."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def noise(width: int = 301, height: int = 200) -> Image.Image:
 
 
 def with_facts(path: Path, orientation: int = 6, **options: object) -> Path:
-    """A picture that is turned and says where it was taken."""
+    """A rotated picture whose metadata has a location."""
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     exif[ExifTags.Base.Artist] = SECRET.decode()

@@ -28,7 +28,7 @@ PATIENCE = 60.0  # seconds that a test waits for something to happen
 
 @pytest.fixture
 def sandboxes():
-    """Makes sandboxes; all are closed at the end."""
+    """A factory of sandboxes. All are closed at the end."""
     made = []
 
     def make(**options) -> SandboxPool:

@@ -153,7 +153,7 @@ def test_edges_are_thin_lines_and_grey_is_grey():
     assert 14 <= rows.min() <= 17 and 46 <= rows.max() <= 49 and 18 <= columns.min() <= 21 and 42 <= columns.max() <= 45
     assert 90 < drawn.sum() < 260 and not drawn[22:42, 26:38].any()
     frame[:] = (0, 90, 0)
-    frame[16:48, 20:44] = (0, 45, 232)  # as light, and another colour
+    frame[16:48, 20:44] = (0, 45, 232)  # as light, but of another colour
     assert np.asarray(Image.fromarray(frame).convert("L")).std() < 1 and control_frame(frame, "edges")[16:48, 19:22].any()
     frame[:] = 0
     frame[16:48, 20:44] = (200, 40, 40)

@@ -1,4 +1,4 @@
-"""Videos of different lengths and sizes side by side, each with its label, in one file."""
+"""Videos of different lengths and sizes are joined side by side in one file, each with its label."""
 
 import json
 

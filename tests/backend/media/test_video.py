@@ -33,7 +33,7 @@ REQUEST = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a red c
 
 
 def moving(width: int = 64, height: int = 48, num_frames: int = 9):
-    """A bright bar that walks over a smooth ground, uint8 frames."""
+    """Yield frames of a bright bar that moves over a smooth background, uint8."""
     ground = numpy.linspace(20, 120, width * height).reshape(height, width, 1)
     for index in range(num_frames):
         frame = numpy.broadcast_to(ground, (height, width, 3)).astype(numpy.uint8)
@@ -256,7 +256,7 @@ def test_a_frame_is_found_from_either_end(tmp_path):
 
 @pytest.fixture
 def hanging(tmp_path, monkeypatch) -> None:
-    """An ffmpeg that takes nothing and never ends."""
+    """A fake ffmpeg that reads nothing and never ends."""
     program = tmp_path / "ffmpeg"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
@@ -271,7 +271,7 @@ def test_a_reader_that_hangs_is_ended(tmp_path, hanging, read):
         read(tmp_path / "v.mp4")
 
 
-@pytest.mark.parametrize("num_frames", [2, 60])  # less and more than a pipe holds
+@pytest.mark.parametrize("num_frames", [2, 60])  # less and more than the capacity of a pipe
 def test_an_encoder_that_hangs_is_ended(tmp_path, hanging, num_frames):
     with pytest.raises(VideoFileError, match="could not be encoded"):
         write_video(moving(num_frames=num_frames), tmp_path / "v.mp4", fps=16, request=REQUEST)

@@ -1,4 +1,4 @@
-"""Our videos play in a real Chromium, to the end and at their exact size."""
+"""Real Chromium plays our videos to the end and at their exact size."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""The mesh and the copies of the table of plans: read by the layouts, and never slower than a plan beside them."""
+"""The table of plans has the mesh and the copies. Layouts read the table, and each plan is at least as fast as its neighbours."""
 
 import dataclasses
 import json
@@ -81,7 +81,7 @@ class Placed:
 
 
 def planned(monkeypatch, **asked: int) -> tuple[MeshPlan, frozenset[str]]:
-    """The mesh of guided steps and the copies, for a model of `subject` on eight v6e chips."""
+    """Return the mesh of guided steps and the copies, for a model of `subject` on eight v6e chips."""
     monkeypatch.setattr(
         layouts.Layout, "create", staticmethod(lambda mesh, devices, *copies, **when: Placed(mesh, *copies, **when))
     )

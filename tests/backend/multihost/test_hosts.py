@@ -36,7 +36,7 @@ NOTICED_SECONDS = 10.0
 
 @pytest.fixture
 def pair(make_engine, tmp_path):
-    """An engine whose worker is two processes, and the other host's `app.py member`."""
+    """An engine whose worker is two processes, and the `app.py member` process of the second host."""
     two = hosts(2)
     with members(two, tmp_path) as others:
         yield make_engine(hosts=two), others[0]

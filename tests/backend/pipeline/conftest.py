@@ -18,5 +18,5 @@ def loaded(tmp_path_factory) -> LoadedModel:
 
 @pytest.fixture
 def at_every_step(monkeypatch) -> None:
-    """The state is kept after every step and piece."""
+    """Store the state after every step and piece."""
     keep_every_state(monkeypatch)

@@ -1,4 +1,6 @@
-"""Videos whose making is disturbed: states after every step, copies of the folder as a kill leaves it, and what must be the same."""
+"""Helpers for interrupted videos: states after every step, copies of the folder as a kill leaves it, and the comparison of
+results.
+"""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -19,7 +21,7 @@ from backend.schemas.request import GenerationRequest
 
 
 class EagerSaver(StateSaver):
-    """Keeps the state after every step and piece, and waits until it is written."""
+    """A state saver that stores every step and piece, and waits until the file is written."""
 
     def is_due(self) -> bool:
         return True
@@ -38,8 +40,9 @@ def keep_every_state(patch: pytest.MonkeyPatch) -> None:
 def make_with_copies(
     request: GenerationRequest, loaded: LoadedModel, folder: Path, copies: Mapping[Path, Callable[[Any], bool]]
 ) -> list[Any]:
-    """Makes the video in `folder` and returns its events; each copy gets the folder as a kill at the first event that is its
-    moment would leave it."""
+    """Generate the video in `folder` and return its events. Each copy is made at its first matching event, as a kill then would
+    leave the folder.
+    """
     events = []
     for event in pipeline.generate(request, loaded, folder, lambda: False):
         events.append(event)
@@ -51,7 +54,7 @@ def make_with_copies(
 
 
 def assert_same_video(one: Path, other: Path) -> None:
-    """Latents and pixels."""
+    """Require equal latents and pixels."""
     np.testing.assert_array_equal(load_file(one / LATENTS)["latents"], load_file(other / LATENTS)["latents"])
     for left, right in zip(read_frames(one / "video.mp4"), read_frames(other / "video.mp4"), strict=True):
         np.testing.assert_array_equal(left, right)

@@ -48,7 +48,7 @@ def test_after_loading_nothing_is_left_to_compile(folder):
 @pytest.mark.parity
 @pytest.mark.demo_model
 def test_the_weights_are_the_same_with_it_and_without(folder):
-    """Tracing programs in one thread changes nothing of what the other reads."""
+    """Tracing programs in one thread does not change the weights that the other thread reads."""
     plain = load_module.load(PRESET, None, lambda event: None).weights
     beside = load_module.load(PRESET, None, lambda event: None, request=REQUEST).weights
     assert jax.tree.structure(plain) == jax.tree.structure(beside)
@@ -78,7 +78,7 @@ def test_programs_are_numbered_and_their_seconds_are_learned(folder, monkeypatch
     assert (from_environment().cache_dir / "compile-seconds.json").is_file()
     other = REQUEST.with_changes(width=128)
     again = list(warm_up(loaded.model, other))
-    assert again[0].seconds_left > 0  # known from the size before
+    assert again[0].seconds_left > 0  # known from the previous size
 
 
 class Slow:

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory):
-    """Two seconds with sound: a disc that goes to the right."""
+    """A clip of two seconds with audio: a disc that moves right."""
     path = tmp_path_factory.mktemp("clip") / "disc.mp4"
     rows, columns = np.mgrid[:96, :96]
     frames = []
@@ -135,7 +135,7 @@ def test_what_was_encoded_holds_for_this_part_at_this_rate_and_any_strength(load
 
 
 def test_the_clips_latents_are_those_of_the_whole_clip_at_once(loaded, clip):
-    """One latent frame at a time gives what the first frames alone give: the encoder looks back, never ahead."""
+    """Encoding one latent frame at a time equals encoding only the first frames: the encoder looks back, never ahead."""
     short, long = make_request(clip), make_request(clip, trim=(0.25, 0.25 + 33 / 32), fps=32, num_frames=33)
     inputs = [pipeline.open_inputs(request) for request in (short, long)]
     latents = [

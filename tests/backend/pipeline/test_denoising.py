@@ -23,7 +23,7 @@ STEP = "denoise_step"
 
 @pytest.fixture
 def run(loaded, tmp_path) -> Run:
-    """Half of its steps guided, so that it has two lanes."""
+    """A run with guidance in half of its steps, so that it has two step contexts."""
     request = GenerationRequest.from_preset(
         load_preset("wan-tiny"), prompt="a red circle", seed=1, steps=STEPS, guidance_interval=(0.0, 0.5)
     )

@@ -91,7 +91,7 @@ def test_a_video_is_as_long_as_asked_and_has_the_clips_sound(whole):
     assert [event.index for event in events if isinstance(event, Step)] == list(range(1, 3 * STEPS + 1))
     facts = read_clip_facts(folder / "video.mp4")
     assert facts.has_sound and facts.seconds == pytest.approx(40 / 16, abs=0.1)
-    assert load_file(folder / LATENTS)["latents"].shape[2] == 3 * ((SEGMENT - 1) // 4 + 1)  # without the pictures'
+    assert load_file(folder / LATENTS)["latents"].shape[2] == 3 * ((SEGMENT - 1) // 4 + 1)  # without the pictures' latents
 
 
 def test_a_video_of_one_segment_begins_a_longer_one(loaded, files, whole, tmp_path):
@@ -130,7 +130,7 @@ def test_the_work_that_is_compiled_ahead_is_the_work_that_runs(loaded, files):
     counted = {name: names.count(name) for name in names}
     assert counted["clip_keys"] == 3 and counted["denoise_step"] == 3 * STEPS and counted["last_frame"] == 2
     flops, short = (count_stage_flops(loaded, a_request(files, num_frames=frames)) for frames in (40, SEGMENT))
-    assert flops["denoise"] == 3 * short["denoise"] and flops["decode"] == 5 * short["decode"]  # two are decoded twice
+    assert flops["denoise"] == 3 * short["denoise"] and flops["decode"] == 5 * short["decode"]  # two frames are decoded twice
 
 
 def test_conditions_are_those_of_the_stage_file(loaded, files, whole):
@@ -144,7 +144,7 @@ def test_the_clip_is_seen_whole_upright_and_at_the_videos_rate(files, tmp_path):
         frame = next(original_frames(a_request(files, drive=str(clip), num_frames=17)))
         assert frame.shape == (96, 96, 3)
         bar = frame[rows] if rows else frame[:, :20]
-        assert bar.max() < 40 and frame[48, 48].max() > 100  # black bars, and the clip between them
+        assert bar.max() < 40 and frame[48, 48].max() > 100  # black bars around the clip
 
 
 def test_a_clip_that_is_too_short_is_said_to_be(loaded, files, tmp_path):

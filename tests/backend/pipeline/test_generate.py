@@ -1,4 +1,4 @@
-"""The real pipeline with the demo model: what it tells, what it leaves, and how it stops."""
+"""Run the real pipeline with the demo model: its events, its files, and its stops."""
 
 import json
 import threading
@@ -80,7 +80,8 @@ def test_every_step_has_a_preview_that_comes_closer_to_the_video(loaded, tmp_pat
     events = run(make_request(steps=8), loaded, tmp_path)
     video = np.stack(list(read_frames(tmp_path / "video.mp4"))).astype(float)
     shown = [Image.open(tmp_path / event.preview) for event in events if isinstance(event, Step)]
-    previews = [np.asarray(picture.convert("RGB"), float) for picture in shown]  # one that moves, after a slow step, has an alpha
+    # an animated preview, after a slow step, has an alpha channel
+    previews = [np.asarray(picture.convert("RGB"), float) for picture in shown]
     assert len(previews) == 8 and previews[0].shape == (96, 96, 3)
     distance = [np.abs(preview - video[0]).mean() for preview in previews]
     assert distance[-1] < distance[0] and distance[-1] < 6  # H.264 at this size costs a few levels
@@ -90,7 +91,7 @@ def test_a_step_is_told_with_the_seconds_until_its_result_was_there(loaded, tmp_
     clean = Denoising.clean_estimate
 
     def slowly(loop):
-        time.sleep(0.05)  # as devices do that work on after the call has returned
+        time.sleep(0.05)  # like devices that continue to work after the call has returned
         return clean(loop)
 
     monkeypatch.setattr(Denoising, "clean_estimate", slowly)
@@ -101,7 +102,7 @@ def test_a_step_is_told_with_the_seconds_until_its_result_was_there(loaded, tmp_
 
 @pytest.mark.bench
 def test_stop_ends_between_two_steps_and_keeps_what_there_is(loaded, tmp_path):
-    run(make_request(), loaded, tmp_path)  # so that nothing is left to compile
+    run(make_request(), loaded, tmp_path)  # compiles all programs
     stopped, stopped_at, events = threading.Event(), 0.0, []
     for event in pipeline.generate(make_request(steps=60), loaded, tmp_path, stopped.is_set):
         events.append(event)

@@ -1,4 +1,4 @@
-"""Live videos of the demo model: steered on the way, stopped, killed and made again, and their files."""
+"""Check live videos of the demo model: steered, stopped, killed and generated again, and their files."""
 
 import shutil
 
@@ -32,7 +32,7 @@ def loaded(tmp_path_factory) -> LoadedModel:
 
 
 class Person:
-    """Says what `script` has for a block while the block before is made, and presses Stop after block `last`."""
+    """A visitor who sends the cues of `script` for each block during the previous block, and presses Stop after block `last`."""
 
     def __init__(self, script: dict[int, Cue], last: int) -> None:
         self._script, self._last, self._next, self._seen = script, last, 0, -1
@@ -45,7 +45,7 @@ class Person:
         return self._next > self._last
 
     def watch(self, loaded, folder, request, seen=lambda event: None) -> VideoResult:
-        """Makes the video, as fast as it goes."""
+        """Generate the video at full speed."""
         event = None
         for event in live(request, loaded, folder, self.is_stopped, self.hear, lead=float("inf")):
             seen(event)
@@ -106,7 +106,7 @@ def test_it_begins_with_the_visitors_picture(loaded, tmp_path):
     given = np.asarray(crop_to(load_checked_image(str(picture)), 96, 96), float)
     before, after = (np.argwhere(frame[..., 0] > 128).mean(0) for frame in (frames[0], frames[-1]))
     assert np.abs(frames[0] - given).mean() < 8
-    assert after[1] < before[1] - 15 and abs(after[0] - before[0]) < 8  # it went left and stayed on its height
+    assert after[1] < before[1] - 15 and abs(after[0] - before[0]) < 8  # the square moved left and stayed at its height
 
 
 def test_nothing_is_kept_of_one_that_is_stopped_before_its_first_block(loaded, tmp_path):

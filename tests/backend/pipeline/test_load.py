@@ -40,7 +40,7 @@ def test_loading_tells_every_byte(checkpoint):
     loaded = load_module.load(PRESET, str(checkpoint), told.append)
     took = time.monotonic() - began
     assert list(dict.fromkeys(event.what for event in told)) == ["text encoder", "transformer", "vae"]
-    assert len(told) <= 3 + 1 + took  # one a part, one at the end, one a second: every one is stored
+    assert len(told) <= 3 + 1 + took  # one per part, one at the end, one per second: every event is stored
     weights = [value for path in checkpoint.glob("*/*.safetensors") for value in load_file(path).values()]
     assert told[-1].bytes_done == told[-1].bytes_total == sum(value.nbytes for value in weights)
     assert [event.bytes_done for event in told] == sorted(event.bytes_done for event in told)
@@ -126,7 +126,7 @@ def test_the_last_model_leaves_the_devices_before_the_next_one_comes(checkpoint)
             at_start.append(sum(array.nbytes for array in jax.live_arrays()) - before)
 
     loaded = load_module.load(PRESET, str(checkpoint), look)
-    assert at_start[0] < size / 2  # the first tensors of the second model, and nothing of the first
+    assert at_start[0] < size / 2  # the first tensors of the second model, and no tensor of the first
     assert held() - before <= size
     del loaded
 

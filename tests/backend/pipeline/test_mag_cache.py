@@ -1,4 +1,4 @@
-"""MagCache on the demo models: its two programs, what a run holds between them, and the command that measures."""
+"""Check MagCache on the demo models: its two programs, the arrays that a run keeps between them, and the measuring command."""
 
 import json
 
@@ -107,7 +107,7 @@ def test_the_command_that_measures_gives_what_the_tree_has(tmp_path, monkeypatch
     assert told.startswith(f"{path}\nreused steps of 20, by --mag-cache: ") and "at 0.24" in told
     for branch in ("prompt", "other"):
         ours, theirs = (getattr(one.ratios["t2v"], branch) for one in (measured, known))
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)  # another processor, and five digits
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)  # measured on another processor, and rounded to five digits
     data = json.loads(path.read_text())
     path.write_text(json.dumps(data | {"ratios": {"t2v": {"prompt": [2.0] * 20, "other": [2.0] * 20}}}))
     assert not any(reused_steps(a_request())), "the data folder counts before the tree, and --data-dir names it"

@@ -15,7 +15,7 @@ from presets import load_preset, loader
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 
-LONG = 4001  # frames, so that a step's memory grows with them beside its weights and the prompt's keys
+LONG = 4001  # frames: enough that a step's memory grows with them, besides its weights and the prompt's keys
 STEP = "denoise_step"
 
 
@@ -27,7 +27,7 @@ def long_videos_are_allowed(monkeypatch) -> None:
 
 @pytest.fixture
 def steps_only(monkeypatch) -> None:
-    """The demo's decoder needs more memory than its steps, and works on one latent frame at a time: it would hide them."""
+    """Leave the decoder out. The demo's decoder needs more memory than its steps, and would hide them."""
     every = module._unprepared_programs
     monkeypatch.setattr(module, "_unprepared_programs", lambda *given: (one for one in every(*given) if one[0].key == STEP))
 
@@ -49,7 +49,7 @@ def test_what_is_proposed_was_compiled_and_fits_beside_the_weights():
     told = []
     proposals = suggest_smaller_requests(request(), told.append, memory=memory)
     assert proposals and all(isinstance(event, Compiling) for event in told)
-    assert f"settings that fit: 128x96, {LONG} frames" == told[0].what  # the request itself is looked at first
+    assert f"settings that fit: 128x96, {LONG} frames" == told[0].what  # the request itself is tried first
     for one in proposals:
         fitting = request(width=one.width, height=one.height, num_frames=one.num_frames)
         assert one.bytes_per_device <= memory and 5 <= one.num_frames < LONG
@@ -88,7 +88,8 @@ class _Refusing:
 
     def __call__(self, lowered: jax.stages.Lowered, options: object) -> SimpleNamespace:
         leaves = jax.tree.leaves(lowered.in_avals)
-        if any(leaf.ndim == 5 and leaf.shape[:2] == (1, 16) and leaf.shape[2] > self._most for leaf in leaves):  # latents
+        # latents of the step
+        if any(leaf.ndim == 5 and leaf.shape[:2] == (1, 16) and leaf.shape[2] > self._most for leaf in leaves):
             raise jax.errors.JaxRuntimeError(self._message)
         sizes = dict.fromkeys(
             ("argument_size_in_bytes", "output_size_in_bytes", "alias_size_in_bytes", "temp_size_in_bytes"), 1000
@@ -108,7 +109,7 @@ def test_a_compiler_that_refuses_for_memory_is_believed(monkeypatch, message):
     monkeypatch.setattr(module, "compile_with", _Refusing(7, message))
     [proposal] = suggest_smaller_requests(
         request(num_frames=33), lambda event: None, memory=32 * 2**30
-    )  # there is no smaller wide size
+    )  # no smaller wide size exists
     assert isinstance(proposal, Proposal) and (proposal.width, proposal.height) == (128, 96) and 5 <= proposal.num_frames <= 25
 
 

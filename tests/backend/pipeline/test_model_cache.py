@@ -46,7 +46,7 @@ def as_on_a_chip(monkeypatch):
 
 
 def network(path: Path) -> CachedNetwork:
-    """One of `SIZE` bytes, from a file that holds its own name if it is new."""
+    """Return a network of `SIZE` bytes from a file. A new file contains its own name."""
     if not path.exists():
         path.write_text(path.name)
     weights = {"w": jax.device_put(jnp.zeros(SIZE, jnp.uint8), on_one_device())}
@@ -54,7 +54,7 @@ def network(path: Path) -> CachedNetwork:
 
 
 class Shelf:
-    """Models of two networks each, a transformer of their own and the text encoder in the file "text"."""
+    """A cache of models of two networks each: an own transformer, and the text encoder in the file "text"."""
 
     def __init__(self, folder: Path, bounds: Bounds, free: int = 10**9):
         self.folder, self.model_cache = folder, ModelCache(lambda: bounds, lambda: free)
@@ -74,7 +74,7 @@ class Shelf:
 
     @property
     def places(self) -> dict[str, tuple[int, int]]:
-        """Bytes on the devices and on the host, by model, the one used last first."""
+        """The bytes on the devices and on the host by model, most recently used first."""
         return {model.model: (model.chip_bytes, model.host_bytes) for model in self.model_cache.list_models()}
 
 
@@ -92,7 +92,7 @@ def test_with_no_room_only_the_model_in_use_stays_and_keeps_what_it_shares(tmp_p
     first = shelf.load("a")
     second = shelf.load("b")
     assert shelf.places == {"b": (2 * SIZE, 0)}
-    assert second.networks["text_encoder"] is first.networks["text_encoder"]  # it was there when "b" came
+    assert second.networks["text_encoder"] is first.networks["text_encoder"]  # it was loaded when "b" arrived
 
 
 def test_the_one_used_longest_ago_goes_to_the_host_then_to_disk(tmp_path):
@@ -151,7 +151,7 @@ def test_programs_that_need_more_push_others_out(tmp_path):
     assert shelf.places == {"c": (2 * SIZE, 0), "b": (2 * SIZE, 0), "a": (SIZE, SIZE)}
     shelf.use("b")
     shelf.use("a")
-    assert shelf.model_cache.count_bytes() == (4 * SIZE, 0)  # nothing is known of what its programs need
+    assert shelf.model_cache.count_bytes() == (4 * SIZE, 0)  # the needs of its programs are unknown
 
 
 def test_a_changed_file_is_seen_and_nothing_of_it_is_used(tmp_path):
@@ -181,7 +181,7 @@ def test_a_model_comes_beside_the_one_in_use_if_it_has_room(tmp_path):
     coming = LoadedModel(source="d", family=None, model=None, networks={"t": network(tmp_path / "d")}, versions={})
     shelf.model_cache.add(("d", "bfloat16"), coming, fingerprint_files([tmp_path / "d"]), is_used=False)
     assert shelf.places["c"] == (2 * SIZE, 0) and shelf.use("c") is current
-    assert shelf.model_cache.unload_idle("d")  # it is not the one in use
+    assert shelf.model_cache.unload_idle("d")  # it is not the current model
 
 
 def test_with_no_bound_to_spare_nothing_comes_beside(tmp_path):
@@ -203,7 +203,7 @@ def test_idle_models_are_dropped_when_asked(tmp_path):
 
 
 def make(loaded: LoadedModel, preset: Preset, folder: Path) -> dict[str, np.ndarray]:
-    """A short video's latents."""
+    """Return a short video's latents."""
     folder.mkdir()
     request = example_request(preset).with_changes(num_frames=5, steps=2, seed=3)
     *_, final = generate(request, loaded, folder, lambda: False)
@@ -214,7 +214,7 @@ def make(loaded: LoadedModel, preset: Preset, folder: Path) -> dict[str, np.ndar
 @pytest.mark.parity
 @pytest.mark.demo_model
 def test_models_in_turn_make_the_videos_that_they_make_alone(tmp_path, monkeypatch):
-    """Two demo models that share a text encoder and a video autoencoder, each going to the host and coming back."""
+    """Two demo models share a text encoder and a video autoencoder. Each moves to the host and back."""
     monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
     presets = [load_preset("wan-tiny"), load_preset("wan-tiny-vace")]
     bounds = Bounds(chips=0, host=10**9, device_bytes=10**10)

@@ -1,4 +1,4 @@
-"""Traces of steps and decoder, written by the command and opened with the reader that XProf uses."""
+"""The command writes traces of steps and decoder. The test opens them with XProf's reader."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 
 def units_in(folder: Path) -> set[int]:
-    """The numbers of the units of work in the one trace in this folder, which has other events besides."""
+    """Return the numbers of the units of work in the folder's only trace, which has other events too."""
     [path] = folder.rglob("*.xplane.pb")
     trace = jax.profiler.ProfileData.from_file(str(path))
     events = [event for plane in trace.planes for line in plane.lines for event in line.events]

@@ -1,4 +1,4 @@
-"""A video's result says how fast the arithmetic of each stage was done."""
+"""A video's result states the rate of arithmetic in each stage."""
 
 import pytest
 

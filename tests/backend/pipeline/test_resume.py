@@ -1,4 +1,4 @@
-"""A video whose making was disturbed is the same, bit for bit, as one that nothing disturbed."""
+"""An interrupted video equals an uninterrupted video, bit for bit."""
 
 import dataclasses
 

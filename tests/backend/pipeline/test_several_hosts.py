@@ -62,7 +62,7 @@ def latents_and_frames(engine: Engine, request: GenerationRequest) -> tuple[np.n
 
 
 def same(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> bool:
-    """Bit for bit."""
+    """Return whether all bits are equal."""
     return all(np.array_equal(ours, theirs) for ours, theirs in zip(one, other, strict=True))
 
 
@@ -77,14 +77,14 @@ def nearly_the_same(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray,
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Iterator[Engine]:
-    """One process with two devices."""
+    """An engine of one process with two devices."""
     with made_by(tmp_path_factory.mktemp("alone"), 1, 2) as (engine, _):
         yield engine
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory) -> Iterator[tuple[Engine, list[int]]]:
-    """Two hosts with a device each."""
+    """An engine of two hosts with one device each."""
     with made_by(tmp_path_factory.mktemp("pair"), 2, 1) as made:
         yield made
 
@@ -166,9 +166,9 @@ def frames_of(path: Path) -> np.ndarray:
 
 
 def test_two_hosts_make_the_shots_of_a_storyboard_as_one_does(alone, pair):
-    """Each host has the first shot's frames itself: the second would be another if they were not the same. The shots' frames are
-    compared without the mp4's loss, within one level for each shot that has been made from rounded ones (1 and 2 were measured
-    with 17 frames)."""
+    """Each host computes the first shot's frames, and the second shot depends on them. Shots are compared before the mp4's
+    loss. The limit is one level per shot generated from rounded frames (1 and 2 were measured with 17 frames).
+    """
     folders = []
     for one in (alone, pair[0]):
         job = one.submit(a_story())

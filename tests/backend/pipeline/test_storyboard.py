@@ -35,7 +35,7 @@ def frames_of(path) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def whole(loaded, tmp_path_factory):
-    """The folder of a storyboard that nothing disturbed, and its events."""
+    """The folder of an uninterrupted storyboard, and its events."""
     folder = tmp_path_factory.mktemp("story")
     return folder, list(generate_video(story(), loaded, folder, lambda: False))
 
@@ -57,7 +57,8 @@ def test_no_frame_is_doubled_and_none_is_missing(whole):
         assert np.abs(shots[number - 1][-len(clip) :] - clip).mean() <= CODEC
         np.testing.assert_array_equal(clip[-1], last)
         carried = 5 if number == 1 else 1
-        assert np.abs(shot[:carried] - clip[-carried:]).mean() <= 2 * CODEC  # the next begins with them; they are left out
+        # the next shot begins with these frames, which are dropped
+        assert np.abs(shot[:carried] - clip[-carried:]).mean() <= 2 * CODEC
     assert read_request(folder / "video.mp4").shots == story().shots
 
 

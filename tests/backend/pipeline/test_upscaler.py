@@ -113,7 +113,7 @@ def test_half_its_scale_is_pytorchs_bicubic_half():
 
 
 def test_tiles_that_overlap_make_what_the_whole_frame_makes():
-    """The network sees 18 pixels around each, less than the tiles overlap."""
+    """The network sees 18 pixels around each pixel, less than the overlap of the tiles."""
     given = frames(2, 100, 170)
     tiling = Tiling.plan(100, 170, 9000)
     assert tiling.num_tiles > 2 and all(height <= 100 for height in tiling.tile)
@@ -204,7 +204,7 @@ def windows():
 def test_files_that_people_have_make_what_pytorch_makes_of_them(tmp_path, make, name, scale):
     _import_spandrel()
     network = make()
-    file = own(tmp_path, network, name)  # also gives the network its numbers
+    file = own(tmp_path, network, name)  # also sets the network's sizes
     upscaler = Upscaler(read_model(file), jax.devices())
     given = frames(1, 24, 28)
     with torch.no_grad():
@@ -215,7 +215,7 @@ def test_files_that_people_have_make_what_pytorch_makes_of_them(tmp_path, make, 
 
 
 class Harmful:
-    """A pickle that would write a file if it were run."""
+    """Return a pickle that would write a file if it were run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -52,7 +52,7 @@ def greys(path: Path) -> list[float]:
 
 
 def sound_of(path: Path) -> bytes:
-    """The sound's packets, as they are in the file."""
+    """Return the packets of the audio as they are in the file."""
     import subprocess
 
     line = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(path), "-map", "0:a", "-c", "copy", "-f", "adts", "-"]
@@ -101,7 +101,7 @@ def test_a_video_of_ours_keeps_its_settings_and_can_be_made_again_from_them(tmp_
     assert without_upscaling(kept) == made and (kept.upscale, kept.final_size) == (4, (384, 384))
     smoother = tmp_path / "changed.mp4"
     run_ffmpeg("-i", str(small), "-vf", "fps=30", "-map_metadata", "0", "-movflags", "use_metadata_tags", str(smoother))
-    assert upscale_file_request(smoother, 2).fps == 30  # the file is not what its settings say, so they are not its own
+    assert upscale_file_request(smoother, 2).fps == 30  # the file differs from its settings, so the settings are not used
 
 
 def test_a_step_after_a_video_makes_that_video_first(tmp_path):
@@ -129,7 +129,7 @@ def test_a_step_after_a_video_makes_that_video_first(tmp_path):
 
     stopped = events_of(made, tmp_path / "stopped", make=lambda request: (event for event in [Cancelled(None)]))
     assert stopped[-1] == Cancelled(None) and isinstance(stopped[0], Loading)
-    with pytest.raises(RequestError, match="must be an installed upscaler"):  # before the video is made
+    with pytest.raises(RequestError, match="must be an installed upscaler"):  # before the video is generated
         events_of(made.with_changes(upscaler="missing.pth"), tmp_path / "early", make=nothing)
 
 
@@ -159,7 +159,7 @@ def test_a_stop_comes_between_two_batches_and_leaves_the_smaller_video(tmp_path,
 
 @pytest.mark.parametrize("end", ["killed", "closed"])
 def test_another_process_goes_on_with_the_pieces_that_are_whole(tmp_path, clip, monkeypatch, end):
-    monkeypatch.setattr(upscaling, "PIECE_SECONDS", 0.0)  # each frame is a piece
+    monkeypatch.setattr(upscaling, "PIECE_SECONDS", 0.0)  # each frame is one piece of work
     monkeypatch.setattr(upscaling, "EVENT_SECONDS", -1.0)
     request, folder, copy = upscale_file_request(clip, 4), tmp_path / "first", tmp_path / "second"
     events = upscale_video(request, folder, lambda: False, nothing)

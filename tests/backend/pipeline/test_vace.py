@@ -1,4 +1,4 @@
-"""A video made with a VACE by the real pipeline and a tiny checkpoint: what stays, stages, warming up, and what is counted."""
+"""Run a VACE model with the real pipeline and a tiny checkpoint: unchanged areas, stages, warming up, and counts of operations."""
 
 import numpy as np
 import pytest
@@ -71,7 +71,7 @@ def test_outside_the_mask_the_clip_stays_and_its_sound_too(made, files, tmp_path
     assert psnr(frames_of(tmp_path / "kept")[:, outside], own[:, outside]) >= 35
     plain = request.with_changes(keeps_pixels=False)
     list(pipeline.generate(plain, loaded, tmp_path / "decoded", lambda: False))
-    assert psnr(frames_of(tmp_path / "decoded")[:, outside], own[:, outside]) < 25  # the tiny autoencoder knows nothing
+    assert psnr(frames_of(tmp_path / "decoded")[:, outside], own[:, outside]) < 25  # the tiny autoencoder is untrained
     np.testing.assert_array_equal(*(load_file(tmp_path / name / LATENTS)["latents"] for name in ("kept", "decoded")))
 
 

@@ -1,4 +1,6 @@
-"""An endpoint may stream, answer whole, not see, hang, send HTML or far too much: each is a suggestion or one sentence."""
+"""An endpoint may stream, answer whole, refuse images, hang, send HTML or far too much. Each leads to a suggestion or one
+sentence.
+"""
 
 import asyncio
 import json
@@ -19,7 +21,7 @@ Answer = Callable[[BaseHTTPRequestHandler, dict], None]
 
 
 class Server(ThreadingHTTPServer):
-    """A server whose chat completions are what `answer` writes; it keeps what it was asked."""
+    """A server whose chat completions are written by `answer`. It stores the requests."""
 
     daemon_threads = True
 
@@ -47,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.answer(self, body)
 
     def log_message(self, *arguments: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 def send(handler: BaseHTTPRequestHandler, body: str, kind: str = "application/json", status: int = 200) -> None:

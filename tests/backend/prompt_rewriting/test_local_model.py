@@ -1,4 +1,4 @@
-"""A language model on this machine's processors: a tiny random one, with the real classes, in its real process."""
+"""Run a language model on this machine's processors: a tiny random model with the real classes, in its real process."""
 
 import asyncio
 from collections.abc import Iterator

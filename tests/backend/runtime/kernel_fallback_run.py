@@ -26,7 +26,7 @@ LITTLE = 64 * 1024  # bytes of vector memory, too few for each of our kernels
 
 
 def refuse(what: str) -> None:
-    """Lets the real compiler refuse it."""
+    """Make the real compiler refuse the option or kernel."""
     if what == "option":
         usual = Layout.compiler_options.fget
         Layout.compiler_options = property(lambda layout: usual(layout) | {"xla_tpu_has_no_such_option": "true"})

@@ -93,7 +93,7 @@ def load(transformer: dict[str, np.ndarray], programs: Programs) -> StackedWeigh
 def run(
     plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = (), on_demand: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Latents after the steps, and the video, of the same weights, noise and tokens."""
+    """Return the latents after the steps, and the video, for the same weights, noise and tokens."""
     configs, transformer, vae, text = models
     layout = Layout.create(plan, jax.devices()[: plan.num_devices], copied, copies_on_demand=on_demand)
     programs = make_programs(configs, TextEncoder(TEXT, None), layout, None, compiler=compile_now)

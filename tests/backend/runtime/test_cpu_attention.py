@@ -1,4 +1,4 @@
-"""PyTorch's attention inside our programs, against the formula."""
+"""Compare PyTorch's attention inside our programs with the formula."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def test_it_equals_the_reference(length_q, length_kv, has_bias):
     arrays = random_arrays(length_q, length_kv)
     bias = jax.random.normal(jax.random.key(9), (1, 1, 1, length_kv)) if has_bias else None
     expected = reference_attention(*arrays, bias, scale=SCALE)
-    # weights and their sum are off by an exponential's error, of outputs up to 4.5; sums in another order come to less
+    # weights and their sum have an exponential's error, for outputs up to 4.5; sums in another order add less
     np.testing.assert_allclose(torch_attention(*arrays, bias), expected, atol=2 * EXPONENTIAL * 4.5)
 
 

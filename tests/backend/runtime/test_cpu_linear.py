@@ -1,4 +1,4 @@
-"""Large products on the CPU against float64, and which they are."""
+"""Compare large products on the CPU with float64, and check which products PyTorch computes."""
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +72,7 @@ def test_in_bfloat16_it_rounds_once(has_bias):
     product = jax.jit(cpu_linear.linear)(value, weight, bias)
     assert product.dtype == jnp.bfloat16
     expected = exact(value, weight) + (0 if bias is None else np.asarray(bias, np.float64))
-    # half a unit of bfloat16's last place, 2 ** -8 of the value, and what float32 sums of 256 products are off by
+    # half a unit of bfloat16's last place, 2 ** -8 of the value, and the error of float32 sums of 256 products
     np.testing.assert_allclose(np.asarray(product, np.float64), expected, rtol=2**-8, atol=1e-4)
 
 

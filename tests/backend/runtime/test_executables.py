@@ -1,4 +1,4 @@
-"""Executables on disk: loaded where everything fits, compiled where anything does not."""
+"""Executables on disk are loaded if everything matches, and compiled otherwise."""
 
 import functools
 import logging
@@ -33,7 +33,7 @@ def triple(array: jax.Array) -> jax.Array:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with `double` for eight numbers."""
+    """A folder with the program `double` for eight numbers."""
     Program("doubling", double, one_device(), compiler=ExecutableWriter(folder=tmp_path, report=lambda *_: None)).prepare(
         eight_numbers()
     )

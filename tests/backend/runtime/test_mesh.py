@@ -1,4 +1,4 @@
-"""Eight virtual devices give what one gives: guidance, tokens and columns apart, alone and together."""
+"""Eight virtual devices give the result of one device: guidance, tokens and columns split, alone and together."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_a_mesh_gives_the_one_device_result(results, mesh):
 
 
 def test_copies_take_their_share_of_a_chip_and_no_more():
-    names = tuple("abcdefgh")  # in the order in which they are worth a copy
+    names = tuple("abcdefgh")  # in the order of their worth as copies
     sizes = dict.fromkeys(names, 2**20)
     plan = MeshPlan(dp=2, sp=4)
     assert plan_copies(sizes, 40, plan, 320 * 2**20) == frozenset(names[:3])  # 3/8 of 320 MiB: three times 40

@@ -1,4 +1,4 @@
-"""PyTorch's functions inside compiled programs: their results, their errors, and the cache that must still find the program."""
+"""Check PyTorch's functions inside compiled programs: results, errors, and that the cache still finds the program."""
 
 import functools
 import subprocess

@@ -20,7 +20,7 @@ def test_the_formula_is_diffusers_own():
 
 
 def test_parallel_branches_are_guided_as_ever():
-    """The unguided velocity is its own projection then."""
+    """The other branch is a multiple of the prompted velocity, so guidance changes nothing."""
     prompted = jax.random.normal(jax.random.key(2), (1, 4, 3, 8, 8))
     velocity = np.concatenate([prompted, 2 * prompted])
     np.testing.assert_allclose(guide_by_zero_star(velocity, 5.0), prompted, rtol=0, atol=1e-5)

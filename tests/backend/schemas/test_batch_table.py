@@ -1,4 +1,4 @@
-"""A table becomes requests, row by row, or one sentence that names the row."""
+"""A table becomes one request per row, or one sentence that names the wrong row."""
 
 import pytest
 

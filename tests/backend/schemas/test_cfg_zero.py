@@ -1,4 +1,4 @@
-"""CFG-Zero*: where it is offered, what it cannot be combined with, and which steps it leaves out."""
+"""Check CFG-Zero*: which presets offer it, what it cannot be combined with, and which steps it skips."""
 
 import pytest
 

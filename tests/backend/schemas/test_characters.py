@@ -1,4 +1,4 @@
-"""Figures of storyboards: which of them a prompt names, what the shots are shown, what is stored, and what is refused."""
+"""Check characters of storyboards: which characters a prompt names, the reference images of each shot, storage, and refusals."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A control clip beside the video: what may be said of it, how many tokens it adds, and what it does not go with."""
+"""Check a control clip as appended tokens: its settings, the number of its tokens, and combinations that are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Guidance on the first steps alone, and the negative prompt without guidance: what a request says and what is refused."""
+"""Check guidance on the first steps only, and the negative prompt without guidance: settings and refusals."""
 
 import re
 from dataclasses import asdict
@@ -83,7 +83,7 @@ def test_models_that_cannot_say_so():
 def test_the_negative_prompt_is_read_without_guidance_if_nag_is_on():
     assert not asked().reads_negative_prompt and asked(nag=11.0).uses_nag and asked(nag=11.0).reads_negative_prompt
     assert not asked(nag=1.0).uses_nag and not asked(nag=11.0, negative_prompt=" ").uses_nag
-    assert not asked(nag=11.0, guidance=(3.0, 3.0)).uses_nag  # guidance reads it already
+    assert not asked(nag=11.0, guidance=(3.0, 3.0)).uses_nag  # guidance already uses it
     both = asked(nag=11.0, guided_steps=1)
     assert both.uses_nag and both.is_guided
     assert Shape.from_request(both).has_nag and not Shape.from_request(asked()).has_nag

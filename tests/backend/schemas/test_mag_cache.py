@@ -1,4 +1,4 @@
-"""MagCache's plan: the authors' rule, what it cannot be combined with, and what it means for a video's time."""
+"""Check MagCache's plan: the authors' rule, combinations that are refused, and the effect on a video's time."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from presets.magnitude_files import (
 from tests.backend.conftest import request
 from tests.backend.engine.test_predicted import EIGHT
 
-PUBLISHED = {  # the settings that the authors publish, with how many times faster a video is: their README files
+PUBLISHED = {  # the authors' published settings, and the speed-up of a video: their README files
     ("wan2.1-t2v-14b-720p", 0.24): (0.2, 6, 2.8),
     ("wan2.1-t2v-1.3b-480p", 0.12): (0.2, 4, 2.8),
     ("wan2.1-i2v-14b-720p", 0.24): (0.2, 6, 3.05),

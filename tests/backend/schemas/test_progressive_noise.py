@@ -1,4 +1,4 @@
-"""Progressive resolution: where it is offered, what it cannot be combined with, and how many steps are small."""
+"""Check progressive resolution: which presets offer it, combinations that are refused, and the number of half-size steps."""
 
 import math
 
@@ -36,7 +36,7 @@ def test_the_level_of_the_full_size_is_where_the_criterion_says():
 @pytest.mark.parametrize(
     ("name", "size"),
     [
-        ("wan2.1-t2v-14b-720p", (640, 368)),  # 45 rows of latents are no whole tokens: 46
+        ("wan2.1-t2v-14b-720p", (640, 368)),  # 45 rows of latents are not a whole number of tokens: 46
         ("wan2.2-ti2v-5b-720p", (640, 352)),
         ("hunyuanvideo-1.5-t2v-720p", (640, 368)),
         ("wan-tiny", (64, 64)),

@@ -1,4 +1,4 @@
-"""A request is right from the moment it exists, and says in one line why it is not."""
+"""A request is validated when it is constructed, and reports an error in one line."""
 
 import json
 import math

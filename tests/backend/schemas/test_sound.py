@@ -33,7 +33,7 @@ def test_a_clip_whose_sound_is_made_keeps_its_pictures():
 def test_a_video_that_goes_on_hears_its_clip_unless_it_is_silent_or_has_a_sound_of_its_own():
     made = request(video="/clip.mp4", extend="after")
     assert made.overlap == 17 and keeps_clip_audio(made) and GenerationRequest.from_stored(made.to_json()) == made
-    part = SoundPart.from_clip(made, 5.04)  # as files say it: 121 frames last 5.0417 s
+    part = SoundPart.from_clip(made, 5.04)  # as files state it: 121 frames last 5.0417 s
     assert (part.start, part.seconds) == (pytest.approx(104 / 24), pytest.approx(17 / 24))
     assert SoundPart.from_clip(made.with_changes(trim=(1.0, 3.0)), 5.04).start == pytest.approx(3 - 17 / 24)
     others = [made.with_changes(keeps_sound=False), made.with_changes(sound="/song.mp3"), request(**CLIP), request()]

@@ -38,7 +38,7 @@ def test_each_overlaps_the_next_by_half_and_the_inner_ones_move(frames, length):
     begins = [[window.begin for window in windows_at(step, frames, length)] for step in range(20)]
     for places in begins:
         assert all(later - earlier <= length // 2 for earlier, later in zip(places, places[1:], strict=False))
-    assert {place for places in begins for place in places} >= set(range(length // 2))  # no place is always an edge
+    assert {place for places in begins for place in places} >= set(range(length // 2))  # no position is an edge in every step
     assert begins == [[window.begin for window in windows_at(step, frames, length)] for step in range(20)]
 
 
@@ -51,7 +51,7 @@ def test_a_window_counts_less_towards_its_edges_but_not_at_the_ends_of_the_video
 
 @pytest.mark.parametrize("preset", [one for one in list_presets() if one.trained_frames], ids=lambda preset: preset.name)
 def test_lengths_that_a_preset_could_always_make_are_made_as_before(preset):
-    """The limits before there were windows: 121 frames, of the demos 33."""
+    """The limits of older versions without windows: 121 frames, for the demos 33."""
     is_demo = preset.model.startswith("embedded:")
     before = 33 if is_demo else 121
     lengths = range(preset.first_frames, preset.max_frames + 1, preset.frame_step)

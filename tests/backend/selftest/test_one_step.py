@@ -1,4 +1,4 @@
-"""One real step: timed on a CPU; predicted by the TPU's compiler; and refused where the chip's memory is too small for it."""
+"""Check one real step: timed on a CPU, predicted by the TPU's compiler, and refused if the chip's memory is too small."""
 
 import importlib.util
 import re
@@ -29,6 +29,6 @@ def test_the_chips_compiler_predicts_the_step_and_says_when_it_needs_more_than_t
     )
     assert done.returncode == 0, done.stderr[-2000:]
     compiled, short = done.stdout.strip().splitlines()
-    assert 0 < float(compiled.split()[0]) < 0.01  # the compiler has taken the step of 96 x 96 x 17
+    assert 0 < float(compiled.split()[0]) < 0.01  # the compiler accepted the step of 96 x 96 x 17
     assert "fault" in compiled and "needs" not in compiled  # no chip can run it, and the report states this
     assert re.search(r"fault +one step: one step needs \d+\.\d GiB on each device, which has 0", short) and "check-tpu" in short

@@ -31,7 +31,7 @@ KNOWN = Path(__file__).with_name("compiled.json")
 
 
 def costs_of_rows() -> dict[str, dict]:
-    """The costs of the programs of the documents' tables, by fingerprint."""
+    """Return the costs of the programs in the documents' tables, by fingerprint."""
     programs = (program for row in read_rows() if row.figures for program in row.figures.programs.values())
     return {program.fingerprint: program.costs for program in programs}
 
@@ -78,7 +78,8 @@ def main() -> None:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    jax.config.update("jax_traceback_in_locations_limit", 0)  # or the kernels hold the paths and lines of their sources
+    # without this option, kernels contain the paths and lines of their sources
+    jax.config.update("jax_traceback_in_locations_limit", 0)
     reports = {}
     for case in arguments.cases:
         preset, topology, *only = case.split(",")

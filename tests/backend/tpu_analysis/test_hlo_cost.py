@@ -1,4 +1,4 @@
-"""Cycles, loops, collectives and what covers them, read from a small HLO module in the compiler's own words."""
+"""Read cycles, loops, collectives and the work that hides them from a small HLO module in the compiler's own format."""
 
 import pytest
 
@@ -106,7 +106,7 @@ def test_what_stands_in_a_loop_counts_as_often_as_it_runs(cost):
 
 
 def test_copies_are_layout_and_kernels_are_asked_for_and_told_apart(cost):
-    assert cost.seconds["layout"] == pytest.approx(700 / CHIP.clock_hz)  # the branch that is not taken is not in it
+    assert cost.seconds["layout"] == pytest.approx(700 / CHIP.clock_hz)  # the branch that does not run is not counted
     assert cost.seconds["attention"] == pytest.approx(3500 / CHIP.clock_hz)
 
 

@@ -16,7 +16,9 @@ PROGRAMS = {key: {"predicted_seconds": seconds} for key, seconds in SECONDS.item
 
 @pytest.fixture(autouse=True)
 def runs(monkeypatch):
-    """Blocks of three latent frames, each with its steps and one pass that keeps its keys; the latent frames are decoded singly."""
+    """Yield the calls for blocks of three latent frames. Each block has its steps and one pass that stores its keys. Latent
+    frames are decoded one by one.
+    """
 
     def calls(model, request, stages):
         assert "encode" not in stages

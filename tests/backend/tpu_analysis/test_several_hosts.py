@@ -1,4 +1,4 @@
-"""Slices of several hosts can be described without any of them, and get a mesh that uses all their chips."""
+"""Slices of several hosts can be described without the hosts, and get a mesh that uses all their chips."""
 
 import json
 import subprocess

@@ -49,7 +49,7 @@ SOURCES = sorted(
 
 
 def reports_on(presets: Iterable[str]) -> dict[str, dict]:
-    """The reports on these presets, from an earlier run if no source file has changed since."""
+    """Return the reports on these presets, from an earlier run if no source file has changed."""
     if os.environ.get("KEEP_COSTS"):
         return compile_run(presets, "--write")
     told = kept(lambda: np.frombuffer(json.dumps(compile_run(presets)).encode(), np.uint8), list(presets), *SOURCES)
@@ -57,7 +57,7 @@ def reports_on(presets: Iterable[str]) -> dict[str, dict]:
 
 
 def compile_run(presets: Iterable[str], *words: str) -> dict[str, dict]:
-    """The reports on these presets, by one process, because the start of libtpu and of the libraries takes longest."""
+    """Compute the reports on these presets in one process, because the start of libtpu and of the libraries takes longest."""
     cases = [f"{preset},{CASES[preset]}" for preset in presets]
     done = subprocess.run(
         [sys.executable, "-m", "tests.backend.tpu_analysis.compile_run", *cases, *words],
@@ -86,7 +86,7 @@ def test_the_step_fits_and_is_predicted_under_its_target(reports, preset):
     assert step["predicted_seconds"] <= most_seconds
     assert found["roofline_seconds"] < found["floor_seconds"] < step["predicted_seconds"]
     kinds = step["breakdown"]
-    assert kinds["hidden collectives"] > 3 * kinds["collectives"]  # they run beside the attention and the products
+    assert kinds["hidden collectives"] > 3 * kinds["collectives"]  # they overlap with the attention and the products
 
 
 @pytest.mark.parametrize("preset", ["hunyuanvideo-1.5-t2v-720p"])

@@ -1,4 +1,4 @@
-"""A network goes into the host's memory and comes back, bit for bit, and nothing of it stays behind."""
+"""A network moves to the host's memory and back, bit for bit, and leaves nothing behind."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def no_content() -> Content:
 
 @pytest.fixture(autouse=True)
 def as_on_a_chip(monkeypatch):
-    """The arrays of CPU devices rest in the host's memory, and would stay where they are."""
+    """Treat arrays of CPU devices as arrays of a chip. They are in the host's memory, and would not move."""
     monkeypatch.setattr(cached_network, "is_host", lambda leaf: False)
 
 

@@ -1,4 +1,4 @@
-"""Each kind of LoRA file, in each style of keys, changes what a merge in plain PyTorch changes; what does not fit is reported."""
+"""Each kind of LoRA file, in each style of keys, changes the same as a merge in plain PyTorch. Unsuitable files are reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def drawn(*shape: int) -> torch.Tensor:
 
 
 def kronecker(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Block by block: `second` times each number of `first`."""
+    """Return the Kronecker product: `second` times each number of `first`, block by block."""
     return torch.cat([torch.cat([number * second for number in row], dim=1) for row in first])
 
 
@@ -44,7 +44,7 @@ MATRIX_KINDS = (*("LoRA", "LoHa", "LoHa without alpha", "LoKr", "LoKr, one of lo
 
 
 def matrix_cases() -> dict[str, tuple[dict[str, torch.Tensor], torch.Tensor]]:
-    """Factors for a matrix 12 x 8, and its change by the papers' formulas, alpha included."""
+    """Return factors for a matrix 12 x 8, and its change by the papers' formulas, including alpha."""
     scale = ALPHA / RANK
     down, up = drawn(RANK, 8), drawn(12, RANK)
     halves = {"hada_w1_a": drawn(12, RANK), "hada_w1_b": drawn(RANK, 8), "hada_w2_a": drawn(12, RANK) + 1,
@@ -58,7 +58,7 @@ def matrix_cases() -> dict[str, tuple[dict[str, torch.Tensor], torch.Tensor]]:
         "LoRA": ({"lora_down.weight": down, "lora_up.weight": up, **alpha}, scale * up @ down),
         "LoHa": (halves | alpha, scale * product),
         "LoHa without alpha": (halves, product),
-        "LoKr": ({"lokr_w1": small, "lokr_w2": large, **alpha}, kronecker(small, large)),  # no rank, so no alpha
+        "LoKr": ({"lokr_w1": small, "lokr_w2": large, **alpha}, kronecker(small, large)),  # without a rank, no alpha
         "LoKr, one of low rank": (
             {"lokr_w1": small, "lokr_w2_a": left, "lokr_w2_b": right, **alpha},
             scale * kronecker(small, left @ right),
@@ -134,7 +134,7 @@ def test_the_lengths_of_a_square_matrix_are_told_by_their_shape(tmp_path):
 
 
 def convolution_cases() -> dict[str, tuple[dict[str, torch.Tensor], torch.Tensor]]:
-    """Factors for a convolution 12 x 4 x 1 x 2 x 2, some with a core (Tucker), and its change."""
+    """Return factors for a convolution 12 x 4 x 1 x 2 x 2, some with a core (Tucker), and its change."""
     size = (1, 2, 2)
     cores = {f"hada_t{number}": drawn(RANK, RANK, *size) + number for number in (1, 2)}
     sides = {"hada_w1_a": drawn(RANK, 12), "hada_w1_b": drawn(RANK, 4), "hada_w2_a": drawn(RANK, 12) - 1,
@@ -176,7 +176,7 @@ def test_a_matrix_that_stands_for_three_changes_each_of_them(tmp_path):
         for part, name in enumerate(names):
             found = merged(tmp_path / "x.safetensors", base.chunk(3)[part], name, 1.0, shapes, HUNYUAN)
             torch.testing.assert_close(found, whole.chunk(3)[part], atol=10 * TOLERANCE, rtol=10 * TOLERANCE)
-    columns = {f"{stem}.dora_scale": drawn(1, 6)}  # lengths that run through all three say nothing of one
+    columns = {f"{stem}.dora_scale": drawn(1, 6)}  # lengths over all three matrices do not determine the lengths of one
     save_file(factors | columns, tmp_path / "x.safetensors")
     with pytest.raises(ModelError, match="has a DoRA magnitude of another size"):
         read_lora(tmp_path / "x.safetensors", shapes, 0, HUNYUAN.lora_names)
@@ -190,7 +190,7 @@ def test_a_matrix_that_stands_for_three_changes_each_of_them(tmp_path):
         ({"lokr_w1": (3, 2)}, "lacks lokr_w2 of LoKr"),
         ({"lokr_w1": (3, 2), "lokr_w2_a": (4, 2)}, "lacks lokr_w2_b of LoKr"),
         ({"lokr_w1": (3, 2), "lokr_w2": (4, 5)}, "has LoKr of another size"),
-        ({"lokr_w1": (6, 2), "lokr_w2": (4, 2)}, "has LoKr of another size"),  # as many numbers, other rows
+        ({"lokr_w1": (6, 2), "lokr_w2": (4, 2)}, "has LoKr of another size"),  # as many numbers, but other rows
         ({"hada_w1_a": (12, 2), "hada_w1_b": (3, 8), "hada_w2_a": (12, 2), "hada_w2_b": (2, 8)}, "has LoHa of another size"),
         # the shapes of the transposed matrix
         ({"lora_down.weight": (2, 12), "lora_up.weight": (8, 2)}, "has LoRA of another size"),
@@ -207,7 +207,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(factors, said, tmp_path):
         read_lora(tmp_path / "x.safetensors", SHAPES, 0, WAN.lora_names)
     assert f"blocks.0.attn1.to_q.weight {said}" in str(refused.value) and "\n" not in str(refused.value)
     other = keys("makers", {"lokr_w1": drawn(2, 2), "lokr_w2": drawn(4, 4)}, module=1)
-    save_file(keys("makers", state) | other, tmp_path / "y.safetensors")  # beside what fits it is reported
+    save_file(keys("makers", state) | other, tmp_path / "y.safetensors")  # the unsuitable part is reported, the rest is merged
     file = read_lora(tmp_path / "y.safetensors", SHAPES, 0, WAN.lora_names)
     assert file.changes.keys() == {"blocks.0.ffn.net.0.proj.weight"} and len(file.unused_keys) == len(factors)
     assert file.describe_keys().endswith(f": blocks.0.attn1.to_q.weight {said}")

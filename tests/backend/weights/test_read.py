@@ -1,4 +1,4 @@
-"""Weights go from their files into sharded arrays: right values, right dtypes, little memory; and a broken file is named."""
+"""Weights are read from files into sharded arrays: right values, right dtypes, little memory. Broken files are named."""
 
 import json
 import shutil

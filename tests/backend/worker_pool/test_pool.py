@@ -22,7 +22,7 @@ WIDE = Shape.from_request(request(width=128))
 
 
 class PlayedTransport:
-    """A worker that does what the test says."""
+    """A transport of a worker that the test controls."""
 
     opened: dict[str, "PlayedTransport"] = {}
     refuses = False
@@ -195,7 +195,7 @@ def test_a_lost_worker_is_gone_before_its_job_is_interrupted(pool, transports, h
     transports["a"].on_exit(LOST)
     [(job_id, event, names)] = seen
     assert (job_id, names) == ("1", ["b"]) and isinstance(event, Interrupted) and event.by == "loss"
-    assert give(pool, "1") is None and len(transports) == 2  # nobody is started in its place
+    assert give(pool, "1") is None and len(transports) == 2  # no other worker starts in its place
 
 
 def test_what_a_lost_worker_still_says_is_not_heard(pool, transports, heard):
@@ -254,7 +254,7 @@ def test_waiting_is_worth_it_while_loading_elsewhere_takes_longer(pool, transpor
     transports["b"].report_models(model="other", chips=["other"])
     assert not pool.should_wait_for_busy(SHAPE.model, 60.0)  # its worker is idle
     assert pool.assign("one", request(), tmp_path, SHAPE)
-    assert not pool.should_wait_for_busy(SHAPE.model, 60.0)  # nobody knows yet how long that takes
+    assert not pool.should_wait_for_busy(SHAPE.model, 60.0)  # the duration of that is unknown
     transports["a"].steps("one", seconds_left=20.0)
     assert pool.should_wait_for_busy(SHAPE.model, 60.0) and not pool.should_wait_for_busy(SHAPE.model, 10.0)
     assert not pool.should_wait_for_busy("a model that nobody keeps", 60.0)

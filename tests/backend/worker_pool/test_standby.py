@@ -66,7 +66,7 @@ def test_there_is_none_where_memory_is_short(make_engine, monkeypatch):
 
 
 def test_importing_ahead_touches_no_device():
-    """A TPU belongs to the worker that is at work."""
+    """A TPU belongs to the working process."""
     code = "from backend.workers.pipeline import import_ahead; import_ahead(None); from jax._src import xla_bridge as bridge; "
     code += "assert not bridge._backends; import sys; assert 'backend.models.wan.model' in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT_FOLDER, capture_output=True, text=True)

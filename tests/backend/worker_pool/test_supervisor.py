@@ -71,7 +71,7 @@ def test_out_of_memory_is_recognised_and_has_its_remedy(engine, monkeypatch):
     assert final.cause == (
         "It stopped three times at step 3 of 5: The worker was killed by SIGKILL, from outside; "
         "The machine ran out of memory, and the system ended the worker"
-    )  # the first worker was started before the counts were
+    )  # the first worker started before the counter
     assert final.fix == "Choose a smaller size or fewer frames, or free memory on the machine"
 
 
@@ -163,7 +163,7 @@ def test_a_worker_that_always_dies_is_not_started_for_ever_and_only_the_newest_l
 
     assert stays_down_after(3)
     assert engine.worker_status().detail.startswith("The worker ended with exit code 7; its log is")
-    for starts in (8, 13):  # three for the job and two more
+    for starts in (8, 13):  # three for the job and two others
         cause = all_events(engine, engine.submit(request()).id)[-1].cause
         assert cause == "It stopped three times at the start: The worker ended with exit code 7"
         assert stays_down_after(starts)
@@ -189,7 +189,7 @@ def test_closing_ends_the_worker_in_the_middle_of_a_job(make_engine, close_gate)
 
 
 class Babbler(WorkerPlan):
-    """Starts a program that does not speak the protocol."""
+    """Start a program that does not speak the worker protocol."""
 
     def command(self) -> list[str]:
         return [sys.executable, "-c", "import time; print('nonsense', flush=True); time.sleep(60)"]

@@ -11,7 +11,7 @@ from backend.workers.messages import Exiting
 
 @pytest.fixture
 def ends():
-    """Two channels that talk to each other."""
+    """Return two connected channels."""
     (a_in, b_out), (b_in, a_out) = os.pipe(), os.pipe()
     pair = [
         Channel(os.fdopen(incoming, "rb"), os.fdopen(outgoing, "wb")) for incoming, outgoing in ((a_in, a_out), (b_in, b_out))

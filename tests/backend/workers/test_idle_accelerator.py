@@ -13,7 +13,7 @@ HELD = "Unable to initialize backend 'tpu': ABORTED: The TPU is already in use b
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """The made-up machine's folder, for the worker."""
+    """The folder of the simulated machine."""
     monkeypatch.setenv("MADE_UP_MACHINE", str(tmp_path / "machine"))
     for name in ("JAX_PLATFORMS", "TPU_ACCELERATOR_TYPE"):
         monkeypatch.delenv(name, raising=False)
@@ -69,9 +69,9 @@ def test_chips_that_another_process_holds_fail_the_job_with_the_remedy_until_the
 
 
 def test_a_runtime_that_ends_the_process_has_left_its_reason_in_the_log(machine, make_engine):
-    """The words of a libtpu that is newer than jaxlib (weathernext's issue 185)."""
+    """The error of a libtpu that is newer than jaxlib (issue 185 of weathernext)."""
     said = "ABORT F0929 pjrt_c_api_helpers.cc:258: Unexpected PJRT_Plugin_Attributes_Args size: expected 32, got 24.\n"
     (tpu_machine(machine) / "refusal").write_text(said)
     engine = make_engine(pipeline="tests.idle_pipeline")
-    wait_for(lambda: "do not belong together" in engine.worker_status().detail)  # it is started again now and then
+    wait_for(lambda: "do not belong together" in engine.worker_status().detail)  # the worker restarts now and then
     assert notice_of(engine).is_fault

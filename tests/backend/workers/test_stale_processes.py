@@ -1,4 +1,4 @@
-"""Workers that a dead server has left are ended, stopped ones too; others are not touched."""
+"""Workers of a dead server are killed, stopped workers too. Other processes are not touched."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 @pytest.fixture
 def worker(tmp_path):
-    """Starts a process that looks like a worker of the server with this id, on a folder of data."""
+    """Start a process that looks like a worker of the server with this id, on a data folder."""
     started = []
 
     def start(server: int, folder: str = "data") -> subprocess.Popen:
@@ -30,7 +30,7 @@ def worker(tmp_path):
 
 
 def test_only_workers_without_their_server_on_this_folder_are_ended(worker, tmp_path):
-    dead_server = 2**22 + 1  # above the largest process id
+    dead_server = 2**22 + 1  # larger than any process id
     orphan, ours, elsewhere = worker(dead_server), worker(os.getpid()), worker(dead_server, "other")
     orphan.send_signal(signal.SIGSTOP)
     assert kill_stale_workers(tmp_path / "data") == [orphan.pid]

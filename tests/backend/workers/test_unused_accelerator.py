@@ -24,7 +24,7 @@ PREFIX = "Unable to initialize backend 'tpu': "
 
 @pytest.fixture
 def make_surroundings(monkeypatch, tmp_path):
-    """The surroundings on a machine that `lay_out` makes up, with these packages and JAX_PLATFORMS."""
+    """A factory of surroundings on a machine simulated by `lay_out`, with these packages and JAX_PLATFORMS."""
 
     def make(lay_out, versions=VERSIONS, platforms="", **how) -> Surroundings:
         monkeypatch.setattr(module, "installed_versions", lambda: versions)

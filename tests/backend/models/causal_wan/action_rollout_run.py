@@ -86,7 +86,7 @@ def pixel_frames(done: torch.Tensor, block: int) -> torch.Tensor:
 
 
 def ours(scene: Scene, window: Window, layout: Layout) -> list[np.ndarray]:
-    """Each block's velocity."""
+    """Compute each block's velocity with our denoiser."""
     blocks, _, _, block, _, _ = scene.noisy.shape
     denoiser = ActionDenoiser(CONFIG, layout, window, SHAPE, PICTURE_WIDTH)
     described = denoiser.describe_weights(jnp.dtype(jnp.float32))
@@ -124,7 +124,7 @@ def ours(scene: Scene, window: Window, layout: Layout) -> list[np.ndarray]:
 
 
 def plain(scene: Scene, window: Window) -> list[np.ndarray]:
-    """Each block's velocity by the reference."""
+    """Compute each block's velocity with the reference."""
     blocks, _, _, block, _, _ = scene.noisy.shape
     module = PlainActions(
         weights=scene.actions,

@@ -1,4 +1,6 @@
-"""diffusers' whole transformer over all frames of a video so far, with a timestep for each token and a mask between blocks."""
+"""Run diffusers' whole transformer over all frames of a video up to a block, with a timestep per token and a mask between
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from tests.gradients import without_gradients
 def masked_velocity(
     model: WanTransformer3DModel, clean: list[torch.Tensor], noisy: torch.Tensor, timestep: float, texts: list[torch.Tensor]
 ) -> torch.Tensor:
-    """The velocity of the block `noisy` [1, C, F, H, W] at this timestep, after the `clean` blocks at timestep 0. Every token sees
-    its own block and those before it, and its block's text, of which `texts` has one [1, L, D] for each block."""
+    """Compute the velocity of the block `noisy` [1, C, F, H, W] at this timestep, after the `clean` blocks at timestep 0. Each
+    token sees its own and earlier blocks, and the text of its block. `texts` has one [1, L, D] per block.
+    """
     frames = torch.cat([*clean, noisy], dim=2)
     tokens = frames.shape[3] * frames.shape[4] // 4 * noisy.shape[2]  # tokens per block
     of_block = torch.arange((len(clean) + 1) * tokens) // tokens

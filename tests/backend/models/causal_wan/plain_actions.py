@@ -21,7 +21,9 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class PlainActions:
-    """One action module. Frames are made `block` at a time, and see the last `window` up to the end of their own block."""
+    """One action module. Frames are generated `block` at a time. They see the last `window` frames up to the end of their
+    block.
+    """
 
     weights: Tensors
     heads: int

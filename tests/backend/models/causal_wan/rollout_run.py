@@ -58,7 +58,7 @@ def make_model() -> WanTransformer3DModel:
 
 
 def make_blocks(block: int, blocks: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The text [1, L, D], and noisy and clean latents [blocks, 1, C, F, H, W]."""
+    """Return the text [1, L, D], and noisy and clean latents [blocks, 1, C, F, H, W]."""
     torch.manual_seed(1)
     shape = (blocks, 1, CONFIG["in_channels"], block, HEIGHT, WIDTH)
     return torch.randn(1, 5, CONFIG["text_dim"]), torch.randn(shape), torch.randn(shape)
@@ -70,7 +70,7 @@ def other_text() -> torch.Tensor:
 
 
 def made_anew(denoiser: BlockDenoiser, layout: Layout, weights, text, window: Window, past, clean, number: int):
-    """The past before block `number` with another text, as the family's model makes it."""
+    """Return the past before block `number` with another text, computed like in the family's model."""
     block = clean[0].shape[2]
     settle = Program("settle", denoiser.settled, layout, donated=(3,), places=denoiser.past_sharding)
     kind = SimpleNamespace(window=window.frames, sink=window.sink)
@@ -111,7 +111,7 @@ def ours(
 
 
 def masked(model: WanTransformer3DModel, block: int, blocks: int) -> list[np.ndarray]:
-    """Each block's velocity, none being dropped."""
+    """Compute each block's velocity if no frame is dropped."""
     text, noisy, clean = make_blocks(block, blocks)
     return [
         masked_velocity(model, [*clean[:number]], noisy[number], TIMESTEP, [text] * (number + 1)).numpy()
@@ -151,7 +151,7 @@ class ListedAttention:
 
 
 def turned(heads: torch.Tensor, frame: int) -> torch.Tensor:
-    """One frame's queries or keys [1, T, H, D], each pair of neighbours turned by its angle in time, rows or columns."""
+    """Rotate one frame's queries or keys [1, T, H, D]: each pair of neighbours by its angle in time, rows or columns."""
     height, width = HEIGHT // 2, WIDTH // 2
     rest = (heads.shape[-1] - TIME_CHANNELS) // 2
     places = [(frame, row, column) for row in range(height) for column in range(width)]

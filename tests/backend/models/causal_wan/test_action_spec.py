@@ -50,7 +50,7 @@ def test_the_driving_game_has_two_keys_and_a_shorter_window():
 def test_the_running_game_has_seven_keys_and_no_mouse():
     kind = kind_of(enable_mouse=False, keyboard_dim_in=7)
     assert kind.actions == ("jump", "slide", "turn-left", "turn-right", "left", "right", "stay")
-    assert kind.encode_action(None) == ([1.0, 0, 0, 0, 0, 0, 0], [])  # standing still is a key
+    assert kind.encode_action(None) == ([1.0, 0, 0, 0, 0, 0, 0], [])  # "stay" is a key too
     assert kind.encode_action("slide") == ([0, 0, 1.0, 0, 0, 0, 0], [])
 
 

@@ -1,4 +1,4 @@
-"""The action module of Matrix-Game 2.0 against a plain one, and its place in the transformer, on one device and on several."""
+"""Compare the action module of Matrix-Game 2.0 with a plain module, alone and in the transformer, on one device and on several."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ KEYS_ALONE = ActionShape(
     layers=1, heads=3, width=24, keys=7, key_width=6, mouse_width=0, stride=4, reach=12, time_width=2, theta=256
 )
 CHANNELS, TOKENS = 20, 5
-CASES = {  # the frames of a block and of the window, and blocks
+CASES = {  # the frames per block and per window, and the number of blocks
     "nothing is dropped": (UNIVERSAL, 3, 9, 3),
     "the window rolls": (UNIVERSAL, 3, 6, 4),
     "a window of blocks and a part": (UNIVERSAL, 3, 4, 3),
@@ -35,7 +35,7 @@ CASES = {  # the frames of a block and of the window, and blocks
 
 
 def by_blocks(shape: ActionShape, weights: dict, hidden, done, block: int, window: int, dtype) -> np.ndarray:
-    """All frames' tokens after the second layer's module, or the only one's, made block by block with a ring."""
+    """Return all frames' tokens after the last action module, computed block by block with a ring."""
     parameters = {name: jnp.asarray(value.numpy().T, dtype) for name, value in weights.items()}
     described = describe_action_ring(shape, window, TOKENS, dtype)
     ring = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), described)
@@ -78,7 +78,7 @@ def test_block_by_block_it_is_what_all_frames_at_once_give(case, dtype, largest,
     mouse = done[:, shape.keys :] if shape.mouse_width else None
     wanted = plain(hidden, done[:, : shape.keys], mouse).numpy()
     found = by_blocks(shape, weights, hidden, done.numpy(), block, window, dtype)
-    assert np.abs(wanted - hidden.numpy()).max() > 0.3  # it does something
+    assert np.abs(wanted - hidden.numpy()).max() > 0.3  # the module has an effect
     scale = 1.0 if dtype == "float32" else np.abs(wanted).max()
     assert np.abs(found - wanted).max() / scale <= largest and np.abs(found - wanted).mean() / scale <= mean
 

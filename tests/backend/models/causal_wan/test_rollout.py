@@ -1,17 +1,17 @@
-"""A video made block by block is what references give that keep everything, on one device and on several."""
+"""Videos generated block by block equal references that keep all frames, on one device and on several."""
 
 import pytest
 
 from tests.many_devices import asked, told_by
 
 CASES = {
-    "1,1,3,21,0,21,7": 1e-4,  # nothing is dropped: against diffusers' whole transformer with a mask
+    "1,1,3,21,0,21,7": 1e-4,  # nothing is dropped: the reference is diffusers' whole transformer with a mask
     "1,1,1,8,0,8,8": 1e-4,
     "1,1,3,6,0,21,5": 1e-5,
     "1,1,3,12,3,21,6": 1e-5,
-    "1,1,3,12,3,13,7": 1e-5,  # the sink is turned on from the fifth block
+    "1,1,3,12,3,13,7": 1e-5,  # the sink is rotated on from the fifth block
     "1,1,1,4,1,6,9": 1e-5,
-    "1,1,3,4,0,21,4": 1e-5,  # a block is no part of the window
+    "1,1,3,4,0,21,4": 1e-5,  # the window is no multiple of a block
     "8,1,3,12,3,13,7": 1e-5,
     "2,2,3,6,0,21,4": 1e-5,
     "2,1,3,12,3,13,8,6": 1e-5,  # a new prompt recomputes the past; the sink keeps its values but moves

@@ -27,7 +27,7 @@ def kind_of(**transformer):
 
 
 def test_what_a_checkpoint_does_not_say_is_self_forcings():
-    kind = kind_of(_class_name="CausalWanTransformer3DModel")  # as the published one: none of the causal entries
+    kind = kind_of(_class_name="CausalWanTransformer3DModel")  # like the published one: no causal entries
     assert (kind.name, kind.tasks, kind.takes) == ("wan2.1-live", ("t2v", "i2v"), {"image": "may"})
     assert (kind.chunk, kind.window, kind.sink, kind.trained, kind.recaches, kind.first_steps) == (3, 21, 0, 21, False, 1)
 
@@ -45,7 +45,7 @@ def test_longlives_window_and_what_it_does_at_a_new_prompt_are_read():
 
 
 def test_the_transformer_of_a_makers_file_is_told_by_its_tensors():
-    """The published sizes, from shapes alone."""
+    """The shapes of the published transformer."""
     config = load_preset("wan2.1-live-1.3b-480p").network_configs()["transformer"]
     own = inspect.signature(WanTransformer3DModel.__init__).parameters
     with torch.device("meta"):
@@ -55,7 +55,7 @@ def test_the_transformer_of_a_makers_file_is_told_by_its_tensors():
     assert found == {name: config[name] for name in found}
     names = map_file_names(state)
     assert sorted(map(names, renamed)) == sorted(state) and all(names(name) == name for name in state)
-    assert transformer_config({name: tuple(value.shape) for name, value in state.items()}) is None  # not by Wan's own names
+    assert transformer_config({name: tuple(value.shape) for name, value in state.items()}) is None  # names other than Wan's own
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_a_clip_is_decoded_with_the_operations_of_diffusers_decoder(preset):
     with torch.device("meta"):
         vae = getattr(diffusers, CLASSES[preset]).from_config(config).eval()
         expected = counted(lambda: vae.decode(torch.empty(model.latent_shape(request))))
-    assert model.decode_flops(request) == pytest.approx(expected, rel=2e-3)  # attention to earlier frames is left out
+    assert model.decode_flops(request) == pytest.approx(expected, rel=2e-3)  # attention to earlier frames is not counted
 
 
 def test_the_whole_clip_is_encoded_where_the_picture_is_given_as_channels():

@@ -1,4 +1,4 @@
-"""Blocks whose norms are the TPU's passes, in the interpreter, against the same blocks as diffusers runs them."""
+"""Compare blocks whose norms are the TPU's passes, in the interpreter, with diffusers' blocks."""
 
 import functools
 
@@ -20,7 +20,7 @@ TOKENS, WIDTH = 128, 256
 
 
 class Layout:
-    """One chip, with the TPU's passes or without."""
+    """Return a layout of one chip, with or without the TPU's passes."""
 
     tokens = None
 
@@ -49,8 +49,9 @@ def draw(number: int, *shape: int) -> jax.Array:
 
 
 def close(ours: jax.Array, theirs: jax.Array) -> None:
-    """Norms are rounded once instead of up to thrice, 2^-8 each, before two products and sums that round as often: 2^-5 of values
-    up to 8."""
+    """Norms are rounded once instead of up to three times, by 2^-8 each. Two products and sums that round as often follow: 2^-5
+    of values up to 8.
+    """
     difference = np.abs(np.asarray(ours, np.float32) - np.asarray(theirs, np.float32))
     assert difference.max() < 8 * 2**-5 and difference.mean() < 2**-7
 
@@ -66,7 +67,7 @@ def echo() -> torch.nn.Module:
 
 
 def echo_both() -> torch.nn.Module:
-    """The same for two streams."""
+    """Return the same substitute for an attention of two streams."""
 
     class EchoBoth(torch.nn.Module):
         def forward(self, hidden_states, encoder_hidden_states, attention_mask=None, image_rotary_emb=None):

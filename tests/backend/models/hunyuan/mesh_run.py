@@ -40,7 +40,7 @@ TIMES = 700.0, 500.0
 
 
 def make_inputs(has_picture: bool) -> dict[str, torch.Tensor]:
-    """Two branches of which other numbers of tokens count; nothing of the second's text is in quotes."""
+    """Return the inputs of two branches with different numbers of counted tokens. The second branch's text has no quotes."""
     torch.manual_seed(1)
     masks = {"prompt_embeds_mask": (9, 4), "prompt_embeds_mask_2": (3, 0)}
     lengths = {"prompt_embeds_mask": 1000, "prompt_embeds_mask_2": QUOTED_TOKENS}

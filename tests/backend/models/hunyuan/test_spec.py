@@ -86,7 +86,7 @@ def test_a_checkpoint_of_another_kind_than_the_presets_is_refused(preset, name, 
 
 
 def test_a_wan_checkpoint_is_refused_for_a_preset_of_ours():
-    """The 5B compresses as much, and makes videos from text too; its tokens are larger."""
+    """The 5B compresses as much and accepts text alone too, but its tokens are larger."""
     from backend.models.wan.spec import KINDS as WAN_KINDS
 
     kind = next(kind for kind in WAN_KINDS if kind.name == "wan2.2-ti2v")

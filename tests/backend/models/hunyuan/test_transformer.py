@@ -1,4 +1,4 @@
-"""The transformer gives what diffusers' own class gives, on one device and on every kind of mesh."""
+"""Our transformer equals diffusers' class, on one device and on every kind of mesh."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""The autoencoder latent frame by latent frame against diffusers' own on whole clips, and its tensors from a saved checkpoint."""
+"""Compare our autoencoder, latent frame by latent frame, with diffusers' on whole clips, and check its tensors from a saved
+checkpoint.
+"""
 
 import functools
 
@@ -15,7 +17,7 @@ from backend.weights.read import LoadProgress, Part, load_flat
 from tests.backend.models.hunyuan.tiny_vae import CONFIG, LATENT_CHANNELS, random_vae
 
 CLIPS = [(1, (2, 3)), (5, (2, 3)), (9, (3, 1)), (33, (3, 1))]  # frames, and the height and width of latents
-ROOM = 9  # latent frames, for every clip: one that ends early has unwritten keys
+ROOM = 9  # latent frames for every clip: shorter clips leave keys unwritten
 TOLERANCE = 1e-4  # the required limit; float32 through some twenty convolutions
 
 

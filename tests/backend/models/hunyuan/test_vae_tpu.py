@@ -1,11 +1,11 @@
-"""The TPU's autoencoder in interpret mode against diffusers' own on whole clips, on one device and on four."""
+"""Compare the TPU's autoencoder in interpret mode with diffusers' on whole clips, on one device and on four."""
 
 import pytest
 
 from tests.many_devices import told_by
 
-# Devices, height and width of latents. Four share out the height, because it divides or because one row more makes it divide; or
-# the width with one column more.
+# Devices, height and width of latents. Four devices split the height if it is divisible, possibly with one extra row. Otherwise
+# they split the width with one extra column.
 ALONE, DIVIDED, TURNED, PADDED = "1,3,2", "4,4,3", "4,7,3", "4,3,7"
 TOLERANCE = 2e-5  # pixels in [-1, 1], float32: the same sums in another order, through some fifteen convolutions
 

@@ -20,7 +20,7 @@ CONFIG = dict(
 
 @without_gradients
 def random_vae(**changes) -> AutoencoderKLHunyuanVideo15:
-    """The same each time. The weights of norms differ from one, too."""
+    """Return the same autoencoder each time. The weights of norms differ from 1 too."""
     torch.manual_seed(0)
     vae = AutoencoderKLHunyuanVideo15(**CONFIG | changes).eval()
     for name, parameter in vae.named_parameters():

@@ -30,7 +30,7 @@ FRAMES, ROOM = 3, 4  # latent frames, and the number of latent frames for which 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A tiny autoencoder, its weights as `arrange` leaves them, latents of `size` (height, width) and the chips that share them."""
+    """A tiny autoencoder, its weights from `arrange`, latents of `size` (height, width), and the layout of chips."""
 
     module: AutoencoderKLHunyuanVideo15
     weights: Mapping[str, jax.Array]
@@ -40,7 +40,7 @@ class Case:
 
 @without_gradients
 def decode_both(case: Case) -> list[float]:
-    """Largest differences of pixels, latent frame by latent frame."""
+    """Return the largest differences of pixels per latent frame."""
     latents = 1.5 * torch.randn(1, LATENT_CHANNELS, FRAMES, *case.size) + 0.1
     reference = frames_of(case, case.module.decode(latents).sample.clamp(-1, 1))
     made = one_by_one(case, tpu_autoencoder.decode, "decoder", latents.split(1, dim=2))
@@ -49,7 +49,7 @@ def decode_both(case: Case) -> list[float]:
 
 @without_gradients
 def encode_both(case: Case) -> list[float]:
-    """Largest differences of latents, latent frame by latent frame."""
+    """Return the largest differences of latents per latent frame."""
     scale, times = case.module.config.spatial_compression_ratio, case.module.config.temporal_compression_ratio
     pixels = 2 * torch.rand(1, 3, 1 + times * (FRAMES - 1), *(scale * side for side in case.size)) - 1
     reference = case.module.encode(pixels).latent_dist.mode().split(1, dim=2)
@@ -58,7 +58,7 @@ def encode_both(case: Case) -> list[float]:
 
 
 def one_by_one(case: Case, function, way: str, pieces: Sequence[torch.Tensor]) -> Iterator[jax.Array]:
-    """The function's result for each latent frame."""
+    """Return the function's result for each latent frame."""
     program = jax.jit(functools.partial(function, case.module, layout=case.layout, interpret=True))
     width = case.module.config.block_out_channels[-1]
     widths = {f"{way}.mid_block.attentions.0.{kind}": width for kind in KEYS_AND_VALUES}
@@ -74,7 +74,7 @@ def one_by_one(case: Case, function, way: str, pieces: Sequence[torch.Tensor]) -
 
 
 def frames_of(case: Case, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The frames of each latent frame: one, then as many as time is shrunk."""
+    """Return the pixel frames of each latent frame: one, then as many as the temporal compression."""
     return pixels.split([1] + [case.module.config.temporal_compression_ratio] * (FRAMES - 1), dim=2)
 
 

@@ -1,4 +1,4 @@
-"""LTX-2's autoencoders and vocoders by our own layers are diffusers' classes, on one device and on several."""
+"""Our layers of LTX-2's autoencoders and vocoders equal diffusers' classes, on one device and on several."""
 
 import functools
 
@@ -68,7 +68,7 @@ def test_a_vocoder_is_diffusers(kind, frames):
     weights = {key: jnp.asarray(value.detach().numpy()) for key, value in vocoder.state_dict().items()}
     way = functools.partial(vocode_with_bandwidth_extension if kind == "wider" else vocode, settings=vocoder.config)
     ours = jax.jit(lambda weights, spectrum: way(weights, spectrum=spectrum))(weights, jnp.asarray(spectrum[0].numpy()))
-    # float32: sums of up to 700 products, five levels; the wider one takes a logarithm of magnitudes near 0, which enlarges rounding
+    # float32: sums of up to 700 products, five levels; the wider one takes logarithms near 0, which enlarge rounding
     bound = {"wider": 1e-4}.get(kind, 2e-5)
     np.testing.assert_allclose(ours, theirs, atol=bound * np.abs(theirs).max(), rtol=0)
 

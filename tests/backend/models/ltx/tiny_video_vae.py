@@ -1,4 +1,6 @@
-"""Tiny video autoencoders of LTX-2 in the published forms, and how far ours is from diffusers' class on this process's devices."""
+"""Tiny video autoencoders of LTX-2 in the published forms, and their difference from diffusers' class on this process's
+devices.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ CONFIGS = {"2.0": OLD, "2.3": NEW, "other widths": UNEQUAL}
 
 
 def distances(name: str, height: int, width: int) -> dict[str, float]:
-    """The largest differences of pixels and of a clip's latents, both of order one, for latents of this size."""
+    """Return the largest differences of pixels and of a clip's latents for latents of this size. The values are of order one."""
     torch.manual_seed(0)
     vae = AutoencoderKLLTX2Video(**CONFIGS[name]).eval()
     vae.latents_mean.copy_(0.1 * torch.randn(8))
@@ -59,5 +61,5 @@ def distances(name: str, height: int, width: int) -> dict[str, float]:
     }
 
 
-if __name__ == "__main__":  # several devices need a process of their own
+if __name__ == "__main__":  # several devices need a separate process
     print(json.dumps([distances(name, *size) for name in CONFIGS for size in ((2, 8), (8, 3), (3, 4))]))

@@ -16,8 +16,8 @@ PRESETS = {2: "wan2.2-t2v-a14b-480p", 1: "wan2.1-t2v-14b-480p"}
 
 
 def list_calls(experts: int) -> tuple[Counter, list[int]]:
-    """Count the calls of each program, and return the bytes of the stored weights that are missing in each step's arguments.
-    The bytes of a whole expert are subtracted.
+    """Count the calls of each program. Return also, for each step, the bytes of an expert's stored weights that are not among
+    the step's arguments.
     """
     preset = load_preset(PRESETS[experts])
     model = describe_model(preset, jax.devices()[:1], lambda program, lowered: Compilation(None), num_copies=COPIES)
@@ -34,7 +34,7 @@ def list_calls(experts: int) -> tuple[Counter, list[int]]:
 def test_each_of_two_experts_gathers_its_matrices_once_and_its_steps_take_the_copies():
     found, lacking = list_calls(2)
     assert found["expert_copies"] == found["prompt_keys"] == 2 and found["denoise_step"] == 4
-    matrix = 5120 * 5120 * 40 * 2  # bytes of one in all layers
+    matrix = 5120 * 5120 * 40 * 2  # bytes of one matrix in all layers
     assert lacking == [COPIES * matrix] * 4
 
 

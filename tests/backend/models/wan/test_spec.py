@@ -14,7 +14,7 @@ from presets import load_preset
 TWO = {"transformer_2": ["diffusers", "WanTransformer3DModel"]}
 VAE_21 = {"z_dim": 16}  # published before diffusers wrote the scales into the configuration
 VAE_22 = {"z_dim": 48, "scale_factor_spatial": 16, "scale_factor_temporal": 4}
-CHECKPOINTS = {  # what the real ones on the Hub say: model_index.json, transformer, VAE
+CHECKPOINTS = {  # the configurations on the Hub: model_index.json, transformer, VAE
     "wan2.1-t2v": ({}, {"in_channels": 16}, VAE_21),
     "wan2.1-i2v": ({}, {"in_channels": 36, "image_dim": 1280}, VAE_21),
     "wan2.1-flf2v": ({}, {"in_channels": 36, "image_dim": 1280, "pos_embed_seq_len": 514}, VAE_21),

@@ -1,4 +1,4 @@
-"""Prompts become the tokens that diffusers' Wan pipelines make of them, from the tokenizer files that real checkpoints have."""
+"""Prompts become the same tokens as in diffusers' Wan pipelines, from the tokenizer files of real checkpoints."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The TPU's autoencoder in interpret mode against diffusers' own layers, frame by frame, on one device and on eight."""
+"""Compare the TPU's autoencoder in interpret mode with diffusers' layers, frame by frame, on one device and on eight."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from backend.models.wan import vae_tpu as tpu_autoencoder
 from presets import load_preset
 from tests.many_devices import asked, told_by
 
-# Devices, height and width of latents; eight share out the height of 8,3, because it divides.
+# Devices, height and width of latents. Eight devices split the height of 8,3 because it is divisible.
 ALONE, UNEVEN, EVEN = "1,3,4", "8,5,8", "8,8,3"
 CASES = (f"wan2.1,decode,{UNEVEN}", f"wan2.2,encode,{EVEN}")
 """Kind, way, and how the chips share the latents: each occurs but one chip alone."""

@@ -47,7 +47,7 @@ FRAMES = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A tiny autoencoder, its weights as `arrange` leaves them, latents of `size` (height, width) and the chips that share them."""
+    """A tiny autoencoder, its weights from `arrange`, latents of `size` (height, width), and the layout of chips."""
 
     module: AutoencoderKLWan
     weights: Mapping[str, jax.Array]
@@ -57,7 +57,7 @@ class Case:
 
 @without_gradients
 def decode_both(case: Case) -> list[float]:
-    """Largest differences of pixels, latent frame by latent frame."""
+    """Return the largest differences of pixels per latent frame."""
     decode = jax.jit(functools.partial(tpu_autoencoder.decode, case.module, layout=case.layout, interpret=True))
     latents = 1.5 * torch.randn(1, 4, FRAMES, *case.size) + 0.1
     reference = frames_of(case.module.decode(latents).sample)
@@ -70,7 +70,7 @@ def decode_both(case: Case) -> list[float]:
 
 @without_gradients
 def encode_both(case: Case) -> list[float]:
-    """Largest differences of normalised latents, latent frame by latent frame."""
+    """Return the largest differences of normalised latents per latent frame."""
     encode = jax.jit(functools.partial(tpu_autoencoder.encode, case.module, layout=case.layout, interpret=True))
     pixels = 2 * torch.rand(1, 3, 4 * FRAMES - 3, *(side * case.module.config.scale_factor_spatial for side in case.size)) - 1
     reference = case.module.encode(pixels).latent_dist.mean
@@ -82,7 +82,7 @@ def encode_both(case: Case) -> list[float]:
 
 
 def frames_of(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The frames of each latent frame: one, then four at a time."""
+    """Return the pixel frames of each latent frame: one, then four at a time."""
     return pixels.split([1] + [4] * (FRAMES - 1), dim=2)
 
 
@@ -94,7 +94,7 @@ WAYS = {"decode": decode_both, "encode": encode_both}
 
 
 def run(kind: str, way: str, devices: int, size: tuple[int, int]) -> list[float]:
-    """Largest differences of the case, latent frame by latent frame."""
+    """Return the case's largest differences per latent frame."""
     torch.manual_seed(0)
     module = AutoencoderKLWan(**KINDS[kind], num_res_blocks=RES_BLOCKS[way]).eval()
     arrange = jax.jit(functools.partial(tpu_autoencoder.arrange, module))

@@ -16,7 +16,7 @@ BASE, POSED = "wan2.2-animate-2-14b", "wan2.2-animate-14b"
 
 
 def checkpoint_of(preset: str, index=None, **transformer) -> Checkpoint:
-    """A checkpoint with the preset's configurations, of which these entries are others; None leaves one out."""
+    """Return a checkpoint with the preset's configurations and these changed entries. None removes an entry."""
     configs = {part: dict(config) for part, config in load_preset(preset).network_configs().items()}
     configs["transformer"] |= transformer
     configs["transformer"] = {name: value for name, value in configs["transformer"].items() if value is not None}

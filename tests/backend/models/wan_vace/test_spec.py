@@ -68,7 +68,7 @@ def test_a_vace_takes_no_other_presets_place(preset):
 
 
 def test_a_step_is_so_much_more_work_than_the_plain_models():
-    """8 control blocks beside 40 layers, 15 beside 30, each as large as a layer, with one matrix more."""
+    """Check 8 control blocks for 40 layers, and 15 for 30. Each is as large as a layer, with one more matrix."""
     for name, plain, blocks in (("wan2.1-vace-14b-720p", "wan2.1-t2v-14b-720p", 8 / 40),
                                 ("wan2.1-vace-1.3b-480p", "wan2.1-t2v-1.3b-480p", 15 / 30)):  # fmt: skip
         ours, theirs = (flops(load_preset(one)) for one in (name, plain))
