@@ -158,7 +158,7 @@ def styles_route() -> Route:
 
 
 def slow_queue_polling(blocks: gr.Blocks) -> None:
-    """Set the queue's polling intervals to Gradio's values on Windows (6.31, `queueing.Queue`).
+    """Poll Gradio's queue as rarely as Gradio does on Windows (6.31, `queueing.Queue`).
 
     On other systems the queue polls a thousand times per second, which uses 7 % of a core (measured).
     """
@@ -171,7 +171,7 @@ def install_gateway(
     """Return the app's `lifespan`, which makes the gateway the outermost middleware (6.31, `routes.App`).
 
     Gradio places its own middleware outside the given middleware. Its CORS middleware is removed, because it lets pages of other
-    origins read with the visitor's cookies. Its dictionary of logins is replaced, because its logins never end.
+    origins read responses with the visitor's cookies. Its dictionary of logins is replaced, because its logins never end.
     """
     from gradio.route_utils import CustomCORSMiddleware
 

@@ -92,7 +92,7 @@ def tools_html(views: Names, texts: Texts) -> str:
 
 
 def _language_html(current: Texts, label: str) -> str:
-    """Render the selection of the page's language. Each language has its own name for itself."""
+    """Render the selection of the page's language. The name of each language is in that language."""
     options = "".join(
         f'<option value="{code}" lang="{code}"{" selected" if texts is current else ""}>{escape(texts.language_name)}</option>'
         for code, texts in LANGUAGES.items()
@@ -101,7 +101,7 @@ def _language_html(current: Texts, label: str) -> str:
 
 
 def _notice_html(texts: Texts) -> str:
-    """Render the question about browser notifications, which `notice.js` shows once. It also contains texts for scripts."""
+    """Render the question about browser notifications, which `notice.js` shows once. Its attributes have texts for scripts."""
     buttons = "".join(
         f'<button type="button" data-notice="{answer}">{escape(words)}</button>'
         for answer, words in (("yes", texts.notify_yes), ("no", texts.notify_no))

@@ -28,7 +28,7 @@ _UNKNOWN = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class Scripts:
-    """`joined` holds all modules, `first` is what runs before all other scripts, `version` is a hash of `joined`."""
+    """`joined` holds all modules, `first` is the script that runs before all others, `version` is a hash of `joined`."""
 
     joined: str
     first: str

@@ -57,7 +57,7 @@ from wan_ui.view import View, collect_rules
 from wan_ui.views import VIEWS
 
 MOST_PAGES = 1000  # pages that follow jobs at the same time; a follower takes only memory, so the limit exceeds any real use
-MOST_SESSIONS = 500  # latest sessions with stored state; each takes about 0.3 MB (measured), or its largest requests
+MOST_SESSIONS = 500  # latest sessions with stored state; each takes 0.3 MB (measured), more after large requests
 LARGEST_UPLOAD = "60mb"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 USER = "studio"

@@ -67,7 +67,10 @@ class CompareHandlers(Panel):
         return [self.panel.view, self.panel.shown, self.panel.chosen, self.message]
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """Return the view in the visitor's language, and the comparison of a link. A link to settings takes precedence."""
+        """Return the view in the visitor's language, and the comparison that the page's address names.
+
+        An address that also contains settings opens only the settings.
+        """
         shown = {} if caller.uses_english else self._translated_updates(caller)
         return shown | (
             self._open_link(parameters["compare"], caller) if "compare" in parameters and "settings" not in parameters else {}
@@ -118,7 +121,10 @@ class CompareHandlers(Panel):
         }
 
     def _open_link(self, comparison_id: str, caller: Caller) -> Updates:
-        """Return the comparison of a link for visitors who may see its videos, else its settings. Empty for an unknown id."""
+        """Open a comparison from a link. Show its videos to visitors who may see them, and load its settings for all others.
+
+        Return no updates for an unknown id.
+        """
         found = self.context.engine.user_presets.comparison(comparison_id)
         if found is None:
             return {}
@@ -150,7 +156,7 @@ class CompareHandlers(Panel):
         return caller.texts.compare_not_varied.format(settings=named) if names else ""
 
     def _bar_updates(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> Updates:
-        """Return the bar with the values that gave these requests."""
+        """Return updates that show in the bar the varied settings of these requests."""
         what, values = find_varied_setting(requests[:columns] if columns else requests)
         also, others = find_varied_setting(requests[::columns]) if columns else ("", [])
         is_preset = what == "preset"
@@ -220,10 +226,10 @@ class CompareHandlers(Panel):
 
 
 def _also_values(also: str) -> Any:
-    """Show the field for the values of the rows only for a grid."""
+    """Show the text field for the values of the second setting `also`. Hide the field without a second setting."""
     return gr.update(visible=bool(also))
 
 
 def _values_or_presets(what: str) -> tuple[Any, Any]:
-    """Show the list of models for models, no field for LoRAs, and a text field for all other settings."""
+    """Return the visibility of the text field and of the list of models. To vary the LoRAs, neither is needed."""
     return gr.update(visible=what not in ("preset", "loras")), gr.update(visible=what == "preset")

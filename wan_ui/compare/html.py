@@ -156,7 +156,7 @@ def _table_html(content: CompareContent, texts: Texts) -> str:
 
 
 def _source_rows(request: GenerationRequest, texts: Texts) -> list[tuple[str, list[str]]]:
-    """Return the prompt and the strength of a restyled clip. The column of the source clip is empty."""
+    """Return table rows with prompt and strength, to compare a source clip (first column, empty) with its restyled video."""
     strength = [] if request.strength is None else [(texts.edit_strength, ["", f"{request.strength:g}"])]
     return [(texts.prompt, ["", request.prompt]), *strength]
 
@@ -170,7 +170,7 @@ def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]
 
 
 def difference_labels(requests: list[GenerationRequest], texts: Texts) -> list[str]:
-    """Return a label for each request from the first differing fields, or numbers if no field differs."""
+    """Label each request with its values of one or two differing fields, or with its number if no field differs."""
     differing = differences(requests)
     if not differing:
         return [str(number) for number in range(1, len(requests) + 1)]

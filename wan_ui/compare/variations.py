@@ -39,7 +39,7 @@ def varied_requests(base: GenerationRequest, what: str, text: str, presets: list
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """A varied setting: its name and its values as typed. For models, `presets` has their names."""
+    """A varied setting: its name and its values as typed. If the model varies, `presets` lists the names of the presets."""
 
     what: str
     text: str = ""

@@ -1,1 +1,1 @@
-"""Small pieces that all views use."""
+"""Buttons, icons, messages and other interface elements that all views use."""

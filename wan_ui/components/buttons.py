@@ -5,15 +5,15 @@ sends each press to the component of `build_act`, which triggers the Gradio even
 group has one handler with its own outputs.
 
 Groups of the shell:
-`queue`: order, star, bin.
-`show`: a job on the stage.
-`fill`: settings into the form.
-`choose`: a preset for the form.
+`queue`: move, star or delete a job.
+`show`: show a job on the stage.
+`fill`: load settings into the form.
+`choose`: choose the form's preset.
 `again`: queue a video again.
-`own`: the visitor's named presets.
-`drop`: a file that was dropped on the page and uploaded.
-`rewrite`: a suggestion for the prompt.
-Views add groups.
+`own`: save, load or delete the visitor's named presets.
+`drop`: open a file that was dropped on the page and uploaded.
+`rewrite`: stop, use or undo a suggestion for the prompt.
+Views define more groups.
 """
 
 from collections.abc import Sequence

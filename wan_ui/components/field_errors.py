@@ -30,10 +30,10 @@ def build_note(elem_id: str) -> gr.HTML:
 
 
 def error_place(error: StudioError, *, is_of_shots: bool = False) -> Place:
-    """Return the place of an error. The first word of the error is the name of the wrong field.
+    """Return the note that must show an error. The first word of an error in a field is the field's name.
 
     Args:
-        is_of_shots: True for a storyboard. Its files are shown at the shots.
+        is_of_shots: True for a storyboard. Errors in its files are shown below the prompt, where the shots are.
     """
     if is_of_shots and isinstance(error, ImageError | SoundError | ClipError):
         return "prompt"

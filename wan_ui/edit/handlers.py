@@ -128,7 +128,7 @@ class EditHandlers(Panel):
             "clip": clip,
             "kept": kept_settings(request),
             "time": time.monotonic(),
-        }  # makes the value differ each time
+        }  # the time lets the page notice that the same settings are loaded again
         if request.drive:
             filled["figure"] = _file_entry(files["image"][0])
             filled["besides"] = {role: _file_entry(files[role][0]) for role in ("face", "video", "mask") if role in files}
@@ -161,8 +161,10 @@ class EditHandlers(Panel):
 
 
 def _fitting_settings(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:
-    """Return the settings that change for a smaller or shorter video. Except for Extend, the clip's part has the video's
-    length."""
+    """Return the settings to change for a video of this size and length: `size`, and the end of the clip's part.
+
+    With Extend, the end does not change, because the part need not be as long as the video.
+    """
     return size if request.extend else {**size, "end": make_trim(start, size["num_frames"], request.fps)[1]}
 
 
@@ -193,6 +195,6 @@ def page_settings(request: GenerationRequest, seconds: float = 0.0) -> dict[str,
 
 
 def _clip_part(request: GenerationRequest, seconds: float) -> dict[str, float]:
-    """Return start and end of the clip's part in seconds. Without a trim, use the start or end of the clip."""
+    """Return start and end of the clip's part in seconds. Without a trim, the part is at the start or the end of the clip."""
     start, end = request.trim or Part.from_request(request).resolve_start(seconds).trim
     return {"start": start, "end": end}

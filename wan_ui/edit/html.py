@@ -1,4 +1,4 @@
-"""HTML of the edit view without a clip. The view's scripts do the rest."""
+"""Render the edit view as it is before a clip is opened. The view's scripts update it later."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

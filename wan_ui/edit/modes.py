@@ -26,7 +26,8 @@ MODES_WITH_CLIP_AUDIO: tuple[Mode, ...] = ("anew", "paint", "widen", "animate")
 """The modes whose videos can keep the audio of the clip."""
 
 _SHOWN_ALWAYS = frozenset(("prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "trim"))
-_NOT_KEPT = _SHOWN_ALWAYS | {"preset", "task", "fps", "mag_ratios"}  # a clip is resampled to the model's frame rate
+# `fps` is not kept, because a clip is resampled to the model's frame rate.
+_NOT_KEPT = _SHOWN_ALWAYS | {"preset", "task", "fps", "mag_ratios"}
 KEPT = frozenset(one.name for one in FIELDS if one.part == "core" and not one.personal) - _NOT_KEPT
 """The settings that have no field in the view. A loaded video's values are sent with the next video."""
 
@@ -150,7 +151,7 @@ def _read_motion_control_fields(given: Mapping[str, Any], preset: Preset) -> dic
 
 
 def _read_control_lora_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """Read the settings of a control LoRA. Its LoRAs are added to the preset's LoRAs."""
+    """Read the settings of a control LoRA. The visitor's LoRAs are added to the preset's LoRAs."""
     lines = given.get("loras")
     if lines is not None and not isinstance(lines, str):
         raise RequestError("the LoRAs", "must be lines of text, one for each", "write them again")
@@ -231,7 +232,7 @@ _READERS = {
 
 
 def _read_part(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """Read the part of the clip. It has the video's length."""
+    """Read which part of the clip is used. The part is as long as the video."""
     start, frames = given.get("start"), given.get("num_frames")
     if start is None or frames is None or not (_is_bounded(start, int | float) and _is_bounded(frames, int)):
         raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames select it", "give both")

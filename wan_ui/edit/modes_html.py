@@ -23,7 +23,10 @@ _LARGEST_BRUSH = 40  # per cent of the shorter side of the frame
 
 
 def modes_menu_html(presets: Sequence[Preset], texts: Texts) -> str:
-    """Render the modes that any of these models supports, and a hint about the selected mode. A single mode is hidden."""
+    """Render the menu of the modes that any of these models supports, and a hint about the selected mode.
+
+    The menu is hidden if it has only one mode.
+    """
     ways = [way for way in MODES if any(way in supported_modes(preset) for preset in presets)]
     names, hints = texts.with_prefix("edit_way_"), texts.with_prefix("edit_hint_")
     buttons = "".join(
@@ -64,7 +67,7 @@ def _person_html(texts: Texts) -> str:
 
 
 def extra_clips_html(texts: Texts) -> str:
-    """Render the inputs beside a clip of poses: a clip of the face, and a clip with a mask in which the person is replaced."""
+    """Render the inputs that complete a clip of poses: a clip of the face, a clip whose person is replaced, and its mask."""
     rows = (
         ("face", "edit-face", _CLIPS, texts.edit_face),
         ("video", "edit-into", _CLIPS, texts.edit_into),
@@ -80,7 +83,7 @@ def extra_clips_html(texts: Texts) -> str:
 
 
 def drive_prompt_html(texts: Texts) -> str:
-    """Render the prompt of the driving video."""
+    """Render the field for a prompt that describes the driving video."""
     return (
         f'<label class="wide" data-of="animate">{escape(texts.edit_drive_prompt)}<textarea id="edit-drive-prompt" rows="2"'
         f' maxlength="{LONGEST_TEXT}"></textarea></label>'

@@ -92,7 +92,7 @@ def _render_estimate(context: StudioContext, caller: Caller, given: dict[str, An
     prompt = given.get("prompt")
     placeholders: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
     if given.get("mask") is None:
-        placeholders["mask"] = given.get("clip")  # no file is opened for an estimate
+        placeholders["mask"] = given.get("clip")  # any file will do, because an estimate opens no file
     try:
         wanted = to_request(given | placeholders)
     except StudioError:

@@ -3,7 +3,7 @@
 
 Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to`, `edit-part`, `edit-preset`, `edit-prompt`,
 `edit-strength`, `edit-size`, `edit-seed`, `edit-steps`, `edit-guidance`, `edit-guidance-low`, `edit-negative`, `edit-make`,
-`edit-stop`; of the modes `edit-canvas`, `edit-brush`, `edit-eraser`, `edit-brush-size`, `edit-undo`, `edit-clear`, `edit-play`,
+`edit-stop`; for the modes `edit-canvas`, `edit-brush`, `edit-eraser`, `edit-brush-size`, `edit-undo`, `edit-clear`, `edit-play`,
 `edit-invert`, `edit-mask`, `edit-mask-remove`, `edit-keeps`, `edit-keeps-sound`, `edit-left`, `edit-top`, `edit-right`,
 `edit-bottom`, `edit-inner`, `edit-kind`, `edit-where`, `edit-overlap`, `edit-length`, `edit-goes`, `edit-keys-first`,
 `edit-keys`, `edit-key-remove`, `edit-references`, `edit-scale`, `edit-larger`, `edit-upscale`, `edit-figure`, `edit-face`,

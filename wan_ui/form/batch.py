@@ -29,7 +29,7 @@ MOST_SHOWN = 20  # rows in the preview
 
 
 def build_batch(texts: Texts, labels: Texts) -> Batch:
-    """Build the part. It is hidden until the visitor presses Batch."""
+    """Build the form's part for a batch. It is hidden until the visitor presses Batch."""
     with gr.Column(elem_id="batch"):
         table = gr.Textbox(
             label=labels.batch_table,

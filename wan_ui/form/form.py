@@ -29,8 +29,8 @@ from wan_ui.services.presets import CanRun, preset_choices
 class Draft:
     """The values of the form, unchecked. `to_request` validates them.
 
-    `given` has the settings by name. `guidance` has two values even if the preset has one expert. Images are paths of uploads,
-    and `shots` are rows. None or a missing value means the preset's own value. Sliders always have a value.
+    `given` has the settings by name. `guidance` has two values even if the preset has one expert. Images are paths of uploads.
+    `shots` has a dict for each shot. None or a missing value means the preset's own value. Sliders always have a value.
     """
 
     given: Mapping[str, Any]

@@ -35,7 +35,8 @@ from wan_ui.services.studio_context import StudioContext
 MOST_HISTORY = 20
 FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "batch")
 
-# The answer to a preset's choice overwrites all controls. So the page sends each choice once: see `typed.js`.
+# When the visitor chooses a preset, the server's answer overwrites all controls. So the page sends each choice only once: see
+# `typed.js`.
 _LOOKED_AT = "name => studio.form.presetLookedAt(name)"
 _SELECTED = "() => studio.form.presetSelected()"
 _CHOSEN = "name => studio.form.presetChosen(name)"
@@ -101,7 +102,7 @@ class FormHandlers:
         form, settings = self.form, self.form.settings
         switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *self._preset_outputs]
         controls = settings.controls
-        for name, control in controls.items():  # before the requests to the server, because Gradio runs the listeners in turn
+        for name, control in controls.items():  # must precede listeners that call the server: Gradio runs them in order
             control.input(None, control, js=_NOTE_TYPED.replace("NAME", name), **QUIET)
         preset = settings.preset
         for event, script in (preset.focus, _LOOKED_AT), (preset.select, _SELECTED), (preset.input, _CHOSEN):
@@ -204,8 +205,8 @@ class FormHandlers:
     def choose_task(self, task: Task, name: str | None, caller: Caller) -> Updates:
         """Show the presets of this task. Keep the chosen preset if possible.
 
-        The answer does not set a preset that stays. Otherwise a slow answer could overwrite a newer choice, such as while a page
-        opens.
+        If the chosen preset stays, the answer does not set it again. Otherwise a slow answer, such as while a page opens, could
+        overwrite a newer choice.
         """
         choices, texts = preset_choices(task, self.context.preset_filter(caller)), caller.texts
         preset, form = choices.pick_preset(name), self.form
@@ -242,8 +243,10 @@ class FormHandlers:
     def apply_guided_steps(
         self, count: float | None, name: str | None, steps: float, guidance: float, low: float
     ) -> tuple[Any, ...]:
-        """Return guidance, its start and its end in per cent, so that the first `count` steps have guidance. Change nothing
-        for None."""
+        """Return guidance values, and start and end of guidance in per cent, so that only the first `count` steps have guidance.
+
+        Without a `count` nothing changes.
+        """
         try:
             preset = load_preset(name or "")
             found = guide_first_steps(preset, count, {"steps": steps, "guidance": (guidance, low)[: preset.num_experts]})
@@ -256,8 +259,7 @@ class FormHandlers:
         return high, others[0] if others else high, round(100 * start, 6), round(100 * end, 6)
 
     def keep_guided_steps(self, count: float, name: str | None, steps: float) -> Any:
-        """Return the end of guidance in per cent, so that `count` first steps keep guidance after the number of steps has
-        changed.
+        """Return the end of guidance in per cent, so that the first `count` of `steps` steps have guidance.
 
         Only presets that show the control for guided first steps need this.
         """

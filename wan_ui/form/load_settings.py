@@ -127,7 +127,7 @@ class LoadHandlers:
         *,
         loaded: Collection[str] = SHOWN_BY_FORM,
     ) -> Updates:
-        """Load a request's settings and show the message. It also names the settings that are not in `loaded`.
+        """Load a request's settings and show `message`. A sentence is added that names the settings outside `loaded`.
 
         Raises: StudioError for a model that is not on this machine.
         """

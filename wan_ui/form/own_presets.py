@@ -33,7 +33,7 @@ Presets = Mapping[str, Mapping[str, Any]]
 
 
 def build_own_presets(texts: Texts) -> gr.HTML:
-    """Build the menu without presets."""
+    """Build an empty menu."""
     return gr.HTML(own_presets_html({}, texts), js_on_load=start_script("own_presets"), elem_id="own-presets")
 
 

@@ -20,7 +20,10 @@ MOST_COMPARED_WORDS = 300  # words of each text after their common start
 
 @dataclass(frozen=True, kw_only=True)
 class RewritePanel:
-    """The panel's components, hidden without a helper. `put` is the suggestion that was inserted into the prompt, else None."""
+    """The panel's components, hidden if no language model is configured.
+
+    `put` is the suggestion that was inserted into the prompt, None without one.
+    """
 
     button: gr.Button
     suggestion: gr.HTML

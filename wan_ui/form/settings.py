@@ -31,7 +31,7 @@ PLAIN = tuple(one for one in FIELDS if one.label)
 
 _ROWS = (("resolution", "length"), ("steps", "flow_shift"), ("guidance", "guidance_low"), ("guided_steps", "nag"))
 _MORE = (("negative_prompt",), ("fps", "solver"), ("guidance_start", "guidance_end"))
-_LAST = "loras"  # controls without a row are placed before it
+_LAST = "loras"  # the last control; controls that are missing in _ROWS and _MORE are placed before it
 _KINDS = {"resolution": gr.Dropdown, "length": gr.Dropdown, "context_windows": gr.Dropdown, "loras": gr.Textbox}
 
 
@@ -117,7 +117,7 @@ def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, l
 
 
 def _unplaced_controls(given: dict[str, dict[str, Any]]) -> Iterator[tuple[str]]:
-    """Yield the names of the controls that no row above names."""
+    """Yield the names of the controls that are missing in `_ROWS` and `_MORE`."""
     placed = {name for names in (*_ROWS, *_MORE) for name in names} | {_LAST}
     return ((name,) for name in given if name not in placed)
 
@@ -209,7 +209,7 @@ def _length_choices(preset: Preset, shown: int, texts: Texts) -> dict[str, Any]:
 
 
 def _length_choice(preset: Preset, frames: int, texts: Texts) -> str:
-    """Return a length as text. It tells whether such a video is denoised in windows."""
+    """Return a length as text, with a note if a video of this length is denoised in windows."""
     words = length_text(frames, preset.fps, texts)
     return texts.length_in_windows.format(length=words) if window_frames(preset, frames, None) else words
 
@@ -226,7 +226,7 @@ def _guidance_range(shown: float) -> dict[str, Any]:
 
 
 def unavailable_presets_html(choices: PresetChoices, texts: Texts) -> str:
-    """Render the presets that cannot run on this machine, behind a small line that opens."""
+    """Render the presets that cannot run on this machine, as a list that opens when its heading is pressed."""
     if not choices.unavailable:
         return ""
     rows = "".join(_unavailable_preset_html(preset, texts) for preset in choices.unavailable)

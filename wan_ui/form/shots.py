@@ -33,8 +33,8 @@ _BLOCK = re.compile(r"[a-z0-9]{1,16}")
 class ShotsPanel:
     """The timeline's components.
 
-    `lines` holds the timeline as text. `sent` names the job to which its shots were sent. `figures` holds the number of
-    characters that a shot can show with the chosen preset.
+    `lines` holds the timeline as text. `sent` names the job that was queued with these shots. `figures` holds the number
+    of characters that a shot can show with the chosen preset.
     """
 
     lines: gr.Textbox
@@ -74,7 +74,7 @@ class ShotsPanel:
 
 
 def build_shots_panel(preset: Preset, texts: Texts) -> ShotsPanel:
-    """Builds the panel for this preset, with the switch off."""
+    """Build the panel for this preset, with the switch off."""
     lines = gr.Textbox(value="", visible="hidden", elem_id="shots", max_length=LONGEST_TEXT)
     editor = gr.HTML(storyboard_html("", texts), js_on_load=start_script("film"), elem_id="shots-editor", apply_default_css=False)
     sent = gr.HTML("", js_on_load=start_script("film_sent"), elem_id="shots-sent", apply_default_css=False)
@@ -104,7 +104,7 @@ def read_storyboard(text: object) -> dict[str, Any]:
 
 
 def convert_frame_rate(rows: Sequence[dict[str, Any]], fps: object) -> list[dict[str, Any]]:
-    """Convert the frame numbers of finished shots to the film's frame rate. Values of a wrong type are left for validation."""
+    """Convert the frame numbers of finished shots to the frame rate `fps`. Values of a wrong type are left for validation."""
     return [_convert_row(dict(row), fps) for row in rows]
 
 
@@ -116,7 +116,7 @@ def _convert_row(row: dict[str, Any], fps: object) -> dict[str, Any]:
 
 
 def sent_job_html(text: object, job: Job) -> str:
-    """Tell the script to which job the shots of this text were sent. Return "" for a job without a storyboard."""
+    """Name, for the script, the job that was queued with the shots in this text. Return "" for a job without a storyboard."""
     try:
         blocks = _parse_timeline(text).get("blocks")
     except RequestError:

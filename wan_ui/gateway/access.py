@@ -3,7 +3,8 @@
 A browser that opens the operator link gets the operator's rights. The server prints the link when it starts, and shows it nowhere
 else. The link contains a key of 256 random bits, which is stored in `operator.key` in the data folder. Opening the link sets a
 cookie (HttpOnly, SameSite=Strict) and redirects to the plain address. The redirect removes the key from the address bar, so
-that a copied link does not contain it. A loopback connection proves nothing, because a share link's tunnel also uses one.
+that a copied link does not contain it. A connection from this machine does not prove the operator, because the visitors of a
+share link also arrive from this machine, through the link's tunnel.
 
 A program identifies itself with a key in a bearer token (RFC 6750), and its cookies are ignored. The operator's key gives the
 operator's rights. Keys from `app.py keys` give the rights of their owner.

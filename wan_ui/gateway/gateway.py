@@ -50,7 +50,8 @@ _HEADERS = {
 class Gateway:
     """ASGI middleware that checks every request.
 
-    It must be the outermost middleware, because Gradio's own lets pages of other origins read with the visitor's cookies.
+    It must be the outermost middleware. Gradio's own middleware lets pages of other origins read responses with the visitor's
+    cookies.
     """
 
     def __init__(

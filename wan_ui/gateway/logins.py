@@ -1,7 +1,7 @@
 """Password logins: which browsers are logged in, until when, and how often an address may try wrong passwords.
 
 After `FREE_TRIES` wrong passwords an address must wait, longer after each further wrong password. Visitors behind a tunnel or a
-proxy may all appear under this machine's own address. Its waits stay short, so that one visitor cannot lock out the others.
+proxy may all appear under this machine's own address. Waits of this address stay short, so that no visitor locks out the others.
 Each wrong password is logged. All addresses together are limited too, because an attacker may use many addresses. A POST from
 the studio's own page logs out that browser only.
 """
@@ -236,8 +236,8 @@ def _refusal(scope: Scope, wait: float) -> JSONResponse:
 def _log_out(scope: Scope) -> Response:
     """End the sender's login. Refuse requests that do not come from the studio's page.
 
-    Another page could embed the logout address as an image: a GET without an Origin header. The gateway has already refused
-    foreign origins.
+    Another site could embed the logout address as an image, for which browsers send a GET without an Origin header. The gateway
+    has already refused requests with another site's origin.
     """
     if scope["method"] != "POST" or "origin" not in Headers(scope=scope):
         texts = texts_for(Headers(scope=scope))

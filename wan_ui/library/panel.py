@@ -22,7 +22,7 @@ CARDS_AT_ONCE = 48
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryPanel:
-    """The panel's components. `chosen` is the selected job's id, `most` the number of shown cards."""
+    """The panel's components. `chosen` is the selected job's id. `most` is the number of shown cards."""
 
     search: gr.Textbox
     preset: gr.Dropdown

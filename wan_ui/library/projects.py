@@ -115,9 +115,9 @@ def project_target_html(projects: Sequence[Project], current: str, texts: Texts)
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectHandlers:
-    """Handlers of the menu and of the details' fields.
+    """Handlers of the menu, and of the project and tag fields in a video's details.
 
-    `filter` is the library's filter by project, `goes` the line at the Generate button.
+    `filter` is the library's filter by project. `goes` is the line at the Generate button.
     """
 
     context: StudioContext
@@ -142,7 +142,7 @@ class ProjectHandlers:
 
     @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
-        """Handle a button of the menu, or a change of the details' fields."""
+        """Handle a button of the menu, or a change of a video's project or tags."""
         caller, act = self.context.identify_caller(request), Act.from_event(event)
         try:
             if act.what == "import":

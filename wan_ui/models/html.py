@@ -15,7 +15,7 @@ from wan_ui.components.values import format_bytes, pairs_html
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 
-VARIANTS = ("-draft", "-fast", "-distilled")  # endings of preset names; a card has the title of a preset without them
+VARIANTS = ("-draft", "-fast", "-distilled")  # endings of names; a card has the title of the preset without ending
 
 
 def models_html(rows: Sequence[ModelRow], caller: Caller) -> str:

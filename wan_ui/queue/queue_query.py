@@ -17,7 +17,7 @@ from wan_ui.services.job_followers import list_view
 from wan_ui.services.studio_context import StudioContext
 
 MOST_RECENT = 5
-PAUSE_FACTOR = 4.0  # after a read, wait this factor times its duration, so that frequent changes do not occupy a core
+PAUSE_FACTOR = 4.0  # after a read, wait this many times its duration, so that frequent changes do not occupy a core
 FRESH_SECONDS = 1.0  # the largest age of a snapshot; estimated waits change without a change of the queue
 
 
@@ -63,7 +63,7 @@ def visible_queue(context: StudioContext, caller: Caller) -> Queue:
     unended = {entry.job.id for entry in (*running, *waiting)}
     ended = [
         job for job in engine.library.ended(caller.scope, MOST_RECENT) if job.id not in unended
-    ]  # it may have ended just now
+    ]  # a listed job may have ended since `line` was read
     return Queue(
         running=running,
         waiting=waiting,

@@ -161,7 +161,9 @@ def describe_tool(presets: list[str]) -> dict[str, Any]:
 async def _run_tool(
     context: StudioContext, message: dict[str, Any], request: Request
 ) -> AsyncGenerator[dict[str, Any] | None, None]:
-    """Run the tool. Yield progress messages if the assistant sent a token, None without news, and last the answer.
+    """Run the tool. Yield the answer as the last message.
+
+    Before the answer, yield progress messages if the assistant sent a token, and None while the progress does not change.
 
     Errors of the engine are answers too, so that the assistant can correct its call. If the assistant disconnects while its
     video is queued, the job is cancelled.

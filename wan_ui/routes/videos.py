@@ -52,7 +52,7 @@ Endpoint = Callable[[Request, Caller], Awaitable[Response]]
 
 
 class VideoMissing(StudioError):
-    """The caller has no such video, or it has no file to download."""
+    """The caller has no such video, or the video has no file to download."""
 
 
 class StillStopping(StudioError):

@@ -1,6 +1,6 @@
 """Build a request from the settings of the page or a program.
 
-An Animate video has the length of its driving video and the shape of its image, so these files are read in the sandbox.
+An Animate video has the length of its driving video and the aspect ratio of its image, so these files are read in the sandbox.
 """
 
 import asyncio

@@ -27,5 +27,5 @@ class Caller:
 
     @property
     def uses_english(self) -> bool:
-        """True if the page needs no translation. It is built once, in English."""
+        """True if the page needs no translation. The page is built once, in English."""
         return self.texts is ENGLISH

@@ -38,7 +38,7 @@ def preset_choices(task: Task, can_run: CanRun = has_weights) -> PresetChoices:
 
 
 def can_extend_with_audio(request: GenerationRequest) -> bool:
-    """Return whether a next video can extend this request's video, with its audio."""
+    """Return whether a new video can continue both the images and the audio of this request's video."""
     try:
         preset = find_preset(request.preset)
     except RequestError:

@@ -1,7 +1,7 @@
 """Create a file for one download and send it: exports and projects.
 
 The number of such files and their space on disk are limited. A slow download is cut off when another caller needs its slot. A
-very slow download is always cut off. The file is deleted with the response.
+very slow download is always cut off. The file is deleted after the response.
 """
 
 import asyncio

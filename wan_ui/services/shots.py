@@ -1,7 +1,7 @@
 """Resolve the files of a storyboard from the page or a program.
 
-Generated shots are named by their job, images and the soundtrack are uploads. Every queued storyboard passes these checks, so a
-request cannot name any other file of this machine.
+A generated shot is given by the id of its job. Images and the soundtrack are uploads. Every queued storyboard passes these
+checks, so a request cannot name any other file of this machine.
 """
 
 import os

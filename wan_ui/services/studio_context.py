@@ -51,7 +51,7 @@ class StudioContext:
     uploads: EngineLock | None = None
 
     def identify_caller(self, request: gr.Request) -> Caller:
-        """Return the sender of a page's request: the program of its key, else the browser of its cookies."""
+        """Return the sender of a page's request, identified by a program's key if the request has one, else by cookies."""
         cookies = dict(request.cookies)
         return self._make_caller(
             request, owner_name(cookies, request.session_hash), self.access.is_operator(cookies), texts_for(request.headers)
@@ -76,7 +76,7 @@ class StudioContext:
         )
 
     def preset_filter(self, caller: Caller | None = None) -> CanRun:
-        """Return a function that tells whether a preset is offered to the caller. Without a caller, to visitors in general."""
+        """Return a function that tells whether a preset is offered to the caller, or to visitors if no caller is given."""
         is_operator = caller is not None and caller.is_operator
         return self.can_run if is_operator or self.models is None else self._is_offered
 
@@ -96,7 +96,8 @@ class StudioContext:
     def submit_steps(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Steps[Job]:
         """Queue a request within the caller's limits. Yields sandbox calls (see `Steps`).
 
-        `again` has the meaning of `Engine.submit`'s, for a storyboard that the caller may see. Raises: StudioError.
+        `again` regenerates part of a storyboard (see `Engine.submit`), which the caller must be allowed to see.
+        Raises: StudioError.
         """
         self._check_allowed(wanted, caller)
         wanted = resolve_shot_files(wanted, self.engine, caller)

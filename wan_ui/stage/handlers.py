@@ -140,7 +140,7 @@ class StageHandlers(Panel):
     def _show_on_stage(self, shown: str | None, job: Job, caller: Caller, page: str) -> Updates:
         """Show the new job on the stage, unless the stage shows a job that has not ended.
 
-        `shown` may be outdated while another press of Generate is processed. Therefore `placed` and `followed` count too.
+        `shown` may be outdated while another press of Generate is processed. Therefore `placed` and `followed` are checked too.
         """
         for job_id in (shown, self.placed.get(page), self.followed.get(page)):
             old = self.context.find_job(job_id, caller)

@@ -284,7 +284,7 @@ def _video_buttons(job: Job, result: VideoResult, texts: Texts, model: Model) ->
 
 
 def continue_button(job: Job, texts: Texts) -> str:
-    """Render the button that continues the video: by its end with audio if the model supports this, else by its last frame."""
+    """Render the button that continues the video: from its end, with audio, if the model can, else from its last frame."""
     act, hint = ("edit", texts.continue_sound_hint) if can_extend_with_audio(job.request) else ("fill", texts.continue_hint)
     return text_button(f"{act}:continue", texts.continue_video, name="go_on", hint=hint, job=job.id)
 
