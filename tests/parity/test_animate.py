@@ -33,7 +33,7 @@ pytestmark = [
 ]
 CASES = [("wan2.2-animate", 22)]
 MORE_CASES = [("wan2.2-animate", 9), ("wan2.2-animate-fast", 9), ("wan2.2-animate-fast", 25)]
-"""Kinds and frames: 9 are one segment, 25 three, and 22 three of which the last is filled up from the clip's end."""
+"""Kinds and frames. 9 frames are one segment, 25 are three. 22 are three too, and the clip's end fills the last segment."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ SIDE, NUM_FRAMES, STEPS, SHIFT, TOKENS = 16, 9, 2, 7.0, 114
 PIXELS = (
     0.4296, 0.5549, 0.3088, 0.9115, 0.5049, 0.7926, 0.5549, 0.8618, 0.5091, 0.5075, 0.7117, 0.5292, 0.7053, 0.4864, 0.5206, 0.3878,
 )  # fmt: skip
-"""The first eight and the last eight of the video, [frames, 3, height, width] in [0, 1]."""
+"""The first eight and the last eight pixels of the video, [frames, 3, height, width] in [0, 1]."""
 TOLERANCE = 1e-3  # like in their test
 
 

@@ -32,7 +32,7 @@ PROMPTS = {"prompt": "dance monkey", "negative_prompt": "negative"}
 
 
 OFTEN = ("TestWanPipeline", "TestWanFLFToVideoPipeline", "TestWan22ImageToVideoPipeline", "TestWan225BImageToVideoPipeline")
-"""Each kind of picture, and both numbers of experts; the others are among the slow tests."""
+"""Each kind of picture, with one expert and with two. The other classes are among the slow tests."""
 
 
 @pytest.fixture(params=[name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in PUBLISHED])

@@ -74,7 +74,7 @@ USES = {
     "before": {"video": "clip.mp4", "extend": "before", "overlap": 4},
 }
 OFTEN = {"wan2.1-vace": ("two references and a mask", "key frames"), "wan2.2-vace": ("mask and control",)}
-"""References, masks, control clips and key frames, one expert and two; the others are among the slow tests."""
+"""References, masks, control clips and keyframes, with one expert and with two. The other uses are among the slow tests."""
 
 
 def request_of(made: Tiny, files: dict[str, str], use: str, **changes) -> GenerationRequest:

@@ -53,7 +53,7 @@ VAE_ENTRIES_OF_2_1 = ("_class_name", "_diffusers_version", "attn_scales", "base_
                       "latents_std", "num_res_blocks", "temperal_downsample", "z_dim")  # fmt: skip
 BOUNDARIES = {"wan2.2-t2v": 0.875, "wan2.2-i2v": 0.9, "wan2.2-vace": 0.875}
 VACE_LAYERS = {"wan2.1-vace": (3, [0, 2]), "wan2.2-vace": (4, [0, 2])}
-"""How many layers there are, and after which of them a control block's hint comes: in segments of two lengths, and of one."""
+"""The number of layers, and the layers after which a control block adds its hint. The segments have two lengths, or one."""
 SHIFT = 3.0
 
 

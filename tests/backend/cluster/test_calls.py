@@ -1,6 +1,6 @@
-"""The order of calls and of the connection's end, with a Ray that notes who calls it when it has been shut down.
+"""Check that no call follows the end of the connection. The fake Ray lists calls after its shutdown.
 
-Real Ray ends the process then, but rarely; `benchmarks.cluster` ends with it.
+Real Ray sometimes ends the process at such a call, and with it `benchmarks.cluster`.
 """
 
 import sys

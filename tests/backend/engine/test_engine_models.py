@@ -104,7 +104,7 @@ def test_after_a_model_that_does_not_fit_into_memory_others_can_be_loaded(engine
 
 
 LOADED = "wan2.2-ti2v-5b-720p"
-"""A preset whose model waits at gates while it is read."""
+"""A preset whose model waits at gates while its weights are read."""
 
 
 @pytest.mark.bench

@@ -21,7 +21,7 @@ from tests.backend.conftest import all_events, request, wait_for
 Usage = namedtuple("Usage", "total used free")
 LARGE = {"width": 128, "height": 128, "num_frames": 161}
 TOO_SMALL = RESERVE_BYTES + needed_bytes(request(**LARGE)) - 1
-"""Bytes of a disk that holds a short request, and this one not."""
+"""Bytes of a disk with space for a short request, but not for `LARGE`."""
 REFUSED = {
     "steps": ({"steps": 100_000}, "steps=100000 must be between 1 and"),
     "size": ({"width": 32768, "height": 32768, "num_frames": 100_000}, "width=32768 must be"),

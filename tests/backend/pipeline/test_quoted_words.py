@@ -1,6 +1,6 @@
-"""The embedded HunyuanVideo: its videos show what the prompt says, and the word in quotes sets the speed, which only its ByT5 reads.
+"""Videos of the embedded HunyuanVideo follow the prompt. The word in quotes, which only its ByT5 encoder reads, sets the speed.
 
-Its videos are made in a process of their own, with programs as fast as users have them: the tests' run for three times as long.
+The videos are generated in a separate process with optimised programs. The programs of other tests take three times as long.
 """
 
 import subprocess

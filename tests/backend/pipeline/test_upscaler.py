@@ -204,7 +204,7 @@ def windows():
 def test_files_that_people_have_make_what_pytorch_makes_of_them(tmp_path, make, name, scale):
     _import_spandrel()
     network = make()
-    file = own(tmp_path, network, name)  # also sets the network's sizes
+    file = own(tmp_path, network, name)  # also sets the network's random weights
     upscaler = Upscaler(read_model(file), jax.devices())
     given = frames(1, 24, 28)
     with torch.no_grad():

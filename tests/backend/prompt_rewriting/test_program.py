@@ -43,7 +43,7 @@ for word in ("a", " red", " circle"):
     while not pathlib.Path(sys.argv[1], word.strip()).exists():
         time.sleep(0.01)
 """
-"""Writes each word once the one before has been shown."""
+"""A program that writes each word after the previous word was shown."""
 
 
 def test_it_is_shown_as_it_is_written(tmp_path):

@@ -8,8 +8,8 @@ from tests.many_devices import asked, told_by
 
 MESHES = ("1,8,1,0", "2,4,1,1,6", "2,2,2,1,8,1")
 MORE_MESHES = ("2,1,1,1", "2,2,2,1", "1,1,3,0", "2,4,1,1", "1,2,1,0", "1,4,1,1", "1,1,2,1", "2,2,1,1", "1,2,2,0,8")
-"""dp, sp, tp, guided, how many of a block's matrices are copied, and whether only while steps run; with six heads sp=4 and sp=8
-exchange in pairs and gather the rest."""
+"""dp, sp, tp, 1 with guidance, the number of a block's copied matrices, and whether the copies exist only during steps.
+With six heads, sp=4 and sp=8 exchange in pairs and gather the rest."""
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ ROLLOUTS = {
     "1,1,2,3,4": 1e-4,  # the window rolls, and is no multiple of a block
     "2,2,2,4,3": 1e-4,
 }
-"""sp, tp, frames of a block and of the window, and blocks; and what the velocities may differ by."""
+"""Keys: sp, tp, frames per block and per window, and the number of blocks. Values: the allowed difference of velocities."""
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ CASES = {
     "2,2,3,6,0,21,4": 1e-5,
     "2,1,3,12,3,13,8,6": 1e-5,  # a new prompt recomputes the past; the sink keeps its values but moves
 }
-"""sp, tp, frames of a block, of the window, of the sink, in training, and blocks, and if there is one the block in which a new
-prompt makes the past anew; and what the velocities may differ by."""
+"""Keys: sp, tp, frames per block, per window, of the sink and in training, the number of blocks, and optionally the block from
+which a new prompt recomputes the past. Values: the allowed difference of velocities."""
 SLOW = ("1,1,1,8,0,8,8", "1,1,3,6,0,21,5", "1,1,3,12,3,21,6", "1,1,1,4,1,6,9")
-"""Of these each part occurs in another: one whose window rolls, one with a sink, one whose sink is turned, on one or more devices."""
+"""Cases whose features occur in other cases too: a rolling window, a sink, a rotated sink, one device or more."""
 
 
 @pytest.fixture(scope="module")

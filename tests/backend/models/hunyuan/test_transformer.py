@@ -6,8 +6,8 @@ from tests.many_devices import asked, told_by
 
 MESHES = ("1,1,1,1,1,1", "2,4,1,2,0,1", "2,2,2,2,0,0", "1,8,1,1,0,0", "2,2,1,2,1,1")
 MORE_MESHES = ("1,1,1,2,0,0", "2,4,1,2,1,0", "1,4,2,2,1,1")
-"""dp, sp, tp, guidance branches, whether there is a picture, and whether the padding has room for the tokens beside the video's;
-with two heads sp=4 and sp=8 exchange in pairs and gather the rest."""
+"""dp, sp, tp, guidance branches, 1 with a picture, and 1 with padding for the other tokens next to the video tokens. With two
+heads, sp=4 and sp=8 exchange in pairs and gather the rest."""
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from tests.backend.models.hunyuan.tiny_vae import LATENT_CHANNELS, random_vae
 from tests.gradients import without_gradients
 
 SMALLER = dict(block_out_channels=(8, 16, 16), layers_per_block=0, spatial_compression_ratio=4, temporal_compression_ratio=2)
-"""One layer of each kind that shrinks or stretches; the middle and the decoder have residual blocks nevertheless."""
+"""One layer of each kind that shrinks or enlarges. The middle and the decoder have residual blocks nevertheless."""
 PLANS = {1: MeshPlan(), 4: MeshPlan(dp=2, sp=2)}
 FRAMES, ROOM = 3, 4  # latent frames, and the number of latent frames for which the keys have space
 

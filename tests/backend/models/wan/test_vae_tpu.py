@@ -9,7 +9,7 @@ from tests.many_devices import asked, told_by
 # Devices, height and width of latents. Eight devices split the height of 8,3 because it is divisible.
 ALONE, UNEVEN, EVEN = "1,3,4", "8,5,8", "8,8,3"
 CASES = (f"wan2.1,decode,{UNEVEN}", f"wan2.2,encode,{EVEN}")
-"""Kind, way, and how the chips share the latents: each occurs but one chip alone."""
+"""Each kind, each way, and each division of the latents occurs, except one chip alone."""
 MORE_CASES = (
     f"wan2.1,decode,{ALONE}",
     f"wan2.2,decode,{UNEVEN}",
