@@ -1,4 +1,5 @@
-"""The tests. As in the studio's heavy processes, transformers does not see torchvision, whose import fails with another build of torch.
+"""The tests. As in the studio's heavy processes, transformers does not see torchvision, whose import fails with another build
+of torch.
 
 Tests start the modules `..._run` as processes. These modules hide all libraries that the studio hides.
 """

@@ -1,4 +1,7 @@
-"""Bounds on measured seconds. Only `bash tests/run --bench` checks them, because nothing else runs then. Other runs print them."""
+"""Bounds on measured seconds.
+
+Only `bash tests/run --bench` checks them, because nothing else runs then. Other runs print them.
+"""
 
 import os
 import sys

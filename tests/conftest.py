@@ -102,8 +102,8 @@ def interrupts_arrive() -> None:
 def programs_are_compiled_once(tmp_path_factory) -> Iterator[None]:
     """Let all tests and their processes share a folder of compiled programs, which outlives the run (`tests/kept.py`).
 
-    The studio's other cache files are deleted with the run's temporary folder. All workers of pytest-xdist share the parent of their
-    base folders.
+    The studio's other cache files are deleted with the run's temporary folder. All workers of pytest-xdist share the parent of
+    their base folders.
     """
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -118,7 +118,10 @@ def programs_are_compiled_once(tmp_path_factory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def first_start_is_over() -> None:
-    """Compile Gradio, by which the studio recognizes its first start. A first start prints one more line, so order would matter."""
+    """Compile Gradio, by which the studio recognizes its first start.
+
+    A first start prints one more line, so order would matter.
+    """
     if (library := importlib.util.find_spec("gradio")) and library.origin:
         with contextlib.suppress(OSError):  # another user's environment
             py_compile.compile(library.origin)

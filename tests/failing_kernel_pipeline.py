@@ -1,7 +1,7 @@
 """The real pipeline with a kernel in its decoder that fails when it runs, as STUDIO_TEST_KERNEL says: "raise", "kill" or "hang".
 
-The failing kernel replaces a kernel of the project on the TPU. It has the name of that kernel, and is skipped where that kernel is not
-used.
+The failing kernel replaces a kernel of the project on the TPU. It has the name of that kernel, and is skipped where that kernel
+is not used.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """A pipeline without a model, for tests only: a moving square, with steps, previews and decoding like the real one.
 
-The engine reaches it by `Engine(..., pipeline="tests.fake_pipeline")` and in no other way. A test that needs a video or a model to
-take long makes it wait at a gate (`tests/gates.py`).
+The engine reaches it by `Engine(..., pipeline="tests.fake_pipeline")` and in no other way. A test that needs a video or a model
+to take long makes it wait at a gate (`tests/gates.py`).
 
 Words in a prompt make the pipeline misbehave:
 
@@ -254,7 +254,10 @@ def live(
     is_stopped: Callable[[], bool],
     hear: Callable[[], list[Cue]],
 ) -> Iterator[Event]:
-    """Generate a square that moves as the actions say, in real time, four frames a block. It is red, or blue if the prompt says so."""
+    """Generate a square that moves as the actions say, in real time, four frames a block.
+
+    It is red, or blue if the prompt says so.
+    """
     yield Encoding()
     (folder / FOLDER).mkdir(exist_ok=True)
     frames, cues, place, prompt, action = [], [], request.width // 2, request.prompt, request.action

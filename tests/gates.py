@@ -9,8 +9,8 @@ server. It is a folder below the one that `STUDIO_TEST_GATES` names, which worke
 - `frame N`: before frame N is upscaled, N from 1
 - `would fit`: while the pipeline looks for memory suggestions
 
-A pipeline that waits reacts to a cancel, except in `load`, and to the end of its worker. From the third step or frame on, the engine
-expects progress every 30 s. Close a gate at the second step or frame if it stays closed for longer.
+A pipeline that waits reacts to a cancel, except in `load`, and to the end of its worker. From the third step or frame on, the
+engine expects progress every 30 s. Close a gate at the second step or frame if it stays closed for longer.
 """
 
 import contextlib
@@ -111,5 +111,8 @@ def _is_first_host() -> bool:
 
 
 def _is_serving() -> bool:
-    """Return whether this process's worker continues. Its heartbeat thread ends when the worker must stop or its engine has ended."""
+    """Return whether this process's worker continues.
+
+    Its heartbeat thread ends when the worker must stop or its engine has ended.
+    """
     return any(thread.name == "heartbeat" for thread in threading.enumerate())

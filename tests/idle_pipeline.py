@@ -1,7 +1,7 @@
 """The stand-in pipeline on a made-up machine, whose folder the variable MADE_UP_MACHINE names.
 
-JAX uses the CPU. If the folder has a file `refusal`, device detection raises an error with its text. If the text starts with "ABORT",
-the process prints the text and ends. The report about an unused accelerator is the real one.
+JAX uses the CPU. If the folder has a file `refusal`, device detection raises an error with its text. If the text starts with
+"ABORT", the process prints the text and ends. The report about an unused accelerator is the real one.
 
 The engine reaches it by `Engine(..., pipeline="tests.idle_pipeline")`.
 """

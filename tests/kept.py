@@ -77,8 +77,8 @@ def _is_whole(path: Path) -> bool:
 def kept(make: Callable[[], np.ndarray], *facts: object) -> np.ndarray:
     """Return the array of `make`, from the file of an earlier call with the same facts if possible.
 
-    `facts` must contain everything that determines the array: values, arrays, requests or paths, which count by content. Versions and
-    the code in `tests/parity` always count. A damaged file is replaced.
+    `facts` must contain everything that determines the array: values, arrays, requests or paths, which count by content.
+    Versions and the code in `tests/parity` always count. A damaged file is replaced.
     """
     code = digest(*sorted(PARITY.glob("*.py")))
     path = folder() / "references" / f"{digest(code, *facts)}.npz"

@@ -1,9 +1,9 @@
 """Imports in test files that run when a test first needs them.
 
-Collecting thousands of tests must not import torch, diffusers, jax or gradio, because each of pytest-xdist's workers collects all tests.
-Test files import at their top, as Python files do. While pytest rewrites the assert statements of such a file, this module also moves
-its imports into the functions that use the imported names. Imports of names that the file uses while it is imported itself, such as a
-decorator or a parameter of `parametrize`, stay where they are. So do imports of the standard library
+Collecting thousands of tests must not import torch, diffusers, jax or gradio, because each of pytest-xdist's workers collects
+all tests. Test files import at their top, as Python files do. While pytest rewrites the assert statements of such a file, this
+module also moves its imports into the functions that use the imported names. Imports of names that the file uses while it is
+imported itself, such as a decorator or a parameter of `parametrize`, stay where they are. So do imports of the standard library
 and of pytest, and of names that nothing uses, such as fixtures.
 
 The semantics follow PEP 810 (lazy imports, Python 3.15). When the project requires that version, its option replaces this module.
@@ -29,7 +29,7 @@ def install() -> None:
     pytest.register_assert_rewrite(*modules - sys.modules.keys())
     rewrite_asserts: Callable[..., None] = rewrite.rewrite_asserts
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
-    rewrite.PYC_TAIL = f".{rewrite.PYTEST_TAG}-lazy-{version}{rewrite.PYC_EXT}"  # a separate ending, because the compiled files depend on this module
+    rewrite.PYC_TAIL = f".{rewrite.PYTEST_TAG}-lazy-{version}{rewrite.PYC_EXT}"  # compiled files depend on this module
 
     def rewrite_imports_and_asserts(tree: ast.Module, source: bytes, path: str, config: pytest.Config) -> None:
         if Path(path).is_relative_to(TESTS):  # pytest rewrites its plugins too

@@ -21,7 +21,10 @@ def plain_machine(root: Path) -> Path:
 
 
 def tpu_machine(root: Path, chip: str = "v6e", count: int = 8, files: str | None = "vfio") -> Path:
-    """Write a TPU VM. `files` is "vfio" or "accel", depending on its generation, or None if a container hides the device files."""
+    """Write a TPU VM.
+
+    `files` is "vfio" or "accel", depending on its generation, or None if a container hides the device files.
+    """
     plain_machine(root)
     for _ in range(count):
         add_pci(root, ("0x1ae0", TPU_IDS[chip], "0x120000"))

@@ -14,7 +14,10 @@ from tests import kept
 
 
 def quick_flags(jaxlib_version: str) -> str:
-    """Return XLA's flags for quick compilation. A flag that XLA does not know ends the process without a message in pytest's output."""
+    """Return XLA's flags for quick compilation.
+
+    A flag that XLA does not know ends the process without a message in pytest's output.
+    """
     flags = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
     if tuple(int(number) for number in jaxlib_version.split(".")[:3]) < (0, 11, 1):  # 0.11.1 removed this flag
         flags.append("--xla_cpu_use_fusion_emitters=false")

@@ -1,4 +1,7 @@
-"""Test with a short fault run: the real server, the demo model and faults every two seconds. Long: `python -m benchmarks.faults`."""
+"""Test with a short fault run: the real server, the demo model and faults every two seconds.
+
+Long: `python -m benchmarks.faults`.
+"""
 
 import json
 import subprocess

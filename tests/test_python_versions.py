@@ -1,6 +1,7 @@
 """Tests that the project works with Python 3.11 to 3.13.
 
-Every such interpreter on this machine compiles all files. It also runs the tests of the light packages, in a separate environment.
+Every such interpreter on this machine compiles all files. It also runs the tests of the light packages, in a separate
+environment.
 """
 
 import functools

@@ -1,7 +1,8 @@
 """Tiers of tests. `python -m tests.tiers quick` or `default` prints the tests of a tier, one a line, for `pytest @FILE`.
 
-`tests/tiers.toml` is the table. Test files that import a recently changed file, directly or through others, are found in the imports
-of the project's Python files and JavaScript modules. The table's `[served]` names the tests of files that no test imports.
+`tests/tiers.toml` is the table. Test files that import a recently changed file, directly or through others, are found in the
+imports of the project's Python files and JavaScript modules. The table's `[served]` names the tests of files that no test
+imports.
 """
 
 import argparse

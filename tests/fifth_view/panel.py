@@ -1,4 +1,4 @@
-"""A fifth view of the studio, as a stranger would add it: this folder, and its name in the list of views. Tests only."""
+"""A fifth view of the studio, added as another author would: by this folder and its name in the list of views. Tests only."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from wan_ui.view import FORM, Shell, View
 
 @dataclass(frozen=True, kw_only=True)
 class FifthHandlers(Panel):
-    """Says what the form and the queue hold."""
+    """Shows the contents of the form and the queue."""
 
     context: StudioContext
     form: Form
@@ -41,33 +41,33 @@ class FifthHandlers(Panel):
         return {"fifth": self.act, "look_fifth": self.look}
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """Greets with the parameter of the address."""
+        """Show the parameter `hello` of the page's address."""
         return {self.form_says: f'<p id="fifth-form">opened {escape(parameters.get("hello", ""))}</p>'}
 
     def tick(self, caller: Caller, values: Values) -> Updates:
-        """The visitor's queue."""
+        """Show the prompts of the visitor's queue."""
         queue = visible_queue(self.context, caller)
         prompts = [entry.job.request.prompt for entry in (*queue.running, *queue.waiting, *queue.recent)]
         return {self.queue: f'<p id="fifth-queue">{escape("; ".join(prompts))}</p>'}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """The prompt of the form as it is now."""
+        """Show the button's action and the form's current prompt."""
         prompt = self.form.read(values).given["prompt"]
         return {self.form_says: f'<p id="fifth-form">{escape(Act.from_event(event).what)} {escape(prompt)}</p>'}
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Says that somebody looks."""
+        """Show that the view was opened."""
         return {self.form_says: '<p id="fifth-form">seen</p>'}
 
 
 def build_fifth(shell: Shell) -> FifthHandlers:
-    """Two lines and a button."""
+    """Build two lines and a button."""
     gr.HTML(text_button("fifth:read", "Read the form"), elem_id="fifth-button")
     return FifthHandlers(context=shell.context, form=shell.form, queue=gr.HTML(""), form_says=gr.HTML(""))
 
 
 def routes(context: StudioContext) -> list[Route]:
-    """An address of the view's own."""
+    """Return the view's own route."""
 
     def count(request: Request) -> Response:
         return PlainTextResponse(f"{len(context.engine.jobs())} jobs")

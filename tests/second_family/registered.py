@@ -1,5 +1,6 @@
-"""Registers the family and its preset in this process, as one line in `backend/models/__init__.py` and one file in `presets/`
-would. As a module it is also a worker's pipeline (`--pipeline tests.second_family.registered`), and runs a command's module:
+"""Register the family and its preset in this process, as one line in `backend/models/__init__.py` and one file in `presets/` do.
+
+The module is also a worker's pipeline (`--pipeline tests.second_family.registered`), and runs the module of a command:
 
     python -m tests.second_family.registered backend.cli.check_tpu_run --preset dots-tiny --topology v6e:1x1
 

@@ -2,8 +2,8 @@
 
 Most browser tests run against the pretend pipeline, which is fast and waits at gates. Tests of the whole way to a video use
 `every_studio` and run twice. The first run is against the pretend pipeline. The second run, marked `demo_model`, is against
-`python app.py serve` with the embedded demo model, and is skipped if that model is missing. With `model_does_not_matter` the second
-run is marked `slow`. `-m "browser and not demo_model"` needs no model.
+`python app.py serve` with the embedded demo model, and is skipped if that model is missing. With `model_does_not_matter` the
+second run is marked `slow`. `-m "browser and not demo_model"` needs no model.
 """
 
 import shutil
@@ -168,15 +168,20 @@ def chromium() -> Iterator:
 
 @dataclass(frozen=True)
 class _Visitors:
-    """Opens the studio as new visitors of one browser. Their contexts are used again: what Chromium has fetched and compiled for one
-    visitor's pages it need not fetch and compile for the next one's."""
+    """Opens the studio as new visitors of one browser.
+
+    Browser contexts are reused, so that Chromium does not fetch and compile the page's files again for each visitor.
+    """
 
     chromium: Any
     studio: Studio
     free: dict[tuple[int, int, bool], list[Any]] = field(default_factory=dict)
 
     def open(self, kind: tuple[int, int, bool], troubles: list[str]) -> Any:
-        """Return a page that is ready to use. `kind` is its width, its height, and True if dark. Errors of the page are added to `troubles`."""
+        """Return a page that is ready to use.
+
+        `kind` is (width, height, is_dark). Errors of the page are appended to `troubles`.
+        """
         free = self.free.setdefault(kind, [])
         page = (free.pop() if free else self._context(*kind)).new_page()
         page.set_default_timeout(self.studio.patience_ms)
@@ -193,7 +198,7 @@ class _Visitors:
         self.free[kind].append(context)
 
     def leave(self, shared: "_Shared") -> None:
-        """Closes the page that tests share, if there is one: a page costs something while it is open."""
+        """Close the page that tests share, if it is open, because an open page uses the processor."""
         if shared.page is not None:
             self.close(DESKTOP, shared.page.context)
             shared.page = None
@@ -251,7 +256,7 @@ def page(visitors, shared, request) -> Iterator[Any]:
 
 @pytest.fixture
 def visit(visitors, shared) -> Iterator[Callable]:
-    """Opens the studio as a new visitor: `visit(width=..., height=..., dark=...)` gives a page that is ready to use.
+    """Return `visit(width=..., height=..., dark=...)`, which opens the studio as a new visitor and returns a page that is ready.
 
     At the end every page must have stayed on this server and without an error in its console.
     """

@@ -1,7 +1,7 @@
 """Take the documentation's pictures: `python -m tests.wan_ui.screenshots` starts the studio and writes docs/screenshots.
 
-The studio uses the demo models and an empty data folder, so that its library shows only the videos of this tour. The tour takes about two
-minutes. An argument names another folder. `tests/test_documents.py` compares `PICTURES` with the files.
+The studio uses the demo models and an empty data folder, so that its library shows only the videos of this tour. The tour takes
+about two minutes. An argument names another folder. `tests/test_documents.py` compares `PICTURES` with the files.
 """
 
 import sys

@@ -84,8 +84,10 @@ def lists(page, *prompts: str) -> None:
 
 
 def rest(page) -> None:
-    """Waits until the page has loaded nothing more for a second: leaving it then interrupts no request, of which Gradio's client would
-    complain in the console."""
+    """Wait until the page has loaded nothing for a second.
+
+    Leaving the page then interrupts no request, which would cause an error of Gradio's client in the console.
+    """
     before, now = -1, 0
     while before != now:
         before = now

@@ -1,7 +1,8 @@
 """Tests that axe-core reports no violation in any view, wide and narrow, light and dark, in English and Chinese.
 
-One page visits all views, and axe-core checks each state. axe-core is part of the package axe-playwright-python. It cannot decide some
-rules and reports them as `incomplete`: colours over images, which `test_styles.py` computes, and captions, which generated videos lack.
+One page visits all views, and axe-core checks each state. axe-core is part of the package axe-playwright-python. It cannot
+decide some rules and reports them as `incomplete`: colours over images, which `test_styles.py` computes, and captions, which
+generated videos lack.
 """
 
 from importlib.resources import files

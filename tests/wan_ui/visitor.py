@@ -9,7 +9,10 @@ from typing import Any
 
 
 class Visitor:
-    """A session of a page. Handlers have their names in the studio's code, components their element ids. Each request sends `cookie`."""
+    """A session of a page.
+
+    Handlers have their names in the studio's code, components their element ids. Each request sends `cookie`.
+    """
 
     def __init__(self, url: str, cookie: str = ""):
         self.url, self.session, self.cookie = url.rstrip("/"), secrets.token_hex(6), cookie

@@ -29,7 +29,7 @@ const shot = given => ({
   ...given,
 });
 const film = (...shots) => ({ shots, figures: [], track: null });
-/** Makes the shots of a film in their order. */
+/** Mark the shots of a storyboard as generated, in their order. */
 const make = (all, first = 0) => {
   all.shots.forEach((one, index) => {
     const after = one.start === 'on' && index ? endMark(all, all.shots[index - 1]) : '';

@@ -1,6 +1,7 @@
 """Tests of audio inputs in a real Chromium.
 
-The field is shown for models that accept audio. The video contains the audio, loaded settings restore it, and bad files are refused.
+The field is shown for models that accept audio. The video contains the audio, loaded settings restore it, and bad files are
+refused.
 """
 
 import shutil

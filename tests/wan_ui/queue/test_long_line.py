@@ -15,7 +15,10 @@ READ_SECONDS = 0.05
 
 @pytest.fixture
 def context(monkeypatch):
-    """Return a context whose engine changes at every read. Reading its queue is slow, and the queue names the change that it shows."""
+    """Return a context whose engine changes at every read.
+
+    Reading its queue is slow, and the queue names the change that it shows.
+    """
     changes = count()
     now = SimpleNamespace(last=0)
 
