@@ -120,7 +120,7 @@ def programs_are_compiled_once(tmp_path_factory) -> Iterator[None]:
 def first_start_is_over() -> None:
     """Compile Gradio, by which the studio recognizes its first start.
 
-    A first start prints one more line, so order would matter.
+    A first start prints one more line, so that results would depend on the order of the tests.
     """
     if (library := importlib.util.find_spec("gradio")) and library.origin:
         with contextlib.suppress(OSError):  # another user's environment

@@ -1,6 +1,6 @@
 """Test with a short fault run: the real server, the demo model and faults every two seconds.
 
-Long: `python -m benchmarks.faults`.
+`python -m benchmarks.faults` is the long run.
 """
 
 import json
