@@ -72,8 +72,8 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Open a checkpoint folder and read its configurations.
 
-    Transformers are from `transformer_files` if given, from a .pt file in the folder, or from the folder `transformer`. Raises:
-    ModelError if a configuration is missing or broken.
+    Transformers are read from `transformer_files` if given, otherwise from a .pt file in the folder or from the folder
+    `transformer`. Raises: ModelError if a configuration is missing or broken.
     """
     if transformer_files:
         return _open_with_transformer_files(folder, transformer_files)
@@ -107,5 +107,6 @@ def _open_with_transformer_files(folder: Path, files: Mapping[str, TransformerFi
 
 
 def named_parts(index: Mapping[str, Any]) -> list[str]:
-    """Return the parts in model_index.json, which are [library, class]. [null, null] is a missing part."""
+    """Return the names of the parts in model_index.json. The value of a part is [library, class], or [null, null] if the part is
+    missing."""
     return [part for part, value in index.items() if isinstance(value, list) and len(value) == 2 and all(value)]

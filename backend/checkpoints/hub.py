@@ -196,7 +196,7 @@ def find_newest_snapshot(source: str) -> Path | None:
 
 
 def _replace_transformer_folder(patterns: Sequence[str], transformer: str) -> tuple[str, ...]:
-    """Replace the folder "transformer" in the patterns by the folder `transformer`."""
+    """Replace the folder name "transformer" in the patterns by the value of `transformer`."""
     folders = (pattern.partition("/") for pattern in patterns)
     return tuple(part_folder(part, transformer) + slash + name for part, slash, name in folders)
 

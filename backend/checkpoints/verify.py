@@ -60,8 +60,8 @@ def verify(
 ) -> Verification:
     """Check every file of the checkpoint. Never raises; the result lists the problems.
 
-    The transformer is in the folder `transformer`, or in `torch_file` if given. `complete` returns the checkpoint with
-    configurations that `torch_file` does not contain.
+    The transformer is in the folder `transformer`, or in `torch_file` if given. `complete` adds configurations that only a
+    single-file transformer contains to the checkpoint.
     """
     problems, kind = [], None
     try:

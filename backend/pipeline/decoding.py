@@ -36,8 +36,8 @@ AUDIBLE_SECONDS = 0.05  # a shorter silence at the end is not reported
 def decode_piece(run: Run | Described, latents: Any, first: int = 0, decoder_state: StepState = None) -> Work:
     """Yield the work of decoding one piece of the video's latents, from latent frame `first`.
 
-    Returns: frames [1, 3, F, height, width], and the decoder's state, which decoding the next piece consumes. The first piece of
-    a segment ignores `decoder_state`.
+    Returns: frames [1, 3, F, height, width], and the decoder's state, which decoding the next piece consumes. Some models
+    generate a video in overlapping segments. The first piece of each segment ignores `decoder_state`.
     """
     cut = functools.partial(_slice_frames, first, first + run.model.decode_stride)
     piece = yield OnHost(cut, (latents,))

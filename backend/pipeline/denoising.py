@@ -134,7 +134,8 @@ class Denoising:
         return dataclasses.replace(denoised, states=jax.tree.map(np.array, denoised.states))
 
     def current_sample(self) -> Latents:
-        """Return the current chunk's latents after the last step, with the inputs' own frames inserted. Waits for the step."""
+        """Return the current chunk's latents after the last step, with frames from the inputs, such as a first frame, inserted.
+        Waits for the step."""
         self._num_ahead = 0
         sample = {name: state.sample for name, state in self._current_states.items()}
         return _as_float32(sample if self._finished else do(self._run.model.finish(self._current_conditions(), sample)))
@@ -145,7 +146,8 @@ class Denoising:
             self._finished[self._num_committed - 1] = {}
 
     def clean_estimate(self) -> Latents:
-        """Return the clean estimate of the current chunk, with the inputs' own frames inserted. Waits for the last step."""
+        """Return the clean estimate of the current chunk, with frames from the inputs, such as a first frame, inserted. Waits for
+        the last step."""
         self._num_ahead = 0
         clean = {name: state.clean for name, state in self._current_states.items()}
         return _as_float32(do(self._run.model.finish(self._current_conditions(), clean)))

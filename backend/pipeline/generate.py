@@ -253,7 +253,8 @@ class _StepReport:
     preview: Future[str]
 
     def create_event(self, clock: WorkClock) -> Step:
-        """Create the event once the preview exists. The remaining seconds follow from this run's steps, plus the decoder's share.
+        """Create the event once the preview exists. The remaining seconds are estimated from this run's steps and include the
+        decoder.
 
         Raises: OSError if the preview could not be written.
         """
@@ -274,14 +275,13 @@ def _create_previews(run: Run) -> StepPreviews:
 
 
 def finish_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> Latents:
-    """Return the whole video's latents at full size, with the inputs' own frames inserted. `clean` selects the clean estimate of
+    """Return the whole video's latents at full size, with frames from the inputs inserted. `clean` selects the clean estimate of
     a stopped denoising."""
     return jax.tree.map(np.asarray, do(_finish_at_full_size(run, conditions, denoised.join_latents(clean), denoised.steps_done)))
 
 
 def _finish_at_full_size(run: Run, conditions: Conditions, latents: Latents, steps_done: int) -> Work:
-    """Yield the work of finishing the latents: insert the inputs' own frames, and enlarge latents that are still at half
-    size."""
+    """Yield the work of finishing the latents: insert frames from the inputs, and enlarge latents that are still at half size."""
     if is_half_size_step(run.request, steps_done - 1):
         latents = yield from run.model.finish(select_conditions_for_size(conditions, is_full=False), latents)
         latents = {**latents, VIDEO: (yield from _enlarge_to_full_size(run, latents[VIDEO]))}

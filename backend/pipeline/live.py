@@ -175,7 +175,7 @@ class _Pace:
 
 
 class _BlockDecoder:
-    """Decodes blocks one after another while the next one is denoised. A context manager: leaving it ends its threads."""
+    """Decodes blocks one after another, each while the next block is denoised. A context manager: leaving it ends its threads."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

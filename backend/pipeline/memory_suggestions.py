@@ -34,7 +34,7 @@ def suggest_smaller_requests(
 ) -> tuple[Proposal, ...]:
     """Suggest at most one request with fewer frames and one of a smaller size.
 
-    `memory` are the bytes of one device, by default as the devices report them. Nothing is suggested if they do not.
+    `memory` are the bytes of one device, by default as the devices report them. If they report no memory, nothing is suggested.
 
     Raises: any error of `tell`, which is called before each compilation; RequestError for a mesh that the devices do not allow.
     """
@@ -82,7 +82,8 @@ class MemoryNeeds:
     key."""
 
     def __init__(self, model: Model, needs: Mapping[str, float], counted: Mapping[str, int]) -> None:
-        """Compute the peak. `needs` are the bytes of each program by its key, which include `counted` bytes of weights."""
+        """Compute the peak. `needs` maps a program's key to its bytes. `counted` maps the same key to the bytes of weights among
+        them."""
         self.weights = sum(weight_bytes(model).values())
         peaks = {key: size + self.weights - counted[key] for key, size in needs.items()}
         self.largest = max(peaks, key=lambda key: peaks[key]) if peaks else None

@@ -49,8 +49,8 @@ class Bounds:
 
     @classmethod
     def for_this_process(cls, chips: int | None = None, host: int | None = None) -> Bounds:
-        """Return the limits for this process's devices. Several hosts must decide alike, so their limits depend on no single
-        host."""
+        """Return the limits for this process's devices. All hosts of a slice must decide equally, so the limits do not depend on
+        a single host."""
         device = jax.local_devices()[0]
         size = (device.memory_stats() or {}).get("bytes_limit") or memory_bytes(device.device_kind)
         if not THIS_HOST.is_alone:

@@ -60,8 +60,8 @@ class Tracer:
 
 
 def _create_options() -> jax.profiler.ProfileOptions:
-    """Return options without Python's own calls. Tracing them crashes processes with several threads, such as ours (jax
-    0.10.2)."""
+    """Return options that do not trace Python's calls. Tracing these calls crashes processes with several threads, such as ours
+    (jax 0.10.2)."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     return options

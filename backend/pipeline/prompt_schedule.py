@@ -45,7 +45,8 @@ class Script:
         return is_new
 
     def forget_oldest(self, most: int) -> list[int]:
-        """Remove all but the `most` most recently used texts. Return the removed numbers. A removed text counts as new later."""
+        """Remove all but the `most` most recently used texts. Return the indices of the removed texts. A removed text counts as
+        new later."""
         old = list(self._known)[:-most]
         return [self._known.pop(text) for text in old]
 

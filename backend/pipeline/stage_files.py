@@ -59,7 +59,8 @@ ENCODED_BY = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """A decoding after `latent_frames` of the latents. `pixels` are uint8 [F, H, W, 3], `decoder_state` is a tree of arrays."""
+    """An unfinished decoding, whose first `latent_frames` latent frames are decoded. `pixels` are uint8 [F, H, W, 3],
+    `decoder_state` is a tree of arrays."""
 
     latent_frames: int
     pixels: np.ndarray
@@ -100,7 +101,7 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
     names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY  # a clip is converted to this rate
     if any(written.get(name) != wanted.get(name) for name in names):
         return None
-    # Images are encoded at both sizes of a video.
+    # Images are also encoded at the size of the first steps, so these sizes must be equal.
     sizes = {request_at_first_size(one).geometry() for one in (request, written_for)}
     return arrays if len(sizes) == 1 or not request.inputs() else None
 

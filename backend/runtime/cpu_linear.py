@@ -21,7 +21,7 @@ from backend.runtime.torch_call import TorchCall
 FEWEST_ROWS = 1024  # below these sizes, XLA's own product is as fast: measured on two cores, 2026-11-21
 FEWEST_COLUMNS = 1024
 
-_ROW_MAJOR, _NOT_TRANSPOSED = 101, 111  # CBLAS
+_ROW_MAJOR, _NOT_TRANSPOSED = 101, 111  # values of CBLAS's enumerations
 
 
 def is_supported(value: jax.Array, weight: jax.Array) -> bool:

@@ -149,7 +149,8 @@ def _attend_to_clip(
     """Attend from queries [1, S, W] to the driving video. Returns the output and the log-sum-exps [1, S, H].
 
     `first` is the number of the first query in the video. The log-sum-exps of the image's tokens and of padding are -inf, because
-    they see no driving frame. If the queries are all tokens of the video, these tokens are left out.
+    they see no driving frame. If `first` is an int, the queries are all tokens of the video, and the result omits the image's
+    tokens and padding.
     """
     _, _, frames, tokens, _ = keys.key.shape
     length, width = query.shape[1:]

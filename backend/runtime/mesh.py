@@ -97,8 +97,8 @@ def plan_copies(
 ) -> frozenset[str]:
     """Choose the matrices of a layer that every chip stores whole, so that no step gathers them.
 
-    They take at most `COPIES_SHARE` of a chip's memory, together with the other transformers. `sizes` are bytes in one layer by
-    name, the matrices that gain most from a copy first. Without `memory_bytes` no matrix is copied.
+    The copies and the other transformers together take at most `COPIES_SHARE` of a chip's memory. `sizes` are the bytes of one
+    layer's matrices by name. Matrices that save most time when copied are first. Without `memory_bytes` no matrix is copied.
     """
     if memory_bytes is None or plan.dp * plan.sp == 1:
         return frozenset()
@@ -116,8 +116,8 @@ def plan_copies(
 class Layout:
     """A mesh, and the partition of each kind of array on it.
 
-    `copied` are the matrices of a layer, by name within it, of which every chip has a copy. With `copies_on_demand` the copies
-    exist only while steps of their transformer run, as with two transformers that take turns.
+    `copied` are the matrices of a layer, by name within it, of which every chip has a copy. With `copies_on_demand`, used for two
+    transformers that take turns, the copies exist only while steps of their transformer run.
     """
 
     mesh: Mesh

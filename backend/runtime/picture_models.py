@@ -93,7 +93,7 @@ class PictureModel:
         return {name: jax.ShapeDtypeStruct(tuple(value.shape), kinds[name]) for name, value in self.weights.items()}
 
     def _missing_pixels(self, width: int, height: int) -> tuple[int, int]:
-        """Return how many columns and rows the network needs in addition."""
+        """Return how many columns and rows must be added to an image of this size."""
         sides = [math.ceil(max(side, self.minimum) / self.multiple) * self.multiple for side in (width, height)]
         if self.is_square:
             sides = [max(sides)] * 2

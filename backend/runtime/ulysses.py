@@ -162,8 +162,8 @@ def ring_attention(
     """Compute `self_attention` of one block's tokens to themselves and to the tokens in the ring. Also return the updated ring.
 
     The first `num_tokens` tokens of the block are not padding. `attend(query, keys, values, place, bounds)` gets the keys and
-    values of all layers, [layers, B, S_kv, W]. `place` tells it the layer and the number of keys that count; `bounds` are as in
-    `self_attention`.
+    values of all layers, [layers, B, S_kv, W]. `place` contains the layer and the number of keys to which to attend; `bounds` are
+    as in `self_attention`.
     """
     local = functools.partial(_local_ring_attention, layout=layout, attend=attend, eps=eps, num_tokens=num_tokens)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)

@@ -136,8 +136,8 @@ def _parse_key(key: str, targets: Mapping[str, list[LoraName]]) -> tuple[str, li
 
 
 def _find_targets(shapes: Shapes, names: Names) -> dict[str, list[LoraName]]:
-    """Return the tensors by each spelling of their module's name, with ".bias" added for a bias. Files may store several tensors
-    as one."""
+    """Map each spelling of a module's name to tensors of the model. For biases, the name ends in ".bias". A name can have several
+    tensors, because files may store several tensors as one matrix."""
     targets: dict[str, list[LoraName]] = {}
     for name in shapes:
         stem, _, kind = name.rpartition(".")

@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from backend.runtime.hosts import put
 from backend.runtime.mesh import Shaped
 
-OWN_PAGES = 1 << 20  # from this size in bytes, memory has pages of its own
+OWN_PAGES = 1 << 20  # allocations of at least this many bytes get their own memory pages
 ROWS = 64  # size of transposed blocks: 64 bfloat16 values are two cache lines; faster than 32 and 128
 _TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 

@@ -56,7 +56,7 @@ class LoadProgress:
         self._done, self._what, self._reported_at = 0, "", clock()
 
     def add(self, count: int, what: str) -> None:
-        """Count `count` more bytes of the part `what`."""
+        """Add `count` bytes that were read of the part `what`."""
         self._done += count
         if what != self._what or self._done == self._total or self._clock() - self._reported_at >= SECONDS_BETWEEN_EVENTS:
             self._what, self._reported_at = what, self._clock()
