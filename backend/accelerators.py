@@ -14,9 +14,10 @@ Platform = Literal["tpu", "gpu"]
 # PCI vendors and devices. Source: jax 0.10.2, jax/_src/hardware_utils.py. Network cards can have Google's vendor id too.
 _GOOGLE, _NVIDIA = "0x1ae0", "0x10de"
 _TPU_CHIPS = {"0x0027": "v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", "0x006f": "v6e", "0x0076": "tpu7x"}
-MOST_FLOPS_ON_A_CPU = 1e12  # operations of a denoising step that take a few seconds on two cores
+# The largest denoising step that is run on a CPU, in floating-point operations. Two cores take a few seconds for it.
+MOST_FLOPS_ON_A_CPU = 1e12
 _DISPLAY_CLASS = "0x03"  # prefix of the PCI class of graphics cards, VGA or 3D; their audio devices have another class
-_TPU_TYPES = {"v5litepod": "v5e"}  # chip names of machine types with another name
+_TPU_TYPES = {"v5litepod": "v5e"}  # from the name in the machine type to the chip's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ def find_holders(root: Path, files: Sequence[str]) -> tuple[Holder, ...]:
 
 
 def _find_tpu(root: Path, tpu_type: str) -> Accelerator | None:
-    """Find TPU chips. Groups of vfio count only if the bus or the machine type shows TPUs, because other devices use vfio too."""
+    """Find TPU chips. Ignore vfio groups without a TPU on the bus or in the machine type: other devices use vfio too."""
     named = tpu_type.partition("-")[0]
     on_bus = [_TPU_CHIPS[device] for vendor, device, _ in _pci(root) if vendor == _GOOGLE and device in _TPU_CHIPS]
     files = _device_files(root, "dev", r"accel\d+")

@@ -18,8 +18,9 @@ class _Use:
 
 
 class HourlyBudget:
-    """The amounts that one owner, one address and all together may use within an hour. An empty name has no separate limit.
+    """Limits the total amount that each owner, each address, and all owners together use within an hour.
 
+    An empty owner or address has no limit of its own; its uses count only for all owners together.
     `read_clock` returns seconds. The methods may be called from any thread.
     """
 
@@ -36,12 +37,12 @@ class HourlyBudget:
             return min(limit - sum(use.amount for use in uses) for limit, uses in self._applicable_limits(owner, address))
 
     def add(self, owner: str, address: str, amount: float) -> None:
-        """Count a use, even if it is larger than the remaining amount."""
+        """Record that the owner used this amount, even if it exceeds the remaining amount."""
         with self._lock:
             self._uses.append(_Use(self._read_clock(), amount, owner, address))
 
     def wait_seconds(self, owner: str, address: str) -> float:
-        """Return the seconds until an amount remains, 0 if an amount remains now."""
+        """Return the seconds until the remaining amount is positive, 0 if it is positive now."""
         with self._lock:
             self._forget_old()
             return max(self._wait_for(limit, uses) for limit, uses in self._applicable_limits(owner, address))
@@ -55,7 +56,7 @@ class HourlyBudget:
         return 0.0 if expired is None else expired.moment + HOUR_SECONDS - self._read_clock()
 
     def _applicable_limits(self, owner: str, address: str) -> list[tuple[float, list[_Use]]]:
-        """Return each limit that applies, with the uses that count for it."""
+        """Return each limit that applies to this owner and address, with the uses that count towards the limit."""
         found = [(self._in_all, list(self._uses))]
         if owner:
             found.append((self._of_owner, [use for use in self._uses if use.owner == owner]))

@@ -44,9 +44,10 @@ def end_with_parent(pipe: int) -> None:
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(pipe, fcntl.F_SETOWN, owner)
         fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([pipe], [], [], 0)[0]:  # the parent ended before the kernel was asked
+    if select.select([pipe], [], [], 0)[0]:  # the parent ended before the signal was set up
         os._exit(1)
-    threading.Thread(target=_wait_for_end, args=(pipe,), name="parent", daemon=True).start()  # where no signal is sent
+    # For systems other than Linux, which send no signal.
+    threading.Thread(target=_wait_for_end, args=(pipe,), name="parent", daemon=True).start()
 
 
 def _wait_for_end(pipe: int) -> None:

@@ -1,7 +1,7 @@
 """Facts about TPU chips, from Google Cloud's public TPU pages (cloud.google.com/tpu/docs/v5e, v5p, v6e, tpu7x), per jax device.
 
-A v7x chip shows as two jax devices, so its figures are halves. Clocks are not published on those pages: they follow from the
-published peak and the size of the matrix units, and agree with the cycles that the compiler counts.
+A v7x chip appears as two jax devices, so each device has half of the chip's figures. The pages do not state clock rates. The
+clock rates here follow from the published peak and the size of the matrix units, and agree with the compiler's cycle counts.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class StepFlops:
         return self.total / chip.peak_flops / num_devices
 
     def floor_seconds(self, chip: Chip, num_devices: int) -> float:
-        """Return the seconds of a step if scores run at the rate that `head_width` allows on the chip's matrix unit."""
+        """Return the seconds of a step if attention runs at the lower rate that `head_width` allows on the matrix unit."""
         slowdown = 1.0 + 0.5 * (_matrix_depth(chip) / min(self.head_width, _matrix_depth(chip)) - 1)
         return (self.attention * slowdown + self.matmul) / chip.peak_flops / num_devices
 

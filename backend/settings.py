@@ -92,9 +92,8 @@ def from_environment(data_dir: Path | None = None, environment: Mapping[str, str
 def _default_data_dir(environment: Mapping[str, str], project: Path = PROJECT_FOLDER) -> Path:
     if project.parent.name not in ("site-packages", "dist-packages"):
         return project / "data"
-    return (
-        Path(environment.get("XDG_DATA_HOME") or "~/.local/share") / project_name()
-    )  # an upgrade of the wheel deletes its folder
+    # An upgrade of the wheel deletes the folder in which it is installed.
+    return Path(environment.get("XDG_DATA_HOME") or "~/.local/share") / project_name()
 
 
 def use_data_dir(folder: Path | None, environment: MutableMapping[str, str] = os.environ) -> None:
@@ -126,7 +125,7 @@ def hosts_secret(environment: Mapping[str, str] = os.environ) -> str:
 def visitors_password(environment: Mapping[str, str] = os.environ) -> str:
     """Return USER:PASSWORD for visitors (STUDIO_AUTH or the file STUDIO_AUTH_FILE).
 
-    "" if neither is set. Unlike a command line, neither shows the password in a list of processes.
+    "" if neither is set. A password on the command line would appear in the list of processes.
     Raises: OSError if the file cannot be read.
     """
     return _secret("STUDIO_AUTH", environment)
@@ -154,7 +153,7 @@ def this_machine(environment: Mapping[str, str] = os.environ) -> Machine:
 
 
 def accelerators_here(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> tuple[Accelerator, ...]:
-    """Find the accelerators of the machine whose files are under `root`. TPU_ACCELERATOR_TYPE names chips if the bus does not."""
+    """Find the accelerators of the machine whose files are under `root`, with TPU_ACCELERATOR_TYPE from the environment."""
     return find_accelerators(root, environment.get("TPU_ACCELERATOR_TYPE", ""))
 
 

@@ -9,7 +9,8 @@ from backend.errors import RequestError
 
 FIRST_PORT = 8476  # libtpu's default; each process on one machine needs a different port
 
-# The shape of a worker's chips by (chips of the machine, chips of a worker). Source: jax 0.10.2, jax/_src/test_multiprocess.py.
+# The shape of a worker's block of chips, by (number of chips of the machine, number of chips of the worker).
+# Source: jax 0.10.2, jax/_src/test_multiprocess.py.
 _BLOCKS = {
     (1, 1): "1,1,1", (4, 1): "1,1,1", (4, 2): "1,2,1", (4, 4): "2,2,1", (8, 1): "1,1,1", (8, 4): "2,2,1", (8, 8): "2,4,1",
 }  # fmt: skip
@@ -43,7 +44,7 @@ class Share:
         return {"STUDIO_CORES": join_numbers(self.cores), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
     def _chip_variables(self) -> dict[str, str]:
-        """Return the environment that makes the worker the only process of a slice with its chips."""
+        """Return the environment in which libtpu treats the worker's chips as a slice with one process."""
         return {
             "TPU_VISIBLE_CHIPS": join_numbers(self.chips),
             "TPU_CHIPS_PER_PROCESS_BOUNDS": self.block,
@@ -51,7 +52,7 @@ class Share:
             "TPU_PROCESS_ADDRESSES": f"localhost:{self.port}",
             "TPU_PROCESS_PORT": str(self.port),
             "CLOUD_TPU_TASK_ID": "0",
-            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock is for the whole machine
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # without it, libtpu allows one process per machine
         }
 
 
@@ -96,14 +97,14 @@ def _check(machine: Machine, count: int) -> None:
 
 
 def _any_of(numbers: list[int]) -> str:
-    """Return the allowed numbers in words. `numbers` start with 1 and increase."""
+    """Format the allowed numbers of workers for an error message, such as "1, 2 or 4". `numbers` are sorted and start with 1."""
     if len(numbers) == numbers[-1] > 2:
         return f"from 1 to {numbers[-1]}"
     return " or ".join(filter(None, (", ".join(map(str, numbers[:-1])), str(numbers[-1]))))
 
 
 def _allowed(machine: Machine) -> tuple[list[int], str]:
-    """Return the allowed numbers of workers, and in words what limits them."""
+    """Return the allowed numbers of workers, and a text with the reason for the limit, such as "8 cores"."""
     if machine.chips:
         total = len(machine.chips)
         sizes = [size for all_chips, size in _BLOCKS if all_chips == total]
@@ -123,7 +124,7 @@ def _chip_shares(chips: tuple[int, ...], count: int) -> tuple[Share, ...]:
 
 
 def _part(numbers: tuple[int, ...], number: int, count: int) -> tuple[int, ...]:
-    """Return part `number` of `count`. Parts are contiguous, and their sizes differ by at most one."""
+    """Split `numbers` into `count` contiguous parts and return part `number`. Sizes of parts differ by at most one."""
     return numbers[len(numbers) * number // count : len(numbers) * (number + 1) // count]
 
 

@@ -32,7 +32,10 @@ def is_serving(words: Sequence[str]) -> bool:
 
 
 def announce_start(title: str, *, is_first: bool) -> None:
-    """Write a line with the studio's title to standard error, if `is_first` equals whether this is the first start."""
+    """Write a line with the studio's title to standard error.
+
+    Write it only at a first start if `is_first` is True, and only at a later start if False.
+    """
     if _is_first_start() is is_first:
         wait = ": the first start takes about a minute, because Python compiles what it imports" if is_first else "…"
         sys.stderr.write(f"Starting {title} {project_version()}{wait}\n")

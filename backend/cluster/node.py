@@ -24,8 +24,8 @@ from backend.workers.process import WorkerPlan, WorkerProcess
 from backend.workers.stale_processes import kill_stale_workers
 
 FOLDER = "cluster"
-_WAIT_SECONDS = 1.0  # for a message or file to forward
-_LOG_BYTES = 2**18  # the most log output that is forwarded at a time
+_WAIT_SECONDS = 1.0  # the longest time that `take` waits for a message or file
+_LOG_BYTES = 2**18  # the most bytes of log output in one message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ class Relay:
         return batch
 
     def _receive(self, message: Message) -> None:
-        """Queue a message of the worker after the files that it wrote before. Heartbeats do this as well."""
+        """Queue the changed files of the job and the new log output, then this message. Heartbeats too forward files and log."""
         job, is_last = self._job, False
         if isinstance(message, JobEvent) and job is not None and message.job_id == job.job_id:
             is_last = message.event.is_final
@@ -216,7 +216,7 @@ class Relay:
 
 @dataclass(frozen=True, kw_only=True)
 class _RemoteJob:
-    """The worker's job: the folder `there` in the studio, the folder `here` on this node, and the changes in `here`."""
+    """The worker's job. Its folder is `there` in the studio and `here` on this node. `changes` finds changed files in `here`."""
 
     job_id: str
     there: str

@@ -30,9 +30,10 @@ SLICE_LABEL, TOPOLOGY_LABEL, HOST_LABEL = "ray.io/tpu-slice-name", "ray.io/tpu-t
 _HEAD = re.compile(r"TPU-.+-head")  # the resource that only a slice's first host has
 _ADDRESS = re.compile(r"auto|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.\-]+):\d{1,5}")
 _LOOK_SECONDS = 1.0
-_AGAIN_SECONDS, _SOON_SECONDS = 30.0, 3.0  # until a machine that cannot work is tried again, or one that lost its worker
+# The delay before a machine is used again: after its worker could not start, and after its worker was lost.
+_AGAIN_SECONDS, _SOON_SECONDS = 30.0, 3.0
 _CONNECT_SECONDS, _CLOSE_SECONDS, _DISCONNECT_SECONDS = 5.0, 2.0, 3.0
-_PORT_SECONDS = 10.0  # for a slice's first host to find a free one
+_PORT_SECONDS = 10.0  # time limit for a slice's first host to find a free port
 _CALLS_AT_ONCE = 8  # concurrent method calls per actor
 
 Node = Mapping[str, Any]  # an entry of `ray.nodes()`
@@ -66,7 +67,7 @@ class WorkerSlot:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """The ids of its nodes."""
+        """The ids of the slot's nodes."""
         return frozenset(host.node for host in self.hosts)
 
 
@@ -128,7 +129,7 @@ class _ClaimedSlot:
     slot: WorkerSlot
     actors: list[Any]
     answers: list[Any]  # each actor's pending fingerprint of the project on its host
-    serving: list[Any] = field(default_factory=list)  # each member's pending `serve` call, which ends only when the member does
+    serving: list[Any] = field(default_factory=list)  # each member's `serve` call, which is pending until the member ends
     has_worker: bool = False
 
 
@@ -213,7 +214,7 @@ class Cluster:
                 self._start_worker(key, pool, plan)
 
     def _has_lost_a_member(self, claimed: _ClaimedSlot) -> bool:
-        """Return whether the actor on one of the other hosts has ended. Its worker would wait for it without a limit."""
+        """Return whether the actor of a host other than the first has ended. The worker would wait for that host forever."""
         import ray
 
         ended = ray.wait(claimed.serving, timeout=0)[0] if claimed.serving else []

@@ -28,7 +28,7 @@ Version = tuple[int, int, int]  # a file's modification time in ns, size in byte
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """The next bytes of one of a job's files, at most `PIECE_BYTES`. With `is_gone`, the file was deleted."""
+    """A part of a job's file, at most `PIECE_BYTES` long. Parts arrive in order. With `is_gone`, the file was deleted."""
 
     job_id: str
     name: str

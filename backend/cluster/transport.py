@@ -23,12 +23,12 @@ from backend.workers.exit_reasons import HOST_LOST, LOST
 from backend.workers.messages import Cancel, Heartbeat, JobEvent, Message, Run
 from backend.workers.process import WorkerPlan
 
-_ANSWER_SECONDS = 20.0  # for one call, including calls with 4 MB
-_TAKE_SECONDS = 6.0  # for a batch; the node waits up to one second for a message
-_AWAY_SECONDS = 3.0  # without an answer, before the worker counts as lost
+_ANSWER_SECONDS = 20.0  # time limit of one call, which may transfer 4 MB
+_TAKE_SECONDS = 6.0  # time limit for fetching a batch; the node waits up to one second for a message
+_AWAY_SECONDS = 3.0  # a worker counts as lost after this time without an answer
 _AGAIN_SECONDS = 0.25
-_STOP_SECONDS = 8.5  # the node waits 7 seconds for the worker; a server may take ten seconds in total
-_REST_SECONDS = 1.0  # after that, for the last files
+_STOP_SECONDS = 8.5  # time limit of the node's `stop`, which takes up to 7 seconds; a server may take ten in total
+_REST_SECONDS = 1.0  # time limit for the last files after `stop`
 
 logger = logging.getLogger(__name__)
 

@@ -139,9 +139,9 @@ def _job_removal(job: EndedJob, size: int) -> Removal:
 class Clock:
     """Decides whether ages can be computed from the system's clock.
 
-    The clock is not trusted for a day after it jumped by more than an hour. At a start it is not trusted for a day if it is more
-    than a day ahead of the last time in the store. After a long pause this delays cleaning by a day. With a wrong date it
-    prevents the loss of videos.
+    The clock is not trusted for a day after it jumped by more than an hour. When the server starts, the clock is not trusted for
+    a day if it is more than a day ahead of the last time in the store. If the server was off for days, cleaning starts a day
+    late. If the system's date is wrong, no video is lost.
     """
 
     def __init__(self) -> None:
@@ -371,12 +371,12 @@ class Cleaner:
 
 
 def _is_export(path: Path, whole: Collection[str]) -> bool:
-    """Return whether this file is the exported video of a comparison in `whole`, or is being written."""
+    """Return whether the file belongs to a comparison in `whole` (names without suffix), or is being written."""
     return path.name.partition(".")[0] in whole or (path.name.startswith(".") and _age_seconds(path) < _HOUR)
 
 
 def _size_for_plan(job: EndedJob) -> Size:
-    """Return the size of the job's folder. The remaining files of a cleaned job are not intermediate."""
+    """Return the size of the job's folder. A cleaned job has no intermediate files left, so all its files count as `rest`."""
     size = folder_size(job.folder)
     return Size(rest=size.total) if job.is_cleaned else size
 
@@ -384,7 +384,8 @@ def _size_for_plan(job: EndedJob) -> Size:
 def trim(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
     """Delete the least recently used files until the rest takes at most `most_bytes`. Return the freed bytes.
 
-    Files younger than `spare_seconds` are kept. The time of use is the last access or write, if the disk records accesses.
+    Files that were used in the last `spare_seconds` are kept. A file's use is its last read or write, or its last write if the
+    disk does not record reads.
     """
     found = sorted(((max(status.st_atime, status.st_mtime), name, status.st_size) for name, status in files_below(folder)))
     left, freed = sum(size for _, _, size in found), 0
@@ -397,7 +398,7 @@ def trim(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
 
 
 def _truncate_log(path: Path, most_bytes: int) -> int:
-    """Cut a long log to its last half. Return the freed bytes. A worker that writes to the log continues at its end."""
+    """Delete the first half of a long log. Return the freed bytes. A worker can continue to append to the log."""
     try:
         size = path.stat().st_size
         if size <= most_bytes:

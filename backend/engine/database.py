@@ -12,7 +12,7 @@ from backend.errors import DataFolderError
 class Database:
     """A SQLite file. Each statement, or each block of `_transaction`, is one transaction."""
 
-    _wait_seconds = 10.0  # for another process's write
+    _wait_seconds = 10.0  # the longest wait for another process's write
     # Parts of error messages: the purpose of the file, and what to do if the file cannot be used.
     _use = ""
     _fix = "move it away, or choose another folder with --data-dir"

@@ -7,17 +7,18 @@ from pathlib import Path
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.shots import OVERLAP_LENGTHS
 
-RESERVE_BYTES = 100 * 2**20  # left for the store, the logs and uploads
-_LATENT_BYTES = (
-    0.25  # for each pixel of each frame: at most 1/16 of a number of 4 bytes (16 channels for 8 x 8 pixels of 4 frames)
-)
-_LATENTS = 11  # latent arrays: four in the state file, four in its next version, the result, and two of an input image
-_PIXEL_BYTES = 6.6  # for each pixel of each frame: decoded frames, twice while the file is replaced, and the video
-_LARGER_BYTES = 0.6  # for each pixel of each upscaled frame: its pieces and the joined video
-_PREVIEW_BYTES = 2.0  # for each pixel of each step
-# Per pixel of a frame and per shot: the shot's last frames, in its folder and as the next shot's input.
+RESERVE_BYTES = 100 * 2**20  # always kept free for the store, the logs and uploads
+# The bytes of latents per pixel of each frame. 16 channels of 4 bytes describe 8 x 8 pixels of 4 frames. Other models need less.
+_LATENT_BYTES = 0.25
+_LATENTS = 11  # stored latent arrays: four in the state file, four in its next version, the result, and two of an input image
+# The bytes per pixel of each frame: the decoded frames, which exist twice while their file is replaced, and the video.
+_PIXEL_BYTES = 6.6
+_LARGER_BYTES = 0.6  # bytes per pixel of each upscaled frame: the parts of the video and the joined video
+_PREVIEW_BYTES = 2.0  # bytes of previews per pixel of a frame and per step
+# The bytes per pixel of a frame and per shot: the shot's last frames, stored in its folder and as the next shot's input.
 _CARRIED_BYTES = 6.0 * max(OVERLAP_LENGTHS)
-_TOKEN_BYTES = 36 * 2**10  # for each token of the longest prompt: embeddings of two prompts and an image, 4,096 numbers each
+# The bytes per token of the longest prompt: embeddings of two prompts and an image, 4,096 numbers each.
+_TOKEN_BYTES = 36 * 2**10
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,10 +28,11 @@ from backend.workers.process import WorkerPlan
 
 _LOOK_SECONDS = 1.0
 _NEAR_PLACES = 10  # changes of the first places in the queue are reported immediately
-_FAR_SECONDS = 5.0  # between two reports of all places: a thousand waiting jobs must not write a thousand events per started job
+# The interval between two reports of all places. It prevents a thousand events per started job in a queue of a thousand jobs.
+_FAR_SECONDS = 5.0
 _PREPARE_DELAY_SECONDS = 1.0
 _MOST_PREPARATIONS = 8
-_PREPARE_LIMIT_SECONDS = 120.0  # per recent request; then the next one is prepared
+_PREPARE_LIMIT_SECONDS = 120.0  # time limit for preparing one recent request, before the next recent request is prepared
 _ADOPT_INTERVAL_SECONDS = 10.0  # between two searches for jobs of engines that have ended
 _CLOSED = Interrupted(cause="The studio was stopped", fix="Start it again", by="shutdown")
 _DIED = Interrupted(cause="The studio ended unexpectedly", fix="Generate it again", by="server")
@@ -95,7 +96,7 @@ class Dispatcher:
         self._preparation: tuple[GenerationRequest, Shape, float] | None = None
         self._recent_requests: list[tuple[GenerationRequest, Shape]] = []  # from before the start, not yet prepared
         self._last_preparation: tuple[Shape, float] | None = None  # the shape and time of the last preparation
-        self._num_preparations = 0  # since the last job started
+        self._num_preparations = 0  # number of preparations since the last job started
         self._shortages: dict[str, Shortage] = {}  # by id of each job that waits for disk space; "" means all jobs
         self.pool = WorkerPool(plans, self._handle_event, self._handle_ready_worker)
 
@@ -430,7 +431,7 @@ class Dispatcher:
         return moved
 
     def _record_timing(self, job_id: str, event: Event) -> None:
-        """Report the timings of a finished video, unless it was interrupted, live or a storyboard: those are not comparable."""
+        """Report the timings of a finished video. Timings of interrupted, live and storyboard videos are not comparable."""
         worker = self.pool.worker_of(job_id)
         if not isinstance(event, Finished) or worker is None:
             return

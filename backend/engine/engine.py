@@ -48,7 +48,8 @@ from backend.settings import from_environment
 from backend.workers.stale_processes import kill_stale_workers
 from presets import Preset
 
-_MOST_RECENT_JOBS, _MOST_PREPARED_SHAPES = 40, 3  # last jobs that are read after a start, and their shapes that are prepared
+# After a start: how many of the last jobs are read, and for how many of their shapes the workers prepare.
+_MOST_RECENT_JOBS, _MOST_PREPARED_SHAPES = 40, 3
 
 __all__ = ["Engine", "Job", "WorkerStatus"]
 
@@ -180,7 +181,7 @@ class Engine:
         return self._event_log.wait(after, seconds)
 
     def touch(self) -> None:
-        """Count a change outside the queue, so that all pages refresh."""
+        """Report a change outside the queue, so that all pages refresh."""
         self._touches += 1
         self._event_log.touch()
 
@@ -189,7 +190,7 @@ class Engine:
         return self._touches
 
     def last_event(self, job_id: str) -> Event | None:
-        """The job's newest event."""
+        """Return the job's newest event."""
         return self._store.last_event(job_id)
 
     def last_progress(self, job_id: str) -> Event | None:
@@ -230,7 +231,7 @@ class Engine:
         return Shape.from_request(request, self._model)
 
     def estimate(self, request: GenerationRequest) -> Estimate | None:
-        """Estimate the request's seconds from earlier videos of this machine. Without any, predict for TPUs; None for others."""
+        """Estimate the request's seconds from this machine's earlier videos, else from the rates of TPUs. None without either."""
         shape = self.shape(request)
         is_kept = shape.model in self._dispatcher.pool.kept_models()
         return self._timings.estimate(request, shape, self._representative_worker(), self.is_warm(shape), is_kept)
@@ -321,7 +322,7 @@ class Engine:
         return worker.status if worker else summarize_status(self.workers())
 
     def close(self) -> None:
-        """Stop the workers and the queue. QueueEntry and running jobs remain stored for the next engine. May be called twice."""
+        """Stop the workers and the queue. Waiting and running jobs remain stored for the next engine. May be called twice."""
         with self._event_log.changed:
             if self._event_log.is_closed:
                 return

@@ -16,8 +16,11 @@ from backend.schemas.windows import equivalent_tokens, mean_step_calls
 from backend.schemas.worker import Device
 
 Basis = Literal["measured", "scaled", "predicted"]
-_SCALING = 1.5  # derived: between 1 (projections dominate, short videos) and 2 (attention dominates, long ones)
-_DONE_SECONDS = {"compile": 0.5, "load": 0.2}  # a run with less time for this stage had its programs or its model ready
+# A step's time grows with this power of the number of tokens. Projections grow with power 1 and dominate short videos. Attention
+# grows with power 2 and dominates long videos.
+_SCALING = 1.5
+# If a run spent less time on a stage, its programs were already compiled or its model was already loaded.
+_DONE_SECONDS = {"compile": 0.5, "load": 0.2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +110,7 @@ def runs_on(device: str, runs: Sequence[Run]) -> list[Run]:
 
 
 def _scale_seconds(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> float:
-    """Scale this run's seconds to the request's steps and size, without compiling and loading."""
+    """Scale this run's seconds, except for compiling and loading, to the request's steps and size."""
     size = (tokens / max(run.num_tokens, 1)) ** _SCALING
     branches = (2 if shape.is_guided else 1) / (2 if run.shape.is_guided else 1)
     step = run.seconds.get("denoise", 0.0) / max(run.steps, 1)
@@ -124,7 +127,7 @@ def _compiling(runs: Sequence[Run]) -> float | None:
 
 
 def load_seconds(model: str, runs: Sequence[Run]) -> float | None:
-    """Return the usual seconds to load this checkpoint's model, from runs, newest first. None if no run had to load it."""
+    """Return the median seconds to load this checkpoint's model. None if no run had to load it. `runs` are newest first."""
     return _median_seconds("load", [run for run in runs if run.shape.model == model])
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from backend.engine.store import Store
 from backend.schemas.events import Event, Interrupted
 
-_POLL_SECONDS = 1.0  # delay until events of other processes are seen; this process's events wake readers immediately
-_TRY_SECONDS = 5.0  # between a failed write and the next try
+_POLL_SECONDS = 1.0  # how often readers look for events of other processes; events of this process wake readers immediately
+_TRY_SECONDS = 5.0  # delay between a failed write and the next attempt
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class EventLog:
     """The events of one engine's jobs. `changed` is the engine's only lock; every change of the queue must hold it."""
 
     def __init__(self, store: Store, on_event: Sequence[Callable[[str, Event], None]] = ()):
-        """Call each function of `on_event` with the job's id and the event after an event was stored. It must not block."""
+        """Call each function of `on_event` with a job's id and an event after the event was stored. No function may block."""
         self._store, self._on_event = store, on_event
         self.changed = threading.Condition()
         self.is_closed = False
@@ -84,7 +84,7 @@ class EventLog:
         self.touch()
 
     def apply_change(self, change: Callable[[], object], *, is_wanted_later: bool = True) -> None:
-        """Change the store. If that fails, retry later, in the order of the changes, unless the change is not wanted later."""
+        """Change the store. If that fails and `is_wanted_later` is True, retry later. Changes keep their order."""
         with self.changed:
             try:
                 if not self._pending_changes:

@@ -30,7 +30,7 @@ PREFIX = "studio-"  # distinguishes keys from other bearer tokens, for example o
 _OWNER = "key-"  # prefix of programs' names in the job store
 USUAL_LIMIT = 20  # default number of queued videos, as for a visitor
 MOST_LIMIT = 100  # the most videos that can be queued in total
-_WAIT_SECONDS = 2.0  # for another process's write, which takes milliseconds
+_WAIT_SECONDS = 2.0  # the longest wait for another process's write, which takes milliseconds
 _USE_SECONDS = 60.0  # the last use is stored at most once per minute
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS keys (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backend.errors import DataFolderError
 
-_NEW_SECONDS = 3600.0  # newer files are kept: their engine may not have locked them yet
+_NEW_SECONDS = 3600.0  # unlocked files that are newer are kept, because their engine may be about to lock them
 
 
 class EngineLock:

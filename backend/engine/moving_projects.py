@@ -23,8 +23,8 @@ from backend.schemas.settings import INPUTS, to_input_fields
 from backend.schemas.shots import check_shots
 
 VIDEO = "video.mp4"
-_LONGEST_TABLE = 50  # entries of `seconds` and `versions` that are imported
-_LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # limits of one entry: characters, and seconds
+_LONGEST_TABLE = 50  # most imported entries of a video's `seconds`, and of its `versions`
+_LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # limits of one entry: the characters of a text, and the value of a number
 
 
 def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
@@ -113,7 +113,7 @@ def _job(one: Mapping[str, Any], request: GenerationRequest, place: Path, projec
 
 
 def _result(one: Mapping[str, Any], job: Job) -> VideoResult:
-    """Return the imported video of this job. Size, length and audio are read from the file, the rest from the archive's data."""
+    """Return the imported video of this job. Size, length and audio come from the video file, other values from the archive."""
     said, fps = one["said"], max(1, round(one["fps"]))
     notes = said.get("notes")
     return VideoResult(

@@ -12,13 +12,16 @@ MOST_KILLS = 10  # consecutive kills from outside before the job's first step, a
 MOST_LOSSES = 2  # lost machines, after which the job fails at the next loss
 MOST_SERVER_DEATHS = 1  # crashes of the server, after which the job is held at the next crash
 QUIET_SECONDS = 600.0  # time without faults after which held jobs resume
-START = "the start"  # the place of a job before its first step, also while the model is loaded
+START = "the start"  # the name of a job's place before its first step and while its model is loaded
 _COUNTED = ("worker", "signal", "server")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requeue:
-    """The job is requeued before all others. If it `waits`, it is held until a visitor resumes it or ten minutes pass quietly."""
+    """The job is requeued before all others.
+
+    With `waits`, the job is held until a visitor resumes it or no fault occurs for ten minutes.
+    """
 
     waits: bool = False
 
@@ -42,7 +45,7 @@ def describe_progress(event: Event | None) -> str:
 
 
 def decide_recovery(interruptions: Sequence[Interrupted]) -> Requeue | Failed:
-    """Decide about a job from its interruptions, oldest first. The last interruption has just happened."""
+    """Decide whether the job is requeued, held or failed. Its `interruptions` are oldest first; the last has just happened."""
     last = interruptions[-1]
     losses = sum(one.by == "loss" for one in interruptions)
     if losses > MOST_LOSSES:
@@ -59,9 +62,9 @@ def decide_recovery(interruptions: Sequence[Interrupted]) -> Requeue | Failed:
 
 
 def _since_progress(interruptions: Sequence[Interrupted]) -> list[Interrupted]:
-    """Return the newest interruptions that all happened at the start.
+    """Return the interruptions at the start that happened after the last interruption at a later place.
 
-    Before them the job had progressed further, so older interruptions at the start do not count.
+    Older interruptions at the start do not count, because the job has progressed since then.
     """
     return list(reversed([*takewhile(lambda one: one.place == START, reversed(interruptions))]))
 

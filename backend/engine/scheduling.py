@@ -110,7 +110,10 @@ def place_at_index(waiting: Sequence[QueueEntry], job_id: str, index: int) -> fl
 
 
 def _group_by_model(entries: list[QueueEntry], shapes: set[Shape], cached: Collection[str]) -> list[QueueEntry]:
-    """Sort entries: these shapes first, then their models, then cached models. Equal models and equal shapes are adjacent."""
+    """Sort entries: first the given shapes, then the models of these shapes, then cached models, then all others.
+
+    Entries with equal models or equal shapes are adjacent.
+    """
     backwards = list(reversed(list(enumerate(entries))))
     first_of_shape = {entry.shape: number for number, entry in backwards}
     first_of_model = {entry.shape.model: number for number, entry in backwards}

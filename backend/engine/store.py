@@ -88,7 +88,7 @@ _LISTED = (
     " has_video, made_seconds, CASE WHEN summary IS NULL THEN request END AS request"
 )
 _EVENTS = "(SELECT job_id, sequence, event, folder FROM events JOIN jobs ON jobs.id = job_id)"
-_MOST_LOG_BYTES = 64 * 2**20  # the write-ahead log is cut to this size after a checkpoint
+_MOST_LOG_BYTES = 64 * 2**20  # SQLite cuts its write-ahead log to this size after copying it to the database
 MOST_TIMINGS = 500  # older timings are deleted
 ReadJob = TypeVar("ReadJob", Job, ListedJob)
 
@@ -250,7 +250,7 @@ class Store(Database):
         ]
 
     def job_ids(self, *, is_deleted: bool = True) -> set[str]:
-        """Return the ids of all jobs, with or without jobs in the bin."""
+        """Return the ids of all jobs. If `is_deleted` is False, leave out jobs in the bin."""
         where = "" if is_deleted else " WHERE deleted IS NULL"
         return {row["id"] for row in self._rows(f"SELECT id FROM jobs{where}")}
 
@@ -333,7 +333,7 @@ class Store(Database):
         return getattr(self.last_event(job_id), "result", None)
 
     def with_sound(self, job_ids: Sequence[str]) -> frozenset[str]:
-        """Return the given jobs whose video has audio."""
+        """Return the ids in `job_ids` whose video has audio."""
         sql = "SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND has_sound"
         rows = self._rows(sql, (json.dumps(list(job_ids)),))
         return frozenset(row["id"] for row in rows)
@@ -472,9 +472,9 @@ class Store(Database):
 
     @contextmanager
     def _transaction(self, *, is_durable: bool = False) -> Generator[sqlite3.Connection]:
-        """Run one transaction. A power cut may lose the last transactions that are not durable.
+        """Run one transaction. With `is_durable`, a power cut cannot lose the transaction once it has ended.
 
-        Only progress events are not durable. Jobs and their final events are.
+        Writes of jobs and of final events are durable. Writes of progress events are not, because they are frequent.
         """
         with self._lock:
             if is_durable:
@@ -547,7 +547,7 @@ def _listed_jobs(rows: Iterable[sqlite3.Row]) -> list[ListedJob]:
 
 
 def _readable(read: Callable[[sqlite3.Row], ReadJob], rows: Iterable[sqlite3.Row]) -> list[ReadJob]:
-    """Read these rows, except rows whose requests this version refuses: another version wrote them."""
+    """Read the rows. Leave out rows of another version with requests that this version refuses."""
     jobs = []
     for row in rows:
         with suppress(RequestError):

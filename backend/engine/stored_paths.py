@@ -12,7 +12,7 @@ def make_relative(data: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def make_absolute(data: dict[str, Any], folder: str, job_id: str) -> dict[str, Any]:
-    """Undo `make_relative` for the job's current folder. Older versions stored absolute paths in the folder of that time."""
+    """Convert stored paths to absolute paths in the job's current folder, also absolute paths that older versions stored."""
 
     def resolve(path: str) -> str:
         if not path.startswith("/"):

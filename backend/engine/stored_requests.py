@@ -14,8 +14,10 @@ from backend.schemas.request import GenerationRequest
 
 log = logging.getLogger(__name__)
 
-_MOST_READ_CHARACTERS = 2_000_000  # JSON of about a thousand usual requests; parsed, they take 30 times as many bytes
-_MOST_VALUES = 2000  # entries of a RequestMemo
+# The limit of all cached requests together, in characters of JSON: about a thousand usual requests. The parsed requests take
+# 30 times as many bytes of memory.
+_MOST_READ_CHARACTERS = 2_000_000
+_MOST_VALUES = 2000  # most entries of a RequestMemo
 Value = TypeVar("Value")
 
 
@@ -75,6 +77,6 @@ class RequestMemo:
         if len(values) >= _MOST_VALUES:
             self._values = values = {}
         whole = self._read(job.id)
-        # The request may have been revised since the job was listed, so the key uses the current digest.
+        # The request may have been revised after `job` was read, so the key uses the digest of the new request.
         value = values[name, whole.summary.digest] = compute(whole.request)
         return value

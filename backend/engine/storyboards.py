@@ -56,7 +56,7 @@ def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: 
 
 
 def add_finished_job(store: Store, job_id: str, owner: str, event: Finished, engine: str, project: str = "") -> None:
-    """Add a finished video to the library and to this project. Raises: sqlite3.Error."""
+    """Add a finished video to the library and to the given project. Raises: sqlite3.Error."""
     request, folder = event.result.request, Path(event.result.path).parent
     job = Job(
         id=job_id,
@@ -96,7 +96,7 @@ def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:
 def regenerate_from(story: Job, number: int, request: GenerationRequest) -> GenerationRequest:
     """Return the request that regenerates this storyboard from shot `number` (from 1) on.
 
-    It is `request` with the storyboard's earlier shots. Its characters apply to the later shots.
+    The result has the storyboard's shots before `number`, and the shots and characters of `request` from `number` on.
     Raises: RequestError if the shot does not exist or the files of the earlier shots were deleted.
     """
     before = story.request
@@ -116,7 +116,7 @@ def regenerate_from(story: Job, number: int, request: GenerationRequest) -> Gene
 
 
 def _shift_files(shot: Shot, before: GenerationRequest) -> Shot:
-    """Return the shot with its file numbers shifted behind the files of the storyboard `before`."""
+    """Return the shot with larger file numbers, because the files of the storyboard `before` come first in the new request."""
     places = {kind: getattr(shot, kind) for kind in FILES if getattr(shot, kind) is not None}
     return shot.model_copy(update={kind: place + len(getattr(before, FILES[kind])) for kind, place in places.items()})
 

@@ -35,7 +35,8 @@ class Timings:
     def estimate(
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
-        """Estimate the seconds of a video on this worker. Without timings of its model, predict for TPUs; None for others.
+        """Estimate the seconds of a video on this worker from timings of its model, else from the rates of TPUs. None without
+        either.
 
         `is_kept` is True if the model is in memory.
         """

@@ -51,7 +51,7 @@ class UserPresets(Database):
         self.save_presets(owner, {name: settings})
 
     def save_presets(self, owner: str, presets: Mapping[str, dict]) -> None:
-        """Store all of these presets, or none of them after an error. Raises: RequestError."""
+        """Store the presets by name. After an error none is stored. Raises: RequestError."""
         named = {validate_name(name): json.dumps(settings) for name, settings in presets.items()}
         if longest := next((name for name, text in named.items() if len(text) > LONGEST_SETTINGS), None):
             rule = f"must have at most {LONGEST_SETTINGS} characters of settings"

@@ -1,4 +1,6 @@
-"""Run one of the other hosts of a multihost worker: connect to the first host, run a process on its request, reconnect.
+"""Run a multihost worker's part on a host other than the first.
+
+The member connects to the first host and runs a process when the first host requests it. It reconnects after each connection.
 
 A job's files are in a temporary folder, which is deleted when the connection ends. The first host has the job's real folder.
 """
@@ -26,7 +28,7 @@ from backend.workers.watchdog import SILENCE_SECONDS
 
 RETRY_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
-_LEAVE_SECONDS = 2.0  # for a process to end itself
+_LEAVE_SECONDS = 2.0  # the longest wait for a process to end itself
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +39,7 @@ class MemberRefused(StudioError):
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """Process `index` of `count`. The first host listens at `address`, `port`."""
+    """The host of process `index` of `count`. The first host listens at `address` and `port`."""
 
     index: int
     count: int
@@ -106,7 +108,7 @@ class _Process:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def end(self) -> None:
-        """End the process. The first host stores the progress."""
+        """End the process. It need not save progress, because the first host does."""
         self._is_over.set()
         self.worker.send(ExitNow())
         if not self.worker.wait(_LEAVE_SECONDS):
@@ -147,7 +149,7 @@ def _plan(member: Member, start: Start) -> WorkerPlan:
 
 
 def _log(member: Member) -> Path:
-    """Return the log of the next process. Keep the log of the previous process under another name."""
+    """Return the path of the next process's log. Rename the previous process's log."""
     folder = member.settings.logs_dir
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"member-{member.index}.log"

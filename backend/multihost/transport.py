@@ -41,11 +41,11 @@ from backend.workers.messages import (
 from backend.workers.multihost_sync import FAILED
 from backend.workers.process import WorkerPlan, WorkerProcess
 
-DISAGREEMENT_SECONDS = 30.0  # after one host failed: the other hosts must fail in the same way within this time
+DISAGREEMENT_SECONDS = 30.0  # if a job fails on one host, it must fail equally on all hosts within this time
 _REPORT_SECONDS = 2.0
-_END_SECONDS = 2.0  # for the first process to end itself after another host failed
+_END_SECONDS = 2.0  # the longest wait for the first process to end itself after another host failed
 _AUTHENTICATE_SECONDS = 8.0
-_MOST_UNPROVEN = 16  # connections that have not authenticated yet
+_MOST_UNPROVEN = 16  # the most connections that have not authenticated yet
 _STAGES = ("stage1_*.safetensors", "stage2_*.safetensors")
 _OF_SHOTS = tuple(f"{SHOTS}/*/{name}" for name in (*_STAGES, RESULT, LAST, LAST_FRAMES, LOOK, MODEL_SOUND))
 _SENT_FILES = (*_STAGES, f"{FOLDER}/*.jsonl", *_OF_SHOTS)  # sent to members so that they can continue the job
@@ -63,12 +63,12 @@ class MultihostTransport:
         self._lock = threading.RLock()
         self._members: dict[int, Wire] = {}
         self._first: WorkerProcess | None = None
-        self._waiting: list[Message] = []  # sent when the processes have started
-        self._gathering: dict[int, Gather] = {}  # by process
+        self._waiting: list[Message] = []  # messages to send after the processes have started
+        self._gathering: dict[int, Gather] = {}  # the waiting request of each process at the barrier, by process number
         self._disagreement: threading.Timer | None = None
         self._end_code: int | None = None  # reported in place of the first process's exit code
         self._is_ending = threading.Event()
-        self._unproven: list[tuple[str, socket.socket]] = []  # by address, the oldest first
+        self._unproven: list[tuple[str, socket.socket]] = []  # (address, socket) of unauthenticated connections, oldest first
         self._listener = socket.create_server((self._hosts.address, self._hosts.port))
         self._thread = threading.Thread(target=self._open, name="hosts", daemon=True)
         self._thread.start()
@@ -266,7 +266,7 @@ class MultihostTransport:
             self._on_message(message)
 
     def _handle_gather(self, index: int, message: Gather) -> None:
-        """Answer all hosts when every host has reached the barrier. End all if one host failed and the others did not."""
+        """Answer all hosts when every host has reached the barrier. End all processes if the hosts disagree."""
         with self._lock:
             self._gathering[index] = message
             if len(self._gathering) == self._hosts.count:

@@ -15,7 +15,7 @@ from typing import Any
 
 from backend.workers.messages import Heartbeat, Message, decode, encode
 
-SILENCE_SECONDS = 8.0  # without a byte; then the other host counts as lost. It sends a heartbeat each second.
+SILENCE_SECONDS = 8.0  # the other host counts as lost after this time without a byte; it sends a heartbeat each second
 BEAT_SECONDS = 1.0
 _MOST_UNPROVEN_BYTES = 1024
 _MOST_BYTES = 2**32
@@ -72,7 +72,7 @@ class Wire:
             values = json.loads(self._read(int.from_bytes(self._read(8))))
             sizes = values.pop("sizes")
             return values, [self._read(size) for size in sizes]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:  # before authentication
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:  # from untrusted data
             raise ConnectionLost(str(error)) from error
 
     def _read(self, size: int) -> bytes:
@@ -84,7 +84,7 @@ class Wire:
         return data
 
     def authenticate(self, secret: str, is_first: bool) -> None:
-        """Prove to the other host that this one knows the secret, check its proof, then start sending heartbeats.
+        """Prove to the other host that this host knows the secret, and check the other's proof. Then start heartbeats.
 
         Both hosts must call this first. Raises: ConnectionLost, WrongSecret.
         """
@@ -93,7 +93,7 @@ class Wire:
         theirs = _text(self._receive()[0], "number")
         numbers = (own, theirs) if is_first else (theirs, own)
         mine, others = _ROLES if is_first else _ROLES[::-1]
-        if is_first:  # the first host sends its proof only to a host that knows the secret
+        if is_first:  # the first host checks the other host's proof before it sends its own
             self._check(secret, others, numbers)
             self._send({"proof": _proof(secret, mine, numbers)})
         else:
@@ -105,7 +105,7 @@ class Wire:
     def _check(self, secret: str, role: str, numbers: tuple[str, str]) -> None:
         proof = _text(self._receive()[0], "proof")
         if not hmac.compare_digest(proof.encode(), _proof(secret, role, numbers).encode()):
-            self._send({"proof": ""})  # tells an honest host that its secret is wrong
+            self._send({"proof": ""})  # so that a host with a wrong secret can report the error
             raise WrongSecret
 
     def _send_heartbeats(self) -> None:
@@ -124,7 +124,7 @@ class Wire:
 
 
 def _text(values: dict[str, Any], field: str) -> str:
-    """Return a field of a host that has not authenticated yet. Raises: ConnectionLost if it is not ASCII text."""
+    """Return a field of a message from an unauthenticated host. Raises: ConnectionLost if the field is not ASCII text."""
     text = values.get(field)
     if not isinstance(text, str) or not text.isascii():
         raise ConnectionLost(f"{field} must be ASCII text")

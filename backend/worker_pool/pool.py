@@ -59,7 +59,7 @@ class WorkerPool:
                 worker.handle_machine_loss()
 
     def has_idle_worker(self) -> bool:
-        """Return whether a healthy worker is idle. Without healthy workers any idle worker counts: its job reports the error."""
+        """Return whether a healthy worker is idle. If no worker is healthy, any idle worker counts, and its job fails."""
         views = self.workers()
         fit = [view for view in views if view.is_fit] or views
         return any(view.job_id is None for view in fit)
@@ -73,7 +73,7 @@ class WorkerPool:
             try:
                 worker.run(job_id, request, folder)
                 return True
-            except WorkerLost:  # since the view was read
+            except WorkerLost:  # the worker was lost after its view was read
                 self._worker_by_job.pop(job_id, None)
             except OSError:
                 self._worker_by_job.pop(job_id, None)
@@ -93,7 +93,7 @@ class WorkerPool:
     def expect_models(self, models: Sequence[str], preset: str | None = None) -> None:
         """Tell the workers which checkpoints' models the queued jobs need, the next job's model first.
 
-        The worker that will be idle first loads the model of `preset` ahead, unless a worker has the model.
+        If no worker has the model of `preset`, the worker whose job will end first loads the model ahead.
         """
         fetcher = None
         if preset is not None and models[0] not in self.kept_models():
@@ -179,7 +179,8 @@ class WorkerPool:
 def _start_cost(view: WorkerView, shape: Shape) -> tuple[bool, bool, bool, bool, int]:
     """Return a sort key for idle workers: the smallest key needs the least time to start a job of this shape.
 
-    Most important first: is unhealthy, lacks the model, has it in host memory only, lacks the programs, number of cached models.
+    The parts of the key, most important first: whether the worker is unhealthy, lacks the model, has the model only in host
+    memory, or lacks the programs. The last part is the number of cached models.
     """
     facts = view.facts
     kept = next((model for model in facts.kept if model.model == shape.model), None)

@@ -33,12 +33,13 @@ from backend.workers.process import Standby, WorkerPlan
 from backend.workers.unused_accelerator import explain_from_log
 from backend.workers.watchdog import Watchdog
 
-MAX_IDLE_RESTARTS = 2  # then a worker that dies without a job is not restarted until it gets a job
+MAX_IDLE_RESTARTS = 2  # after these restarts, a worker that dies without a job is not restarted until it gets a job
 KEPT_LOGS = 10
 _LOOK_SECONDS = 1.0
-STANDBY_SECONDS = 30.0  # between a worker's readiness and the start of its standby process, which delays the page's start
+# The delay from a worker's readiness to the start of its standby process. An earlier start would slow down the page's start.
+STANDBY_SECONDS = 30.0
 STANDBY_BYTES = 4 * 10**9  # free memory that a standby process needs to start; it takes half a gigabyte
-_LATE_SECONDS = 5.0  # a check that is this late was delayed by the machine, so the worker's silence does not count
+_LATE_SECONDS = 5.0  # if a check is this late, the whole machine was slow, so the worker may not be hung
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +227,7 @@ class Supervisor:
                 self._forward_event(job_id, event)
 
     def _store_facts(self, facts: WorkerFacts) -> None:
-        """Store the worker's facts. Log each new notice about an accelerator that is unused by mistake."""
+        """Store the worker's facts. Log each new warning about an accelerator that should be used but is not."""
         with self._lock:
             is_new, self._facts = facts.notice != self._last_unused, facts
             self._last_unused = facts.notice or self._last_unused

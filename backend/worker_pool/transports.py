@@ -25,7 +25,7 @@ class Transport(Protocol):
         """Send a message. If the worker is dead, the message is dropped."""
 
     def kill(self) -> None:
-        """Kill a worker that does not answer. If it still can, it writes the stacks of its threads to its log first."""
+        """Kill a worker that does not answer. If possible, the worker first writes its threads' stacks to its log."""
 
     def stop(self) -> None:
         """Ask the worker to save its work and end. Kill it if it does not. Must not be called from a callback."""

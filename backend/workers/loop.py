@@ -45,7 +45,7 @@ from presets import Preset
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
-SAVE_SECONDS = 5.0  # for the running job to save its progress after the engine ended
+SAVE_SECONDS = 5.0  # time limit for the running job to save its progress after the engine ended
 
 
 class EngineGone(BaseException):
@@ -145,15 +145,15 @@ class Worker:
                     self._model.prepare_for(request)
 
     def _exit_process(self, code: int) -> None:
-        """End the process on request. A kernel that runs now is not recorded as crashed."""
+        """End the process on request. The kernel crash guard must not count a kernel that runs now as crashed."""
         if self._model.pipeline is not None:
             self._model.pipeline.excuse()
         self._end(code)
 
     def _prepare_first_model(self, preset: Preset, warm_up: bool) -> None:
-        """Prepare for the first job. A failure is only reported, because it repeats with the first job.
+        """Prepare for the first job. Only report a failure, because the first job will fail in the same way.
 
-        Cancelling a job does not stop this, because the operator requested it.
+        Cancelling a job does not stop the preparation, because the operator requested it.
         """
         outcome = "prepared"
         try:
@@ -187,7 +187,7 @@ class Worker:
         self._report_idle_status()
 
     def _generate_result(self, task: Task) -> tuple[Event | None, str]:
-        """Run a job. Return its final event, and the outcome that all hosts must have in common.
+        """Run a job. Return its final event, and its outcome, which must be equal on all hosts.
 
         Return no event if the job was cancelled before it started, because Cancelled was already sent.
         """
@@ -322,7 +322,10 @@ class Worker:
 
 
 def _add_seconds(event: Event, **seconds: float) -> Event:
-    """Add these seconds to the result of a final event. Except for `total`, the pipeline's own measurements win."""
+    """Add the worker's measured seconds to the result of a final event.
+
+    If the pipeline has measured a stage too, its value is kept, except for `total`.
+    """
     result = getattr(event, "result", None)
     if not isinstance(event, Finished | Cancelled) or not isinstance(result, VideoResult):
         return event

@@ -24,7 +24,7 @@ from backend.workers.messages import Begin
 from backend.workers.multihost_sync import SeveralHosts
 from backend.workers.pipeline import import_ahead, import_pipeline
 
-POLITENESS = 10  # nice value: on two cores, loading and compiling would otherwise delay the page for seconds
+POLITENESS = 10  # increase of the nice value; without it, loading and compiling on two cores delay the page for seconds
 
 
 def open_channel() -> Channel:

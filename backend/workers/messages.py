@@ -190,7 +190,7 @@ BetweenHosts = Decide | Gather | Gathered | Hello | Refused | Start | RunWithFil
 Message = ToWorker | FromWorker | BetweenHosts
 
 _TYPES = {cls.__name__: cls for cls in get_args(Message)}
-_CODECS = {  # how the fields of these names are written and read; all others are plain JSON
+_CODECS = {  # (encoder, decoder) by field name; other fields are plain JSON
     "request": (GenerationRequest.to_json, GenerationRequest.from_stored),
     "folder": (str, Path),
     "cue": (Cue.model_dump, Cue.model_validate),

@@ -36,7 +36,7 @@ class WorkerModel:
         self._reports, self._sync, self._tasks = reports, sync, tasks
         self.pipeline: Pipeline | None = None
         self.loaded: Any = None  # the result of the pipeline's `load`
-        self.can_serve = False  # False if no request can be served, as far as is known
+        self.can_serve = False  # False if all requests are expected to fail
         self.rates: dict[str, Rate] = {}  # rates of the last video
         self._source: tuple[str, str] | None = None  # the checkpoint and the dtype
         self._unused: UnusedAccelerator | None = None
@@ -165,7 +165,7 @@ class WorkerModel:
 
     @property
     def _may_prefetch(self) -> bool:
-        """True if another model may be loaded next to the model in use. False with several hosts: one must not decide alone."""
+        """True if another model may be loaded next to the model in use. False with several hosts, which do not prefetch."""
         return self._source is not None and self._sync.is_alone and self.started.keeps_models
 
     def _prefetch_model(self, preset: Preset, tell: Callable[[Event], None]) -> None:
@@ -277,7 +277,7 @@ class WorkerModel:
 
 
 def is_from_file(event: Event) -> bool:
-    """Return whether the event reports a program from a file. Hosts can differ in the files they have."""
+    """Return whether the event reports a compiled program that was read from a file. The files can differ between hosts."""
     return isinstance(event, Compiling) and event.is_loaded
 
 

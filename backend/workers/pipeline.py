@@ -64,11 +64,12 @@ class Pipeline:
     """The functions of the pipeline that a worker calls.
 
     Attributes:
-        check: returns the files of a model for `load`. An exception from the event function ends `check` and `load`.
-        find_unused: returns which accelerator is unused and why, from the devices or from the error of finding them.
-        recall: disables the kernels that crashed an earlier process. Its argument merges the lists of all hosts.
+        check: returns the files of a model for `load`. To stop `check` or `load`, raise an exception in the event function.
+        find_unused: returns which accelerator is unused and why. Its argument is jax's devices, or the error that jax raised.
+        refusals: returns a sentence for each kernel or compile option that the chip or the compiler refused.
+        recall: disables the kernels that crashed an earlier process. Its argument is a function that merges all hosts' lists.
         excuse: is called before the process ends on request, so that a running kernel does not count as crashed.
-        would_fit: returns settings that fit for a request that ran out of memory. Reports each compilation before it starts.
+        would_fit: returns settings that fit into memory, for a request that does not. Reports each compilation before it starts.
         model_cache: the models that `load` caches.
     """
 

@@ -46,13 +46,13 @@ class Prefetch:
         return self._thread.is_alive()
 
     def abandon(self) -> None:
-        """Stop loading, which takes about a second. A running compilation continues, without waiting for its end."""
+        """Stop loading, which takes about a second. A running compilation cannot be stopped. Do not wait for it."""
         self._is_stopped.set()
         while self._thread.is_alive() and not self._is_compiling.wait(0.01):
             pass
 
     def wait(self, shape: Shape | None, listener: Report) -> None:
-        """Wait until the model is loaded, and for the programs if they belong to this shape. Otherwise abandon the programs.
+        """Wait until the model is loaded. If the programs are for `shape`, wait for them too, else abandon their compilation.
 
         Events go to the listener from now on. Raises: any exception of the listener.
         """

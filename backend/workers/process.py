@@ -21,7 +21,9 @@ from backend.workers.messages import Begin, Message, Stop
 from backend.workers.stale_processes import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
-_STOP_SECONDS = 7.0  # a server may take ten seconds to end; the worker needs `backend.workers.loop.SAVE_SECONDS` to save
+# The longest wait for a worker to end. It is longer than `backend.workers.loop.SAVE_SECONDS`, in which the worker saves its work,
+# and shorter than the ten seconds in which a server must end.
+_STOP_SECONDS = 7.0
 _STACK_SECONDS = 1.0
 
 
@@ -146,7 +148,7 @@ class WorkerProcess:
 class Standby:
     """A process that has imported everything and waits to replace a dead worker, which saves the time of the imports.
 
-    It does not initialize devices before.
+    It does not initialize devices while it waits.
     """
 
     def __init__(self, plan: WorkerPlan, log: Path) -> None:
@@ -179,7 +181,7 @@ class Standby:
 
 
 def _spawn(command: list[str], plan: WorkerPlan, log: Path) -> subprocess.Popen:
-    """Start a new interpreter with pipes, in a session that the terminal's Ctrl+C does not reach. A fork would share locks."""
+    """Start a new interpreter with pipes, in a session that the terminal's Ctrl+C does not reach. A fork copies held locks."""
     with log.open("ab") as stream:
         return subprocess.Popen(
             command,

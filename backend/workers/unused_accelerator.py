@@ -20,14 +20,14 @@ from backend.settings import PROJECT_FOLDER, accelerators_here, chosen_platforms
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
 LOCK_FILE = "/tmp/libtpu_lockfile"  # libtpu's lock for the whole machine
-_TAIL_BYTES = 8_000  # the end of a log that is read: libtpu's last message and the stack below it
+_TAIL_BYTES = 8_000  # number of bytes read from the end of a log, enough for libtpu's last message and the stack trace after it
 _GPU_NAMES = {"gpu", "cuda", "rocm"}  # names of jax's GPU platforms
 _TPU_REQUIREMENTS = "requirements-tpu.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """Everything that decides whether jax can use an accelerator.
+    """The facts about this machine that decide whether jax can use an accelerator.
 
     Attributes:
         accelerators: the machine's accelerators.
@@ -73,7 +73,8 @@ def explain_unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccel
 def explain_error(here: Surroundings, error: str) -> UnusedAccelerator | None:
     """Explain a runtime's error about an accelerator. None for other errors.
 
-    Sources: libtpu 0.0.51 without a TPU and with its lock held (made here); jax's issues 10192, 22416, gvisor's issue 11545.
+    Sources of the messages: libtpu 0.0.51, run without a TPU and with its lock held; jax issues 10192 and 22416; gvisor issue
+    11545.
     """
     tpu = next((one for one in here.accelerators if one.platform == "tpu"), None)
     chips = str(tpu) if tpu else "the TPU chips"
@@ -183,7 +184,7 @@ def _held(chips: str, pid: int, name: str) -> UnusedAccelerator:
 
 
 def _locked(chips: str) -> UnusedAccelerator:
-    """Explain libtpu's lock without a known holder. A process of another user, which is not visible, may hold it."""
+    """Explain that libtpu's lock exists without a visible holder. The holder may be a process of another user."""
     found = f"libtpu's lock, {LOCK_FILE}, keeps {chips} from being used, and no process of yours has it"
     return UnusedAccelerator(
         found=found, mend=f"`sudo fuser -v {LOCK_FILE} || sudo rm {LOCK_FILE}` shows who has it, or removes it"
@@ -191,7 +192,10 @@ def _locked(chips: str) -> UnusedAccelerator:
 
 
 def _mismatch(here: Surroundings) -> UnusedAccelerator:
-    """Suggest the versions of this project's requirements, or, if these were refused, the versions of jax's release."""
+    """Suggest to install the versions that this project requires.
+
+    If they are already installed, suggest the versions that the jax release requires.
+    """
     pair = " and ".join(f"{name} {here.versions[name]}" for name in ("jaxlib", "libtpu") if name in here.versions)
     is_ours = here.versions.get("libtpu") == pinned_version("libtpu")
     jax = here.versions.get("jax", "")

@@ -1,7 +1,8 @@
 """Detect a hung worker from the time since its last reports. Pure.
 
 A worker sends two kinds of reports: heartbeats from a separate thread, which stop only if the whole process hangs, and progress
-of its work. Each stage has a limit for the time without progress. Limits for steps and frames depend on the previous ones.
+of its work. Each stage has a limit for the time without progress. The limit for a step or frame depends on the job's earlier
+steps or frames.
 """
 
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ from typing import ClassVar
 from backend.schemas.events import Block, Decoding, Encoding, Event, Step, Upscaling
 from backend.schemas.worker import WorkerState
 
-HEARTBEAT_SECONDS = 1.0  # between two heartbeats
-SILENCE_SECONDS = 20.0  # without a heartbeat; a library may hold Python's lock for some seconds
-STOP_SECONDS = 30.0  # without progress before the first step of a stopped video; a large text encoder may run for seconds
+HEARTBEAT_SECONDS = 1.0  # interval between two heartbeats
+SILENCE_SECONDS = 20.0  # longest time without a heartbeat; a library may hold Python's global lock for some seconds
+# The longest time without progress after a visitor stopped a video before its first step. A large text encoder may run for
+# some seconds.
+STOP_SECONDS = 30.0
 
 
 @dataclass(kw_only=True)
@@ -21,13 +24,13 @@ class Watchdog:
 
     limits: ClassVar[dict[str, float]] = {
         "starting": 600.0,
-        "loading": 600.0,  # since the last bytes were read
+        "loading": 600.0,  # counted from the last bytes that were read
         "warming": 3600.0,  # for one program
         "compiling": 3600.0,
         "encoding": 600.0,
         "first": 1800.0,  # for the first step or frame
     }
-    factor: ClassVar[float] = 20.0  # multiplies the longest step or frame of this job so far
+    factor: ClassVar[float] = 20.0  # the limit for a step or frame is the job's longest step or frame so far, times this factor
     least: ClassVar[float] = 30.0
 
     alive: float
@@ -42,7 +45,7 @@ class Watchdog:
         self.alive = now
 
     def count_state(self, state: WorkerState, now: float) -> None:
-        """Record the worker's state. A changed state also forgets the job's last event and longest step."""
+        """Record the worker's state. If the state changed, reset the job's last event and longest step."""
         if state != self.state:
             self.event, self.longest = None, 0.0
         if state not in ("loading", "busy"):
