@@ -10,8 +10,8 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 class StudioError(Exception):
     """Any failure that the studio can explain.
 
-    `what` was given or happened, `allowed` is the broken rule, `fix` is what to do. `str()` joins them on one line,
-    such as "num_frames=80 must be 4n+1; nearest: 77 or 81".
+    `what` is the wrong value or the event, `allowed` the rule that it breaks, and `fix` the suggested action. `str()` joins the
+    three on one line, such as "num_frames=80 must be 4n+1; nearest: 77 or 81".
     """
 
     def __init__(self, what: str, allowed: str = "", fix: str = ""):

@@ -31,7 +31,7 @@ def replace_file(path: Path, *, is_durable: bool = False) -> Generator[Path]:
 
 
 def remove_half_written(folder: Path) -> None:
-    """Delete the temporary files that processes killed inside `replace_file` left below this folder.
+    """Delete the temporary files below this folder that `replace_file` left because its process was killed.
 
     No process may write into the folder meanwhile.
     """
@@ -40,7 +40,7 @@ def remove_half_written(folder: Path) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Flush this file, or the names in this folder, to the disk."""
+    """Flush the content of a file, or the list of names of a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -49,7 +49,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether this error or one of its causes means that the disk is full. Libraries use different errors for it."""
+    """Return whether the error or any of its causes means that the disk is full. Libraries report this with different errors."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True

@@ -15,7 +15,7 @@ def machine_memory(root: Path = Path("/")) -> tuple[int, int] | None:
 def free_memory(root: Path = Path("/")) -> int:
     """Return the free bytes of the machine, or of the container's limit if it is smaller. 0 if the system does not report them.
 
-    The system's cache of files counts as free.
+    Memory that the system uses to cache files counts as free.
     """
     machine = machine_memory(root)
     free = [machine[1]] if machine else []

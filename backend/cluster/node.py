@@ -104,7 +104,7 @@ class NodeWorker:
 
 
 class NodeMember:
-    """One of the other hosts of a multihost worker."""
+    """A host of a multihost worker other than the first host."""
 
     def __init__(self) -> None:
         self._settings = from_environment()
@@ -114,7 +114,7 @@ class NodeMember:
         return fingerprint()
 
     def serve(self, hosts: Hosts, index: int) -> None:
-        """Serve the first host as process `index` until the actor is killed. Raises: MemberRefused."""
+        """Run process `index` of the worker for the first host, until the actor is killed. Raises: MemberRefused."""
         kill_stale_workers(self._settings.data_dir)
         Member(
             index=index,
@@ -161,7 +161,7 @@ class Relay:
         self.worker.send(message)
 
     def take(self, number: int) -> list[Item]:
-        """Return batch `number` of messages and files, about `PIECE_BYTES` large. Empty if nothing arrives within a second."""
+        """Return batch `number` of messages and files, about `PIECE_BYTES` large, or [] if nothing arrives within a second."""
         with self._changed:
             if number != self._number:
                 self._changed.wait_for(lambda: self._waiting, _WAIT_SECONDS)

@@ -62,7 +62,7 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """The files of one job to delete: its intermediate files, or all files of a job in the bin or in the library.
+    """Files of one job to delete: only its intermediate files, or all its files if `part` is "bin" or "videos".
 
     `size` is in bytes.
     """
@@ -83,14 +83,15 @@ def plan_removals(
 ) -> list[Removal]:
     """Return the files to delete, in order.
 
-    First: intermediate files, jobs whose time in the bin is over, and jobs that are too old. Then, while all jobs exceed the
-    limit: recent intermediate files, jobs in the bin, and the oldest videos. Starred videos are kept, unless their time in the
-    bin is over. Jobs that ended within `RECENT_SECONDS` are kept too.
+    First come intermediate files, jobs that were in the bin for `BIN_SECONDS`, and jobs older than the limit of days. If all jobs
+    together still exceed the limit of gigabytes, then come the intermediate files of recent jobs, jobs in the bin, and the
+    oldest videos. Starred videos are kept, unless they were in the bin for `BIN_SECONDS`. Jobs that ended within
+    `RECENT_SECONDS` are kept as well.
 
     Args:
         jobs: the ended jobs, oldest first.
-        sizes: their sizes by id.
-        unended: the bytes of all other jobs.
+        sizes: the sizes of these jobs by id.
+        unended: the bytes of all jobs that have not ended.
         is_clock_trusted: if False, no video is deleted because of its age.
     """
     expired = [job for job in jobs if is_clock_trusted and _is_expired(job, limits, now)]
@@ -120,7 +121,7 @@ def _is_expired(job: EndedJob, limits: Limits, now: float) -> bool:
 def _removals_for_space(
     fresh: Iterable[EndedJob], kept: Sequence[EndedJob], sizes: Mapping[str, Size], now: float
 ) -> Iterator[Removal]:
-    """Yield what may be deleted to free space. Intermediate files come before whole jobs."""
+    """Yield the files that may be deleted to free space. Intermediate files come before whole jobs."""
     yield from (_intermediate_removal(job, sizes) for job in fresh if sizes[job.id].intermediate)
     loose = [job for job in kept if not job.is_starred and now - job.ended > RECENT_SECONDS]
     in_bin = sorted(((job.deleted, job) for job in loose if job.deleted is not None), key=lambda one: one[0])

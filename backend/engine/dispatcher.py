@@ -282,7 +282,7 @@ class Dispatcher:
                     logger.exception("The data folder could not be read")
 
     def _prepare_ahead(self) -> None:
-        """Let an idle worker prepare for the expected request, or for the next recent one.
+        """Let an idle worker prepare for the request of `prepare_for`, or else for the next recent request.
 
         Prepared models stay in the worker's memory, so the number of preparations between two jobs is limited.
         """
@@ -366,8 +366,8 @@ class Dispatcher:
     def _find_shortages(self) -> dict[str, Shortage]:
         """Return the shortage of each waiting job for which the disk has too little space, by job id.
 
-        The space that running jobs need is not available to them. Jobs that need more than the whole disk are ended. While the
-        event log cannot write, return one shortage under the key "", which means all jobs.
+        The space that running jobs need counts as used. End each waiting job that needs more than the whole disk. While the event
+        log cannot write, return one shortage under the key "", which means all jobs.
         """
         if self._event_log.is_stuck:
             return {"": next(iter(self._shortages.values()), Shortage(free=0, needed=0))}

@@ -501,7 +501,7 @@ class Engine:
         return own.union(*(self._memo.value(job, "sources", required_sources) for job in unended))
 
     def _count_jobs(self) -> tuple[int, int]:
-        """Return the numbers of waiting and running videos."""
+        """Return the number of waiting videos and the number of running videos."""
         return len(self._dispatcher.waiting()), sum(worker.job_id is not None for worker in self.workers())
 
     def _devices_now(self) -> list[Device]:
@@ -519,7 +519,7 @@ class Engine:
 
 
 def _can_be_prepared(request: GenerationRequest) -> bool:
-    """Return whether the request is one continuous video, so that its model and programs can be prepared."""
+    """Return whether a worker can prepare for the request: it is not a storyboard, a live video or an upscaling."""
     return not (request.shots or request.is_open or request.finished_video)
 
 

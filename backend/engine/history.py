@@ -65,7 +65,7 @@ class _Samples(Database):
 
 
 class History:
-    """Takes samples in a thread. `counts` returns the numbers of waiting and running videos, `devices` the current devices."""
+    """Takes samples in a thread. `counts` returns the number of waiting and of running videos, `devices` the current devices."""
 
     def __init__(self, path: Path, counts: Callable[[], tuple[int, int]], devices: Callable[[], Sequence[Device]]) -> None:
         self._samples, self._folder = _Samples(path), path.parent

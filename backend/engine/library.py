@@ -6,7 +6,7 @@ from backend.engine.job import Selection
 from backend.engine.store import Store
 from backend.errors import StudioError
 
-_STORIES = 40  # number of the newest storyboards that are searched for characters
+_STORIES = 40  # how many of the newest storyboards are searched for characters
 
 
 class Library:

@@ -1,4 +1,4 @@
-"""Interpret a worker's exceptions: a message for visitors, whether the devices are lost, and the outcome for other hosts."""
+"""Convert a worker's exceptions to messages for visitors and outcomes for other hosts, and detect lost devices."""
 
 from backend.errors import StudioError, is_memory_short, one_line
 from backend.schemas.events import Failed
@@ -25,10 +25,13 @@ def is_device_lost(error: Exception) -> bool:
 
 
 def is_runtime_error(error: Exception) -> bool:
-    """Return whether jax's runtime raised this error, except for lack of memory. With several hosts it may mean a lost host."""
+    """Return whether jax's runtime raised this error for a reason other than lack of memory.
+
+    With several hosts, such an error may mean that a host is lost.
+    """
     return type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError") and "RESOURCE_EXHAUSTED" not in str(error)
 
 
 def failure_outcome(error: Exception) -> str:
-    """Return the outcome for `MultihostSync.gather`. Equal kinds of errors have equal outcomes on all hosts."""
+    """Return a text for `MultihostSync.gather` that is equal on all hosts if the same kind of error occurred on all hosts."""
     return f"{FAILED}{type(error).__name__}"

@@ -22,16 +22,17 @@ class MultihostSync(Protocol):
     is_alone: bool
 
     def decide(self, what: str, value: object) -> Any:
-        """Return the first host's value (JSON) on all hosts. `what` must be equal on all hosts."""
+        """Return the first host's `value` (JSON) on all hosts. `what` names the decision and must be equal on all hosts."""
 
     def gather(self, what: str, value: str, waiting: Callable[[], object] = ...) -> list[str]:
         """Wait until all hosts call this, then return their values in host order.
 
-        `waiting` is called every few seconds meanwhile. If `what` differs between hosts, all processes are ended.
+        `what` names the barrier or the outcome. If it differs between hosts, all processes are ended. `waiting` is called every
+        few seconds during the wait.
         """
 
     def handle(self, message: Message) -> bool:
-        """Handle a message of this protocol. Return False for other messages. The thread that reads messages calls this."""
+        """Handle a `Decide` or `Gathered` message. Return False for other messages. The thread that reads messages calls this."""
 
 
 class SingleProcess(MultihostSync):
