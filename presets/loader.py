@@ -24,7 +24,7 @@ SERIES = (
     "ltx-2.0",
     "hunyuanvideo-1.5",
 )  # sort order in lists; other series follow
-KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace", "animate")  # sort order within a series, by the word in the name
+KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace", "animate")  # sort order within a series, by the word in the preset's name
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # sort order of variants, by the end of the name
 
 LEAST_STEPS = 14  # least default steps for MagCache: distilled models have at most 12
@@ -42,7 +42,7 @@ _HUB_LORA = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w
 
 
 class UnknownPreset(LookupError):
-    """No preset has this name. Has the same three parts as the studio's errors."""
+    """No preset has this name. Like the studio's errors, it has the attributes `what`, `allowed` and `fix`."""
 
     def __init__(self, name: str, names: list[str]) -> None:
         self.what = f"preset={name!r}"
@@ -425,7 +425,7 @@ def _sort_key(preset: Preset) -> tuple[bool | int | str, ...]:
     plain, _, variant = preset.name.rpartition("-")
     plain, variant = (plain, VARIANTS.index(variant)) if variant in VARIANTS else (preset.name, -1)
     kind = next((place for place, kind in enumerate(KINDS) if f"-{kind}-" in plain), len(KINDS))
-    sizes = re.sub(r"\d+", lambda found: found[0].zfill(5), plain)  # 704p before 1024p
+    sizes = re.sub(r"\d+", lambda found: found[0].zfill(5), plain)  # so that 704p is before 1024p
     return *beginning, family, kind, not plain.startswith(preset.series), sizes, variant
 
 

@@ -43,7 +43,7 @@ class Magnitudes(BaseModel):
 
     No step is reused in the first `retention` share of each expert's steps, and with `late_only` none of the first expert's
     steps. `longest` has pairs (threshold, number): up to that threshold, at most that number of consecutive steps reuse a step.
-    Thresholds above all pairs use the last number.
+    Larger thresholds use the last pair's number.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

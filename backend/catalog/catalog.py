@@ -123,7 +123,8 @@ def _count_partial_bytes(model: str) -> int:
 
 
 def _source_files(source: str, path: Path) -> list[Path]:
-    """Return the files in this folder that belong to `source`. All files of a local folder, or the file itself."""
+    """Return the files at `path` that belong to `source`. For a local folder these are all its files, for a local file the
+    file."""
     from huggingface_hub.utils import filter_repo_objects
 
     from backend.checkpoints.hub import file_patterns

@@ -1,4 +1,4 @@
-"""Estimate whether this machine can run a model, from its devices and stored figures. Compiles nothing."""
+"""Estimate whether this machine can run a model, from its devices and the slices in `presets/needs.json`. Compiles nothing."""
 
 import functools
 import math
@@ -74,12 +74,12 @@ def _judge(needs: Needs | None, devices: Sequence[Device], memory: int | None) -
 
 
 def _matches_slice(need: SliceNeed, devices: Sequence[Device]) -> bool:
-    """Return whether the devices are chips of the needed kind, and as many or more."""
+    """Return whether the devices have the slice's kind of chip, and are at least as many."""
     return DEVICE_KINDS.get(devices[0].kind) == _chip_name(need.slice) and len(devices) >= _num_devices(need.slice)
 
 
 def _smallest_slice(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | None:
-    """Return the smallest slice of this machine's kind of chip, or of any kind if no figures exist for it."""
+    """Return the smallest known slice of this machine's kind of chip. If no slice of this kind is known, any kind counts."""
     if needs is None or not needs.slices:
         return None
     chip = DEVICE_KINDS.get(devices[0].kind) if devices else None

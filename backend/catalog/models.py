@@ -61,7 +61,8 @@ class Models:
         return [self._make_row(entry, downloads.get(entry.source), devices) for entry in self._scan_entries()]
 
     def changes(self) -> int:
-        """Return a number that grows when a model is installed or removed. While it is equal, the same presets can run."""
+        """Return a number that grows when a model is installed or removed. While the number stays equal, the same presets can
+        run."""
         with self._lock:
             return self._changes
 
@@ -119,7 +120,8 @@ class Models:
         )
 
     def _sources_to_keep(self, source: str) -> list[str]:
-        """Return the sources except `source` whose files must stay: complete sources, and sources with a download."""
+        """Return all other sources whose files must stay when `source` is removed: complete sources, and sources with a
+        download."""
         others = [entry for entry in self._scan_entries() if entry.is_on_hub and entry.source != source]
         return [one.source for one in others if one.is_here or self.downloads.total(one.source)]
 

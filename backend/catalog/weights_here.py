@@ -20,16 +20,16 @@ _FIX = "ask the operator to run `python app.py models download {}`"
 def has_weights(preset: Preset, model: str | None = None) -> bool:
     """Return whether this preset can generate a video without a download.
 
-    The checkpoint must be a folder, or complete in the Hub's cache, and each LoRA of the preset must be on this machine. A
-    checkpoint `model` that replaces the preset's own counts as installed, because the operator chose it. It must be of the
-    preset's kind.
+    The checkpoint must be a folder, or complete in the Hub's cache, and each LoRA of the preset must be on this machine. If the
+    checkpoint `model` replaces the preset's own checkpoint, `model` counts as installed, because the operator chose it. The
+    preset must support this kind of checkpoint (`matches_preset`).
     """
     is_here = _is_model_installed(preset.model_source) if model is None else matches_preset(preset, model)
     return is_here and all(_is_lora_installed(lora) for lora in preset.loras)
 
 
 def matches_preset(preset: Preset, model: str) -> bool:
-    """Return whether the checkpoint `model` is of the preset's kind. True if its files are not on this machine."""
+    """Return whether the preset supports the checkpoint `model`. True if its files are not on this machine."""
     try:
         checkpoint = _open_installed(model)
         if checkpoint is None:

@@ -46,7 +46,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         words = ["serve", *words]
     parser = build_parser()
     arguments, unknown = parser.parse_known_args(words)
-    if unknown:  # argparse's own error would name the help of all commands
+    if unknown:  # argparse's own error would show the usage of all commands
         parser.prog = f"{parser.prog} {arguments.command}"
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return arguments

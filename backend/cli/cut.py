@@ -22,7 +22,7 @@ _NUMBERS = ("width", "height", "fps")
 
 
 def cut(arguments: argparse.Namespace) -> None:
-    """Write the video and print its facts. Raises: RequestError, OutputError, StudioError."""
+    """Write the video and print its path and length. Raises: RequestError, OutputError, StudioError."""
     file = Path(absolute(arguments.file))
     output = check_output(arguments.output or str(file.with_suffix(".mp4")))
     film = read_cut_list(file)

@@ -124,7 +124,7 @@ def refused_devices_check(here: Surroundings, error: str, ended: EndedProcess) -
 
 
 def interrupted_check(current_work: str, ended: EndedProcess, silent_seconds: float) -> Check:
-    """Report that the other process ended before its last check."""
+    """Report that the separate process ended before its last check."""
     how = f"sent no message for {silent_seconds:.0f} s" if ended.was_silent else f"ended with {ended.code}: {ended.last_error}"
     mend = "attach the JSON of `python app.py doctor --json FILE` to a bug report"
     return Check(name="trial", state="fault", found=f"while {current_work}, the process {how}", mend=mend)

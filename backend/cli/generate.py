@@ -72,7 +72,8 @@ def generate(
 
 
 def _regenerate_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the storyboard to regenerate and its first regenerated shot, empty without --again. Raises: RequestError."""
+    """Return the engine's option for --again and --from-shot: the storyboard and its first regenerated shot. Empty without both.
+    Raises: RequestError."""
     job, first = getattr(arguments, "again", None), getattr(arguments, "from_shot", None)
     if job is None and first is None:
         return {}
@@ -178,7 +179,7 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
 
 
 def _sound_summary(path: Path) -> dict[str, Any]:
-    """Return the facts of a video's audio."""
+    """Return the sample rate, the number of channels and the length of a video's audio."""
     sound = read_sound(path)
     channels, count = sound.samples.shape
     return {"sound": {"sample_rate": sound.rate, "channels": channels, "seconds": round(count / sound.rate, 3)}}

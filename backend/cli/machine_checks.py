@@ -1,6 +1,6 @@
 """The checks of `doctor` that need no jax: Python, packages, memory, disk, folders, the port, the Hub.
 
-Each check is a function of the facts that it checks, so that tests can produce each fault.
+Each check gets the facts that it checks as arguments, so that tests can produce each fault.
 """
 
 import errno
@@ -89,7 +89,7 @@ def disk_check(folder: Path, preset: Preset) -> Check:
 
 
 def folder_check(name: str, folder: Path, option: str) -> Check:
-    """Check that the folder can be written, or created. `option` is the setting for another folder."""
+    """Check that the folder can be written, or created. `option` is the command-line option that selects another folder."""
     place = _nearest_existing(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:

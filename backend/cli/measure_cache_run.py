@@ -1,6 +1,6 @@
 """Run a model for `measure-cache`: `python -m backend.cli.measure_cache_run PARENT measure-cache --preset P`.
 
-`backend.cli.stages` starts this module with its process id and the command line of `app.py`.
+`backend.cli.stages` starts this module with the command line of `app.py`. PARENT is the process id of the starting process.
 """
 
 import argparse

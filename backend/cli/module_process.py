@@ -94,7 +94,7 @@ def run_in_process(
 def _read_messages(
     process: subprocess.Popen, on_message: Callable[[dict[str, Any]], None], silent_seconds: float | None
 ) -> tuple[dict[str, Any] | None, bool]:
-    """Read messages until the process ends. Return the report, and whether the process was killed for its silence."""
+    """Read messages until the process ends. Return the report, and whether the process was killed because it sent no message."""
     report, was_silent, last = None, threading.Event(), [time.monotonic()]
 
     def watch(silent_seconds: float) -> None:

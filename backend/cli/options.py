@@ -39,7 +39,7 @@ def option_value(setting: Setting) -> str:
 
 
 def _reader_options(setting: Setting, flag: str) -> dict[str, Any]:
-    """Return argparse's arguments for reading the option."""
+    """Return the arguments of `add_argument` that define how argparse reads the option."""
     if setting.type is bool:
         action = "store_false" if flag.startswith("--no-") else argparse.BooleanOptionalAction
         return {"action": action, "default": None}

@@ -59,7 +59,7 @@ def write_programs(
 def requests_to_compile(preset: Preset, model: Model, sizes: dict, progressive: int | None = None) -> Iterator[GenerationRequest]:
     """Yield example requests that together run all programs of the preset:
 
-    - for each task, one request per prompt length that needs separate programs, and one at the level of `progressive`,
+    - for each task, one request per prompt length that needs separate programs, and one with progressive resolution,
     - with a reference image, a last image or a keyframe, which may lengthen the latents,
     - with a clip to restyle, a clip that receives audio, or a clip in which a person is replaced,
     - with a control clip, with audio, and with a clip to extend.

@@ -27,7 +27,7 @@ class Progress:
         text = describe(event)
         if (
             self._is_terminal and isinstance(event, Loading) and event.bytes_per_second
-        ):  # without a terminal, it would add a line every second
+        ):  # without a terminal, each change of the speed would add a line
             left = (event.bytes_total - event.bytes_done) / event.bytes_per_second
             text += f" at {event.bytes_per_second / 1e6:.1f} MB/s, {left:.0f} s left"
         if text and text != self._last:

@@ -1,6 +1,7 @@
 """Write the generated parts of docs/reference.md: the table of settings and the command line.
 
-`python -m backend.cli.reference` writes them between the page's `generated` comments. A test compares them.
+`python -m backend.cli.reference` writes these parts between the page's `generated` comments. A test checks that the page is up to
+date.
 """
 
 import argparse
@@ -27,7 +28,7 @@ _WITH_OPTION = {option_name(setting): setting for setting in SETTINGS.values() i
 
 
 def page() -> str:
-    """Return the page with its generated parts as they must be."""
+    """Return the page with up-to-date generated parts."""
     parts = {"settings": _settings(), "commands": _commands()}
     return _GENERATED.sub(lambda found: f"{found[1]}{parts[found[2]]}{found[3]}", PAGE.read_text("utf-8"))
 

@@ -90,7 +90,8 @@ class Model:
         return PieceStreamer(getattr(self._reader, "tokenizer", self._reader), skip_prompt=True, skip_special_tokens=True)
 
     def _insert_image(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, Any]]:
-        """Return the messages in the format of the model's template. For a model that sees: lists of parts with the image."""
+        """Return the messages in the format of the model's template. If the model `sees`, each content is a list of parts, and
+        the last message also has the image."""
         if not self.sees:
             return messages
         parts = [one | {"content": [{"type": "text", "text": one["content"]}]} for one in messages]

@@ -173,7 +173,7 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
 
 
 def _reuses_previous_output(run: Run, step: int) -> bool:
-    """Return whether the step reuses the output of the previous step, which is not stored. For videos of one chunk."""
+    """Return whether the step reuses the output of the previous step, which is not stored. The video must have one chunk."""
     return bool(run.request.mag_cache) and plan_for_request(run.request, run.model.kind.boundary).steps[step].reuses
 
 
@@ -261,7 +261,7 @@ def _stop_on_signal(stop: threading.Event, folder: Path) -> Generator[None]:
 
     def listen() -> None:
         wait_for_signal()
-        if is_over.is_set():  # woken by the byte that the end of the block writes, not by a signal
+        if is_over.is_set():  # the end of the block wrote the byte; no signal arrived
             return
         stop.set()
         wait_for_signal(STOP_SECONDS)

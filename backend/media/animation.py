@@ -14,14 +14,14 @@ from backend.files import replace_file
 
 LONGEST_SIDE = 416  # pixels: half of 832, and a few tens of kilobytes
 RIDGE = 1e-2  # relative to the mean variance; needed because the demo model has more channels than a small frame has latents
-_SHARP = 24.0  # at this difference (of 255), a third of the first frame's detail is added
+_SHARP = 24.0  # where colours differ by this much (of 255), a third of the first frame's detail is added
 
 
 def write_animation(latents: np.ndarray, first: np.ndarray, path: Path, fps: float) -> None:
     """Write an animated WebP of all latent frames.
 
-    `latents` is the clean estimate, float [C, F, h, w]; `first` its first frame decoded, uint8 [H, W, 3]; `fps` latent frames per
-    second. The file appears complete.
+    `latents` is the clean estimate, float [C, F, h, w]. `first` is the decoded first frame, uint8 [H, W, 3]. `fps` is the number
+    of latent frames per second. No reader sees an incomplete file.
     """
     frames = [Image.fromarray(frame) for frame in preview_frames(latents, first)]
     with replace_file(path) as part:

@@ -35,7 +35,8 @@ _GUESSED = "Estimating duration from bitrate"
 
 @dataclass(frozen=True, kw_only=True)
 class SoundFacts:
-    """Facts of an audio file: its length in `seconds`, its sample `rate`, and the `suffix` for a copy's name, by the content."""
+    """Facts of an audio file: its length in `seconds`, its sample `rate`, and the file `suffix` that fits its content, for the
+    name of a copy."""
 
     seconds: float
     rate: int

@@ -27,7 +27,7 @@ MIN_SIDE = 16
 READ_SECONDS = 20.0  # time limit for reading a file's `ClipFacts`
 COUNT_SECONDS = 60.0  # time limit for scanning a file without decoding
 KEPT_FACTS = 64  # number of clips whose facts are cached
-FRAME_SECONDS = 60.0  # time limit for one frame: decoding can start 10 s earlier, which is 600 frames of 4K on one slow core
+FRAME_SECONDS = 60.0  # time limit for one frame: up to 600 earlier frames of 4K (10 s) are decoded first, on one slow core
 _RAW = ("-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-")
 _WHOLE_PIXELS = 1_500_000_000  # clips with fewer pixels in all frames are decoded completely for thumbnails, in about 3 s
 _STREAM = re.compile(r"Video: .*?, (?P<width>\d+)x(?P<height>\d+)(?P<rest>.*)")
@@ -40,8 +40,9 @@ TRUNCATED = re.compile(r"partial file|ended prematurely|moov atom not found|Trun
 
 @dataclass(frozen=True, kw_only=True)
 class ClipFacts:
-    """Facts of a clip as it is displayed. `width` and `height` are pixels, upright and square. `fps` is the usual rate, which may
-    vary. `seconds` is the length of the video, `suffix` the ending of a copy's name, by the content."""
+    """Facts of a clip as it is displayed. `width` and `height` are pixels, upright and square. `fps` is the usual frame rate; the
+    rate of single frames may differ. `seconds` is the length of the video. `suffix` is the file suffix that fits the content, for
+    the name of a copy."""
 
     width: int
     height: int
@@ -64,8 +65,8 @@ def read_clip_facts(path: str | Path) -> ClipFacts:
 
 @functools.lru_cache(maxsize=KEPT_FACTS)
 def _read_facts(path: Path, marks: tuple[int, ...]) -> ClipFacts:
-    """Read the facts of the clip at this path. `marks` are its place on the disk, its size and its change times; they are the key
-    of the cache."""
+    """Read the facts of the clip at this path. `marks` identify the file's content in the cache: its device and inode, size and
+    change times."""
     report = _run_ffmpeg(["-i", str(path)], READ_SECONDS, path).errors
     header = report.partition("Output #0")[0]
     stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.parse_duration(header)
@@ -131,8 +132,8 @@ def read_part(path: str | Path, part: Part) -> np.ndarray:
 def read_thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int) -> list[Image.Image]:
     """Read small images, `height` pixels high, from the middle of `count` equal parts of the clip.
 
-    For long clips, the images are the intra-coded frames before those times, so that it takes seconds at most. Returns fewer
-    images if the clip breaks off. Raises: ClipError if no image can be read.
+    For long clips, the images are the intra-coded frames before those times, so that reading takes a few seconds at most. Returns
+    fewer images if the clip ends early. Raises: ClipError if no image can be read.
     """
     width = max(1, round(height * facts.width / facts.height))
     scale = f"scale={width}:{height}:flags=area"
@@ -232,7 +233,8 @@ def _measure_seconds(path: Path, stated: float | None) -> float:
     if int(frames) == 0:
         raise _no_frames_error(path)
     counted = int(last) / 1e6 if last.strip().isdecimal() else 0.0
-    # The scan ends when the last frame is decoded, a few frames before its display. If the header agrees, it is more exact.
+    # The scan reports the time at which the last frame is decoded, a few frames before its display. Therefore the header's length
+    # is more exact, if it is nearly equal.
     seconds = stated if stated and stated - counted < 0.5 else counted
     if seconds <= 0:
         raise ClipError(

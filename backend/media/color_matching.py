@@ -2,7 +2,7 @@
 
 It corrects two errors for each channel. First, the model renders its start image a little lighter, darker or flatter. So the
 median and spread of the shot's first frame are set to the values of the previous shot's last frame, and all frames get the same
-linear change. (The mean would follow changes at the edges of the scene; the median is the median of the background.) Second, the
+linear change. (Objects that enter the scene change the mean, but the median stays a colour of the background.) Second, the
 medians drift during a shot. So each frame is shifted to the median of the first shot, if the difference is at most
 `MOST_DRIFT`; a larger difference is content. The shift is averaged over neighbouring frames against flicker, and starts at zero.
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 MOST_DRIFT = 12.0  # largest corrected drift, out of 255, per channel
 MOST_GAIN = 1.15
-NEAR = 4  # levels around the median whose pixels are averaged for a median finer than whole levels
+NEAR = 4  # pixels within this many levels of the median are averaged, because the median itself is a whole level
 RAMP_FRAMES = 8  # frames from no shift to the full shift
 
 
@@ -71,7 +71,8 @@ def _frame_medians(frames: np.ndarray) -> np.ndarray:
 
 
 def _fine_median(pixels: np.ndarray) -> np.ndarray:
-    """Compute the median of each channel of [N, 3] as the mean of the pixels near it, which is finer than whole levels."""
+    """Compute the median of each channel of [N, 3] as the mean of the pixels near the median, so that the result is finer than
+    whole levels."""
     median = np.median(pixels, axis=0)
     near = np.abs(pixels - median) <= NEAR
     count = near.sum(axis=0)  # 0 if the median is between two equally frequent colours

@@ -39,12 +39,12 @@ class DrivingClip:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlankClip:
-    """A black clip of this size (width, height), for programs that depend on shapes only."""
+    """A black clip of this size (width, height). It is used to compile programs, which depend on shapes only."""
 
     size: tuple[int, int]
 
     def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
-        """See `Segmented`."""
+        """See `SegmentedClip`."""
         width, height = self.size
         for _ in range(count):
             yield np.broadcast_to(np.uint8(0), (length, height, width, 3))

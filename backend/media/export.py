@@ -19,7 +19,7 @@ from backend.media.video import MAX_PIXELS, VideoFacts, read_facts, read_frames
 from backend.schemas.formats import Format
 
 LEAST_SIDE = 32  # smallest side in pixels that is tried
-_MARGIN = 0.95  # share of the allowed bytes at which the next attempt aims
+_MARGIN = 0.95  # the next attempt aims at this share of the allowed bytes
 _VP9 = tuple("-c:v libvpx-vp9 -crf 30 -b:v 0 -row-mt 1 -deadline good -cpu-used 4 -pix_fmt yuv420p".split())
 _OPUS = ("-c:a", "libopus", "-b:a", "128k")
 _WEBP = ("-an", "-c:v", "libwebp_anim", "-quality", "80", "-loop", "0")

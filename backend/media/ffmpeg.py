@@ -66,13 +66,13 @@ def start_process(
         try:
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         except (OSError, ValueError):
-            pass  # the process has ended already, or the system allows less
+            pass  # the process has ended already, or its limit is already lower
     return process
 
 
 @contextmanager
 def running_process(line: Sequence[str], **options) -> Generator[subprocess.Popen]:
-    """Start ffmpeg as `start_process` does, and end it with the block."""
+    """Start ffmpeg as `start_process` does, and kill it at the end of the block if it still runs."""
     process = start_process(line, **options)
     try:
         yield process
@@ -88,13 +88,13 @@ def running_process(line: Sequence[str], **options) -> Generator[subprocess.Pope
 
 
 def input_pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    """Return the pipe into a process that was started with such a pipe."""
+    """Return the standard input of a process that was started with a pipe as its standard input."""
     assert process.stdin is not None, "the process was started without a pipe"
     return process.stdin
 
 
 def output_pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    """Return the pipe out of a process that was started with such a pipe."""
+    """Return the standard output of a process that was started with a pipe as its standard output."""
     assert process.stdout is not None, "the process was started without a pipe"
     return process.stdout
 

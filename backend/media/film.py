@@ -127,7 +127,8 @@ def mix_film_audio(
     rate: int = MAX_RATE,
 ) -> Sound | None:  # fmt: skip
     """Return the audio of all pieces with the soundtrack, `rate` samples per second, or None if the film is silent. `sounds` has
-    a function for each piece with audio. The function gets a start and a length in seconds of the clip, and a sample rate.
+    one function for each piece, None for a silent piece. The function returns a part of the clip's audio. Its arguments are the
+    start and the length of that part in seconds, and a sample rate.
 
     Raises: SoundError, VideoFileError.
     """

@@ -11,13 +11,14 @@ from backend.media.pictures import BROKEN, FORMATS, MAX_PIXELS, crop_to, is_anim
 from backend.schemas.clip import Part
 
 LIGHT = 127  # lighter pixels of a mask count as white
-SHAPES = 0.02  # largest relative difference between the aspects of a mask and its clip
+SHAPES = 0.02  # largest relative difference between the aspect ratios of a mask and its clip
 
 
 def is_single_image(path: str | Path) -> bool:
     """Return whether the file is a single image; its extension is ignored. Other files can be clips or unreadable.
 
-    Only a second frame is looked for: Pillow counts the frames of a TIFF in quadratic time.
+    Checks whether a second frame exists but does not count the frames, because Pillow counts the frames of a TIFF in quadratic
+    time.
     """
     try:
         with Image.open(path, formats=FORMATS) as image:
@@ -27,7 +28,7 @@ def is_single_image(path: str | Path) -> bool:
 
 
 def check_mask_shape(mask: str | Path, clip: str | Path) -> None:
-    """Check that the mask has the aspect of its clip; its size may differ. Raises: ClipError."""
+    """Check that the mask has the aspect ratio of its clip. The sizes may differ. Raises: ClipError."""
     facts = read_clip_facts(clip)
     if is_single_image(mask):
         width, height = load_checked_image(mask).size
@@ -42,7 +43,7 @@ def check_mask_shape(mask: str | Path, clip: str | Path) -> None:
 
 
 def read_mask(path: str | Path, part: Part) -> np.ndarray:
-    """Read the mask of a part of a clip: bool [F, height, width], True where pixels are regenerated, in the part's size.
+    """Read the mask for the frames of `part`: bool [F, height, width] in the part's size, True for pixels to regenerate.
 
     Raises: ImageError, ClipError.
     """

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 MAX_COMMENT_BYTES = 1 << 20
 MOST_BOXES = 5000  # boxes that a search visits; our largest files have a few dozen outside their tables
-_CONTAINERS_SKIP = {b"meta": 4, b"stsd": 8}  # a version, flags or a count before the first inner box
+_CONTAINERS_SKIP = {b"meta": 4, b"stsd": 8}  # bytes before the first inner box: a version, flags or a count
 _TRACK_HEADER = (b"moov", b"trak", b"tkhd")
 _SAMPLE_ENTRY = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1")
 _COMMENT = (b"moov", b"udta", b"meta", b"ilst", b"\xa9cmt", b"data")
@@ -58,8 +58,8 @@ def is_mp4(path: Path) -> bool:
 
 
 def find_boxes(file: BinaryIO, kinds: tuple[bytes, ...]) -> Iterator[Box]:
-    """Yield all boxes at the end of this path of kinds. Safe for any file: invalid data ends the search. At most `MOST_BOXES`
-    boxes are visited."""
+    """Yield all boxes to which this path leads, a sequence of box kinds from the outermost box. Safe for any file: invalid data
+    ends the search. At most `MOST_BOXES` boxes are visited."""
     size = file.seek(0, 2)
     yield from _find_boxes(file, kinds, 0, size, iter(range(MOST_BOXES)))
 

@@ -46,7 +46,7 @@ def _strip_jpeg(data: bytes, orientation: int) -> bytes:
         marker = data[place + 1]
         if data[place] != 0xFF:
             raise ValueError("no marker")
-        if marker == 0xFF:  # fill
+        if marker == 0xFF:  # a fill byte between segments
             place += 1
             continue
         if marker == 0xD9:

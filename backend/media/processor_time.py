@@ -8,7 +8,7 @@ _SESSION, _FIRST_TIME, _TIMES = (
     3,
     11,
     4,
-)  # in /proc/PID/stat after the name: the session; user time, system time, and both times of the children
+)  # index of the session, index of the first time, and number of times, in /proc/PID/stat after the name
 
 
 def session_seconds(session: int) -> float:

@@ -26,7 +26,7 @@ def report_progress(items: Iterable[Item], total: int) -> Iterator[Item]:
 
 @contextmanager
 def progress_listener(listener: Callable[[float], None]) -> Generator[None]:
-    """Call `listener` with the shares that are reported in this block, each time they have grown by 0.01."""
+    """Call `listener` with shares that are reported in this block. Skip a share that is less than 0.01 above the last one."""
     last = 0.0
 
     def report_if_grown(share: float) -> None:

@@ -60,7 +60,7 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
     """Unpack a project into an empty folder. Return its `name` and its `videos`.
 
     Each video has `video` and `inputs` by role as paths in the folder, the file's own `seconds`, `fps`, `width`, `height` and
-    `has_sound`, and as `said` the unchecked values of `project.json`.
+    `has_sound`, and in `said` the unchecked values of `project.json`.
 
     Raises: RequestError, ClipError for a video that cannot be played, OSError.
     """

@@ -206,8 +206,8 @@ class SandboxPool:
     ) -> Result:
         """Run the generator `steps` like `run_steps`, with `run_async` for its calls and a thread for the code between them.
 
-        If the caller is cancelled, the generator is closed: at once while a call runs, else when its thread reaches the next
-        call. If the generator finishes instead, `undo` gets the result that nobody else receives.
+        If the caller is cancelled, the generator is closed. During a call this happens immediately, otherwise when the
+        generator's thread reaches the next call. If the generator finishes before the next call, `undo` gets its result.
         """
         move = functools.partial(next, steps)
         while True:

@@ -51,7 +51,7 @@ def _limit_process() -> None:
         (resource.RLIMIT_NOFILE, OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
     ):
-        with contextlib.suppress(OSError, ValueError):  # if the system already allows less
+        with contextlib.suppress(OSError, ValueError):  # raised if the limit is already lower
             resource.setrlimit(kind, (most, most))
     with contextlib.suppress(OSError):
         os.nice(NICE)

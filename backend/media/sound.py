@@ -77,7 +77,7 @@ def join_sounds(sounds: Sequence[Sound], overlaps: Sequence[float], fades: Seque
 
 
 def read_sound(path: Path) -> Sound:
-    """Read the audio of one of our videos. Raises: VideoFileError if it has none, or cannot be read."""
+    """Read the audio of one of our videos. Raises: VideoFileError if the video is silent or cannot be read."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "sound.wav"
         _decode(path, out)

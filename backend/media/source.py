@@ -52,8 +52,9 @@ def build_source(request: GenerationRequest, inputs: Opened) -> Source | None:
 
 
 def original_frames(request: GenerationRequest) -> Iterator[Frame]:
-    """Yield the frames, uint8 [height, width, 3], that a video was generated from, for comparison. These are its clip, placed as
-    in the video with grey around it, or the control or driving clip. Raises: ClipError while reading."""
+    """Yield the frames, uint8 [height, width, 3], that a video was generated from, for comparison. If the request has a clip, its
+    frames are where they are in the video, and new areas and frames are grey. Otherwise these are the frames of the control clip
+    or driving clip. Raises: ClipError while reading."""
     if request.video is None:
         role, path = ("control", request.control) if request.control else ("drive", request.drive)
         assert path is not None, "callers check `has_original`"
@@ -77,9 +78,10 @@ class KeptPixels:
     inputs: Opened
 
     def put_back(self, pixels: np.ndarray, first: int) -> np.ndarray:
-        """Return the video's frames with the clip's own pixels outside the mask. Just inside its border, old and new are mixed.
+        """Return the video's frames with the clip's own pixels outside the mask. Inside the mask, the clip and the video are
+        mixed near the border.
 
-        `pixels` are frames of the video, uint8 [F, H, W, 3]. `first` is the number of the first of them.
+        `pixels` are frames of the video, uint8 [F, H, W, 3]. `first` is the index of `pixels[0]` in the video.
         """
         part, clip = Part.from_request(self.request), _clip_frames(self.inputs, "video")
         mixed = pixels.copy()

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _LOAD, _EQUALS, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF_LD|W|ABS, JMP|JEQ, JMP|JGE, JMP|JSET, RET
-_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # in struct seccomp_data
+_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # byte offsets of fields in struct seccomp_data
 _NO_NEW_PRIVILEGES, _SET_FILTER, _ALL_THREADS = 38, 1, 1
 _NAMESPACES = 0x7E020000  # flags of clone: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _X32 = 0x40000000  # first number of the calls of x86-64's x32 interface
 
-# Equal numbers on both machines: io_uring_setup, _enter, _register; open_tree, move_mount, fsopen, fsconfig, fsmount;
-# pidfd_send_signal, pidfd_open, pidfd_getfd; process_madvise; mount_setattr.
+# Denied system calls that have the same number on both architectures: io_uring_setup, _enter, _register; open_tree, move_mount,
+# fsopen, fsconfig, fsmount; pidfd_send_signal, pidfd_open, pidfd_getfd; process_madvise; mount_setattr.
 _COMMON = (425, 426, 427, 428, 429, 430, 431, 432, 424, 434, 438, 440, 442)
 
 
@@ -78,7 +78,8 @@ def deny_system_calls() -> bool:
 
 
 def _build_filter(machine: _Machine) -> bytes:
-    """Build the filter as the kernel reads it. Each test skips the following answer unless the test succeeds."""
+    """Build the filter as the kernel reads it. An answer such as "denied" follows each test, which skips the answer if the call
+    is allowed."""
     denied = _pack_instruction(_RETURN, _ERRNO | errno.EPERM)
     steps = [_pack_instruction(_LOAD, _ARCHITECTURE_AT), _pack_instruction(_EQUALS, machine.architecture, 1, 0), denied]
     steps.append(_pack_instruction(_LOAD, _NUMBER_AT))

@@ -1,5 +1,5 @@
-"""Combines several videos side by side into one, each with a label, with the audio of one or none. The file's comment has all
-requests."""
+"""Combines several videos side by side into one video. Each has a label. The audio of at most one is used. The file's comment has
+all requests."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ def _repeat_to_rate(frames: Iterator[Frame], own_fps: int, fps: int) -> Iterator
 
 
 def _cell_size(frames: Sequence[Frame | None], columns: int) -> tuple[int, int]:
-    """Return the even width and height that hold every video, limited by the width of all columns."""
+    """Return an even width and height into which every video fits. All columns together are at most `LARGEST_SHEET` wide."""
     width = max(frame.shape[1] for frame in frames if frame is not None)
     height = max(frame.shape[0] for frame in frames if frame is not None)
     scale = min(max(1, ceil(SMALLEST_TILE / width)), LARGEST_SHEET / columns / width)

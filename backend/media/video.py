@@ -59,7 +59,8 @@ class VideoFacts:
 
 
 def write_video(frames: Iterable[Frame], path: Path, *, fps: int, request: GenerationRequest) -> int:
-    """Encode frames, each uint8 [height, width, 3], as H.264 (yuv420p, index first). Return the number of frames.
+    """Encode frames, each uint8 [height, width, 3], as H.264 (yuv420p, with the index at the start of the file). Return the
+    number of frames.
 
     Frames are taken one at a time. The file appears at `path` complete or not at all. yuv420p stores even sizes only. For odd
     sizes the last row or column is encoded twice, and the file states the true size, to which decoders crop. Raises:
@@ -237,14 +238,14 @@ def _encoder_command(width: int, height: int, fps: int, tags: Path, path: Path) 
 
 
 def _raw_input_options(width: int, height: int, fps: int) -> list[str]:
-    """Return the start of every command that writes a video. The frames come through standard input."""
+    """Return the first arguments of a command that writes a video. ffmpeg reads the frames from standard input."""
     source = ["-f", "rawvideo", "-pixel_format", "rgb24", "-video_size", f"{width}x{height}", "-framerate", str(fps), "-i", "-"]
     return ffmpeg.command("-y", *source)
 
 
 def _reader_command(path: Path) -> list[str]:
-    """Return the start of every command that reads a file, which may be untrusted. No frame above `MAX_PIXELS` is decoded, even
-    for the file's facts."""
+    """Return the first arguments of a command that reads a file, which may be untrusted. No frame above `MAX_PIXELS` is decoded,
+    even for the file's facts."""
     return ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), "-i", str(path))
 
 
@@ -269,7 +270,7 @@ def _read_frame(process: subprocess.Popen) -> Frame | None:
         if output.readline() != b"P6\n":
             return None
         width, height = (int(word) for word in output.readline().split())
-        output.readline()  # the largest value, 255
+        output.readline()  # skip the line with the largest value, 255
         pixels = output.read(width * height * 3)
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3) if len(pixels) == width * height * 3 else None
 

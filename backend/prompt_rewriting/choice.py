@@ -1,4 +1,4 @@
-"""Creates the helper for prompt rewriting that the operator chose, if any."""
+"""Creates the helper that the operator chose: a program or model that rewrites prompts."""
 
 import argparse
 
@@ -11,9 +11,9 @@ from backend.settings import rewriter_key
 
 
 def helper_from_arguments(arguments: argparse.Namespace) -> Helper | None:
-    """Return the program or model that rewrites prompts, from the options of `serve`. None without such an option.
+    """Return the helper that the options of `serve` select, None without such an option.
 
-    Raises: StudioError for an invalid address or command, RequestError if the options name two.
+    Raises: StudioError for an invalid address or command, RequestError if the options select two helpers.
     """
     command, url, model = (str(getattr(arguments, name) or "").strip() for name in ("rewriter", "rewriter_url", "rewriter_model"))
     if command and (url or model):

@@ -1,5 +1,5 @@
-"""A helper at an address with OpenAI's chat completions API: `serve --rewriter-url URL`, such as vLLM, Ollama, llama.cpp or a
-service. Its key, if needed, is in STUDIO_REWRITER_KEY.
+"""Rewrites prompts by a server with OpenAI's chat completions API (`serve --rewriter-url URL`), such as vLLM, Ollama or
+llama.cpp. The server's key, if needed, is in STUDIO_REWRITER_KEY.
 
 Only the operator sets the address. Answers are read as a stream of at most MOST_BYTES. Redirects are not followed, so that the
 key is not sent elsewhere.
@@ -25,8 +25,8 @@ CANNOT_SEE = (400, 404, 415, 422, 500, 501)  # answers of servers whose model do
 
 @dataclass(kw_only=True)
 class Endpoint:
-    """The endpoint at `url`, its base ("http://localhost:11434/v1") or the whole address. `model` is the model's name, or None
-    for the endpoint's first model."""
+    """A server with the API. `url` is the base address ("http://localhost:11434/v1") or the full address, which ends in `CHAT`.
+    `model` is the model's name, or None for the server's first model."""
 
     url: str
     model: str | None = None
@@ -83,7 +83,7 @@ class Endpoint:
 
 
 async def _answer_pieces(response: httpx2.Response) -> AsyncGenerator[str]:
-    """Yield the pieces of an answer, which can be streamed or whole."""
+    """Yield the pieces of an answer. An answer that is not streamed is one piece."""
     if response.status_code != httpx2.codes.OK or _content_type(response) != "text/event-stream":
         yield _choice_text(_parse_json(await _read_json_body(response)), "message")
         return

@@ -1,8 +1,8 @@
-"""A helper that runs a language model on this machine's processor: `serve --rewriter-model ID`.
+"""Rewrites prompts by a language model on this machine's processor: `serve --rewriter-model ID`.
 
 transformers runs in a separate process, `backend.cli.rewrite_run`. Both sides send JSON lines. Requests are {"ask", "messages",
-"picture"} and {"stop"}. Answers are {"ask", "text"} for each piece, then {"ask", "end"} or {"ask", "error"}. `ask` and `stop`
-have a question's number. One answer is generated at a time.
+"picture"} and {"stop"}. Answers are {"ask", "text"} for each piece, then {"ask", "end"} or {"ask", "error"}. The values of `ask`
+and `stop` are the number of a question. One answer is generated at a time.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class LocalModel:
             process = self._running.process
             process.kill()
             process.wait()
-            with contextlib.suppress(OSError):  # unsent data
+            with contextlib.suppress(OSError):  # unsent data cannot be written to the killed process
                 if process.stdin is not None:
                     process.stdin.close()
             self._running = None

@@ -1,7 +1,8 @@
-"""A helper that is a program: `serve --rewriter COMMAND`.
+"""Rewrites prompts by a program of the operator: `serve --rewriter COMMAND`.
 
-It reads one JSON object from standard input, {"prompt", "preset", "instructions", "seconds", "starts_from_picture"}, and writes
-the new prompt to standard output, at once or in pieces. It runs once for each suggestion, in a separate process, without a shell.
+The program reads one JSON object from standard input, {"prompt", "preset", "instructions", "seconds", "starts_from_picture"}, and
+writes the new prompt to standard output, at once or in pieces. It runs once for each suggestion, in a separate process, without a
+shell.
 """
 
 import asyncio
@@ -82,7 +83,7 @@ def _last_error_line(said: bytearray) -> str:
 
 
 async def _send_request(process: Process, request: RewriteRequest) -> None:
-    """Send the request to the program, which may not read it."""
+    """Send the request to the program. The program may end without reading it."""
     given = {
         "prompt": request.prompt,
         "preset": request.preset.name,

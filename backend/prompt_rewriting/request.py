@@ -48,7 +48,7 @@ class RewriteRequest:
 
     @property
     def question(self) -> str:
-        """The user's prompt with the kind and length of the video, which follows the instructions."""
+        """The text that follows the instructions: the user's prompt with the kind and length of the video."""
         what = (
             ("图生视频" if self.starts_from_picture else "文生视频", "秒")
             if self.language == "zh"

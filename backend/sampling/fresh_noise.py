@@ -44,7 +44,7 @@ def make_fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | 
 
 
 def add_fresh_noise(state: SamplerState, noise: FreshNoise, stream: int) -> SamplerState:
-    """Add the noise of a step to the sample of the state after the step. Each `stream` number has different noise."""
+    """Add a step's noise to the sample of `state`, the state after that step. Each `stream` number gets different noise."""
     key = jax.random.wrap_key_data(cast(jax.Array, noise.key), impl="threefry2x32")  # a jax array inside a program
     own = jax.random.fold_in(jax.random.fold_in(key, stream), noise.step)
     drawn = jax.random.normal(own, state.sample.shape, jnp.float32)

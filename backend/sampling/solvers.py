@@ -16,8 +16,8 @@ Solvers and their sources:
 - "ltx": Euler as LTX-2's pipelines run it. The shift grows with the number of tokens, times the request's shift. The last noise
   level is 0.1.
 - "ltx-distilled": Euler on the eight noise levels that LTX-2's distilled models were trained on, or on fewer of them.
-- "ltx-ancestral": the levels of "ltx-distilled". A step goes below the next level, and fresh noise raises it again, as in
-  diffusers' `LTXEulerAncestralRFScheduler` with eta 1. The model adds the noise with the deviation `Schedule.noise`.
+- "ltx-ancestral": the levels of "ltx-distilled". A step denoises to below the next level, and then adds fresh noise to reach that
+  level, as in diffusers' `LTXEulerAncestralRFScheduler` with eta 1. The model adds the noise with the deviation `Schedule.noise`.
 """
 
 import dataclasses
@@ -124,7 +124,7 @@ _LTX_SHIFTS, _LTX_TOKENS, _LTX_LAST = (
     (0.95, 2.05),
     (1024, 4096),
     0.1,
-)  # two logarithms of the shift, the numbers of tokens that they belong to, and the last noise level
+)  # the logarithm of the shift at two numbers of tokens, these two numbers, and the last noise level
 
 
 def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None, num_tokens: int = 0) -> Schedule:
@@ -155,7 +155,8 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
 
 
 def schedule_for_request(request: GenerationRequest) -> Schedule:
-    """Compute the tables for a request. With a clip they have only the last steps. Refining steps follow the others.
+    """Compute the tables for a request. If the request restyles a clip, the tables have only the last steps. Refining steps
+    follow all others.
 
     For "ltx", keyframes and control clips count as tokens, as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`.
     """
@@ -169,7 +170,7 @@ def schedule_for_request(request: GenerationRequest) -> Schedule:
 
 
 def size_growth(request: GenerationRequest) -> float:
-    """Return the full latents' side divided by the first latents' side, as the geometric mean of both sides."""
+    """Return how much longer the sides of the full-size latents are than the sides of the first step's latents."""
     full, small = request.geometry(), request_at_first_size(request).geometry()
     return math.sqrt(full.latent_height * full.latent_width / (small.latent_height * small.latent_width))
 
@@ -185,8 +186,8 @@ def rescale_sigma(sigma: float, growth: float) -> float:
 def _with_enlargement(plain: Schedule, solver: Solver, first: int, growth: float) -> Schedule:
     """Return the schedule with enlarged latents from step `first` on.
 
-    The solver restarts there, at the noise level of the enlarged latents. Source: SGLang, which also changes the level and
-    timestep of this step only.
+    The solver restarts there, at the noise level of the enlarged latents. As in SGLang, only step `first` gets a new level and
+    timestep.
     """
     sigmas, timesteps = plain.sigmas[first:].astype(np.float64), plain.timesteps[first:].copy()
     reached = float(sigmas[0])
@@ -202,7 +203,8 @@ def _with_enlargement(plain: Schedule, solver: Solver, first: int, growth: float
 
 
 def _append_refining_steps(first: Schedule) -> Schedule:
-    """Append the steps that refine enlarged latents. They are plain Euler, and `first` must end without noise.
+    """Append the steps that refine enlarged latents. They are plain Euler steps. `first` is the schedule of the earlier steps,
+    which must end at noise level 0.
 
     Source: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, whose second stage is Euler in all versions.
     """
@@ -239,7 +241,8 @@ def _euler_schedule(sigmas: np.ndarray) -> Schedule:
 def _ancestral_schedule(sigmas: np.ndarray) -> Schedule:
     """Compute the tables of the ancestral Euler solver.
 
-    A step goes down to the noise level s'^2 / s, scales the signal to its share at s', and adds noise up to s'.
+    A step from the noise level s to s' has three parts. It denoises to the lower level s'^2 / s, scales the sample so that the
+    signal has the weight 1 - s', and adds fresh noise up to the level s'.
     Source: diffusers, `LTXEulerAncestralRFScheduler.step`, eta 1, s_noise 1.
     """
     now, following = sigmas[:-1], sigmas[1:]

@@ -106,7 +106,7 @@ def _parse_size(row: Mapping[str, str]) -> dict[str, int]:
 
 
 def _parse_value(name: str, text: str) -> Any:
-    """Convert the cell to the setting's type. The request's checks refuse wrong values of other types. Raises: RequestError."""
+    """Convert the cell to the setting's type. Text is returned unchanged, because the request checks it. Raises: RequestError."""
     kind = SETTINGS[name].type
     try:
         if int in (kind, *get_args(kind)) and bool not in (kind, *get_args(kind)):

@@ -1,7 +1,7 @@
 """The characters of a storyboard: names, each with an image. If a shot's prompt contains a name, the shot gets that image as a
 reference. This module opens no file.
 
-Names match in upper and lower case, as whole words. In scripts without spaces between words, such as Chinese, they match
+Names match as whole words, regardless of case. In scripts without spaces between words, such as Chinese, they match
 anywhere. If names overlap, the longest counts: "the dog" is not also "dog". `wan_ui/form/storyboard_characters.js` uses the same
 rules for the timeline.
 """
@@ -130,7 +130,8 @@ def shot_references(request: VideoSettings, prompt: str) -> tuple[str, ...]:
 
 
 def _is_word_boundary(beside: str, edge: str) -> bool:
-    """Return whether a name can end at `edge` if `beside` is the neighbouring character ("" at the ends of the prompt)."""
+    """Return whether a name can start or end between its outer character `edge` and the character `beside` outside the name.
+    `beside` is "" at the ends of the prompt."""
     return not (beside and _joins_words(beside) and _joins_words(edge))
 
 

@@ -11,8 +11,8 @@ State = Literal["ok", "warning", "fault", "skipped"]
 class Check:
     """A finding in plain words. `mend` is the command or step that fixes a problem, or "".
 
-    The state is "warning" if the studio runs but not at its best, "fault" if a requested feature cannot run, and "skipped" if
-    nothing needed this check.
+    The state is "warning" if the studio runs but not at its best, "fault" if a requested feature cannot run, and "skipped" if the
+    check was not needed.
     """
 
     name: str

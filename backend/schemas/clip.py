@@ -1,5 +1,5 @@
-"""The part of a clip that a video uses. Missing settings follow from the given ones, and wrong ones are refused. It opens no
-file.
+"""The part of a clip that a video uses. This module computes missing settings from the others and refuses wrong settings. It
+opens no file.
 
 A part is counted in frames at the video's frame rate. Only its start is a time of the clip, in seconds, because a clip's own
 frames can have any times. A request's `trim`, from and to in seconds, is the same part in the form that people write.
@@ -120,13 +120,13 @@ def clip_frames(seconds: float, fps: int) -> int:
 
 
 def max_frames_within(seconds: float, fps: int) -> int:
-    """Return how many frames at most fit into the last `seconds` of a clip."""
+    """Return the largest number of frames that fits into the last `seconds` of a clip."""
     return int(seconds * fps + ROUNDING)
 
 
 def infer_clip_settings(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the missing one of `trim` and `num_frames`. Without `trim`, the part starts at the clip's start and is as long as
-    the video.
+    """Compute `trim` from `num_frames`, or `num_frames` from `trim`, if only one was set. Without `trim`, the part starts at the
+    clip's start and is as long as the video.
 
     Values of a wrong type are left to the checks.
     """

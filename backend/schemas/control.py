@@ -35,7 +35,7 @@ def extend_directions(preset: Preset) -> tuple[Extend, ...]:
 
 
 def infer_control_settings(values: Mapping[str, Any], given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """Return the settings of clips that follow from the given ones. Values of a wrong type are left to the checks."""
+    """Return missing settings of clips, computed from the settings in `given`. Values of a wrong type are left to the checks."""
     if values.get("extend"):
         try:
             length = min(values["num_frames"], preset.trained_frames or values["num_frames"])

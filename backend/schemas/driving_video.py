@@ -15,7 +15,8 @@ OVERLAP = 1  # pixel frames that a segment repeats from the previous segment's e
 
 
 def num_segments(num_frames: int, segment_frames: int) -> int:
-    """Return how many segments of `segment_frames` pixel frames a video of `num_frames` has. The last segment may be cut."""
+    """Return how many segments of `segment_frames` pixel frames a video of `num_frames` has. The video may need only some frames
+    of the last segment."""
     return max(1, math.ceil((num_frames - OVERLAP) / (segment_frames - OVERLAP)))
 
 

@@ -201,8 +201,9 @@ class ShotFinished(Event, kind="shot_made"):
 class Interrupted(Event, kind="interrupted"):
     """The job was interrupted and will resume where it stopped: `cause` says why, `fix` what helps, `place` how far the job was.
 
-    `by` names what failed. The job may be at fault: the "worker" ended, a "signal" from outside or a silent host ended the
-    worker, or the "server" ended. Or the job is not at fault: a "shutdown", a full "disk", or the "loss" of the worker's machine.
+    `by` is the kind of the interruption. Three kinds may be the fault of the job: "worker" (it ended), "signal" (another program
+    or a silent host ended the worker) and "server" (it ended). The other kinds are never its fault: "shutdown", "disk" (it is
+    full) and "loss" (of the worker's machine).
     """
 
     cause: str

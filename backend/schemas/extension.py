@@ -10,8 +10,9 @@ from backend.schemas.settings import VideoSettings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Appended:
-    """The appended tokens: first images, each of `picture` latents (H, W), for the pixel frames `frames`; then a control clip of
-    `control` latents (F, H, W), or None. Each latent of the control clip covers `downscale` x `downscale` latents of the video.
+    """The appended tokens. The tokens of images precede the tokens of a control clip. Each image has `picture` latents (H, W),
+    and `frames` are the pixel frames at which the images are placed. The control clip has `control` latents (F, H, W), None
+    without a control clip. Each latent of the control clip covers `downscale` x `downscale` latents of the video.
     """
 
     frames: tuple[int, ...]

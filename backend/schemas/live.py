@@ -1,4 +1,5 @@
-"""File names of a live video's frames in its job's folder, shared by the process that writes and the one that shows them."""
+"""File names of a live video's frames in its job's folder, shared by the process that writes the frames and the process that
+shows them."""
 
 FOLDER = "live"
 KEPT_SECONDS = 10  # older frames are removed

@@ -27,7 +27,7 @@ ContextKey = tuple[int, bool, *tuple[Hashable, ...]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """The facts that decide about the steps of one video, in addition to the context keys."""
+    """The values that determine which steps of one video reuse another step, together with the context keys."""
 
     threshold: float
     longest: int

@@ -47,8 +47,8 @@ def full_size_level(tolerance: float, spectrum: tuple[float, float], rows: int, 
     """Return the noise level at and below which the full size is needed, because the highest frequency of the half size exceeds
     the noise.
 
-    Latents have the power A * cycles ** -b at `cycles` cycles an image, where noise has 1; `spectrum` is (A, b). Source: the
-    paper's criterion for active frequencies.
+    Latents have the power A * cycles ** -b at a frequency of `cycles` cycles per image side. Noise has the power 1 at all
+    frequencies. `spectrum` is (A, b). Source: the paper's criterion for active frequencies.
     """
     scale, exponent = spectrum
     power = scale * max(1, min(rows, columns) // 2) ** -exponent

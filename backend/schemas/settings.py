@@ -142,7 +142,7 @@ def _setting(default: Any = ..., **facts: Any) -> Any:
 
 
 class VideoSettings(BaseModel):
-    """All settings of a video. The fields' `help` texts describe them; only facts that the help texts lack follow.
+    """All settings of a video. The fields' `help` texts describe them. This docstring adds facts that the help texts lack.
 
     Units: `width` and `height` are pixels, `num_frames` counts pixel frames, `trim` and other times are seconds. `guidance` has
     one value per expert; 1 or less turns guidance off. `guidance_interval` is the start and end of guidance as shares of the
@@ -403,8 +403,7 @@ class VideoSettings(BaseModel):
 
     @property
     def is_from_pictures(self) -> bool:
-        """Return whether the only inputs are first and last images, audio, storyboard files other than driving clips, and a
-        finished video."""
+        """Return whether all inputs are images, audio or finished videos. Clips and control inputs count as other inputs."""
         return not self.shot_drives and all(
             SETTINGS[role].part in ("picture", "sound", "story", "finished") for role in self.inputs()
         )
@@ -426,7 +425,8 @@ class VideoSettings(BaseModel):
 
     @property
     def uses_step_cache(self) -> bool:
-        """Return whether the step cache is used. Context windows move from step to step, so they exclude the step cache."""
+        """Return whether the step cache is used. Context windows move from step to step, so the step cache is never used with
+        them."""
         return self.step_cache > 0 and self.window_frames is None
 
     @property

@@ -27,7 +27,7 @@ FRAMES = "frames.npy"  # uint8 [F, H, W, 3], kept until the storyboard ends, bec
 OVERLAP_LENGTHS = (17, 9, 5)  # numbers of frames of the previous shot with which a shot can start
 FILES = {"image": "shot_images", "video": "shot_videos", "drive": "shot_drives"}
 """The files of a shot, and the request field that lists all files of a kind."""
-JOB = "/studio/job/"  # prefix of a job's id, in place of the video's path until the studio has checked the visitor
+JOB = "/studio/job/"  # a job's id follows. Replaces the path of the job's video until the studio has checked the visitor's rights
 _FIELDS = ("prompt", "num_frames", "seconds", "seed", "cut", "fade", "trim", *FILES, "job")
 _NONE = {one.name: one.default for one in FIELDS if one.part == "story"}
 

@@ -100,7 +100,8 @@ def window_edges(num_latent_frames: int, length: int) -> list[int]:
 
 
 def _ramp_weights(length: int, overlap: int, rises: bool, falls: bool) -> list[float]:
-    """Return a window's own weights: 1, with a ramp on each side that overlaps another window."""
+    """Return a window's weights before they are scaled to a sum of 1: 1, with a ramp on each side that overlaps another
+    window."""
     up = [min(1.0, (index + 1) / (overlap + 1)) if rises else 1.0 for index in range(length)]
     down = [min(1.0, (length - index) / (overlap + 1)) if falls else 1.0 for index in range(length)]
     return [min(pair) for pair in zip(up, down, strict=True)]

@@ -102,9 +102,9 @@ class WorkerStatus:
 class WorkerView:
     """A worker as the studio shows it: its job, log and process id, each None if it has none.
 
-    `is_fit` is False if the worker failed, or died and was not ready again. `num_cores` is its share of the processor cores; 0 is
-    all. `machine` is the cluster node of the worker, shown to the operator; "" is this machine. `standby` is the id of the
-    process that would replace it, or None.
+    `is_fit` is False if the worker failed, or if its process ended and no new process is ready yet. `num_cores` is its share of
+    the processor cores; 0 is all. `machine` is the cluster node of the worker, shown to the operator; "" is this machine.
+    `standby` is the id of the process that would replace it, or None.
     """
 
     name: str

@@ -95,7 +95,7 @@ def compile_option_checks(options: Mapping[str, Any], devices: Sequence[jax.Devi
 
 
 def _compare_option(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> Outcome:
-    """Compare a product of small whole numbers, because their sums are exact in any order."""
+    """Compare a product of matrices of small whole numbers, because its sums are exact in any order."""
     mesh = Mesh(np.asarray(devices), ("chips",))
     rows, columns = (NamedSharding(mesh, spec) for spec in (P("chips", None), P(None, "chips")))
     size = 128 * len(devices)
@@ -123,9 +123,10 @@ def _largest_difference(ours: jax.Array, exact: jax.Array) -> float:
 def _compare_attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None = None, **options: Any) -> Outcome:
     """Compare the attention with the reference. The lengths are not multiples of any block size.
 
-    The scaled query is rounded once more, which changes a score by at most 2^-9 of its value. Weights and result are rounded to
-    bfloat16. At unit norm, that is 2^-7 of the largest value, and 0.01 together with the scores. With large norms few keys have
-    all weight, and two similar keys may change places. Therefore the limit is then half of the largest value.
+    Rounding explains a difference. The kernel rounds the scaled query, the weights and the result to bfloat16. At unit norm,
+    these roundings change a result by at most 0.01 of the largest value, and the limit is twice that. With large norms, a few
+    keys have nearly all the weight, and rounding can exchange the weights of two similar keys. Therefore the limit is then half
+    of the largest value.
     """
     query, key = (_draw_normal(number, 1, length, HEADS, WIDTH, scale=norm**0.5) for number, length in ((0, 300), (1, 520)))
     value = _draw_normal(2, 1, 520, HEADS, WIDTH)
@@ -143,7 +144,8 @@ def _compare_attention(*, norm: float = 1.0, has_bias: bool = False, counted: in
 
 
 def _compare_token_norm(*, is_centred: bool) -> Outcome:
-    """Compare a norm's Pallas pass with XLA. Both round values up to 8 once, so they differ by one step of bfloat16."""
+    """Compare a norm's Pallas pass with XLA. Both round each value once, so they differ by at most one step of bfloat16. Values
+    are at most 8."""
     tokens, scale = _draw_normal(0, 1, 256, HEADS * WIDTH, scale=2.0), jnp.full((HEADS * WIDTH,), 1.1, jnp.float32)
     norm = functools.partial(layer_norm if is_centred else rms_norm, eps=1e-6)
     vectors = (scale, scale) if is_centred else (scale,)
@@ -155,8 +157,7 @@ def _compare_preparation(*, norms_heads: bool = False, has_own_angles: bool = Fa
     """Compare the Pallas passes of `prepare` with XLA.
 
     Both round to bfloat16, and XLA's version rounds twice. The limit is the sum of three roundings (2^-8 each) and of one step of
-    bfloat16 (2^-7), for values up to 8.
-    """
+    bfloat16 (2^-7), for values of at most 8."""
     how = Preparation(eps=1e-6, groups=2, norms_heads=norms_heads, head_width=WIDTH if has_own_angles else None)
     projected = tuple(_draw_normal(number, 1, 256, HEADS * WIDTH, scale=2.0) for number in range(3))
     norms = tuple(jnp.full((WIDTH if norms_heads else HEADS * WIDTH,), 1.1, jnp.float32) for _ in range(2))

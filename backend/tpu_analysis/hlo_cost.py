@@ -140,7 +140,7 @@ class _CostAdder:
             total.hidden += covered
 
     def _started(self, later: Instruction, under_way: dict) -> str | None:
-        """Return the transfer to which an update or an end belongs."""
+        """Return the transfer whose start a later instruction names, which updates or ends that transfer."""
         return next((name for name in under_way if re.search(rf"%{re.escape(name)}(?![\w.\-])", later.text)), None)
 
     def _one(self, instruction: Instruction) -> Cost:

@@ -12,8 +12,8 @@ from backend.tpu_analysis.hlo_cost import Instruction, largest_bytes
 from kernels.attention import bundles_a_tile, predicted_bundles
 
 KERNEL_CHIP = {"v5e": "v5e", "v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
-# Cycles of `kernels.causal_conv` for each cycle of whole matrix tiles, and for each normalised element. Measured in libtpu's
-# schedules of six shapes for v6e (docs/lab/tpu-kernels.md).
+# For `kernels.causal_conv`: its cycles divided by the cycles of the matrix products of whole tiles, and the additional cycles for
+# each normalised element. Measured in libtpu's schedules of six shapes for v6e (docs/lab/tpu-kernels.md).
 CONVOLUTION_CYCLES, ELEMENT_CYCLES = 1.1, 3 / 1024
 _ESTIMATE = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
 
@@ -23,11 +23,11 @@ class KernelCost:
     """A function that returns the cycles of a Pallas call on one device.
 
     Attention: the bundles of the static schedule from the kernel's table, or an estimate for each tile of scores if the table
-    does not have the shape. The result is at least the time of the products at the chip's peak. On v5e and v5p several units
-    work in one bundle's time, so the bundles alone would be too few.
+    does not have the shape. The result is at least the time of the products at the chip's peak. The number of bundles alone would
+    be too small on v5e and v5p, where a matrix product can take longer than its bundles.
 
-    The passes around the attention move memory. Their time is the call's own estimate of bytes, or twice the bytes that the pass
-    writes, divided by the bandwidth of the HBM.
+    The passes around the attention move memory. Their time is a number of bytes divided by the bandwidth of the HBM: the call's
+    own estimate, else twice the bytes that the pass writes.
     """
 
     chip: Chip
