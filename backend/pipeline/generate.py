@@ -92,7 +92,7 @@ def _remaining_stages(conditions: Conditions | None, latents: Latents | None) ->
 
 
 def _encode_and_denoise(run: Run, conditions: Conditions | None) -> Generator[Event, None, Latents | None]:
-    """Encode and denoise, or do the remaining part of it. Return None after a cancel, once Cancelled was yielded."""
+    """Encode and denoise, or resume with the stored part. After a cancel, yield Cancelled and return None."""
     resumed_from = None if conditions is None else read_state(run.folder, run.request)
     if conditions is None:
         try:

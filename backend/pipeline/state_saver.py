@@ -39,7 +39,7 @@ class StateSaver(Generic[State]):
         self._thread.shutdown()
 
     def is_due(self) -> bool:
-        """Return whether a new file is due: the last one is written and old enough."""
+        """Return whether a new file is due: the last file is complete and old enough."""
         return time.monotonic() >= self._next and (self._writing is None or self._writing.done())
 
     def save(self, copy: Callable[[], State]) -> None:

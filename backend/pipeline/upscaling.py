@@ -137,8 +137,8 @@ def _write_frames(
     clock: WorkClock,
     is_cancelled: Callable[[], bool],
 ) -> Generator[Event, None, int]:
-    """Write the upscaled frames in pieces. `first` is the number of the first frame to write. Return the number of all frames
-    written, which is smaller after a cancel."""
+    """Write the upscaled frames in pieces. `first` is the number of the first frame to write. Return the number of frames written
+    in all, fewer than the video has after a cancel."""
     total, start_time, reported, done = request.total_frames, time.monotonic(), 0.0, first
     yield Upscaling(done, total)
     if done == total:

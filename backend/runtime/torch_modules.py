@@ -79,15 +79,15 @@ def _convolve(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> jax.Array:
-    """Convolve with PyTorch's argument names and defaults, which torchax's function lacks, also with one number for both
-    sides."""
+    """Convolve with PyTorch's argument names and defaults, which torchax's function lacks. `stride`, `padding` and `dilation` can
+    be one number for both axes."""
     pairs = [[one, one] if isinstance(one, int) else one for one in (stride, padding, dilation)]
     return lowered(input, weight, bias, *pairs, groups)
 
 
 def _linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """Multiply `input` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in `input`'s dtype. The argument names
-    are the names in PyTorch."""
+    """Multiply `input` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in `input`'s dtype. PyTorch passes arguments
+    by these names."""
     with jax.named_scope("products"):
         return jax.lax.platform_dependent(input, weight, bias, cpu=_linear_on_cpu, default=_plain_linear)
 
