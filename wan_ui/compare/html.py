@@ -1,4 +1,4 @@
-"""Render a comparison: players side by side, shared controls, and a table of the differences. Without side effects."""
+"""Render a comparison: players side by side, shared controls, and a table of the differences. No function has side effects."""
 
 from dataclasses import dataclass
 from html import escape
@@ -41,7 +41,7 @@ class Cell:
 class CompareContent:
     """The content of the compare view.
 
-    `chosen` is the number of videos that are selected so far. With `columns`, the cells are a grid, row by row.
+    `chosen` is the number of selected videos. If `columns` is not 0, the cells are a grid, row by row.
     """
 
     id: str = ""

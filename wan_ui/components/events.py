@@ -49,7 +49,7 @@ QUIET: _Quiet = {"queue": False, **SILENT}
 # For events that read the form. The request validates all values, and the page shows errors at their controls.
 RAW: _Raw = {**QUIET, "preprocess": False}
 
-# For events that follow a value: the last event runs, even if an earlier one has not been answered.
+# For events that report each change of a value: the last event runs, even if the server has not answered an earlier event.
 LAST: _Last = {"trigger_mode": "always_last"}
 EACH: _Each = {**RAW, "trigger_mode": "multiple"}  # for buttons that can be pressed faster than the server answers
 

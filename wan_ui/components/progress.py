@@ -123,7 +123,7 @@ def _advance_to_end(view: StageView, event: Event) -> StageView:
 
 
 def _enter_phase(view: StageView, phase: Phase, fraction: float) -> StageView:
-    """Return the view in this phase. An earlier interruption is over."""
+    """Return the view in this phase, without an earlier interruption."""
     reached = (max(view.shot - 1, 0) + fraction) / view.shots
     return replace(view, phase=phase, fraction=max(view.fraction, reached), cause="", interrupted_at="")
 

@@ -22,7 +22,7 @@ class Message:
 
     Args:
         button: HTML from `wan_ui.components.buttons`.
-        view: The view to open. "stage" opens a view with the stage, if the open view has none.
+        view: The view to open. "stage" opens a view with the stage, if the open view has no stage.
         copy: Text for the clipboard.
     """
 
@@ -50,5 +50,5 @@ class Message:
 
 
 def build_message() -> gr.HTML:
-    """Build the empty line. Call `render` where it belongs."""
+    """Build the empty line. The caller places it on the page with its method `render`."""
     return gr.HTML('<div class="message"></div>', js_on_load=start_script("message"), elem_id="message", render=False)

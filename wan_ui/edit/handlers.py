@@ -55,8 +55,8 @@ class EditHandlers(Panel):
     def acts(self) -> Acts:
         """Map the group `edit` to its handler.
 
-        `edit:use` loads the clip and settings of a video. `edit:full` does so with the full model of a draft. `edit:fits` loads
-        proposed settings that fit into memory. `edit:clip` opens a video as the clip. `edit:continue` opens it to extend it.
+        `edit:use` loads the clip and settings of a video. `edit:full` does the same with the full model of a draft. `edit:fits`
+        loads proposed settings that fit into memory. `edit:clip` opens a video as the clip. `edit:continue` opens it for Extend.
         """
         return {"edit": self.act}  # ty: ignore[invalid-explicit-return]  # ty 0.0.108 finds two equal types different
 
@@ -67,7 +67,7 @@ class EditHandlers(Panel):
         self.stage.follow_after(queued)
 
     def show_queued_job(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:
-        """Return the job that the view has queued, for the stage. Skip it while the stage shows an unfinished job."""
+        """Return the job that the view has queued, for the stage. Return no update while the stage shows an unfinished job."""
         caller = self.context.identify_caller(request)
         job, old = self.context.find_job(Act.from_event(event).job, caller), self.context.find_job(shown, caller)
         return job.id if job and (old is None or old.has_ended) else gr.skip()

@@ -1,6 +1,7 @@
 """Routes of the edit view: facts of uploaded files, queueing a video, and its estimate.
 
-Files are paths of uploads of this server, which `gateway/uploads.py` checks. A video's input files are copied into its folder.
+Requests name files by the paths of their uploads, which `gateway/uploads.py` checks. A video's input files are copied into its
+folder.
 """
 
 import asyncio

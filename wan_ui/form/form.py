@@ -1,4 +1,4 @@
-"""The form's components, the values that the visitor entered, and the request that they make."""
+"""The form's components, the values that the visitor entered, and the request that these values define."""
 
 import re
 import secrets

@@ -38,7 +38,7 @@ SECONDS_BETWEEN = 0.15  # between two updates of a growing suggestion
 class RewriteHandlers:
     """Handlers of suggestions.
 
-    `asking` has, for each page that waits for a suggestion, the event that ends it. `busy` counts the suggestions that each
+    `asking` maps each page that waits for a suggestion to the event that ends the wait. `busy` counts the suggestions that each
     visitor and each address waits for. `hourly` counts the suggestions of the last hour.
     """
 
@@ -126,7 +126,7 @@ class RewriteHandlers:
 
     @contextmanager
     def _reserve_place(self, caller: Caller) -> Generator[None]:
-        """Count one suggestion while the block runs.
+        """Count one suggestion until the `with` block ends.
 
         Raises: Busy if too many suggestions are being written, or were written within an hour.
         """

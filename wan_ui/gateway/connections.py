@@ -29,7 +29,7 @@ def most_connections() -> int:
 
 
 class LimitedConnection(H11Protocol):
-    """A connection that closes if no complete request arrives in time. At the limit, a new connection closes an idle one."""
+    """A connection that closes if no complete request arrives in time. At the limit, a new connection replaces an idle one."""
 
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None

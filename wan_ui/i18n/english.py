@@ -74,7 +74,7 @@ DETAILS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """The labels and messages of the page in one language. `str.format` replaces the names in braces.
+    """The labels and messages of the page in one language. `str.format` replaces names in braces by values.
 
     A text whose name ends in `_one` is used for the number 1. The text without `_one` is used for all other numbers.
     """

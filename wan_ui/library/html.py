@@ -1,4 +1,4 @@
-"""Render the library: a grid of videos, and the details of the selected video. Without side effects."""
+"""Render the library: a grid of videos, and the details of the selected video. The functions have no side effects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Render the live view before a video runs. Its script updates the view later. Without side effects."""
+"""Render the live view before a video runs. Its script updates the view later. The functions have no side effects."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Render the models as cards. Without side effects.
+"""Render the models as cards. The functions have no side effects.
 
 Visitors see the installed models. The operator also sees models that can be downloaded, and buttons.
 """

@@ -1,4 +1,7 @@
-"""Render the queue: running jobs, waiting jobs grouped by compiled shape, and recently ended jobs. Without side effects."""
+"""Render the queue: running jobs, waiting jobs grouped by compiled shape, and recently ended jobs.
+
+The functions have no side effects.
+"""
 
 from dataclasses import dataclass
 from html import escape

@@ -1,6 +1,6 @@
 """`/healthz` for monitoring, and `/metrics` in Prometheus' text format.
 
-With several workers, each has its own lines with its name in the label `worker`, and `/healthz` lists their states. Both show
+With several workers, each worker has its own lines with its name in the label `worker`. `/healthz` lists their states. Both show
 only counts: no prompts, no names of visitors. If a password is set, `/metrics` requires the operator's key as a bearer token
 ("Authorization: Bearer KEY" with the key in the operator link).
 """

@@ -53,7 +53,10 @@ def export_menu(job: Job, texts: Texts) -> str:
 
 
 def export_route(engine: Engine, access: Access, downloads: Downloads) -> Route:
-    """Return the route of `export_url`. It answers 404 for another visitor's job, a missing job and an unknown format."""
+    """Return the route that serves the addresses of `export_url`.
+
+    It answers 404 for another visitor's job, a missing job and an unknown format.
+    """
 
     async def serve(request: Request) -> Response:
         job = await asyncio.to_thread(find_visible_job, engine, request, access)

@@ -57,7 +57,7 @@ def media_url(job: ListedJob, file: str | Path) -> str:
 
 
 def media_route(engine: Engine, access: Access) -> Route:
-    """Return the route of `media_url`."""
+    """Return the route that serves the addresses of `media_url`."""
 
     posters = asyncio.Semaphore(1)  # one at a time: the library requests hundreds together
 
@@ -99,7 +99,10 @@ def video_url(job_id: str, request: HTTPConnection, access: Access) -> str:
 
 
 def video_route(engine: Engine, access: Access) -> Route:
-    """Return the route of `video_url`. It answers 404 for a wrong ticket, a missing job and a deleted job."""
+    """Return the route that serves the addresses of `video_url`.
+
+    It answers 404 for a wrong ticket, a missing job and a deleted job.
+    """
 
     def serve(request: Request) -> Response:
         job_id = request.path_params["job_id"]

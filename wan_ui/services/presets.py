@@ -1,4 +1,4 @@
-"""Presets that can run on this machine, and the others. `backend.catalog.weights_here` finds weights."""
+"""Presets that can run on this machine, and presets that cannot. `backend.catalog.weights_here` finds weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -31,7 +31,10 @@ def project_file_name(project: Project) -> str:
 
 
 def project_route(engine: Engine, access: Access, downloads: Downloads) -> Route:
-    """Return the route of `project_url`. It answers 404 for another visitor's project and for a missing project."""
+    """Return the route that serves the addresses of `project_url`.
+
+    It answers 404 for another visitor's project and for a missing project.
+    """
 
     async def serve(request: Request) -> Response:
         try:

@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 class SharedWork(Generic[Key, Result]):
     """Runs at most one call per key in a thread, with at most one more waiting, for any number of callers.
 
-    A caller receives the result of a call that started after the caller asked, so that no result is older than the question.
+    A caller receives the result of a call that started after the caller asked, never an older result.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,10 @@ def sound_url(job: Job) -> str:
 
 
 def sound_route(engine: Engine, access: Access) -> Route:
-    """Return the route of `sound_url`. It answers 404 for another visitor's job, a missing job and a silent video."""
+    """Return the route that serves the addresses of `sound_url`.
+
+    It answers 404 for another visitor's job, a missing job and a silent video.
+    """
 
     async def serve(request: Request) -> Response:
         job = await asyncio.to_thread(find_visible_job, engine, request, access)

@@ -1,4 +1,4 @@
-"""Render a `StageView` as HTML. Without side effects: the same view gives the same text.
+"""Render a `StageView` as HTML. The functions have no side effects: the same view gives the same text.
 
 Gradio's HTML component updates the page node by node, by position. Therefore the elements and their order never change, only
 attributes and texts. The image then changes without flicker, the progress bar moves smoothly, and a playing video continues. All

@@ -24,7 +24,7 @@ class Stage:
 
 
 def build_stage(queue: gr.HTML, status: gr.HTML, texts: Texts) -> Stage:
-    """Build the stage without a video. Call `render` of its view where it belongs on the page."""
+    """Build the stage without a video. The caller places its view on the page with the view's method `render`."""
     html = stage_html(StageView(), None, texts)
     view = gr.HTML(html, js_on_load=start_script("stage", "keep_seed"), elem_id="stage", apply_default_css=False, render=False)
     return Stage(view=view, job_id=gr.State(None), queue=queue, status=status)

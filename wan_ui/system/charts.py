@@ -1,4 +1,4 @@
-"""Small SVG charts of the last hour and day: step times, queue, device memory and disk. Without side effects."""
+"""Small SVG charts of the last hour and day: step times, queue, device memory and disk. The functions have no side effects."""
 
 from collections.abc import Callable, Sequence
 from html import escape
