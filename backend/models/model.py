@@ -145,7 +145,7 @@ class Model(Protocol):
         """Create the networks. Raises: ModelError for a broken tokenizer, RequestError for an illegal mesh."""
 
     def layout(self, is_guided: bool) -> Layout:
-        """Return the layout of steps with two guidance branches or with one. Weights have the same shardings in both."""
+        """Return the layout of guided or unguided steps. Weights have the same shardings in both layouts."""
 
     def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
         """Return the shape of each stream's latents by name. Noise is drawn in this order: video first."""

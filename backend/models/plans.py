@@ -14,12 +14,12 @@ from backend.chips import CHIPS, DEVICE_KINDS
 from backend.runtime.mesh import MeshPlan
 
 TABLE = Path(__file__).with_name("plans.json")
-MOST_MEMORY = 0.75  # share of a chip's memory; the compiler's counts exclude fragmentation and the runtime's own memory
+MOST_MEMORY = 0.75  # share of a chip's memory that a plan may use; the rest is for fragmentation and the runtime
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The subject of a plan: the chip, the number of devices, and the transformers that share the devices.
+    """The subject of a plan: the chip, the number of devices, and the number and size of the transformers on them.
 
     `layer_bytes` is the size of all matrices of a layer, without sharding.
     """
@@ -37,7 +37,7 @@ class TriedPlan:
 
     Attributes:
         copies: number of matrices of a layer of which every chip has a copy.
-        seconds: predicted seconds of one guided step, None if it does not fit.
+        seconds: predicted seconds of one guided step, None if the step does not fit into memory.
         hbm_bytes: bytes on one device, with the weights of all networks.
     """
 
@@ -66,7 +66,7 @@ class TunedPlan:
 def describe_subject(
     device_kind: str, num_devices: int, sizes: Mapping[str, int], num_layers: int, num_transformers: int
 ) -> Subject | None:
-    """Return the subject of a model. `sizes` are the bytes of a layer's matrices by name. None if the device is no known TPU."""
+    """Return the subject of a model. `sizes` are the bytes of a layer's matrices by name. None for an unknown device."""
     chip = DEVICE_KINDS.get(device_kind)
     if chip is None:
         return None

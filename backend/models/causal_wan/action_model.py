@@ -1,7 +1,7 @@
 """Matrix-Game 2.0's programs and the generation of a video block by block, steered by keyboard and mouse.
 
-A block has one action, the same in all its frames. A block's first frames also see the last actions of the previous block, which
-are part of the step state. See `backend.models.model.Model`.
+A block has one action, the same in all its frames. A block's first frames also see the last actions of the previous block. The
+step state stores these actions. See `backend.models.model.Model`.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class ActionStepContext(BlockStepContext):
     channels: Any
 
     def block_context(self, step_state: ActionStepState) -> SteeredContext:
-        """Return what a block's steps read besides its latents."""
+        """Return the inputs of a block's steps besides its latents."""
         assert step_state.steering is not None, "`make_step_context` and `commit_chunk` set it"
         return SteeredContext(
             text=self.text, positions=step_state.positions, condition=step_state.channels, steering=step_state.steering

@@ -1,9 +1,10 @@
 """The action module of Matrix-Game 2.0, which adds keyboard and mouse input to a block's tokens. Pure functions of arrays.
 
-A latent frame sees the actions in the pixel frames before its last pixel frame. The mouse's numbers are joined to each token,
-which then attends over time to the tokens at the same place. The keyboard input of a latent frame becomes one key and value, to
-which all tokens attend. Queries and keys are rotated by the number of their frame. Both attentions see the same frames as the
-block's self-attention. Their keys and values are also in rings with one entry for each frame.
+A latent frame sees the actions in the pixel frames before its last pixel frame. The mouse's movements are appended to each
+token's channels. The token then attends over time to the tokens at the same place in other frames. The keyboard input of a latent
+frame becomes one key and value, to which all tokens attend. Queries and keys are rotated by the number of their frame. Both
+attentions see the same frames as the block's self-attention. Their keys and values are also in rings with one entry for each
+frame.
 
 Heads stay side by side in the channels, because a head is narrower than a row of a TPU register. Sums over a head's channels are
 products with a matrix of zeros and ones. The norms of queries and keys have no weights, because the authors' code does not use
@@ -34,7 +35,8 @@ Parameters = Mapping[str, jax.Array]
 class ActionRing:
     """Keys and values of a window's W latent frames in every action module.
 
-    The mouse has [layers, W, tokens of a frame, C], None without a mouse. The keyboard has [layers, W, C].
+    The arrays of the mouse are [layers, W, tokens of a frame, C], None without a mouse. The arrays of the keyboard are
+    [layers, W, C].
     """
 
     mouse_key: jax.Array | None
@@ -63,7 +65,7 @@ class Steering:
 class ActionPlace:
     """The place of a block's keys in an `ActionRing`: the `layer`, and the `places` [F] of the block's frames.
 
-    `count` is the number of valid places among all W, after the block is written.
+    `count` of the W places hold a frame after the block is written.
     """
 
     layer: jax.Array

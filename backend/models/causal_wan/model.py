@@ -90,7 +90,7 @@ class BlockStepContext:
         return self.programs.layout
 
     def block_context(self, step_state: BlockStepState) -> Context:
-        """Return what a block's steps read besides its latents."""
+        """Return the inputs of a block's steps besides its latents."""
         return _make_context(self.text, step_state.positions)
 
 

@@ -59,7 +59,7 @@ class BlockDenoiser(Denoiser):
     """Shapes and modules of one causal transformer. Weights are passed to every call. Methods are pure and can be compiled."""
 
     def __init__(self, config: Mapping[str, Any], layout: Layout, window: Window) -> None:
-        known = inspect.signature(WanTransformer3DModel.__init__).parameters  # the other entries describe the training
+        known = inspect.signature(WanTransformer3DModel.__init__).parameters  # the module rejects entries about blocks
         super().__init__({name: value for name, value in config.items() if name in known}, layout)
         self._window, self._attention = window, RingAttention(layout)
         self._block.attn1.set_processor(self._attention)

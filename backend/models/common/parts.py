@@ -26,7 +26,7 @@ def apply_patterns(name: str, patterns: Iterable[tuple[str, str]]) -> str:
 
 
 def model_index(configs: Configs, **own: Any) -> dict[str, Any]:
-    """Return a model_index.json that names the parts of these configurations, with the entries `own`."""
+    """Return a model_index.json that names the parts of these configurations, plus the family's `own` entries."""
     return {part: ["diffusers", part] for part in configs} | own
 
 

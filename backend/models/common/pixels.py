@@ -1,4 +1,4 @@
-"""Conversion of images and clips to the networks' inputs, and functions for arrays on the host.
+"""Conversion of images and clips to the networks' inputs, and small functions of arrays.
 
 Functions with the argument `xp` compute with numpy, or with jax.numpy if only shapes are known.
 """

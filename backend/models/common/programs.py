@@ -31,9 +31,9 @@ class ClipPrograms:
     - `step`: the denoising step. `small_step` is the same at half of the video's size.
     - `zero_star_step`: the denoising step with CFG-Zero*.
     - `cached_step`: also takes the step cache and its threshold.
-    - `still_step`: a step with velocity zero. It takes only the state and the step inputs.
+    - `still_step`: a step with velocity zero, which runs no transformer. It takes only the state and the step inputs.
     - `kept_step`: also returns the change that all layers made to the tokens, [B, S, D].
-    - `reused_step`: takes this change and adds it instead of running the layers.
+    - `reused_step`: also takes the change from `kept_step`, and adds it to the tokens instead of running the layers.
     """
 
     layout: Layout
@@ -122,7 +122,7 @@ def _kept_step_function(denoiser: ClipTransformer) -> Callable:
 
 def _reused_step_function(denoiser: ClipTransformer) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any, added: jax.Array) -> SamplerState:
-        """Take the step without layers: add the change from an earlier step. Needs no weights of layers."""
+        """Take the step without running layers: add the change that the layers made in an earlier step."""
         velocity = denoiser.reused_velocity(weights, state.sample, denoiser.times(inputs), context, added)
         return take_guided_step(state, velocity, inputs)
 

@@ -11,7 +11,7 @@ from backend.runtime.mesh import Layout
 from backend.schemas.worker import AXES
 
 PROMPTS = ("prompt", "negative prompt")  # in the order of `tokenize`
-TIED = ("shared.weight", "encoder.embed_tokens.weight")  # two names of T5's token embedding; a checkpoint has one or both
+TIED = ("shared.weight", "encoder.embed_tokens.weight")  # T5's token embedding has two names; a checkpoint has either or both
 
 
 class TextEncoder(Encoder):

@@ -22,7 +22,7 @@ def normalise_in_one_pass(
     scale: torch.Tensor | None = None,
     shift: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Apply layer norm to tokens [B, S, D], then multiply by 1 + scale and add shift, in float32 with one rounding.
+    """Apply layer norm to tokens [B, S, D], then multiply by 1 + scale and add shift, in float32, rounded once at the end.
 
     Without `scale`, use the norm's own weights.
     """

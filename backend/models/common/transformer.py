@@ -66,7 +66,7 @@ class StackedTransformer:
         return dtype
 
     def spread_matrices(self, weights: StackedWeights) -> Stacks:
-        """Return the weights of which every chip has a copy only while steps run. Empty if the copies are permanent."""
+        """Return the matrices that `copy_matrices` copies to every chip before steps run. Empty if the copies are permanent."""
         if not (self._layout.copies_on_demand and self._layout.copied):
             return {}
         return {
@@ -75,7 +75,7 @@ class StackedTransformer:
         }
 
     def copy_matrices(self, spread: Stacks) -> Stacks:
-        """Gather the matrices layer by layer, so that at most one more layer is in memory."""
+        """Copy the result of `spread_matrices` to every chip, one layer after the other to save memory."""
 
         def one_layer(_: None, layer: Mapping[str, jax.Array]) -> tuple[None, dict[str, jax.Array]]:
             whole = {name: self._layout.gathered_weight(self.matrix_role(name)) for name in layer}
@@ -132,8 +132,8 @@ class StackedTransformer:
 class ClipTransformer(StackedTransformer):
     """A transformer of whole videos. A step may skip its layers.
 
-    A family implements `_begin`, `_layers`, `_layer_runner` and `_finish`. Contexts have `positions`. The first array of the
-    tokens has the tokens of the video.
+    A family implements `_begin`, `_layers`, `_layer_runner` and `_finish`. Contexts have `positions`. Tokens are a tuple
+    of arrays, and the first array has the video's tokens.
     """
 
     _begin: Callable[..., tuple[tuple[jax.Array, ...], Any]]  # (weights, latents, *times, context) -> (tokens, time embedding)
@@ -167,7 +167,7 @@ class ClipTransformer(StackedTransformer):
     def reused_velocity(
         self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Any, added: jax.Array
     ) -> jax.Array:
-        """Predict the velocity without running layers: add their change `added` from another step. Needs no layer weights."""
+        """Predict the velocity without running layers: add the change `added`, which the layers made in another step."""
         tokens, time = self._begin(weights, latents, *times, context)
         return self._finish(weights, tokens[0] + added, time, context.positions, latents.shape)
 

@@ -1,7 +1,7 @@
 """Recognise the kinds of HunyuanVideo 1.5 checkpoints from their configurations, and refuse others. Reads no file.
 
 All kinds have the same network. Its input channels are the noisy latents, the latents of an image, and a mask. Kinds differ in
-two facts. An image must be given, may be given or is not supported. A step of the step-distilled model also reads the timestep at
+two respects. An input image is required, optional or not supported. A step of the step-distilled model also reads the timestep at
 which it ends (`use_meanflow`).
 """
 
@@ -129,7 +129,7 @@ class HunyuanFamily(FamilyBase):
         return cast(HunyuanKind | None, self.recognise(model_index(configs, _class_name=pipeline), configs))
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`. The transformer's are the input projection, which depends on the inputs, and a tensor of the last layer."""
+        """See `Family`. For the transformer: the input projection, which depends on the inputs, and a last layer's tensor."""
         config = configs[part]
         if part == "transformer":
             width = transformer_width(config)

@@ -86,7 +86,7 @@ class TextEncoder(TextEncoderBase):
 
 
 def installed_name(name: str) -> str:
-    """Return a tensor's name in the installed library. In a file the text encoder may be a part of a larger model."""
+    """Return a tensor's name in the installed library. In a file, the name can have the prefix of a larger model."""
     return name.removeprefix("model.").removeprefix("language_model.")
 
 

@@ -1,8 +1,8 @@
 """HunyuanVideo-1.5's video autoencoder for one latent frame: diffusers' layers with explicit caches.
 
 Diffusers runs a whole clip at once. There, a convolution sees two earlier frames, and the first frame is repeated before the
-clip. The attention in the middle sees every pixel of its own frame and of all earlier frames. Layers that change the number of
-frames treat the first frame separately.
+clip. The attention in the middle block sees every pixel of its own frame and of all earlier frames. Layers that change the number
+of frames treat the first frame separately.
 
 Therefore the cache of a convolution has the two latest frames of its input. The cache of the attention has all earlier keys and
 values, in arrays for the whole clip.

@@ -25,7 +25,7 @@ from backend.schemas.request import GenerationRequest
 CONTROL = "control"
 """The name of the clip's latents in the conditions, and of the clip's sampler state."""
 
-_NOISE = 3  # with the request's seed, the seed of the clip's noise
+_NOISE = 3  # combined with the request's seed, so that clip and video have different noise
 
 
 def encode_control(

@@ -77,7 +77,7 @@ class Programs:
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  the programs live as long as their worker's model
     def step(self, branches: Branches, given: str | None, is_refining: bool) -> Program:
-        """Return the denoising step with these branches. `given` names a stream that stays unchanged."""
+        """Return the denoising step with these branches. `given` is the stream of which the user gave all latents."""
         run = functools.partial(_step, self.denoiser, branches, given)
         name, key = ("the refining step", "refining_step") if is_refining else ("the denoising step", "denoise_step")
         return Program(name, run, key=key, donated=(1,), layout=self.layout, compiler=self.compiler)
@@ -94,7 +94,7 @@ def _step(
     scales: tuple[Scales, Scales],
     noise: FreshNoise | None,
 ) -> States:
-    """Take one guided step of both streams, with the noise of an ancestral step. A given stream stays unchanged at timestep 0."""
+    """Take one guided step of both streams, with `noise` if it is ancestral. The stream `given` stays unchanged at timestep 0."""
     beginnings = {VIDEO: context.first_frame, SOUND: context.first_sound}
     for name, first in beginnings.items():  # the inputs' latents count in the standard deviation that `rescale` restores
         if first is not None:
@@ -251,7 +251,7 @@ class LtxModel(WholeClipModel):
         branches = Branches.for_step(request, step_plan, self.kind)
         programs = self._programs(
             len(branches.prompt_indices) % 2 == 0
-        )  # two halves of the chips need an even number of branches
+        )  # with dp, each half of the chips computes half of the branches
         rows = functools.partial(_stack_branch_texts, texts=branches.prompt_indices, dtype=self.dtype)
         texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
         text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))

@@ -92,7 +92,7 @@ class LtxFamily(FamilyBase):
         )
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`. The transformer's are the input projection, which depends on the inputs, and a tensor of the last layer."""
+        """See `Family`. For the transformer: the input projection, which depends on the inputs, and a last layer's tensor."""
         config = configs[part]
         if part == "transformer":
             width = transformer_width(config)

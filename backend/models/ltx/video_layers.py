@@ -123,7 +123,7 @@ class Coder:
         return made[stride[0] - 1 :]
 
     def _downsample(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """Move frames, rows and columns into channels. Repeat the first frame if the number of frames shrinks."""
+        """Move frames, rows and columns into channels. Where the number of frames shrinks, first repeat the first frame."""
         frames = jnp.concatenate([frames[: module.stride[0] - 1], frames])
         mean = _pack_channels(frames, module.stride)
         mean = mean.reshape(*mean.shape[:3], -1, module.group_size).astype(jnp.float32).mean(-1).astype(frames.dtype)

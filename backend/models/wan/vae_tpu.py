@@ -112,7 +112,7 @@ class _Plan:
 
     @property
     def rows(self) -> int:
-        """The number of rows of the latents, or of columns if the strips are turned."""
+        """The number of rows of the latents, or of columns if the strips are transposed."""
         return self.size[1] if self.strips.is_transposed else self.size[0]
 
     def run(self, method, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):

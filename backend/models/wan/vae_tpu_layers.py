@@ -153,7 +153,7 @@ class LayerRunner(StripRunner):
         ]
         if not self._chip.is_transposed:
             return kinds[0], kinds[1]
-        columns = jnp.stack(kinds, axis=2)  # the strips are turned: rows of the frame are columns here
+        columns = jnp.stack(kinds, axis=2)  # the strips are transposed: rows of the frame are columns here
         columns = columns.reshape(columns.shape[0], -1, *columns.shape[3:])
         return columns, columns
 

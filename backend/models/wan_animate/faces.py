@@ -1,7 +1,7 @@
 """Animate-1's encoders of faces: a motion vector for each frame of a face clip, then a few tokens for each latent frame.
 
-Neither depends on the timestep, so both are computed once per segment. A motion vector is a sum of 20 orthogonal directions. They
-are the Q of a QR decomposition of a 512 x 20 weight, which runs on the host in float32.
+Neither depends on the timestep, so both are computed once per segment. A motion vector is a weighted sum of 20 directions.
+These directions are the orthogonal Q of a QR decomposition of a 512 x 20 weight. The decomposition runs on the host in float32.
 Source: diffusers, transformer_wan_animate.py.
 """
 

@@ -1,6 +1,6 @@
 """Animate-1's networks and the generation of a video in segments, see `segments`. Each segment has its own poses and faces.
 
-With a background clip and a mask, the model replaces a person in that clip. Everything outside the mask is given, and the first
+With a background clip and a mask, the model replaces a person in that clip. Pixels outside the mask stay, and the first
 segment also begins with the clip's first frame. The conditions store pixels of faces and background clip until their segment.
 They cannot be encoded earlier, because a segment's clip begins with the last frame of the previous segment.
 
@@ -122,9 +122,9 @@ class PosedModel(SegmentModel):
 
 
 def _stack_branches(count: int, is_guided: bool, xp: Any, *motions: Any) -> Any:
-    """Join motion vectors of `count` faces. Under guidance, add a second branch that repeats the blank face after them.
+    """Join batches of motion vectors, and return the first `count`: [B, count, out].
 
-    Returns [B, frames, out].
+    Under guidance, the next vector belongs to the blank face. The second branch repeats this vector.
     """
     joined = xp.concatenate(motions)
     given = joined[None, :count]

@@ -1,4 +1,4 @@
-"""Animate-2's transformer: Wan's transformer, which also reads an image and, for each frame, the same frame of a driving video.
+"""Animate-2's transformer: Wan's transformer, which also reads an image and, frame by frame, a driving video.
 
 The image is the first latent frame. `extracted` runs the driving video through all layers once per segment, at timestep 1 with a
 separate text. Each denoising step then reads these keys and values. In the rotary embedding the driving video is one latent frame

@@ -1,7 +1,7 @@
 """Recognise Wan VACE from its configurations only: Wan's text to video with additional control blocks. Reads no file.
 
-Wan 2.1 VACE has one transformer, Wan 2.2 VACE-Fun two experts with a boundary. Both take the same inputs: the control blocks read
-one clip with a mask, and any number of reference images (`backend/media/source.py`).
+Wan 2.1 VACE has one transformer, Wan 2.2 VACE-Fun two experts with a boundary. Both models take the same inputs: the control
+blocks read one clip with a mask, and any number of reference images (`backend/media/source.py`).
 """
 
 import dataclasses

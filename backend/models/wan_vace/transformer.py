@@ -45,9 +45,10 @@ class ControlContext(Context):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Segments:
-    """`count` segments of equal `length` in layers, each with a control block.
+    """Successive segments with an equal number of layers. Each segment has one control block.
 
-    `control` and `layer` are the numbers of the first control block and of the first layer.
+    `count` is the number of segments, and `length` the number of layers in each. `control` and `layer` are the indices of the
+    first control block and of the first layer.
     """
 
     control: int
