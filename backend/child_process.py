@@ -2,7 +2,7 @@
 
 `python -m backend.child_process PIPE MODULE WORD...` runs the module. PIPE is one end of a pipe; only the parent holds the other
 end, which closes when the parent ends. On Linux the kernel then kills the child, so no lock or native code delays its
-end. PR_SET_PDEATHSIG would kill the child too early: when the thread of the parent that started it ends.
+end. PR_SET_PDEATHSIG is not used: it kills the child when the parent's starting thread ends, not when the parent ends.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from typing import Any
 def start_module(module: str, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
     """Start `python -m MODULE WORD...` as a process that ends with this one. `options` are passed to `subprocess.Popen`.
 
-    If it has a session of its own, the processes that it starts end too.
+    If the new process has its own session, its child processes end too.
     """
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "backend.child_process", str(reading), module, *words]

@@ -77,7 +77,7 @@ class JobHasBegun(StudioError):
 
 
 class QueueFull(StudioError):
-    """This owner already has the most waiting jobs that one owner may have."""
+    """The number of waiting jobs has reached the limit of an owner, an address or the whole queue."""
 
 
 class Busy(StudioError):
@@ -93,7 +93,7 @@ class DataFolderError(StudioError):
 
 
 class Stopped(Exception):
-    """The work was stopped, or another part of it failed. Users need no explanation."""
+    """The work was stopped, or another part of the work failed. Users see no message for this error."""
 
 
 def is_memory_short(error: BaseException) -> bool:

@@ -148,7 +148,7 @@ def own_cores(environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:
 
 
 def this_machine(environment: Mapping[str, str] = os.environ) -> Machine:
-    """Describe the cores and devices of this machine that JAX_PLATFORMS and TPU_VISIBLE_CHIPS allow."""
+    """Describe the cores of this machine, and the devices that JAX_PLATFORMS and TPU_VISIBLE_CHIPS allow."""
     return find_machine(Path("/dev"), environment.get("JAX_PLATFORMS", ""), environment.get("TPU_VISIBLE_CHIPS", ""))
 
 
@@ -231,7 +231,7 @@ def tpu_compiler_environment(environment: Mapping[str, str] = os.environ) -> dic
         "TPU_ACCELERATOR_TYPE": "v6e-8",
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # another process may be compiling too
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # allows other processes to compile at the same time
         "TPU_MIN_LOG_LEVEL": "3",
         "TPU_STDERR_LOG_LEVEL": "3",
     }

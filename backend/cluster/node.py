@@ -68,7 +68,7 @@ class NodeWorker:
         """Start the worker of the plan. Stop an earlier worker first. Raises: OSError."""
         if self._relay is not None:
             self._relay.worker.kill()
-            self._relay.worker.stop()  # releases the port on which the worker waited for other hosts
+            self._relay.worker.stop()  # frees the port on which a multihost worker listens
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._relay = Relay(local_plan(plan, self._settings), self._folder)
@@ -78,7 +78,7 @@ class NodeWorker:
         self._started_relay().begin(job_id)
 
     def put(self, piece: Piece) -> None:
-        """Write a piece of one of the job's files: an input, or progress from another worker."""
+        """Write a piece of a file into the job's folder. The file is an input, or progress that another worker stored."""
         self._started_relay().put(piece)
 
     def send(self, message: Message) -> None:
@@ -86,7 +86,7 @@ class NodeWorker:
         self._started_relay().send(message)
 
     def take(self, number: int) -> list[Item]:
-        """Return batch `number`, from 1, of the worker's messages and files, in order. Repeating the number repeats the batch."""
+        """Return batch `number`, from 1, of the worker's messages and files. The last `number` returns the same batch again."""
         return self._started_relay().take(number)
 
     def kill(self) -> None:
@@ -148,7 +148,7 @@ class Relay:
         self._folder_of(job_id).mkdir(parents=True)
 
     def put(self, piece: Piece) -> None:
-        """Write a piece of one of the job's files. Raises: ValueError, OSError."""
+        """Write a piece of a file into the job's folder. Raises: ValueError, OSError."""
         Inbox(self._folder_of(piece.job_id)).take(piece)
 
     def send(self, message: Message) -> None:

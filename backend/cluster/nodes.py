@@ -84,7 +84,7 @@ def find_slots(nodes: Sequence[Node]) -> list[WorkerSlot]:
 
 
 def _slice_of(node: Node) -> str:
-    """Return the slice's name if it has several hosts, else the node's id. Slices of one host may all have the same name."""
+    """Return the slice's name if the slice has several hosts, else the node's id, because one-host slices can share a name."""
     labels = node.get("Labels") or {}
     is_alone = _chips(labels) <= node["Resources"]["TPU"]
     return node["NodeID"] if is_alone else labels.get(SLICE_LABEL) or node["NodeID"]
@@ -124,7 +124,7 @@ def _host_name(node: Node) -> str:
 
 @dataclass(kw_only=True)
 class _ClaimedSlot:
-    """A slot with the actors on its hosts. `has_worker` is True if the worker pool has its worker."""
+    """A slot and the actors on its hosts. `has_worker` is True if the slot's worker was added to the worker pool."""
 
     slot: WorkerSlot
     actors: list[Any]
@@ -252,7 +252,7 @@ class Cluster:
         self._warnings.pop(key, None)
 
     def _connect_hosts(self, claimed: _ClaimedSlot) -> Hosts:
-        """Let the other hosts connect to the first one, at a free port and with a new secret."""
+        """Let the other hosts connect to the first host, at a free port and with a new secret."""
         first, address = claimed.actors[0], claimed.slot.hosts[0].address
         port = self._calls.ask(first, "free_port", address, seconds=_PORT_SECONDS)
         hosts = Hosts(count=len(claimed.actors), address=address, port=port, secret=secrets.token_urlsafe())
@@ -329,6 +329,6 @@ def _cannot_join(address: str, why: str) -> StudioError:
 
 
 def _last_line(error: Exception) -> str:
-    """Return the last line of an error of Ray, which contains the whole traceback of the other machine."""
+    """Return the last line of a Ray error. The other lines are the traceback of the other machine."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return one_line(lines[-1])[:200] if lines else type(error).__name__

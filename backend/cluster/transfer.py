@@ -104,7 +104,7 @@ class Changes:
 
 
 class Inbox:
-    """Assembles the pieces of one job's files in its folder. Files appear complete or not at all."""
+    """Writes the received pieces of a job's files into its folder. A file appears there only when it is complete."""
 
     def __init__(self, folder: Path):
         self._folder = folder

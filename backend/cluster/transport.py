@@ -88,7 +88,10 @@ class ClusterTransport:
         self._on_exit(code)
 
     def _listen(self) -> int:
-        """Handle the worker's messages and return its exit code. Raises: RayError if it is lost, ValueError, OSError."""
+        """Handle the worker's messages and return its exit code.
+
+        Raises: RayError if the worker is lost, ValueError for an invalid file name, OSError.
+        """
         number = 0
         while True:
             number += 1
@@ -147,7 +150,7 @@ class ClusterTransport:
         """Check the files that an event names. Raises: ValueError if a file is not in the job's folder."""
         event, job = message.event, self._job
         if job is None or message.job_id != job[0]:
-            return  # the event of an earlier job: the supervisor drops it
+            return  # the supervisor drops events of earlier jobs
         folder = job[1]
         if (preview := getattr(event, "preview", None)) is not None:
             check_name(preview)

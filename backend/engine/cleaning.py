@@ -162,7 +162,7 @@ class Clock:
 
 
 def _steady_seconds() -> float:
-    """Return seconds of a clock that cannot be set. If the system supports it, the clock also counts while the machine sleeps."""
+    """Return the seconds of a clock that nobody can set. Where the system supports it, sleep of the machine counts too."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -360,7 +360,7 @@ class Cleaner:
         return folder.parent == self._settings.runs_dir
 
     def _clean_comparisons(self) -> int:
-        """Delete comparisons without any remaining job. Delete exported videos that are old or whose comparison lacks a job."""
+        """Delete comparisons without any remaining job, and exported videos that are old or whose comparison lost a job."""
         paths = _paths(self._settings.comparisons_dir, "*")
         comparisons = {one.id: one for one in self._user_presets.comparisons()}
         there, in_library = self._store.job_ids(), self._store.job_ids(is_deleted=False)

@@ -13,7 +13,7 @@ class Database:
     """A SQLite file. Each statement, or each block of `_transaction`, is one transaction."""
 
     _wait_seconds = 10.0  # the longest wait for another process's write
-    # Parts of error messages: the purpose of the file, and what to do if the file cannot be used.
+    # Parts of the error message for a file that cannot be used: the purpose of the file, and the suggested action.
     _use = ""
     _fix = "move it away, or choose another folder with --data-dir"
 
@@ -42,13 +42,13 @@ class Database:
 
     @contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection]:
-        """Commit all changes of the block, or none of them after an error."""
+        """Run the block as one transaction. Undo its changes after an error."""
         with self._lock, self._begin_transaction():
             yield self._database
 
     @contextmanager
     def _begin_transaction(self) -> Generator[None]:
-        """Begin a transaction and commit it after the block. The caller must hold the lock."""
+        """Run the block in a transaction. The caller must hold the lock."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield

@@ -92,9 +92,9 @@ class Dispatcher:
         self._last: QueueEntry | None = None  # the job that started last
         self._last_fault = time.monotonic()  # held jobs resume `QUIET_SECONDS` after the last fault
         self._next_adoption = math.inf
-        # A request that a visitor may submit soon, and the monotonic time from which on it may be prepared.
+        # A request that a visitor may submit soon, its shape, and the monotonic time at which its preparation may start.
         self._preparation: tuple[GenerationRequest, Shape, float] | None = None
-        self._recent_requests: list[tuple[GenerationRequest, Shape]] = []  # from before the start, not yet prepared
+        self._recent_requests: list[tuple[GenerationRequest, Shape]] = []  # requests of earlier videos that are not yet prepared
         self._last_preparation: tuple[Shape, float] | None = None  # the shape and time of the last preparation
         self._num_preparations = 0  # number of preparations since the last job started
         self._shortages: dict[str, Shortage] = {}  # by id of each job that waits for disk space; "" means all jobs
@@ -133,7 +133,7 @@ class Dispatcher:
     def prepare_for(self, request: GenerationRequest, shape: Shape) -> None:
         """Prepare for this request when all workers are idle.
 
-        A later call replaces this one. The preparation starts one second after the last call.
+        Only the last call counts. The preparation starts one second after it.
         """
         with self._event_log.changed:
             self._preparation = (request, shape, time.monotonic() + _PREPARE_DELAY_SECONDS)
@@ -420,7 +420,7 @@ class Dispatcher:
                 self._event_log.append_events(moved)
 
     def _changed_places(self, count: int) -> list[tuple[str, Queued]]:
-        """Return the places of new jobs, and of the first `count` jobs if they differ from the last report."""
+        """Return the places of new jobs, and the changed places among the first `count` jobs."""
         before, self._reported_places, moved = self._reported_places, {}, []
         for place, entry in enumerate(self._waiting):
             old_place = before.get(entry.job_id)
@@ -444,7 +444,7 @@ class Dispatcher:
             self._on_finished(self._running[job_id], event, worker.device_kind)
 
     def _store_final_request(self, job_id: str, event: Event) -> None:
-        """Replace the request of an ended live video by the request that regenerates it."""
+        """Replace the stored request of an ended live video with the request that regenerates the same video."""
         if isinstance(event, Finished) and not event.result.request.is_open:
             self._event_log.apply_change(functools.partial(self._store.replace_open_request, job_id, event.result.request))
 

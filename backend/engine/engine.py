@@ -73,7 +73,7 @@ class Engine:
         self._runs = _make_folder(settings.runs_dir)
         self._store = Store(settings.data_dir / "jobs.sqlite3")
         self._lock = EngineLock(_make_folder(settings.engines_dir))
-        if self._lock.is_alone():  # other engines may use other paths for the same folder
+        if self._lock.is_alone():  # another engine on the data folder may use another path to it
             self._store.update_job_folders(self._runs)
         self._notifications = Notifications(options.notify, self._store, Keys(settings.data_dir))
         self.history = History(settings.data_dir / "jobs.sqlite3", self._count_jobs, self._devices_now)

@@ -25,7 +25,7 @@ _DONE_SECONDS = {"compile": 0.5, "load": 0.2}
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The timings of a finished video: `seconds` by stage, its shape, its number of steps and tokens, and the device.
+    """The timings of a finished video: `seconds` by stage, and the shape, steps, tokens and device that explain them.
 
     `device` is the kind of device, "" if not known.
     """
@@ -42,8 +42,8 @@ class Estimate:
     """The expected seconds of a video.
 
     `compile_seconds` is the part for compiling, `load_seconds` the part for loading the model: 0 if ready, None if not known.
-    `basis` is "measured" for runs of the same shape and "scaled" for runs of other shapes; `runs` is their number. "predicted"
-    means that this machine has no run of the model, and the estimate comes from the devices' published rates.
+    `basis` is the source of the estimate. "measured" means runs of the same shape, and "scaled" means runs of other shapes of
+    the model. `runs` is the number of these runs. "predicted" means the devices' published rates: the model has no run here.
     """
 
     seconds: float

@@ -1,8 +1,8 @@
 """Keys for programs. Each key is a separate owner of jobs with a separate limit, until it is revoked. Depends on no requests.
 
 A key is 256 random bits. It is shown once, when it is created. Only its SHA-256 is stored, so the file does not reveal the keys.
-Passwords need a slow hash with a salt, because people choose from few passwords, which can be tried. 2^256 random keys cannot be
-tried, so a fast hash is as safe and can be computed for each request.
+A fast hash without a salt is enough for the keys, and can be computed for each request. Passwords would need a slow hash with a
+salt: an attacker can try all likely passwords, but not 2^256 random keys.
 
 The file is opened for each query, so a running server sees the changes of a command immediately. Only the operator's account can
 read the file.
@@ -144,7 +144,7 @@ class Keys:
 
     @contextmanager
     def _opened(self) -> Generator[sqlite3.Connection]:
-        """Open the file and close it after the block. Raises: DataFolderError for all errors of SQLite except a name in use."""
+        """Open the file and close it after the block. Convert SQLite's errors to DataFolderError, except for a name in use."""
         try:
             address = f"{self._path.as_uri()}?mode=rw"
             with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_SECONDS, isolation_level=None)) as database:
@@ -160,7 +160,7 @@ class Keys:
 
 
 def is_program_key(secret: str) -> bool:
-    """Return whether this has the form of a program's key, without reading the file."""
+    """Return whether a text has the form of a program's key. Does not read the file."""
     return secret.startswith(PREFIX)
 
 

@@ -63,7 +63,7 @@ def _entry(job: Job, result: VideoResult | None) -> ArchiveEntry:
 def import_project(
     store: Store, projects: Projects, runs: Path, engine: str, owner: str, archive: Path, folder: Path
 ) -> Steps[tuple[Project, int]]:
-    """Return steps that import an untrusted project file as a new project of this owner: all videos or none.
+    """Return steps that import an untrusted project file as a new project of this owner. An error imports no video.
 
     The steps return the project and its number of videos. `folder` is an empty folder for the unpacked files.
     Raises: StudioError, OSError.
@@ -150,7 +150,7 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
 
 
 def _free_name(name: str, projects: Projects, owner: str) -> str:
-    """Return the name. Append a number if the owner already has a project with this name."""
+    """Return `name`, with a number appended if the owner already has a project with this name."""
     name = _line(name)[:50].strip() or "project"
     taken = {project.name.casefold() for project in projects.list_for_owner(owner)}
     names = [name, *(f"{name} {number}" for number in range(2, 1000))]
@@ -170,7 +170,7 @@ def _line(given: object) -> str:
 
 
 def _table(given: object, kinds: tuple[type, ...]) -> dict[str, Any]:
-    """Return the entries whose values have these types and are within the limits."""
+    """Return the entries of an untrusted table whose values have one of `kinds` as type and are within the limits."""
     if not isinstance(given, dict):
         return {}
     entries = {

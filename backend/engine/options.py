@@ -24,7 +24,7 @@ class EngineOptions:
         resume: continue the jobs of earlier engines.
         pipeline: a module that replaces the pipeline in tests.
         options: how a worker uses its devices.
-        shares: the parts of this machine, one worker each.
+        shares: the parts of this machine. Each part gets one worker.
         transport: how the engine reaches the workers of this machine.
         hosts: several hosts that run one worker together.
         cluster: the address of a Ray cluster. Each of its machines becomes a worker.
@@ -72,7 +72,7 @@ class EngineOptions:
 
 
 def choose_first_preset(model: str | None) -> Preset:
-    """Return the preset to load first: the preset of this checkpoint, else a preset that fits it, else the first preset."""
+    """Return the preset to load first: the checkpoint's own preset, else a preset that can load it, else the first preset."""
     presets = list_presets()
     named = [preset for preset in presets if model in (preset.model, preset.model_source)]
     return next(iter(named), None) or next((preset for preset in presets if model and matches_preset(preset, model)), presets[0])

@@ -46,7 +46,7 @@ class Projects(Database):
     def list_for_owner(self, owner: str | None, first: str = "") -> list[Project]:
         """Return the owner's projects by name, archived projects last.
 
-        For the owner None, return the projects of all owners, with the projects of `first` first, at most `MOST_PROJECTS`.
+        For the owner None, return at most `MOST_PROJECTS` projects of all owners. The projects of the owner `first` come first.
         """
         return self._query(owner, first=first)
 

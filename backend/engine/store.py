@@ -204,7 +204,7 @@ class Store(Database):
         return found
 
     def generated_requests(self, most: int) -> list[GenerationRequest]:
-        """Return the requests of the last videos that this studio's workers finished, newest first, without imported ones."""
+        """Return the requests of the last finished videos, newest first, without imported videos."""
         where = "state = 'finished' AND started IS NOT NULL AND deleted IS NULL"
         sql = f"SELECT * FROM jobs WHERE {where} ORDER BY ended DESC LIMIT ?"
         return [job.request for job in _jobs(self._rows(sql, (most,)))]

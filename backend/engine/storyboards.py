@@ -26,7 +26,7 @@ def shot_id(story_id: str, number: int) -> str:
 
 
 def split_shot_id(job_id: str) -> tuple[str, int]:
-    """Split an id from `shot_id` into the storyboard's job id and the shot's number. Return other ids with the number 0."""
+    """Split an id from `shot_id` into the storyboard's job id and the shot's number. For other ids, return the id and 0."""
     found = re.fullmatch(r"(.+)-shot-(\d{1,6})", job_id)
     return (found[1], int(found[2])) if found else (job_id, 0)
 

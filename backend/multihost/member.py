@@ -49,7 +49,7 @@ class Member:
     settings: Settings
 
     def serve(self) -> NoReturn:
-        """Connect to the first host and serve it, again and again. Raises: MemberRefused."""
+        """Connect to the first host and run its messages. Reconnect whenever the connection ends. Raises: MemberRefused."""
         is_logged = False
         while True:
             try:

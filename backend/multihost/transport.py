@@ -132,9 +132,9 @@ class MultihostTransport:
                 ).start()
 
     def _limit_unproven(self, connection: socket.socket, address: str) -> None:
-        """Limit the connections that have not authenticated yet, so that silent ones do not keep members out.
+        """Limit the number of unauthenticated connections, so that silent clients cannot prevent members from connecting.
 
-        Above the limit, close the oldest connection from the address with the most such connections.
+        Above the limit, close the oldest connection of the address with the most unauthenticated connections.
         """
         with self._lock:
             self._unproven.append((address, connection))
@@ -144,7 +144,7 @@ class MultihostTransport:
             oldest = next(one for one in self._unproven if one[0] == crowded)
             self._unproven.remove(oldest)
         with contextlib.suppress(OSError):
-            oldest[1].shutdown(socket.SHUT_RDWR)  # its own thread closes it
+            oldest[1].shutdown(socket.SHUT_RDWR)  # the connection's thread then closes it
 
     def _remove_unproven(self, connection: socket.socket) -> None:
         with self._lock:

@@ -30,7 +30,7 @@ def describe_difference(first: dict[str, str], other: dict[str, str]) -> str:
 
 
 def fingerprint(project: Path = PROJECT_FOLDER, data: Sequence[str] = ()) -> str:
-    """Return the hash of the code, the presets, and files with the suffixes `data`. All machines of a worker need the same."""
+    """Return the hash of the code, the presets, and files with a suffix in `data`. It must be equal on all hosts of a worker."""
     suffixes, digest = (".py", ".toml", *data), hashlib.sha256()
     for path in sorted(path for part in _PARTS for path in (project / part).rglob("*") if path.suffix in suffixes):
         digest.update(f"{path.relative_to(project)}\0".encode() + path.read_bytes())

@@ -139,7 +139,7 @@ class WorkerPool:
         return min(self._ends.get(view.job_id, math.inf) - now for view in keeping) < load_seconds
 
     def worker_of(self, job_id: str) -> WorkerView | None:
-        """Return the job's worker, also while the job's final event is handled. None if the job does not run."""
+        """Return the job's worker until the job's final event was handled. None if no worker has the job."""
         worker = self._worker_by_job.get(job_id)
         return worker.view() if worker else None
 

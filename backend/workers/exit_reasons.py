@@ -46,7 +46,7 @@ def describe_exit_code(code: int) -> str:
 
 
 def count_out_of_memory_kills() -> int:
-    """Return how many processes the system killed for lack of memory since it started. 0 if the system does not report it."""
+    """Return how many processes the system killed for lack of memory since the system started, 0 if that is not known."""
     try:
         rows = (line.split() for line in _VMSTAT.read_text().splitlines())
         return next((int(value) for name, value in rows if name == "oom_kill"), 0)

@@ -90,7 +90,7 @@ class Worker:
             self._run_task(task)
 
     def _send_heartbeats(self) -> None:
-        """Show every second that this process does not hang."""
+        """Send a heartbeat every second, which shows that this process does not hang."""
         while self._channel.send(Heartbeat()) and not self._is_stopping.wait(HEARTBEAT_SECONDS):
             pass
 

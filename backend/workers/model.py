@@ -37,7 +37,7 @@ class WorkerModel:
         self.pipeline: Pipeline | None = None
         self.loaded: Any = None  # the result of the pipeline's `load`
         self.can_serve = False  # False if all requests are expected to fail
-        self.rates: dict[str, Rate] = {}  # rates of the last video
+        self.rates: dict[str, Rate] = {}  # the last video's arithmetic speed by stage
         self._source: tuple[str, str] | None = None  # the checkpoint and the dtype
         self._unused: UnusedAccelerator | None = None
         self._warm: set[Shape] = set()  # shapes with all programs compiled
@@ -126,7 +126,7 @@ class WorkerModel:
         return True
 
     def expect_models(self, models: Sequence[str], preset: str | None) -> None:
-        """Note that queued jobs need these checkpoints' models. Load the model of `preset` while another model is in use."""
+        """Record which checkpoints' models queued jobs need. Start to load the model of `preset` next to the model in use."""
         self._next_preset = preset
         if self.pipeline is not None:
             self.started.model_cache.set_expected(models)

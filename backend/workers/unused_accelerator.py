@@ -34,7 +34,7 @@ class Surroundings:
         platforms: the platforms in JAX_PLATFORMS. If empty, jax chooses.
         versions: the installed versions of `PACKAGES`.
         installer: the command that installs packages.
-        holders: a function that returns the processes that have device files open.
+        holders: a function that returns the processes that have any of the given files open.
     """
 
     accelerators: tuple[Accelerator, ...] = ()
@@ -56,7 +56,7 @@ class Surroundings:
 
 
 def find_unused(devices: Sequence[Device] | Exception, root: Path = Path("/")) -> UnusedAccelerator | None:
-    """Apply `explain_unused` to jax's devices, or `explain_error` to the error of finding them, on this machine."""
+    """Return why an accelerator of this machine is unused. `devices` are jax's devices, or the error that jax raised instead."""
     here = Surroundings.of_this_process(root)
     return explain_error(here, str(devices)) if isinstance(devices, Exception) else explain_unused(here, devices)
 
