@@ -40,8 +40,9 @@ class _Last(TypedDict):
     trigger_mode: Literal["always_last"]
 
 
-# Show progress on no component. With progress, Gradio's page (6.31) visits every component that has ever been updated. It repeats
-# that for each message from the server: a third of the page's processor time while a video was generated.
+# Show progress on no component. If any component shows progress, Gradio's page (6.31) visits every component
+# that has ever been updated. It repeats this for each message from the server: a third of the page's processor time while a video
+# was generated.
 SILENT: _Silent = {"show_progress": "hidden", "show_progress_on": [], "api_visibility": "private"}
 
 QUIET: _Quiet = {"queue": False, **SILENT}

@@ -41,7 +41,7 @@ _SHOWN_IN: Mapping[Mode, frozenset[str]] = {
     "sound": frozenset({"video", "make"}),
     "animate": frozenset({"drive", "image", "face", "video", "mask", "drive_prompt"}),
 }
-_LARGEST = 1e6  # seconds, frames, pixels
+_LARGEST = 1e6  # upper limit of the page's numbers of seconds, frames and pixels
 
 
 def supported_modes(preset: Preset) -> tuple[Mode, ...]:

@@ -30,7 +30,7 @@ from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_c
 from wan_ui.services.studio_context import StudioContext
 from wan_ui.services.upscaling import parse_offer
 
-_FAR = 1e5  # pixels, seconds, frames per second
+_FAR = 1e5  # upper limit of the page's numbers of pixels, seconds and frames per second
 _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 
 

@@ -41,8 +41,9 @@ _WHOLE_KEY = re.compile(
 log = logging.getLogger(__name__)
 
 _CHECKED_KEY: ContextVar[tuple[str, str, Key | None] | None] = ContextVar("program_key", default=None)
-"""The checked key of the current request: the operator's key (it identifies the data folder), the key as sent, and the key's
-record, None for an unknown key."""
+"""What `has_program_key` found for the current request: (operator's key, key in the request, record of that key).
+
+The record is None for an unknown key. The operator's key identifies the data folder whose keys were searched."""
 
 
 def scope_includes(visible_owner: str | None, owner: str) -> bool:

@@ -3,7 +3,7 @@
 `GET /studio/live/JOB/frames` returns packets: two big-endian numbers of four bytes, then data. The second number is the length of
 the data. The first number is the frame number of a JPEG, or 0xFFFFFFFF if the data is JSON with the state. A single endless
 response passes through every proxy and share link, needs no second protocol, and is never cached. All other calls are small
-requests. Frames that a slow browser has not received when a new block arrives are skipped.
+requests. When a new block arrives, the older frames that a slow browser has not received yet are skipped.
 """
 
 import asyncio

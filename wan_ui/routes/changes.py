@@ -79,7 +79,7 @@ def _fingerprint_models(workers: Sequence[WorkerView]) -> str:
 
 
 def _render_parts(context: StudioContext, caller: Caller) -> tuple[dict[str, str], tuple[object, ...]]:
-    """Render the parts that all views share, by element id. Also return the visitor's jobs, to detect changes of other views."""
+    """Render the parts that all views share, by element id. Also return values that differ when a view must be reloaded."""
     queue = visible_queue(context, caller)
     parts = {
         "worker-status": status_html(context.engine.workers(), caller.texts),

@@ -48,7 +48,7 @@ async def follow_events(engine: Engine, job_id: str, seconds: float) -> AsyncIte
 
 
 _BROADCASTS: WeakKeyDictionary[Engine, dict[str, Broadcast[Event]]] = WeakKeyDictionary()
-"""The broadcasts of an engine's jobs by job id. All pages and routes that follow a job share one."""
+"""The broadcasts of an engine's jobs by job id. All pages and routes that follow a job share its broadcast."""
 _LOCK = threading.Lock()
 
 

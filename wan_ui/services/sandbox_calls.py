@@ -30,9 +30,10 @@ def requester_from_caller(caller: Caller) -> Requester:
 
 
 def runs_sandbox_calls(handler: Callable[..., Steps[Result]]) -> Callable[..., Coroutine[Any, Any, Result]]:
-    """Decorate a page's handler, a method of an object with a `context`, that yields `SandboxCall`s and receives their results.
+    """Decorate a handler of the page that yields `SandboxCall`s and receives their results.
 
-    The handler waits for each result in the event loop, without a thread.
+    The handler must be a method of an object with the attribute `context`. It waits for each result in the event loop,
+    without a thread.
     """
 
     @functools.wraps(handler)

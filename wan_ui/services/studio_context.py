@@ -111,7 +111,7 @@ class StudioContext:
         return job
 
     def submit_all_steps(self, wanted: Sequence[GenerationRequest], caller: Caller) -> Steps[tuple[str, ...]]:
-        """Queue all requests, and return the jobs' ids. If a request is refused, cancel the jobs of the others.
+        """Queue all requests, and return the jobs' ids. If a request is refused, cancel the jobs of earlier requests.
 
         Yields sandbox calls (see `Steps`). Raises: StudioError.
         """

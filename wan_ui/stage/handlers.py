@@ -89,7 +89,10 @@ class StageHandlers(Panel):
         self.form_handlers.estimate_after(updated)
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """Return the visitor's job and the stage in their language. Without a job, a job that the page just queued stays."""
+        """Return the visitor's job, and the stage in their language.
+
+        Do not change the job if `find_initial_job` finds no job, because the page may just have queued its first job.
+        """
         job_id = self.find_initial_job(caller)
         shown: Updates = {self.panel.job_id: job_id} if job_id else {}
         words: Updates = {} if caller.uses_english else {self.panel.view: stage_html(StageView(), None, caller.texts)}
