@@ -16,9 +16,9 @@ def plan_layouts(
 ) -> tuple[Layout, Layout]:
     """Return the layouts for guided and for unguided steps. Weights have the same shardings in both.
 
-    The mesh sizes in `plan.mesh` take precedence. Otherwise the mesh comes from the table of plans or, if the table does not have
-    this model on this slice, from the rules of `backend.runtime.mesh`. The copied matrices come from the table if the mesh is
-    equal.
+    The mesh sizes in `plan.mesh` take precedence. Otherwise the mesh comes from the table of plans. If the table has no row for
+    this model on this slice, `backend.runtime.mesh` chooses the mesh. The number of copied matrices comes from the table if
+    its mesh is the chosen one.
 
     Args:
         layer_matrix_bytes: a function of (config, itemsize) that returns the bytes of each matrix of a layer by name. The

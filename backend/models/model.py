@@ -62,7 +62,7 @@ class Network:
         described: shapes, dtypes and shardings of the weights as the checkpoint has them.
         arrange: function that converts the weights to the form that programs use, None if both forms are equal.
         arranged: shapes, dtypes and shardings of the result of `arrange`.
-        renamed: function from a tensor's name in the file to its name in the installed library.
+        renamed: function from a tensor's name in the file to its name in the installed transformers or diffusers.
         tied: names that refer to one tensor.
         expert: index of a transformer that LoRAs may change, None for other networks.
     """

@@ -1,7 +1,7 @@
 """Recognise Matrix-Game 2.0: causal Wan that continues an image, steered by keyboard and mouse. Reads no file.
 
-The transformer's config.json has Wan's entries, the entries of `causal_wan.spec` about blocks and window, and `action_config`,
-which describes the action modules of the first layers. The model reads no text: cross-attention sees the image through CLIP. No
+The transformer's config.json has the entries of causal Wan (see `causal_wan.spec`). Its entry `action_config` describes the
+action modules of the first layers. The model reads no text: cross-attention sees the image through CLIP. No
 configuration states what the keys mean, so their meaning follows from the number of keys.
 
 Source: SkyworkAI/Matrix-Game, Matrix-Game-2/utils/conditions.py and configs/distilled_model (keys, mouse, entries);

@@ -38,7 +38,7 @@ def t5_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 def check_parts(index: Mapping[str, Any], configs: Configs, needed: Mapping[str, Sequence[str]], whole: str) -> None:
     """Check that the index names all parts in `needed`, and that their configurations have the needed entries.
 
-    `whole` names the checkpoint that the user must give instead. Raises: ModelError.
+    `whole` describes a complete checkpoint, for the error message. Raises: ModelError.
     """
     named = named_parts(index)
     for part, entries in needed.items():

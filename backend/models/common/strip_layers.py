@@ -67,7 +67,7 @@ class StripRunner(abc.ABC):
         rows: number of real rows.
 
     Attributes:
-        after: caches for the next call, by names of the family.
+        after: caches for the next call. Each family chooses their names.
     """
 
     def __init__(self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches | None, rows: int) -> None:

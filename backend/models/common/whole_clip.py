@@ -117,7 +117,7 @@ class WholeClipModel:
         return device_bytes(denoiser.copies_sharding(denoiser.spread_matrices(transformer)))
 
     def _name_mapping(self, transformer: StackedWeights) -> Callable[[str], str]:
-        """Return the function from a tensor's name in a file to its name in the installed library."""
+        """Return the function from a tensor's name in a file to its name in diffusers' module."""
         return str
 
     def notes(self, request: GenerationRequest) -> list[str]:
@@ -235,7 +235,7 @@ class WholeClipModel:
         return (yield from self.decode(weights, request, latents, None))[0]
 
     def _first_decode_arguments(self, request: GenerationRequest) -> Work:
-        """Return the decoder's further arguments in its first call. Yields work."""
+        """Return the arguments that `decode_first` needs besides weights and latents. Yields work."""
         yield from ()
         return ()
 

@@ -26,7 +26,7 @@ from backend.runtime.torch_modules import call_module
 
 _DIFFUSERS_DEFAULTS = inspect.signature(HunyuanVideo15Pipeline._get_mllm_prompt_embeds).parameters
 SYSTEM_MESSAGE: str = _DIFFUSERS_DEFAULTS["system_message"].default
-CHAT_TOKENS: int = _DIFFUSERS_DEFAULTS["crop_start"].default  # tokens of the chat before the prompt; the transformer skips them
+CHAT_TOKENS: int = _DIFFUSERS_DEFAULTS["crop_start"].default  # tokens of the chat template before the prompt, which are cut off
 UNUSED_LAYERS: int = _DIFFUSERS_DEFAULTS["num_hidden_layers_to_skip"].default
 MOST_TOKENS = CHAT_TOKENS + TEXT_TOKENS
 LENGTHS = (160, 256, 512, MOST_TOKENS)  # compiled lengths; the smallest that fits the prompts is used
@@ -86,7 +86,7 @@ class TextEncoder(TextEncoderBase):
 
 
 def installed_name(name: str) -> str:
-    """Return a tensor's name in the installed library. In a file, the name can have the prefix of a larger model."""
+    """Return a tensor's name in the installed transformers library. In a file, the name can have the prefix of a larger model."""
     return name.removeprefix("model.").removeprefix("language_model.")
 
 

@@ -96,7 +96,7 @@ class _Plan:
     interpret: bool
 
     def run(self, way: Callable, weights: Weights, array: jax.Array, before: Caches) -> tuple[jax.Array, Caches]:
-        """Run `way`, `LayerRunner.encode` or `decode`, on every chip. Inputs and results are [1, C, F, height, width].
+        """Run `way` on every chip: `LayerRunner.encode` or `LayerRunner.decode`. Inputs and results are [1, C, F, height, width].
 
         Returns: the result, and the new caches.
         """

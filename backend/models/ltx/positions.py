@@ -42,7 +42,7 @@ def make_places(
 ) -> Places:
     """Compute the tables for video latents of `size` (F, H, W) and `num_sound` audio latents.
 
-    The appended tokens follow the video tokens. Both are padded to `padded` tokens.
+    The appended tokens follow the video tokens. Together they are padded to `padded` tokens.
     """
     with torch.device("cpu"), torch.no_grad():
         video = model.rope.prepare_video_coords(1, *size, torch.device("cpu"), fps=fps)

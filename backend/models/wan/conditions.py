@@ -66,8 +66,8 @@ def window_conditions(
 
     A window has `length` latent frames. A model that takes the input's first frames reads them in the first window only. The
     other windows are text to video, for which the model was also trained. A model with image channels needs them in every window.
-    So each window has the channels of a video of its length, with the first image as its first frame, which has the least
-    weight in the blend. Only the last window has the last image.
+    So each window has the channels of a video of its length that begins with the first image. A window's first frame has the
+    least weight in the blend. Only the last window has the last image.
     """
     if "image_channels" not in conditions:
         others = {name: value for name, value in conditions.items() if name != "first_frame"}

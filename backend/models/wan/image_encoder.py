@@ -45,7 +45,7 @@ class ImageEncoder(Encoder):
         return self._processor(images=list(images), return_tensors="np")["pixel_values"]
 
     def embed(self, weights: Mapping[str, jax.Array], pixels: jax.Array) -> jax.Array:
-        """Encode pixels from `preprocess` to tokens [N, num_tokens, width]. Pure, can be compiled."""
+        """Encode pixels from `preprocess` to tokens [N, num_tokens, width]. This method is pure."""
         places = jnp.arange(self.num_tokens)[None]
         return call_module(self._model, {**weights, **dict.fromkeys(self._buffers, places)}, _hidden_state, pixels)
 

@@ -79,7 +79,7 @@ class TextEncoder(TextEncoderBase):
         return P() if "relative_attention_bias" in name else super().weight_spec(layout, name, shape)
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
-        """Embed the ids and mask of `TextTokens` to [B, L, D], zero after each prompt's end. Pure, can be compiled."""
+        """Embed the ids and mask of `TextTokens` to [B, L, D], zero after each prompt's end. This method is pure."""
         hidden = call_module(self._model, weights, _last_hidden_state, ids, mask)
         return hidden * mask[..., None].astype(hidden.dtype)
 

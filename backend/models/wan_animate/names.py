@@ -36,7 +36,7 @@ def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
 
 
 def with_wan_config(configs: Configs) -> dict[str, Mapping[str, Any]]:
-    """Replace the transformer's configuration by one of `WanTransformer3DModel`."""
+    """Return the configurations with the transformer's converted for `WanTransformer3DModel`."""
     return {**configs, "transformer": to_wan_config(configs["transformer"])}
 
 

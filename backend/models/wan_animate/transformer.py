@@ -1,8 +1,8 @@
 """Animate-2's transformer: Wan's transformer, which also reads an image and, frame by frame, a driving video.
 
 The image is the first latent frame. `extracted` runs the driving video through all layers once per segment, at timestep 1 with a
-separate text. Each denoising step then reads these keys and values. In the rotary embedding the driving video is one latent frame
-later, because the first latent frame is the image, and to the right of the video. The guidance branch with the negative prompt
+separate text. Each denoising step then reads these keys and values. The rotary embedding puts the driving video to the right of
+the video, and one latent frame later, because the first latent frame is the image. The guidance branch with the negative prompt
 omits one layer.
 
 Source: diffusers, transformer_wan_animate_2.py. That code stores keys before the rotary embedding. Both passes rotate these keys

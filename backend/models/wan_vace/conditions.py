@@ -28,7 +28,7 @@ CONTROL, REFERENCES = "control_latents", "reference_latents"
 def encode_source(
     programs: Programs, weights: Mapping[str, Any], geometry: Geometry, source: Source | None, dtype: jnp.dtype
 ) -> Generator[Effect, Any, jax.Array]:
-    """Encode the `control_latents` of the video's source. Without a source, encode a grey clip that is fully regenerated.
+    """Encode the `control_latents` of a clip and its mask. Without them, encode a grey clip that is fully regenerated.
 
     Yields work.
     """
@@ -86,7 +86,7 @@ def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
 
 
 def _source_pixels(geometry: Geometry, source: Source | None, begin: int, end: int, is_new: bool) -> np.ndarray:
-    """Return frames `begin` to `end` of the clip, grey (0) where `source.is_new` is not equal to `is_new`."""
+    """Return frames `begin` to `end` of the clip: the area to regenerate if `is_new`, else the rest. The other area is grey."""
     if source is None:
         return np.zeros((1, 3, end - begin, geometry.height, geometry.width), np.float32)
     pixels = clip_to_pixels(source.frames[begin:end], np.float32)
