@@ -23,7 +23,7 @@ SERIES = (
     "ltx-2.3",
     "ltx-2.0",
     "hunyuanvideo-1.5",
-)  # sort order in lists; other series follow
+)  # sort order of series in lists; series that are not listed here follow
 KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace", "animate")  # sort order within a series, by the word in the preset's name
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # sort order of variants, by the end of the name
 
@@ -374,7 +374,8 @@ class Preset(BaseModel):
 
     @property
     def patch(self) -> int:
-        """Latents per token on each side. Videos that start at half the size have an even number of tokens on each side."""
+        """The sides of a token in latents. If the preset `refines`, `size_multiple` is twice as large, so that half the size is
+        also whole tokens."""
         return self.size_multiple // self.vae_scale_spatial // (2 if self.refines else 1)
 
     @property

@@ -90,7 +90,7 @@ def _lora_entries() -> Iterator[Entry]:
 
     for source in dict.fromkeys(lora.source for preset in list_presets() for lora in preset.loras):
         users = tuple(preset for preset in list_presets() if any(lora.source == source for lora in preset.loras))
-        path = find_cached_file(source)  # `begun_bytes` is not known, because a repository of LoRAs has many files
+        path = find_cached_file(source)  # no `begun_bytes`: a repository of LoRAs has many files
         yield Entry(kind="lora", source=source, presets=users, num_bytes=None if path is None else count_bytes(source, path))
 
 
@@ -103,8 +103,8 @@ def _find_folder(preset: Preset) -> Path | None:
 def _count_partial_bytes(model: str) -> int:
     """Return the bytes that have arrived of an incomplete checkpoint.
 
-    Files that are shared with another checkpoint count only if the download of this checkpoint's own transformer was started. The
-    transformer of another checkpoint does not count.
+    Files that this checkpoint shares with another one count only after the download of its own transformer has started.
+    Transformers of other checkpoints never count.
     """
     from backend.checkpoints.checkpoint import split_source
     from backend.checkpoints.hub import find_newest_snapshot, parse_torch_source

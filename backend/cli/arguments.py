@@ -68,7 +68,7 @@ def _lora_settings(arguments: argparse.Namespace, preset: Preset) -> tuple[Any, 
 
 
 def _trim_setting(arguments: argparse.Namespace, preset: Preset) -> tuple[float, ...] | None:
-    """Return (start, end) in seconds. If only the start is given, the part is as long as the video."""
+    """Return the (start, end) of the clip's part in seconds. If only the start is given, the part is as long as the video."""
     if arguments.trim is None or len(arguments.trim) != 1:
         return arguments.trim
     frames, fps = arguments.num_frames or preset.num_frames, arguments.fps or preset.fps

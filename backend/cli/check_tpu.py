@@ -79,7 +79,7 @@ def _summary_lines(report: dict[str, Any]) -> list[str]:
 
 
 def _remedies(report: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each setting that fits into memory. The report lists only settings that were compiled."""
+    """Yield a line for each change of settings with which the preset fits into memory. Each change was compiled to check that."""
     for remedy in report["would_fit"]:
         what = f"{remedy['width']}x{remedy['height']}, {remedy['num_frames']} frames on {remedy['topology']}"
         yield f"would fit: {what}, {remedy['hbm_bytes_per_device'] / GIB:.1f} GiB a chip"

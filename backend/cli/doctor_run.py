@@ -60,7 +60,7 @@ def _try_step(name: str, memory: int | None) -> None:
 
     try:
         _write_checks("", check_step(find_preset(name), memory, lambda text: write_message({"progress": text})))
-    except Exception as error:  # an unreadable checkpoint is one finding; the other checks must still be reported
+    except Exception as error:  # an unreadable checkpoint is a finding; the other checks must still run
         _write_checks("", [Check(name="one step", state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400])])
 
 

@@ -12,7 +12,7 @@ from backend.schemas.formats import BOUNDED, SUFFIXES
 
 
 def export(arguments: argparse.Namespace) -> None:
-    """Write the file and print its facts. Raises: RequestError, OutputError, StudioError."""
+    """Write the file and print its path, its size in pixels and its bytes. Raises: RequestError, OutputError, StudioError."""
     form = arguments.format
     source, output = resolve_video_paths(arguments.file, arguments.output, SUFFIXES[form])
     if arguments.max_mb is not None and form not in BOUNDED:

@@ -86,7 +86,7 @@ def _run_with_progress(work: Generator[Event, None, BranchRatios], progress: Pro
 
 
 def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitudes:
-    """Add the ratios to the file's content. Ratios of another task remain."""
+    """Return the file's content with these ratios added. The file's ratios of other tasks stay."""
     request, model = run.request, Path(run.loaded.source).name
     what = f"{request.width}x{request.height}, {request.num_frames} frames, {request.steps} steps, seed {request.seed}"
     others = known.ratios if known else {}

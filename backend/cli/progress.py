@@ -70,7 +70,7 @@ def describe(event: Event) -> str:
 
 
 def _format_share(index: int, total: int, seconds_left: float) -> str:
-    """Return the number of programs and the estimated time left, "" if `total` is 0."""
+    """Return text with the number of the program and the estimated time left, "" if `total` is 0."""
     if not total:
         return ""
     return f" ({index} of {total}{f', about {seconds_left:.0f} s left' if seconds_left >= 1 else ''})"

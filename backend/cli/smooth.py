@@ -9,7 +9,7 @@ from backend.media.smooth import write_smooth
 
 
 def smooth(arguments: argparse.Namespace) -> None:
-    """Write the file and print its facts. Raises: RequestError, OutputError, StudioError."""
+    """Write the file and print its path, length and frame rate. Raises: RequestError, OutputError, StudioError."""
     source, output = resolve_video_paths(arguments.file, arguments.output, f"-{arguments.fps}fps.mp4")
     made = {"path": str(output.absolute())} | write_smooth(source, arguments.fps, output)
     words = f"{output}: {made['num_frames']} frames, {made['fps']} fps, by motion compensation"

@@ -1,4 +1,4 @@
-"""Run the command line of `app.py` in a process that a command started."""
+"""Parse and run a command line of `app.py` in a separate process that one of the commands started."""
 
 import argparse
 import sys

@@ -162,7 +162,7 @@ def _part_filters(facts: ClipFacts, part: Part) -> str:
 
 
 def _crop_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
-    """Return the width and height that cover the part's size, and the filter that crops them."""
+    """Return the width and height of scaled frames that cover the part's size, and the filter that crops these frames."""
     width, height = part.size
     scale = max(width / facts.width, height / facts.height)
     wide, high = max(width, round(facts.width * scale)), max(height, round(facts.height * scale))
@@ -171,8 +171,8 @@ def _crop_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
 
 
 def _pad_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
-    """Return the width and height that fit into the part's size, and the filter that adds black bars, as the video processor of
-    diffusers' Animate 2 does."""
+    """Return the width and height of scaled frames that fit into the part's size, and the filter that adds black bars. The video
+    processor of diffusers' Animate 2 does the same."""
     width, height = part.size
     is_wide = width * facts.height < facts.width * height
     wide = width if is_wide else max(1, facts.width * height // facts.height)

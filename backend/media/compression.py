@@ -1,5 +1,5 @@
-"""Compresses images with H.264, because some models were trained on frames of compressed videos and expect first images like
-that.
+"""Compresses images with H.264, because some models were trained on frames of compressed videos and expect the same artifacts in
+first images.
 
 Source: diffusers, `pipelines/ltx2/utils.py`, `apply_image_conditioning_crf`: one frame, preset veryfast, yuv420p.
 """

@@ -75,7 +75,8 @@ def _back_and_forth(frames: Iterator[np.ndarray], length: int, repeats_end: bool
 
 def settings_from_files(preset: Preset, given: Mapping[str, Any]) -> dict[str, int]:
     """Return missing settings of an Animate video that follow from its files: `num_frames` from the whole clip, `width` and
-    `height` from the image. `given` has the request's settings by name, None if not given. Raises: ClipError, ImageError."""
+    `height` from the image. `given` has the request's settings by name, None for missing settings. Raises: ClipError,
+    ImageError."""
     found: dict[str, int] = {}
     if preset.segment_frames is None or not given.get("drive"):
         return found

@@ -40,8 +40,8 @@ NO_LIMITS = ExportLimits()
 
 
 def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = NO_LIMITS) -> dict[str, Any]:
-    """Export one of our videos to `path` at its own frame rate and with its comment. Return the format, the size in pixels and
-    the bytes. A gif or webp above a limit gets a smaller size and fewer frames until it fits.
+    """Export one of our videos to `path` at the video's frame rate and with its comment. Return the format, the size in pixels
+    and the number of bytes. A gif or webp above a limit gets a smaller size and fewer frames until it fits.
 
     Raises: RequestError if the video fits at no size or is too long; VideoFileError if it cannot be read or written.
     """
@@ -64,7 +64,7 @@ def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = N
 def _write_within(
     video: Path, form: Format, part: Path, size: tuple[int, int], facts: VideoFacts, limits: ExportLimits
 ) -> tuple[int, int]:
-    """Try smaller and smaller sizes until the file fits. Return that size."""
+    """Write the file at smaller and smaller sizes until it is within the limits. Return the last size."""
     if limits.max_seconds is not None and facts.seconds > limits.max_seconds:
         what, rule = f"this video lasts {facts.seconds:.1f} s and", f"a {form} may last at most {limits.max_seconds:g} s"
         raise RequestError(what, rule, "choose webm, or cut it shorter")

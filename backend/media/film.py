@@ -105,7 +105,7 @@ def check_shot_clips(request: GenerationRequest) -> None:
 
 def cross_fade(parts: Iterable[Iterable[Frame]], fades: Sequence[int]) -> Iterator[Frame]:
     """Yield the frames of all parts, each uint8 [height, width, 3], in sequence. The first `fades[i]` frames of part i are mixed
-    with the last frames of the previous part, with growing weight. Only those frames are held in memory."""
+    with the last frames of the previous part, and the weight of part i grows. Only those frames are held in memory."""
     before: Sequence[Frame] = ()
     for part, fade, following in zip(parts, fades, [*fades[1:], 0], strict=True):
         frames, held = iter(part), deque()
@@ -141,8 +141,8 @@ def mix_film_audio(
 
 
 def _piece_audio(piece: Piece, sound: Callable[[float, float, int], Sound] | None, fps: int, rate: int) -> Sound:
-    """Return a piece's audio. Without a fade, it starts with the audio of `lead` frames, which the previous piece
-    also contains."""
+    """Return a piece's audio. Without a fade, the audio starts `lead` frames before the piece, because the previous piece ends
+    with the same audio."""
     lead = 0 if piece.fade else piece.lead
     start, seconds = (piece.first - lead) / fps, (piece.num_frames + lead) / fps
     if sound is None:

@@ -11,8 +11,8 @@ from backend.schemas.request import GenerationRequest
 
 
 def upscale_file_request(path: str | Path, scale: int, upscaler: str = "", name: str = "") -> GenerationRequest:
-    """Return the request that upscales the video at this absolute path. One of our videos keeps its settings, unless it was
-    edited. `name` is used as the prompt of other clips. Raises: ClipError, RequestError."""
+    """Return the request that upscales the video at this absolute path. For one of our videos the request has the settings of
+    that video, unless the video was edited. For any other clip, `name` becomes the prompt. Raises: ClipError, RequestError."""
     path = Path(path)
     facts = read_clip_facts(path)
     made = _read_matching_request(path, facts)

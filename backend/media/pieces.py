@@ -32,7 +32,7 @@ class Pieces:
         self._folder, self._request = folder, request
 
     def open_folder(self) -> int:
-        """Create the folder, or find existing pieces. Return how many frames from the start are already written. Other files in
+        """Create the folder, or find existing pieces. Return how many frames the existing pieces have. Other files in
         the folder are deleted."""
         self._folder.mkdir(parents=True, exist_ok=True)
         found = {file: _PIECE.fullmatch(file.name) for file in sorted(self._folder.iterdir())}

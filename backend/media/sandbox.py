@@ -65,7 +65,8 @@ TASKS = PoolLimits(at_once=1, waiting=8, waiting_of_visitor=2, waiting_of_addres
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorBudget:
-    """Processor seconds of long work per hour: per visitor, per address and in all (half of two cores)."""
+    """Processor seconds of long work per hour: for each visitor, for each address, and for all together (half the time of two
+    cores)."""
 
     of_visitor: float = 600.0
     of_address: float = 1200.0
@@ -436,7 +437,7 @@ def _next_call(move: Callable[[], SandboxCall]) -> tuple[SandboxCall | None, Any
 
 def _close_steps(steps: Steps[Result], undo: Callable[[Result], object], moving: asyncio.Future) -> None:
     """Close the generator whose caller was cancelled while a thread ran it."""
-    if moving.cancelled() or moving.exception() is not None:  # the studio ends, or the generator raised an error
+    if moving.cancelled() or moving.exception() is not None:  # the studio is ending, or the generator has raised an error
         return
     call, result = moving.result()
     if call is None:

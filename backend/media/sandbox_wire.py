@@ -1,6 +1,6 @@
 """Messages between the studio and a sandbox process: calls as pickles, replies as JSON.
 
-The process trusts the studio, but the studio does not trust the process. So a reply has only plain values.
+The process trusts the studio, but the studio does not trust the process. Therefore a reply has only plain values.
 """
 
 import json

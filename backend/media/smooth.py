@@ -12,7 +12,7 @@ from backend.media.clips import read_clip_facts
 from backend.media.video import CODING, MAX_PIXELS, temporary_tags_file
 
 MOST_FPS = 120
-_BETWEEN = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:vsbmc=1:scd=fdiff"  # `scd`: frames at a cut are repeated, not mixed
+_BETWEEN = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:vsbmc=1:scd=fdiff"  # `scd` repeats a frame at each cut
 
 
 def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:

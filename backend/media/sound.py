@@ -102,7 +102,7 @@ def _read_model_audio(path: Path | None) -> Sound | None:
 
 
 def replace_audio(video: Path, sound: Sound, size: tuple[int, int]) -> None:
-    """Put audio into one of our videos of this size, as `copy_clip_audio` does. Raises: VideoFileError."""
+    """Put audio into one of our videos, whose `size` is (width, height), as `copy_clip_audio` does. Raises: VideoFileError."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sound.wav"
         sound.write(file)

@@ -206,7 +206,7 @@ def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
                 count += 1
             ffmpeg.input_pipe(process).close()
         except BrokenPipeError:
-            pass  # ffmpeg has ended: its exit code and log say why
+            pass  # ffmpeg has ended; the caller reads the reason from its exit code and log
         with ffmpeg.time_limit(ENCODE_SECONDS, process):
             process.wait()
         if process.returncode != 0:

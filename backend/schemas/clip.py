@@ -152,7 +152,7 @@ def check_clip(request: VideoSettings, preset: Preset) -> None:
         if given is not None:
             raise RequestError(f"{given} was given", "but needs a clip", "give it as video, or leave this out")
         return
-    if request.extend is not None or request.make == "sound":  # see `control.check_control`, `sound.check_sound`
+    if request.extend is not None or request.make == "sound":  # checked by `control.check_control` or `sound.check_sound`
         return
     if preset.makes_sound:
         raise RequestError("video was given", f"and {preset.name} can only generate audio for a clip", "set make to sound")

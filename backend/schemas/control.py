@@ -101,7 +101,7 @@ def _check_appended_control(request: VideoSettings, preset: Preset) -> None:
                 raise RequestError(f"{name} was given", "but needs control", "give control too, or leave this out")
         return
     if request.make == "sound":
-        return  # see `sound.check_sound`
+        return  # `sound.check_sound` checks this request
     if preset.refines:
         rule = f"but {preset.name} starts its videos at half the size"
         raise RequestError("control was given", rule, "leave it out, or choose a preset that uses one size")

@@ -26,7 +26,8 @@ class SoundPart:
 
     @classmethod
     def from_clip(cls, request: VideoSettings, seconds: float) -> Self:
-        """Return the audio part of the frames that an extended video repeats from a clip. The clip lasts `seconds`."""
+        """Return the part of a clip's audio that belongs to the frames which an extended video repeats. `seconds` is the clip's
+        length."""
         part = Part.from_request(request).resolve_start(seconds)
         return cls(start=part.trim[0], seconds=part.seconds)
 

@@ -93,7 +93,7 @@ def check_step(preset: Preset, memory: int | None, tell: Callable[[str], None]) 
 
 
 def check_weights(name: str, needed: int, room: int | None) -> Check:
-    """Check whether weights of `needed` bytes on each device are smaller than its memory of `room` bytes."""
+    """Check whether weights of `needed` bytes on each device fit into the device's memory of `room` bytes."""
     if room is None:
         return Check(name="memory", state="skipped", found="the devices do not report their memory")
     found = f"the weights of {name} take {needed / GIB:.2f} of {room / GIB:.1f} GiB on each device"

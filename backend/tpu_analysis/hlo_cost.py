@@ -97,7 +97,8 @@ def _instruction(name: str, text: str) -> Instruction:
 
 
 def _kind_of_kernel(instruction: Instruction) -> str:
-    """Return the kind by the kernel's name. The passes around the attention are limited by memory, so they are element-wise."""
+    """Return the kind of cost by the kernel's name. The passes around the attention count as element-wise, because memory limits
+    them."""
     if "attention_" in instruction.text:
         return "attention"
     return "matmul" if "causal_conv" in instruction.text else "element-wise"
@@ -116,7 +117,8 @@ class _CostAdder:
         return self._costs[name]
 
     def _sum(self, instructions: list[Instruction]) -> Cost:
-        """Sum the costs in schedule order, because work hides the transfers that have started and not ended."""
+        """Sum the costs in schedule order. The order matters, because work hides only transfers that have started and not
+        ended."""
         total, under_way = Cost(), {}
         for instruction in instructions:
             if instruction.opcode.endswith("-start") and (kind := self._collective(instruction)):
@@ -140,7 +142,7 @@ class _CostAdder:
             total.hidden += covered
 
     def _started(self, later: Instruction, under_way: dict) -> str | None:
-        """Return the transfer whose start a later instruction names, which updates or ends that transfer."""
+        """Return the name of the transfer that a later instruction updates or ends, or None."""
         return next((name for name in under_way if re.search(rf"%{re.escape(name)}(?![\w.\-])", later.text)), None)
 
     def _one(self, instruction: Instruction) -> Cost:
@@ -163,13 +165,14 @@ class _CostAdder:
     def _branch(self, names: list[str]) -> Cost:
         """Return the cost of a conditional.
 
-        For a step with a cache, it is the branch with all layers. Otherwise the cheapest branch: attention without its fallback.
+        In a step with a cache, this is the cost of the branch with all layers. In other conditionals it is the cost of the
+        cheapest branch, which is the attention without its fallback.
         """
         has_layers = any(one.opcode == "while" for name in names for one in self._computations[name])
         return (max if has_layers else min)((self.cost(name) for name in names), key=lambda branch: branch.total)
 
     def _collective(self, instruction: Instruction) -> str | None:
-        """Return the kind of collective that an instruction is or starts asynchronously. None for other instructions."""
+        """Return the kind of collective that an instruction runs or starts asynchronously. None for other instructions."""
         opcode = instruction.opcode.removesuffix("-start")
         if opcode in COLLECTIVES:
             return opcode
@@ -177,7 +180,8 @@ class _CostAdder:
         return next((one.opcode for one in inner if one.opcode in COLLECTIVES), None)
 
     def _inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """Yield the instructions that this instruction calls, recursively. The SparseCore's collectives are two calls deep."""
+        """Yield the instructions that this instruction calls, recursively, because collectives of the SparseCore are inside two
+        nested calls."""
         for name in instruction.called.values():
             for one in self._computations.get(name, []):
                 yield one

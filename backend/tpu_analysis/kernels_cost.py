@@ -23,8 +23,8 @@ class KernelCost:
     """A function that returns the cycles of a Pallas call on one device.
 
     Attention: the bundles of the static schedule from the kernel's table, or an estimate for each tile of scores if the table
-    does not have the shape. The result is at least the time of the products at the chip's peak. The number of bundles alone would
-    be too small on v5e and v5p, where a matrix product can take longer than its bundles.
+    does not have the shape. The result is at least the time of the products at the chip's peak. On v5e and v5p, the number of
+    bundles alone can be smaller than that time.
 
     The passes around the attention move memory. Their time is a number of bytes divided by the bandwidth of the HBM: the call's
     own estimate, else twice the bytes that the pass writes.
@@ -50,7 +50,8 @@ class KernelCost:
         return self._attention(lengths.text_queries, lengths.text, lengths.text_heads * lengths.batch, "online")
 
     def _convolution(self, estimate: dict[str, int]) -> float:
-        """Return the larger of two times from the call's own estimate: arithmetic, and memory traffic."""
+        """Return the cycles of a convolution: of its arithmetic or of its memory traffic, whichever is more. Both follow from the
+        call's own estimate."""
         products = CONVOLUTION_CYCLES * estimate["flops"] / self.chip.peak_flops * self.chip.clock_hz
         moved = estimate["bytes_accessed"] / self.chip.hbm_bytes_per_second * self.chip.clock_hz
         return max(products + ELEMENT_CYCLES * estimate["transcendentals"], moved)

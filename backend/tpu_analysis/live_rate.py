@@ -31,5 +31,5 @@ def predict_live_rate(model: Model, request: GenerationRequest, programs: Mappin
 
 
 def _count_runs(model: Model, request: GenerationRequest) -> Counter[str]:
-    """Count the runs of each program after the inputs are encoded."""
+    """Return how often each program of denoising and decoding runs."""
     return Counter(call.program.key for call in calls(model, request, ("denoise", "decode")))

@@ -1,4 +1,4 @@
-"""Published seconds of one guided step by other projects, to compare with our predictions.
+"""Seconds of one guided step that other projects published, to compare with our predictions.
 
 `presets/published_steps.json` has one row for each preset, chip (such as "v6e") and number of jax devices.
 """

@@ -131,7 +131,7 @@ def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled
     number = slice_.steps.get(program.key)
     lengths = slice_.model.attention_lengths(at_step(slice_.request, number or 0))
     cost = predict(hlo, slice_.chip, KernelCost(chip=slice_.chip, lengths=lengths))
-    if number is not None:  # libtpu's estimates for v5e are below the time at the published peak: never predict less than that
+    if number is not None:  # libtpu's estimates for v5e can be below the time at the published peak, which is used then
         least = slice_.flops_of(number).matmul / slice_.chip.peak_flops / slice_.num_devices
         cost.seconds["matmul"] = max(cost.seconds["matmul"], least)
     needed = program_bytes(compiled)
@@ -147,7 +147,8 @@ def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled
 
 
 def _refusal_cost(error: Exception, seconds: float) -> dict[str, Any]:
-    """Return the cost of a program that does not fit, from the compiler's error. Raises: the error if it has another reason."""
+    """Return the cost of a program that does not fit, read from the compiler's error. Raises: the same error if it has another
+    reason."""
     needed = bytes_needed(error)
     if needed is None:
         raise error
