@@ -41,9 +41,9 @@ _WHOLE_KEY = re.compile(
 log = logging.getLogger(__name__)
 
 _CHECKED_KEY: ContextVar[tuple[str, str, Key | None] | None] = ContextVar("program_key", default=None)
-"""What `has_program_key` found for the current request: (operator's key, key in the request, record of that key).
+"""The key of the current request, as `has_program_key` found it: (operator's key, key in the request, its record).
 
-The record is None for an unknown key. The operator's key identifies the data folder whose keys were searched."""
+An unknown key has no record (None). The operator's key identifies the data folder whose keys were searched."""
 
 
 def scope_includes(visible_owner: str | None, owner: str) -> bool:
