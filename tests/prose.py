@@ -4,8 +4,8 @@ Run `python -m tests.prose [--counts] [--rule RULE] [PATH...]` in the project's 
 git knows. Each finding has its file and line, the rule, what was found with what to write instead, and the sentence. Counts per
 package and rule follow. The exit code is 1 if there are findings.
 
-Quotations are not checked: text between double quotation marks or backticks, code blocks and block quotes of Markdown, the
-prompts of presets, and the strings of tests.
+Quotations are not checked: text between double quotation marks or backticks, code blocks and block quotes of Markdown, and the
+strings of tests. Neither are prompts of presets and of the demo models' training, and code in strings.
 """
 
 import argparse
@@ -63,7 +63,9 @@ DEFINITION = re.compile(r"^[ \t]*(?:async )?(?P<kind>def|class) +(?P<name>\w+)",
 HEADER_END = re.compile(r"[ \t]*(?:async def |def |class |\)).*:(?: *#.*)?$")  # the last line of a header, as ruff formats it
 BLOCK_LITERAL = re.compile(r"(?s:\"{3}.*?\"{3}|'{3}.*?'{3})")
 DIRECTIVE = re.compile(r"^#!|^(?:ty|type|pyright): ?ignore(?:\[[^\]]*\])?|^fmt: \w+|^noqa(?:: ?[A-Z0-9, ]+)?|^ruff: noqa.*")
-SQL = re.compile(r"\s*(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|PRAGMA|WITH|BEGIN|ATTACH|VACUUM|DROP) ")
+CODE_IN_STRING = re.compile(
+    r"\s*(?:(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|PRAGMA|WITH|BEGIN|ATTACH|VACUUM|DROP) |(?:async )?\([^)]*\) => )"
+)
 # In TOML files: what a visitor might type, and the instructions of language models.
 QUOTED_KEYS = re.compile(r"\b(?:prompts?|negative_prompt|text|(?:en|zh)(?:_picture)?)\"?\s*=\s*[\[{]?\s*$")
 QUOTED_LISTS = re.compile(r"^(?:image_)?examples\s*=\s*\[.*?^\]", re.MULTILINE | re.DOTALL)  # example prompts of presets
@@ -197,7 +199,7 @@ SUFFIXES = (".py", ".toml", ".js", ".ts", ".css", ".md")
 def read_python(path: str, source: str, *, is_toml: bool = False) -> Iterator[Text]:
     """Yield comments, docstrings and strings of at least three words. Adjacent strings are one; values in f-strings are one word."""
     starts = line_starts(source)
-    is_test = path.startswith("tests/")
+    has_quotations = path.startswith("tests/") or path == "training/prompts.py"
     quoted = [found.span() for found in QUOTED_LISTS.finditer(source)] if is_toml else []
     pending, pending_line, pending_end = "", 0, -1
     for match in LITERAL_OR_COMMENT.finditer(source):
@@ -211,7 +213,7 @@ def read_python(path: str, source: str, *, is_toml: bool = False) -> Iterator[Te
             yield Text(path, line, "docstring", content)
             continue
         if (
-            is_test
+            has_quotations
             and not is_toml
             or "b" in prefix
             or is_toml
@@ -244,8 +246,8 @@ def is_docstring_place(source: str, start: int) -> bool:
 
 
 def string_texts(path: str, line: int, content: str) -> Iterator[Text]:
-    """Yield a string's text without tags and escapes, unless it is SQL or has fewer than three words and is no label."""
-    if SQL.match(content):
+    """Yield a string's text without tags and escapes. Skip code, and strings of fewer than three words that are no labels."""
+    if CODE_IN_STRING.match(content):
         return
     plain = re.sub(r"<[^>]*>", lambda tag: "\n" * tag[0].count("\n") + " ", content)
     plain = plain.replace("\\n", " ").replace('\\"', '"').replace("\\'", "'")

@@ -111,7 +111,9 @@ class CausalWanModel(WanModel):
             donated=(1, 4),
             places=lambda shapes: (layout.replicate_shapes(shapes[0]), denoiser.past_sharding(shapes[1])),
         )
-        settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.past_sharding)
+        settle = program(
+            "a finished block's keys", denoiser.commit_chunk, key="settle", donated=(3,), places=denoiser.past_sharding
+        )
         return super()._make_programs(plan, layout, denoiser, group=BlockPrograms, step=step, settle=settle)
 
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> BlockDenoiser:

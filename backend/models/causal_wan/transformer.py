@@ -142,7 +142,7 @@ class BlockDenoiser(Denoiser):
         places = jnp.where(numbers < window.sink, numbers, rolling)
         return places * tokens, jnp.minimum(frames + latent_shape[2], window.frames) * tokens
 
-    def settled(
+    def commit_chunk(
         self, weights: StackedWeights, clean: jax.Array, context: Context, past: Past, rotation: tuple[jax.Array, jax.Array]
     ) -> Past:
         """Return the past after a block with these `clean` latents. `rotation` rotates the sink's keys for the next block."""

@@ -96,7 +96,7 @@ def ours(scene: Scene, window: Window, layout: Layout) -> list[np.ndarray]:
     stacked = stack_weights(arrays, [BLOCKS, ACTIONS])
     weights = jax.tree.map(lambda array, leaf: jax.device_put(array, leaf.sharding), stacked, described)
     text = jax.jit(denoiser.prepare_text)(weights, None, None, scene.picture.numpy())
-    velocity, settled = jax.jit(denoiser.block_velocity), jax.jit(denoiser.settled)
+    velocity, settled = jax.jit(denoiser.block_velocity), jax.jit(denoiser.commit_chunk)
     frames = pixel_frames(scene.done, block).numpy()
     frames = np.concatenate([np.tile(frames[0], (SHAPE.reach, 1)), frames])
 

@@ -72,7 +72,7 @@ def other_text() -> torch.Tensor:
 def made_anew(denoiser: BlockDenoiser, layout: Layout, weights, text, window: Window, past, clean, number: int):
     """Return the past before block `number` with another text, computed like in the family's model."""
     block = clean[0].shape[2]
-    settle = Program("settle", denoiser.settled, layout, donated=(3,), places=denoiser.past_sharding)
+    settle = Program("settle", denoiser.commit_chunk, layout, donated=(3,), places=denoiser.past_sharding)
     kind = SimpleNamespace(window=window.frames, sink=window.sink)
     model = SimpleNamespace(kind=kind, _block_shape=lambda request, first: clean[0].shape)
     blocks = tuple((index * block, clean[index]) for index in range(number))
@@ -91,7 +91,7 @@ def ours(
     weights = jax.tree.map(lambda array, leaf: jax.device_put(array, leaf.sharding), stack_weights(state, [BLOCKS]), described)
     text, noisy, clean = (array.numpy() for array in make_blocks(block, blocks))
     prepared = jax.jit(denoiser.prepare_text)(weights, text, None)
-    velocity, settled = jax.jit(denoiser.block_velocity), jax.jit(denoiser.settled)
+    velocity, settled = jax.jit(denoiser.block_velocity), jax.jit(denoiser.commit_chunk)
 
     def zeros():
         return (yield Zeros(denoiser.describe_past(noisy[0].shape, jnp.dtype(jnp.float32))))
