@@ -74,7 +74,7 @@ def _collect(folder: Path, above: str, found: dict[str, Version]) -> None:
 
 
 def read_pieces(job_id: str, folder: Path, name: str) -> Iterator[Piece]:
-    """Yield the file's pieces. Bytes appended after the first piece are left out. Yield nothing if the file does not exist."""
+    """Yield the file's pieces, up to the file's size at the first piece. Yield nothing if the file does not exist."""
     try:
         file = (folder / name).open("rb")
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def read_pieces(job_id: str, folder: Path, name: str) -> Iterator[Piece]:
 
 
 class Changes:
-    """Finds the changes in a job's folder since the last call of `collect`, or since construction."""
+    """Finds changes in a job's folder. Each `collect` returns the changes since the previous call or since construction."""
 
     def __init__(self, job_id: str, folder: Path):
         self._job_id, self._folder = job_id, folder

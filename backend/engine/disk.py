@@ -33,12 +33,12 @@ class Shortage:
 
     @property
     def in_all(self) -> str:
-        """The shortage in words, if `free` is the size of the whole disk."""
+        """The shortage as text, for a shortage whose `free` is the size of the whole disk."""
         return f"{format_gigabytes(self.needed)} needed, {format_gigabytes(self.free)} in total"
 
 
 def needed_bytes(request: GenerationRequest) -> int:
-    """Return the largest size of the job's folder, in bytes, from the video's size, steps and longest prompt."""
+    """Estimate the most bytes that the job's folder takes, from the video's size, its steps and the preset's longest prompt."""
     width, height = request.final_size
     larger = _LARGER_BYTES * width * height * request.total_frames if request.upscale else 0
     if request.finished_video:

@@ -33,7 +33,7 @@ class EventLog:
 
     @property
     def is_stuck(self) -> bool:
-        """True if changes wait to be stored or a write just failed. No job should start then."""
+        """True if changes are not yet stored or a write just failed. No job may start while this is True."""
         return bool(self._pending_changes) or time.monotonic() < self._next_try
 
     def count(self) -> int:
@@ -53,7 +53,7 @@ class EventLog:
             return None if self.is_closed else self._count
 
     def close(self) -> None:
-        """Wake all readers and end them."""
+        """Close the log. All readers wake up and end."""
         with self.changed:
             self.is_closed = True
             self.changed.notify_all()
@@ -122,9 +122,9 @@ class EventLog:
                 if self.is_closed:
                     return
                 if has_looked and self._sequences.get(job_id, after + 1) <= after:
-                    self.changed.wait(_POLL_SECONDS)  # woken by another job's event: do not query the store
+                    self.changed.wait(_POLL_SECONDS)  # another job's event woke this reader, so the store has no new event for it
                     continue
-                has_ended = self._store.job(job_id).has_ended  # read first, so that no event is missed
+                has_ended = self._store.job(job_id).has_ended  # read first, so that the last event is not missed
                 fresh, has_looked = self._store.events(job_id, after), True
                 if not fresh and not has_ended:
                     self.changed.wait(_POLL_SECONDS)

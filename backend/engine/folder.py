@@ -118,7 +118,7 @@ def _keep(one: Path, stem: Path, role: str) -> Path:
         path = _keep_picture(one, stem)
     else:
         path = stem.with_suffix((read_sound_facts if media == "sound" else read_clip_facts)(one).suffix)
-        if one != path:  # a revised request may use the clip that is already in the folder
+        if one != path:  # the clip is already in the folder if a revised request still uses it
             link_or_copy(one, path) if role == "shot_videos" else shutil.copyfile(one, path)
     flush_to_disk(path)
     return path

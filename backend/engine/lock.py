@@ -1,4 +1,4 @@
-"""Find out which engines are alive. Each engine locks a file, and the system releases the lock when the engine dies."""
+"""Detect which engines are alive. Each engine locks a file, and the system releases the lock when the engine dies."""
 
 import fcntl
 import os
@@ -32,7 +32,7 @@ class EngineLock:
 
     @contextmanager
     def lock_dead_engine(self, name: str) -> Generator[bool]:
-        """Yield whether the engine of this name is dead. During the block no other engine can adopt its jobs."""
+        """Yield whether this engine is dead. If so, no other engine can adopt its jobs during the block, which holds its lock."""
         path = self._folder / name
         with path.open("w") as file:
             try:

@@ -72,7 +72,7 @@ class EngineOptions:
 
 
 def choose_first_preset(model: str | None) -> Preset:
-    """Return the preset to load first: the checkpoint's own preset, else a preset that can load it, else the first preset."""
+    """Return the preset to load first: the preset of the checkpoint, else a preset that can load it, else the first preset."""
     presets = list_presets()
     named = [preset for preset in presets if model in (preset.model, preset.model_source)]
     return next(iter(named), None) or next((preset for preset in presets if model and matches_preset(preset, model)), presets[0])

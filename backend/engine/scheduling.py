@@ -1,9 +1,9 @@
 """Sort waiting jobs. Pure: uses neither threads nor files.
 
 Owners take turns: the first waiting job of each owner runs before any owner's second. A running job counts as its owner's turn.
-Interrupted jobs run before all others, and held jobs are last. Within a turn, jobs are grouped by model and shape: running shapes
-first, then running models, then cached models. `place` orders the jobs of one owner. A new job's place is after the owner's last
-job of the same shape.
+Interrupted jobs run before all others, and held jobs are last. Within a turn, jobs are grouped by model and shape: first the
+shapes of running jobs, then the models of running jobs, then cached models. `place` orders the jobs of one owner. A new job's
+place is after the owner's last job of the same shape.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from backend.schemas.shape import Shape
 
 @dataclass(frozen=True, kw_only=True)
 class QueueEntry:
-    """A waiting job. `place` orders an owner's jobs, smaller first.
+    """A waiting job. An owner's job with a smaller `place` runs first.
 
     `address` is the sender's address, "" if addresses are not limited. `has_started` is True if the job was interrupted.
     `is_held` is True if it waits until a visitor resumes it. `needed` is its disk space in bytes.

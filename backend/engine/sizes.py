@@ -41,7 +41,7 @@ def is_intermediate(name: str) -> bool:
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the files below a folder by their relative paths. Files that disappear meanwhile are left out."""
+    """Yield the relative path and the status of each file below a folder. Leave out files that are deleted during the scan."""
     waiting = [""]
     while waiting:
         inner = waiting.pop()

@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS projects (
 CREATE TABLE IF NOT EXISTS timings (
     number INTEGER PRIMARY KEY, shape TEXT NOT NULL, steps INTEGER NOT NULL, tokens INTEGER NOT NULL, seconds TEXT NOT NULL);
 """
-# Columns that later versions added. An older file gets them when it is opened.
+# Columns that later versions added. They are added to an older file when it is opened.
 _LATER_COLUMNS = {
     "jobs": {
         "place": "REAL",  # orders an owner's waiting jobs; NULL: by creation
@@ -58,7 +58,7 @@ _LATER_COLUMNS = {
     },
     "timings": {"device": "TEXT NOT NULL DEFAULT ''"},  # the kind of device; '': not known
 }
-# Old results do not contain `has_sound`. The request decides then, as in `VideoResult.from_json`.
+# Old results do not contain `has_sound`. The value is then derived from the request, as in `VideoResult.from_json`.
 _FILL_LATER_COLUMNS = """
 UPDATE jobs SET has_video = EXISTS (
     SELECT 1 FROM events WHERE job_id = jobs.id AND json_extract(event, '$.result.path') IS NOT NULL) WHERE has_video IS NULL;

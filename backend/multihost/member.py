@@ -28,7 +28,7 @@ from backend.workers.watchdog import SILENCE_SECONDS
 
 RETRY_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
-_LEAVE_SECONDS = 2.0  # the longest wait for a process to end itself
+_LEAVE_SECONDS = 2.0  # the longest wait for a process to end by itself
 
 logger = logging.getLogger(__name__)
 

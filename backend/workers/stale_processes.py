@@ -1,6 +1,6 @@
 """Kill the workers of dead servers.
 
-A worker ends when its server dies, unless the worker is stopped (SIGSTOP). A stopped worker would keep its memory and devices.
+A worker ends when its server dies. A worker that is stopped by SIGSTOP cannot end, so it would keep its memory and devices.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def kill_stale_workers(data_dir: Path) -> list[int]:
-    """Kill the workers on this data folder whose server is no longer their parent. Return their process ids.
+    """Kill the workers of this data folder whose server is no longer their parent. Return the process ids of these workers.
 
     Do nothing if the system does not list processes in /proc.
     """

@@ -65,12 +65,12 @@ class Watchdog:
         self.stopped = now if self.stopped is None else self.stopped
 
     def restart_timers(self, now: float) -> None:
-        """Restart all times, because this process itself was delayed."""
+        """Restart all times after a delay of the engine's own process."""
         self.alive = self.progress = now
         self.stopped = None if self.stopped is None else now
 
     def find_hang(self, now: float) -> str:
-        """Return the reason why the worker counts as hung, or "" if it does not. The worker is then ended, with this reason."""
+        """Return the reason why the worker counts as hung, or "" if it does not. The caller ends a hung worker."""
         silence, pause = now - self.alive, now - self.progress
         if silence > SILENCE_SECONDS:
             return f"The worker gave no sign of life for {silence:.0f} s and was ended"
@@ -81,15 +81,15 @@ class Watchdog:
         return ""
 
     def _must_stop_soon(self) -> bool:
-        """Return whether the stopped video must end soon, because it has no progress to save.
+        """Return whether a stopped video must end within `STOP_SECONDS`. It must before its first step.
 
-        A running compilation is allowed to finish, because later videos use its program. After the first step, the unfinished
-        video is decoded.
+        A running compilation may finish, because later videos use its program. After the first step, the worker needs time to
+        decode the unfinished video.
         """
         return self.state == "busy" and (self.event is None or isinstance(self.event, Encoding))
 
     def seconds_allowed(self) -> float:
-        """Return the seconds until the next report is due."""
+        """Return the longest allowed time without progress in the current stage."""
         if self.state == "ready" or self.state == "failed":
             return float("inf")
         if self.state != "busy":
