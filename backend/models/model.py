@@ -148,7 +148,7 @@ class Model(Protocol):
         """Return the layout of guided or unguided steps. Weights have the same shardings in both layouts."""
 
     def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each stream's latents by name. Noise is drawn in this order: video first."""
+        """Return the shape of each stream's latents by name, video first. Noise is drawn in the same order."""
 
     def notes(self, request: GenerationRequest) -> list[str]:
         """Return sentences for the user about how the model reads the request, such as prompts that are cut."""

@@ -9,8 +9,10 @@ from backend.runtime.torch_modules import torchax
 
 
 def can_use_pass(layout: Layout, hidden: torch.Tensor, scale: torch.Tensor | None = None) -> bool:
-    """Return whether the pass can normalise these tokens [B, S, D]: all share a scale [1, 1, D], and the chips use Pallas
-    passes."""
+    """Return whether one Pallas pass can normalise these tokens [B, S, D].
+
+    This needs chips that use Pallas passes, and a scale [1, 1, D] that all tokens share.
+    """
     is_shared = scale is None or scale.shape[:2] == (1, 1)
     return is_shared and layout.uses_tpu_passes(as_array(hidden).dtype)
 

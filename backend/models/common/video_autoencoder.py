@@ -47,7 +47,8 @@ class StreamedAutoencoder(abc.ABC):
     def uses_up_caches(self) -> bool:
         """True if a call may overwrite the caches in its arguments.
 
-        False for strips on TPUs, where a cache is also an earlier result, so that overwriting would need a copy.
+        False for strips on TPUs. There a new cache is the output of a layer, which would have to be copied to the old cache's
+        memory.
         """
         return not self._uses_strips(jnp.bfloat16)
 

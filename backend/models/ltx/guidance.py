@@ -41,7 +41,7 @@ class Branches:
 
     @property
     def prompt_indices(self) -> tuple[int, ...]:
-        """The prompt of each branch: 0 for the prompt, 1 for the negative prompt."""
+        """The index of each branch's prompt: 0 for the prompt, 1 for the negative prompt."""
         return (0, *([1] * self.has_negative), *([0] * (self.has_perturbed + self.has_isolated)))
 
     @property

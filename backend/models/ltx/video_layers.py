@@ -90,7 +90,7 @@ class Coder:
         return self._convolve("encoder.conv_out", _norm_and_silu(frames))
 
     def _residuals(self, name: str, blocks: Iterable[torch.nn.Module], frames: jax.Array) -> jax.Array:
-        """Run a level's equal blocks in a loop, and the two convolutions of a block in an inner loop. Only one is compiled."""
+        """Run a level's equal blocks in a loop, and the two convolutions of a block in an inner loop, to compile less."""
         modules = [module_parameters(self.weights, f"{name}.{place}") for place, _ in enumerate(blocks)]
         stacked = {
             part: jnp.stack([jnp.stack([one[f"conv{half}.conv.{part}"] for half in "12"]) for one in modules])

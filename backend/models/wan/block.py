@@ -53,7 +53,7 @@ def _apply_norm(
 ) -> torch.Tensor:
     """Apply layer norm to tokens [B, S, D], then multiply by 1 + `scale` and add `shift`.
 
-    XLA computes the norm if each token has its own scale.
+    If each token has its own scale, XLA computes the norm instead of the Pallas pass.
     """
     if isinstance(norm, torch.nn.LayerNorm) and can_use_pass(layout, hidden, scale):
         return normalise_in_one_pass(layout, norm, hidden, scale, shift)

@@ -111,7 +111,7 @@ def encode_frames(
 ) -> Generator[Effect, Any, jax.Array]:
     """Encode a clip's `frames`, uint8 [F, height, width, 3], to the posterior's mode, latents [1, C, F, H, W] float32.
 
-    Each latent frame is encoded separately. The first has one pixel frame, each later frame has `scale`. Yields work.
+    Each latent frame is encoded separately. The first latent frame has one pixel frame, each later one has `scale`. Yields work.
     """
 
     def pixels(begin: int, end: int) -> np.ndarray:
@@ -145,8 +145,8 @@ def image_channels(xp: Any, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
 def image_mask(geometry: Geometry, has_last: bool) -> np.ndarray:
     """Build the mask [1, temporal scale, F, H, W] float32, 1 where a pixel frame is given.
 
-    The channels are the pixel frames of a latent frame. The single pixel frame of the first latent frame fills all channels.
-    Source: diffusers, WanImageToVideoPipeline.prepare_latents.
+    A latent frame has one channel for each of its pixel frames. The single pixel frame of the first latent frame fills all
+    channels. Source: diffusers, WanImageToVideoPipeline.prepare_latents.
     """
     _, _, frames, height, width = geometry.latent_shape(1)
     mask = np.zeros((1, geometry.temporal_scale, frames, height, width), np.float32)

@@ -2,10 +2,10 @@
 
 On TPUs `backend.models.wan.vae_tpu` runs the published autoencoders in bfloat16.
 
-diffusers' encoder and decoder use a list of caches. An entry starts as None, then becomes a tensor of one or two frames. It is
-the word "Rep" if an upsampling layer has seen only its first frame. In each case zeros precede the first frame. Here a cache
-always has two frames, zero before the first frame. Two programs then serve a video of any length: one for the first latent frame
-and one for all others.
+diffusers' encoder and decoder use a list of caches. An entry starts as None, then becomes a tensor of one or two frames. The
+entry is the string "Rep" if an upsampling layer has seen only its first frame. In each case zeros precede the first frame. Here a
+cache always has two frames, zero before the first frame. Two programs then serve a video of any length: one for the first latent
+frame and one for all others.
 """
 
 from collections.abc import Mapping

@@ -231,7 +231,8 @@ def _take_frame(index: int, xp: Any, latents: Any) -> Any:
 def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: Any, image: Any, clip: Any) -> Any:
     """Join the channels of the image and of the clip. See `SegmentModel._encode_segment_channels`.
 
-    The mask channels of a latent frame are its pixel frames. The single pixel frame of the first latent frame fills all channels.
+    A latent frame has one mask channel for each of its pixel frames. The single pixel frame of the first latent frame fills all
+    channels.
     """
     filled = np.concatenate([np.repeat(known[:1], mask_channels, axis=0), known[1:]])
     mask = filled.reshape(1, -1, mask_channels, *known.shape[1:]).swapaxes(1, 2)

@@ -74,7 +74,7 @@ def prepare_control(conditions: Mapping[str, Any], dtype: jnp.dtype) -> Generato
 def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
     """Build the mask channels [1, 64, F, H, W] float32, 1 where a pixel is regenerated.
 
-    The channels are the pixels of one latent. Each latent frame uses the mask of one of its pixel frames.
+    A latent has one channel for each pixel that it covers. A latent frame uses the mask of only one of its pixel frames.
     """
     _, _, num_frames, height, width = geometry.latent_shape(1)
     scale = geometry.spatial_scale
