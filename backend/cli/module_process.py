@@ -82,7 +82,7 @@ def run_in_process(
 ) -> EndedProcess:
     """Run the module to its end, and pass each message to `on_message`.
 
-    The process is killed if it sends no message for `silent_seconds`. None waits without a limit.
+    The process is killed if it sends no message for `silent_seconds`. The value None sets no limit.
     """
     with tempfile.TemporaryFile("w+") as errors:
         process = start_module(module, words, environment, cwd=PROJECT_FOLDER, stdout=subprocess.PIPE, stderr=errors, text=True)

@@ -118,7 +118,8 @@ def _request_to_encode(arguments: argparse.Namespace, folder: Path, settings: Se
 
 
 def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
-    """Return the folder's request with the options of `denoise`, and write changes back. Raises: RequestError."""
+    """Return the folder's request with the settings from the options of `denoise`. Write the request to the folder if a setting
+    changed. Raises: RequestError."""
     request = read_request(folder)
     given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
     if arguments.guided_steps is not None:
@@ -156,7 +157,7 @@ def _encode(run: Run) -> Generator[Event, None, str | None]:
 
 
 def _denoise(run: Run) -> Generator[Event, None, str | None]:
-    """Run the remaining steps, from the stored state of a stopped run if any."""
+    """Run the remaining steps. If the folder has the state of a stopped run, continue from this state."""
     conditions, resumed_from = read_conditions(run.folder, run.request), read_state(run.folder, run.request)
     yield from prepare(run, ("denoise",))
     if run.is_cancelled():

@@ -73,7 +73,7 @@ def read_sound_facts(path: str | Path) -> SoundFacts:
 def check_sound_part(path: str | Path, part: SoundPart) -> SoundFacts:
     """Check that the part starts within the audio file, and return the file's facts. Raises: SoundError.
 
-    If the file ends before the part, the rest is silent.
+    If the file ends before the part ends, the rest of the part is silent.
     """
     facts, name = read_sound_facts(path), Path(path).name
     if part.start >= facts.seconds:

@@ -245,7 +245,7 @@ def _measure_seconds(path: Path, stated: float | None) -> float:
 
 
 def _display_size(stream: re.Match, header: str) -> Size:
-    """Return the width and height with square pixels, upright."""
+    """Return the width and height of an upright frame with square pixels."""
     width, height = int(stream["width"]), int(stream["height"])
     shape, turn = _SHAPE.search(stream["rest"]), _TURN.search(header)
     if shape and int(shape[1]) and int(shape[2]):

@@ -119,8 +119,8 @@ def run_to_end(line: Sequence[str], seconds: float, *, is_limited: bool = True) 
 def write_file(
     line: Sequence[str], failure: str, fix: str, seconds: float = threading.TIMEOUT_MAX, *, video_seconds: float = 0.0
 ) -> None:
-    """Run ffmpeg to its end to write a file, and report progress if `video_seconds`, the length of the written video, is given
-    (`backend.media.progress`). Raises: VideoFileError with `failure` and `fix` if ffmpeg fails or takes longer than `seconds`."""
+    """Run ffmpeg to its end to write a file. If `video_seconds` is given, the length of the written video, report the progress to
+    `backend.media.progress`. Raises: VideoFileError with `failure` and `fix` if ffmpeg fails or takes longer than `seconds`."""
     line = [line[0], "-progress", "pipe:1", *line[1:]]
     try:
         with tempfile.TemporaryFile() as log, running_process(line, errors=log) as process, time_limit(seconds, process):

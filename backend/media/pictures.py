@@ -63,7 +63,7 @@ def fit_on_white(image: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return the image as RGB. An RGB image is returned itself, because Pillow's conversion would copy it."""
+    """Return the image as RGB. An RGB image is returned unchanged, because Pillow's conversion would copy it."""
     return image if image.mode == "RGB" else image.convert("RGB")
 
 

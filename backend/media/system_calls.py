@@ -78,8 +78,8 @@ def deny_system_calls() -> bool:
 
 
 def _build_filter(machine: _Machine) -> bytes:
-    """Build the filter as the kernel reads it. An answer such as "denied" follows each test, which skips the answer if the call
-    is allowed."""
+    """Build the filter as the kernel reads it. Each test is followed by an answer such as "denied", and skips this answer if the
+    call may be allowed."""
     denied = _pack_instruction(_RETURN, _ERRNO | errno.EPERM)
     steps = [_pack_instruction(_LOAD, _ARCHITECTURE_AT), _pack_instruction(_EQUALS, machine.architecture, 1, 0), denied]
     steps.append(_pack_instruction(_LOAD, _NUMBER_AT))

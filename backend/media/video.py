@@ -301,5 +301,5 @@ def _pad_to_even(frame: Frame) -> Frame:
 
 
 def _failure_reason(log: str) -> str:
-    """Return the line about a full disk if there is one, else the last line."""
+    """Return the log's line about a full disk, else the log's last line."""
     return next((line for line in log.strip().splitlines() if is_disk_full(OSError(line))), ffmpeg.last_line(log))

@@ -53,7 +53,8 @@ class Track:
 
 
 def plan_pieces(request: VideoSettings, preset: Preset, count: int | None = None) -> tuple[Piece, ...]:
-    """Return the visible part of each shot, or of the first `count` shots. Frames that repeat the previous shot are left out."""
+    """Return the visible part of each shot, or of the first `count` shots. Frames that only repeat the end of the previous shot
+    are left out."""
     return tuple(_plan_piece(request, index, preset) for index in range(len(request.shots) if count is None else count))
 
 

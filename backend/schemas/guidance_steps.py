@@ -37,7 +37,8 @@ def guide_first_steps(preset: Preset, count: object, values: Mapping[str, Any]) 
 
 
 def interval_end(count: float, steps: float) -> float:
-    """Return the share of the steps at which guidance must end after `count` steps, as a whole per cent if possible."""
+    """Return the end of guidance as a share of all steps, so that the first `count` steps have guidance. A whole per cent if
+    possible."""
     if count == steps:
         return 1.0
     lowest = math.ceil(100 * count / steps)
@@ -62,7 +63,7 @@ def _num_steps_run(values: Mapping[str, Any]) -> int | None:
 
 
 def _parse_integer(value: object) -> int | None:
-    """Return a whole number, or None. Programs may send it as text, and pages as 2.0."""
+    """Return the value as a whole number, or None. Programs may send the number as text, and pages as 2.0."""
     text = str(value)
     return int(text.removesuffix(".0")) if _WHOLE.fullmatch(text) else None
 

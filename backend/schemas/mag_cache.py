@@ -57,7 +57,7 @@ def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
 
 
 def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
-    """Return the ratios for the request's model: the request's own, else the published ones. None if there are neither."""
+    """Return the ratios for the request's model: the request's own ratios, else published ratios. None if neither exist."""
     preset = find_preset(request.preset)
     published = published_magnitudes(preset.model)
     if request.mag_ratios:
