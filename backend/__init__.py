@@ -3,5 +3,5 @@
 import gc
 
 # Importing torch, diffusers and transformers creates millions of permanent objects. With the default thresholds, Python's garbage
-# collector visits them often, which takes a fifth of the time of the imports (docs/lab/cpu.md).
+# collector scans these objects often, which takes a fifth of the import time (docs/lab/cpu.md).
 gc.set_threshold(10_000, 10, 10)

@@ -24,8 +24,8 @@ _TPU_TYPES = {"v5litepod": "v5e"}  # from the name in the machine type to the ch
 class Accelerator:
     """All devices of one kind on a machine.
 
-    `chip` is a TPU's generation, such as "v6e", or a GPU's model, "" if not known. `files` are the device files, without which no
-    program can use the devices. `has_driver` is False if the driver of a GPU is missing.
+    `chip` is a TPU's generation, such as "v6e", or a GPU's model, "" if not known. `files` are the device files, through
+    which programs use the devices. `has_driver` is False if the driver of a GPU is missing.
     """
 
     platform: Platform

@@ -46,9 +46,10 @@ Item = Message | Piece | LogText | Ended
 
 
 class NodeWorker:
-    """One worker of the studio, on this node. The studio calls its methods, several at the same time.
+    """One worker of the studio, on this node. The studio calls the methods, several at the same time.
 
-    Its files are in `cluster/NAME` in the node's data folder (STUDIO_DATA_DIR on the node, default `data` in the project).
+    The worker's files are in `cluster/NAME` in the node's data folder, which is the node's STUDIO_DATA_DIR, by default `data` in
+    the project.
     """
 
     def __init__(self, name: str):
@@ -129,7 +130,7 @@ class NodeMember:
 class Relay:
     """Queues the messages and files of one worker until the studio fetches them.
 
-    The queue is small, because the pieces of files are read when they are fetched.
+    The queue takes little memory, because it reads a file only when the studio fetches the file's pieces.
     """
 
     def __init__(self, plan: WorkerPlan, folder: Path):
@@ -152,7 +153,7 @@ class Relay:
         Inbox(self._folder_of(piece.job_id)).take(piece)
 
     def send(self, message: Message) -> None:
-        """Send a message to the worker. The paths in a job are replaced by paths on this node."""
+        """Send a message to the worker. Replace the studio's paths in a job by paths on this node."""
         if isinstance(message, Run):
             folder = self._folder_of(message.job_id)
             changes = Changes(message.job_id, folder)

@@ -147,7 +147,7 @@ class WorkerPool(Protocol):
 
 
 class Cluster:
-    """The connection to a Ray cluster. A thread checks every second which machines exist."""
+    """The connection to a Ray cluster. A thread looks for new and lost machines every second."""
 
     def __init__(self, address: str):
         """Connect. Raises: RequestError for an invalid address, StudioError if Ray is not installed or no cluster answers."""
@@ -187,7 +187,7 @@ class Cluster:
                     self._update_slots(pool, plan)
             except Disconnected:
                 return
-            except Exception:  # Ray raises many kinds while its head is unreachable; existing workers continue
+            except Exception:  # Ray raises many kinds of errors while its head node is unreachable; existing workers continue
                 logger.exception("The cluster's nodes could not be read")
             self._closing.wait(_LOOK_SECONDS)
 
@@ -226,7 +226,7 @@ class Cluster:
         return bool(ended)
 
     def _claim(self, slot: WorkerSlot) -> _ClaimedSlot:
-        """Create the actors. They wait in Ray's queue while the machines are in use."""
+        """Request the slot's actors. Ray creates them when the machines are free."""
         first, *others = slot.hosts
         actors = [_actor(NodeWorker, first).remote(slot.name), *(_actor(NodeMember, host).remote() for host in others)]
         return _ClaimedSlot(slot=slot, actors=actors, answers=[actor.fingerprint.remote() for actor in actors])
@@ -243,7 +243,7 @@ class Cluster:
             hosts = self._connect_hosts(claimed) if len(slot.hosts) > 1 else None
             ask = partial(self._calls.ask, claimed.actors[0])
             pool.add_worker(replace(plan, transport=LINK, name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
-        except Exception as error:  # Ray raises many kinds, for example for a missing project, package or machine
+        except Exception as error:  # Ray raises many kinds of errors, for example for a missing project, package or machine
             self._warn_once(slot, f"{slot.machine} cannot work: {_last_line(error)}")
             self._next_claim[key] = time.monotonic() + _AGAIN_SECONDS
             self._release(key, pool)

@@ -100,7 +100,7 @@ class ClusterTransport:
                 self._on_message(Heartbeat())  # files arrive, so the worker is alive even if the network is slow
             for item in items:
                 if isinstance(item, Ended):
-                    return LOST if item.code == HOST_LOST else item.code  # the slice is incomplete and must be replaced
+                    return LOST if item.code == HOST_LOST else item.code  # a slice that lost a host must be replaced as a whole
                 self._handle(item)
             if not items and self._has_failed.is_set():
                 return LOST

@@ -36,11 +36,11 @@ BIN_SECONDS = 7 * _DAY  # a deleted video can be restored within this time
 EXPORT_SECONDS = 30 * _DAY  # lifetime of a comparison's exported video, which can be generated again
 KEPT_BYTES = 20_000_000_000  # quota of one visitor's videos with their inputs, including deleted ones
 BIN_BYTES_OF_OWNER, BIN_BYTES = 2_000_000_000, 10_000_000_000  # quotas of deleted videos, per owner and in total
-MOST_UPLOADED = 5_000_000_000  # bytes; all visitors together may upload this much per hour
-MOST_COMPILED = 20_000_000_000  # bytes
+MOST_UPLOADED = 5_000_000_000  # bytes that all visitors together may upload per hour
+MOST_COMPILED = 20_000_000_000  # bytes of compiled programs that are kept
 MOST_LOG = 20_000_000  # bytes of one log file; the first half of a longer file is deleted
 _EVERY_SECONDS = _HOUR
-_USAGE_SECONDS = 30.0  # lifetime of a measurement of all folders
+_USAGE_SECONDS = 30.0  # after this time, the sizes of all folders are measured again
 _CLOSE_SECONDS = 10.0
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ class Cleaner:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread after the current job."""
+        """End the thread after the current removal."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
@@ -225,7 +225,10 @@ class Cleaner:
         return found
 
     def trim_bin(self, owner: str, more: int = 0) -> None:
-        """Permanently delete the oldest jobs in the bin while the bin or the owner's videos plus `more` bytes exceed a quota."""
+        """Permanently delete the oldest jobs in the bin until all quotas are met.
+
+        The quotas limit the whole bin, the owner's part of the bin, and the owner's videos plus `more` bytes.
+        """
         with self._trimming:
             while self._is_bin_too_full(owner, more) and self._remove_oldest_deleted(owner):
                 pass
@@ -253,7 +256,7 @@ class Cleaner:
         return job_id is not None
 
     def usage(self) -> dict[Part, int]:
-        """Return the bytes by part, at most 30 seconds old."""
+        """Return the size in bytes of each part of the data folder. The sizes are at most 30 seconds old."""
         with self._counting:
             if self._usage is None or time.monotonic() - self._usage[0] > _USAGE_SECONDS:
                 self._usage = time.monotonic(), self._count()

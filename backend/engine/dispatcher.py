@@ -202,7 +202,7 @@ class Dispatcher:
             if isinstance(event, Interrupted):
                 self._handle_interruption(job_id, event)
             else:
-                if event.is_final:  # before the event is stored: its readers must see the final request
+                if event.is_final:  # before the event is stored, because readers of the event must see the final request
                     self._record_timing(job_id, event)
                     self._store_final_request(job_id, event)
                 self._event_log.append(job_id, event)
@@ -262,7 +262,7 @@ class Dispatcher:
         return decide_recovery([*before, interrupted])
 
     def _run_periodic_work(self) -> None:
-        """Run the work that no event triggers, once per second, until the engine closes."""
+        """Do the work that no event triggers. Repeat it every second until the engine closes."""
         event_log = self._event_log
         with event_log.changed:
             while not event_log.is_closed:

@@ -123,7 +123,8 @@ class Engine:
     ) -> Job:
         """Store the request with copies of its inputs, then queue it.
 
-        A storyboard whose shots are all finished is cut at once, without a worker. `may_download` is True for the operator.
+        If all shots of a storyboard are finished, it is assembled immediately, without a worker.
+        `may_download` is True for the operator.
         `again` is the id of a storyboard's job and the number (from 1) of the first shot that this request regenerates.
         Without `queue_limits` the queue is not limited.
 
@@ -423,7 +424,7 @@ class Engine:
         now, shape = time.time(), self.shape(request)
         with self._event_log.changed:
             self._check_open()
-            self.check_queue_limits(owner, queue_limits)  # again: other jobs may have been queued while the inputs were written
+            self.check_queue_limits(owner, queue_limits)  # checked again, because other jobs may have been queued meanwhile
             place = place_for_new_job(self._dispatcher.waiting(), owner, shape, now)
             job = Job(
                 id=job_id,

@@ -32,7 +32,7 @@ class EngineLock:
 
     @contextmanager
     def lock_dead_engine(self, name: str) -> Generator[bool]:
-        """Yield whether this engine is dead. If so, no other engine can adopt its jobs during the block, which holds its lock."""
+        """Yield whether this engine is dead. The block holds a dead engine's lock, so that no other engine adopts its jobs."""
         path = self._folder / name
         with path.open("w") as file:
             try:

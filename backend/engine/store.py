@@ -177,7 +177,7 @@ class Store(Database):
         return _listed_jobs(self._rows(sql, (owner, owner)))
 
     def ended(self, owner: str | None = None, most: int = 6) -> list[ListedJob]:
-        """Return the `most` jobs that ended last and are not deleted, last end first."""
+        """Return the `most` jobs that ended last and are not deleted. The job that ended last comes first."""
         sql = (
             f"SELECT {_LISTED} FROM jobs WHERE ended IS NOT NULL AND deleted IS NULL AND (? IS NULL OR owner = ?)"
             " ORDER BY ended DESC LIMIT ?"
@@ -191,7 +191,7 @@ class Store(Database):
         return [row[0] for row in self._rows(sql, (owner, most))]
 
     def figures(self, selection: Selection) -> list[tuple[str, str]]:
-        """Return the name and the image path of each character with an image, in the order of the selected storyboards."""
+        """Return (name, image path) of each character with an image, in the order of the selected storyboards."""
         where, values = where_clause(selection)
         columns = "id, folder, json_extract(request, '$.figures') AS figures, json_extract(request, '$.figure_images') AS images"
         sql = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY {order_clause(selection)} LIMIT ?"
@@ -310,7 +310,7 @@ class Store(Database):
             return database.execute(sql, values).rowcount == 1
 
     def replace_open_request(self, job_id: str, request: GenerationRequest) -> None:
-        """Replace the request of a live video by the request that regenerates it. Do nothing to other jobs."""
+        """Replace the request of a live video with the request that regenerates the video. Do nothing to other jobs."""
         with self._transaction() as database:
             sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND json_extract(request, '$.is_open')"
             values = _stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id

@@ -36,7 +36,7 @@ class _Requests:
         self._refused: set[str] = set()
 
     def read(self, text: str, folder: str, job_id: str) -> GenerationRequest:
-        """Return the request of this JSON, from the cache if possible. Raises: RequestError."""
+        """Return the request with this JSON, from the cache if possible. Raises: RequestError."""
         key = text, folder, job_id
         with self._lock:
             if (found := self._kept.get(key)) is not None:

@@ -34,7 +34,7 @@ def split_shot_id(job_id: str) -> tuple[str, int]:
 def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: str) -> None:
     """Add a shot to the library as a finished video of the storyboard's owner.
 
-    Do nothing if the shot is already there or is the storyboard's only shot. Raises: OSError, StudioError, sqlite3.Error.
+    Do nothing if the library has the shot, or if the storyboard has no other shot. Raises: OSError, StudioError, sqlite3.Error.
     """
     if event.total == 1:
         return

@@ -79,7 +79,7 @@ class MultihostTransport:
         return self._first.pid if self._first else None
 
     def send(self, message: Message) -> None:
-        """Send a message to the first process, and jobs also to the members. The first process decides everything else."""
+        """Send a message to the first process. Send jobs to the members as well. The first process decides all else."""
         with self._lock:
             if self._first is None:
                 self._waiting.append(message)

@@ -1,7 +1,7 @@
 """Connect two hosts that authenticate each other with a shared secret. Does not interpret the messages.
 
-Each end proves that it knows the secret by an HMAC over random numbers of both ends. The secret is never sent. The messages that
-follow are neither encrypted nor signed: only the hosts may have access to their network (docs/security.md).
+Each end proves that it knows the secret by sending an HMAC over random numbers of both ends. The secret itself is never sent. The
+messages that follow are neither encrypted nor signed: only the hosts may have access to their network (docs/security.md).
 """
 
 import hashlib

@@ -20,7 +20,7 @@ from backend.workers.process import WorkerPlan
 
 
 class WorkerPool:
-    """One supervisor per worker plan. If a worker dies, only its job is interrupted.
+    """Has one supervisor per worker plan. If a worker dies, only that worker's job is interrupted.
 
     A worker's thread calls `on_event(job_id, event)` and `on_ready()`. See `Supervisor`.
     """
@@ -32,7 +32,7 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._is_closed = False
         self._workers = tuple(map(self._supervisor, plans))
-        self._ends: dict[str, float] = {}  # the expected end of each job, in monotonic seconds, from its last step
+        self._ends: dict[str, float] = {}  # the expected end of each job in monotonic seconds, estimated from the job's last step
         self._worker_by_job: dict[str, Supervisor] = {}  # by job id, until the job's final event was handled
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class WorkerPool:
             worker.send(ExpectModels(models=list(models), preset=preset if worker is fetcher else None))
 
     def prepare_for(self, request: GenerationRequest, shape: Shape) -> None:
-        """Let the idle worker that needs the least work prepare for this request."""
+        """Let an idle worker prepare for this request. Choose the worker that needs the least time for it."""
         if ready := self._ready_workers():
             min(ready, key=lambda worker: _start_cost(worker.view(), shape)).send(PrepareFor(request=request))
 

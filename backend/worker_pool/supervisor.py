@@ -51,10 +51,10 @@ class WorkerLost(ConnectionError):
 class Supervisor:
     """Runs one worker, one job at a time, and restarts it when it dies.
 
-    The worker's thread calls `on_event(job_id, event)` without holding a lock. Each job given to `run` gets exactly one final
+    The worker's thread calls `on_event(job_id, event)` without holding a lock. Each job passed to `run` gets exactly one final
     event, or Interrupted if the worker dies. The worker's thread calls `on_ready()` when the worker becomes ready. A worker that
-    reports nothing for too long is killed. A worker whose machine was lost is not restarted: `on_loss(supervisor)` is called
-    before its job is interrupted.
+    reports nothing for too long is killed. If the worker's machine was lost, `on_loss(supervisor)` is called, then the job is
+    interrupted, and the worker is not restarted.
     """
 
     def __init__(

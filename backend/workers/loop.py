@@ -56,9 +56,10 @@ class Worker:
     """Loads models and runs one job after another.
 
     The main thread loads and generates. A second thread reads messages, so that a cancel takes effect immediately. `end` ends the
-    process. If `end` returns, because the worker shares its process, the worker cancels its jobs and returns from `run`. A
-    multihost worker has a `Worker` on each host. All get the same jobs in the same order. Every other decision about what runs
-    next goes through `sync`.
+    process. If the worker shares its process, `end` returns, and the worker cancels its jobs and returns from `run`.
+
+    A multihost worker has a `Worker` on each host. All hosts get the same jobs in the same order. All other decisions about
+    the next program are made equal on all hosts by `sync`.
     """
 
     def __init__(

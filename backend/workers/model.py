@@ -64,9 +64,9 @@ class WorkerModel:
     ) -> None:
         """Make the preset's model the model in use. Use a cached model if possible, else load it.
 
-        The programs of `request` are compiled while the model loads. Other models are unloaded after the new model's files were
-        checked and before they are loaded, because memory may not hold all. Raises: Stopped about a second after `is_stopped`
-        returns True. With several hosts `is_stopped` is ignored, because the hosts would stop at different places.
+        The programs of `request` are compiled while the model loads. After the new model's files were checked and before they are
+        loaded, other models are unloaded, because memory may not suffice for several models. With several hosts `is_stopped` is
+        ignored, because the hosts would stop at different places. Raises: Stopped about a second after `is_stopped` returns True.
         """
         wanted = self._key(preset)
         self.start()
@@ -88,7 +88,7 @@ class WorkerModel:
         return self._model or preset.model_source, preset.dtype
 
     def _use_cached(self, wanted: Key) -> bool:
-        """Use the model if it is in use or cached, on all hosts. Return False if it must be loaded."""
+        """Make the model the model in use if all hosts have it in use or cached. Return False if it must be loaded."""
         if not self.started.keeps_models:
             return self._source == wanted
         if self._source != wanted and any(model.model == wanted[0] for model in self.started.model_cache.list_models()):
@@ -270,7 +270,7 @@ class WorkerModel:
         """Report the progress of loading, as the worker's status and as an event of each waiting job."""
         if isinstance(event, Loading):
             self._reports.send_status("loading", f"Loading {event.what}{_share(event)}")
-        elif isinstance(event, Compiling):  # the weights are loaded, but a program still compiles
+        elif isinstance(event, Compiling):  # the weights are loaded, but the programs are not all compiled
             self._reports.send_status("warming", f"Compiling {event.what}")
         for task in self._tasks.uncancelled():
             self._reports.send_event(task.job_id, event)

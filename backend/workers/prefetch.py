@@ -22,7 +22,7 @@ Key = tuple[str, str]
 class Prefetch:
     """Loads a model and then compiles the programs of `shape`, if given, in a thread.
 
-    `load` and `compile_ahead` get a function that receives their events. The events go to the listener of `wait`.
+    `load` and `compile_ahead` report their events to a function, their argument. It passes them to the listener of `wait`.
     """
 
     def __init__(
