@@ -1,8 +1,8 @@
 """Start the project's modules as processes that end when their parent process ends, even if they are blocked.
 
 `python -m backend.child_process PIPE MODULE WORD...` runs the module. PIPE is one end of a pipe; only the parent holds the other
-end, which closes when the parent ends. On Linux the kernel then kills the child, so no lock or native code delays its
-end. PR_SET_PDEATHSIG is not used: it kills the child when the parent's starting thread ends, not when the parent ends.
+end, which closes when the parent ends. On Linux the kernel then kills the child, even if native code or a lock blocks it.
+PR_SET_PDEATHSIG is not used: it kills the child when the parent's starting thread ends, not when the parent ends.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def start_module(module: str, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
-    """Start `python -m MODULE WORD...` as a process that ends with this one. `options` are passed to `subprocess.Popen`.
+    """Start `python -m MODULE WORD...` as a process that ends when this process ends. `options` are for `subprocess.Popen`.
 
     If the new process has its own session, its child processes end too.
     """

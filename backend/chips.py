@@ -63,7 +63,7 @@ def memory_bytes(device_kind: str) -> int | None:
 class StepFlops:
     """Floating-point operations of one denoising step, for all guidance branches. A multiply-add counts as two.
 
-    `attention` counts the attention scores over heads of `head_width`, `matmul` all other operations.
+    `attention` counts the operations of attention, whose heads have `head_width` channels. `matmul` counts all other operations.
     """
 
     attention: float

@@ -67,7 +67,7 @@ def shares_of(machine: Machine, count: int) -> tuple[Share, ...]:
 
 
 def find_machine(devices: Path, platforms: str, visible_chips: str) -> Machine:
-    """Describe this machine. `devices` is /dev, `platforms` JAX_PLATFORMS, `visible_chips` TPU_VISIBLE_CHIPS ("" if not set)."""
+    """Describe this machine, from the folder /dev and the values of JAX_PLATFORMS and TPU_VISIBLE_CHIPS ("" if not set)."""
     cores = _own_cores()
     if platforms.split(",")[0] == "cpu":
         return Machine(cores=cores)

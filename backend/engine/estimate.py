@@ -96,7 +96,10 @@ def estimate_upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[
 
 
 def _weight_ratios(model: str, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> dict[str, float]:
-    """Return this model's number of weights relative to each model of the runs, by model, if both numbers are known."""
+    """Return this model's number of weights divided by the number of each model in `runs`, by model.
+
+    Leave out models with an unknown number of weights.
+    """
     own = num_weights(model.removeprefix(UPSCALER))
     if not own:
         return {}
@@ -105,7 +108,7 @@ def _weight_ratios(model: str, runs: Sequence[Run], num_weights: Callable[[str],
 
 
 def runs_on(device: str, runs: Sequence[Run]) -> list[Run]:
-    """Return the runs on this kind of device and the runs on unknown devices. All runs for ""."""
+    """Return the runs on this kind of device and the runs on unknown devices. If `device` is "", return all runs."""
     return [run for run in runs if not device or run.device in ("", device)]
 
 

@@ -27,7 +27,7 @@ class Channel:
         return True
 
     def receive(self) -> Iterator[Message]:
-        """Yield the messages until the other process ends. Raises: as `decode`, for an invalid line."""
+        """Yield the messages until the other process ends. Raises the exceptions of `decode` for an invalid line."""
         for line in self._incoming:
             if not line.endswith(b"\n"):
                 return  # the other process died while it wrote the line
@@ -39,4 +39,4 @@ class Channel:
             try:
                 stream.close()
             except BrokenPipeError:
-                pass  # the other process has ended; the rest cannot be sent
+                pass  # the other process has ended, so unsent messages are lost

@@ -93,7 +93,7 @@ class Pipeline:
 
 
 def import_ahead(module: str | None) -> None:
-    """Import the modules that `import_pipeline` needs, and the families' networks. Does not initialize devices."""
+    """Import the modules that `import_pipeline` needs and the networks of all model families. Does not initialize devices."""
     if module is not None:
         importlib.import_module(module)
         return
@@ -116,7 +116,7 @@ def import_pipeline(
 
     Args:
         profile: a folder for traces, and the steps to trace, such as "3-5".
-        place: the place of this process among several hosts, which it then joins.
+        place: the place of this process in a group of hosts. If given, the process joins the group.
         resident_gb: the most gigabytes of cached models, on the devices and in host memory.
         options: further options of `backend.pipeline.load.load`.
     """

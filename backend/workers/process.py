@@ -36,7 +36,7 @@ class WorkerPlan:
         model: a checkpoint that replaces the presets' checkpoints.
         warm_up: compile the preset's shapes ahead.
         pipeline: a module that replaces the pipeline in tests.
-        name: the worker's name, which starts the names of its logs.
+        name: the worker's name. The file names of its logs start with it.
         transport: how to reach the worker, a key of `backend.worker_pool.transports.TRANSPORTS`.
         share: the worker's part of the machine.
         hosts: the hosts of a multihost worker, whose transport is "hosts".

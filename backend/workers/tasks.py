@@ -1,4 +1,4 @@
-"""The unfinished jobs of a worker. Does not depend on models or messages."""
+"""Store the unfinished jobs of a worker. Does not depend on models or messages."""
 
 import queue
 import threading
