@@ -31,8 +31,8 @@ pytestmark = pytest.mark.browser
 
 LINES = {  # by file: the new line, and the start of the line that it precedes
     "backend/schemas/settings.py": (
-        '    grain: float = _row(0.0, limits=(0, 1), label="grain", help="how much film grain is added")',
-        "    action: str | None = _row",
+        '    grain: float = _setting(0.0, limits=(0, 1), label="grain", help="how much film grain is added")',
+        "    action: str | None = _setting",
     ),
     "wan_ui/i18n/english.py": ('    grain: str = "Film grain"', "    storyboard: str"),
     "wan_ui/i18n/chinese.py": ('    grain="胶片颗粒",', "    storyboard="),
@@ -114,8 +114,8 @@ def test_programs_may_set_it(studio, data_dir, tmp_path):
     assert json.loads((data_dir / "runs" / job / "request.json").read_text("utf-8"))["grain"] == 0.25
 
 
-def test_the_form_shows_it_sends_it_and_reads_it_from_a_video_a_link_and_a_preset(caller, tmp_path):
-    page, other = caller(), caller()
+def test_the_form_shows_it_sends_it_and_reads_it_from_a_video_a_link_and_a_preset(visit, tmp_path):
+    page, other = visit(), visit()
     page.locator("#more > button").click()
     assert page.locator("#grain").inner_text().startswith("Film grain")
     wait_until(page, SHOWN.format("0"))

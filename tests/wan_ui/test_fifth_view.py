@@ -35,8 +35,8 @@ def test_a_column_names_the_views_in_which_it_is_seen():
 
 
 @pytest.mark.browser
-def test_the_header_the_help_and_its_key_lead_to_it(caller):
-    page = caller()
+def test_the_header_the_help_and_its_key_lead_to_it(visit):
+    page = visit()
     assert page.locator("#views button").all_inner_texts()[-1] == "Jobs"
     page.keyboard.press("?")
     assert "Alt 1 – 8" in page.locator("#help").inner_text() and "Models, System, Jobs" in page.locator("#help").inner_text()
@@ -50,8 +50,8 @@ def test_the_header_the_help_and_its_key_lead_to_it(caller):
 
 
 @pytest.mark.browser
-def test_it_opens_with_the_page_reads_the_form_and_follows_the_queue(caller, studio):
-    page = caller()
+def test_it_opens_with_the_page_reads_the_form_and_follows_the_queue(visit, studio):
+    page = visit()
     rest(page)
     page.goto(f"{studio.url}?hello=you")
     wait_until(page, "document.querySelector('#fifth-form')?.textContent === 'opened you'")
@@ -67,8 +67,8 @@ def test_it_opens_with_the_page_reads_the_form_and_follows_the_queue(caller, stu
 
 
 @pytest.mark.browser
-def test_on_a_phone_it_has_the_page_to_itself(caller):
-    page = caller(width=390, height=844)
+def test_on_a_phone_it_has_the_page_to_itself(visit):
+    page = visit(width=390, height=844)
     page.locator('#views [data-view="fifth"]').click()
     page.locator("#fifth-column").wait_for(state="visible")
     assert not page.locator("#controls").is_visible()
