@@ -23,7 +23,8 @@ def add_settings(parser: argparse.ArgumentParser, *stages: str, required: tuple[
 def add_setting(parser: Any, setting: Setting, **more: Any) -> None:
     """Add the setting's option. The default is [] for an option that can be repeated, otherwise None."""
     flag = option_name(setting)
-    parser.add_argument(flag, dest=setting.name, help=setting.help, **_reader_options(setting, flag), **more)
+    text = setting.help.replace("%", "%%")  # argparse replaces names after a percent sign
+    parser.add_argument(flag, dest=setting.name, help=text, **_reader_options(setting, flag), **more)
 
 
 def option_name(setting: Setting) -> str:

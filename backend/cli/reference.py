@@ -52,7 +52,7 @@ def _setting_row(setting: Setting) -> str:
 
 def _commands() -> str:
     """Return a section for each command, and one for the options that several commands have."""
-    commands = dict(_parsers(build_parser()))
+    commands = dict(list_parsers(build_parser()))
     users: dict[str, list[str]] = {}
     for name, (parser, _) in commands.items():
         for row in _option_rows(parser):
@@ -64,13 +64,13 @@ def _commands() -> str:
     return f"{''.join(texts)}\n### Options of several commands\n\n{table}\n"
 
 
-def _parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, tuple[argparse.ArgumentParser, str]]]:
+def list_parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, tuple[argparse.ArgumentParser, str]]]:
     """Yield the name of each command that runs something, its parser and its help."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for command, child in action.choices.items():
-                nested = dict(_parsers(child, f"{name}{command} "))
+                nested = dict(list_parsers(child, f"{name}{command} "))
                 yield from nested.items() if nested else [(f"{name}{command}", (child, helps[command]))]
 
 
@@ -97,7 +97,9 @@ def _option_rows(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def _is_setting(action: argparse.Action) -> bool:
     """Return whether the option is a setting of the table, with the same help."""
-    return any(option in _WITH_OPTION and action.help == _WITH_OPTION[option].help for option in action.option_strings)
+    return any(
+        option in _WITH_OPTION and action.help == _WITH_OPTION[option].help.replace("%", "%%") for option in action.option_strings
+    )
 
 
 def _row(*cells: str) -> str:

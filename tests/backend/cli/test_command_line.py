@@ -3,7 +3,8 @@
 import pytest
 
 from backend.cli.arguments import hosts_from_arguments, model_from_arguments, request_from_arguments, worker_shares
-from backend.cli.command_line import parse
+from backend.cli.command_line import build_parser, parse
+from backend.cli.reference import list_parsers
 from backend.errors import RequestError
 from backend.shares import Share
 
@@ -269,3 +270,15 @@ def test_what_vace_is_shown_has_options_of_its_own(capsys):
         request_from_arguments(parse([*words, "--keyframe", "33:/z.png"]))
     with pytest.raises(RequestError, match="control was given but wan-tiny does not take it"):
         request_from_arguments(parse(["generate", "--preset", "wan-tiny", "--prompt", "x", "--control", "/c.mp4"]))
+
+
+def test_each_command_prints_its_help(capsys):
+    help_texts = dict(list_parsers(build_parser()))
+    assert len(help_texts) > 20
+    for name in help_texts:
+        with pytest.raises(SystemExit) as done:
+            parse([*name.split(), "--help"])
+        assert done.value.code == 0 and "usage: " in capsys.readouterr().out, name
+    with pytest.raises(SystemExit):
+        parse(["generate", "--help"])
+    assert "the first 4 % of the steps" in " ".join(capsys.readouterr().out.split())
