@@ -47,7 +47,7 @@ class FifthHandlers(Panel):
     def tick(self, caller: Caller, values: Values) -> Updates:
         """Show the prompts of the visitor's queue."""
         queue = visible_queue(self.context, caller)
-        prompts = [entry.job.request.prompt for entry in (*queue.running, *queue.waiting, *queue.recent)]
+        prompts = [entry.job.summary.prompt for entry in (*queue.running, *queue.waiting, *queue.recent)]
         return {self.queue: f'<p id="fifth-queue">{escape("; ".join(prompts))}</p>'}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:

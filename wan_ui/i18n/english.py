@@ -637,7 +637,7 @@ class Texts:
         ("preset", "Model"),
         ("loras", "LoRAs on and off"),
     )
-    compare_hint: str = "For example 8, 20, 40. Without seeds, four new seeds are used."
+    compare_hint: str = "For example 8, 20, 40. Empty: new seeds."
     compare_empty_title: str = "Nothing to compare yet"
     compare_empty: str = (
         "Fill in the form under Create, then vary one of its settings here. Or press Compare on videos in the library."

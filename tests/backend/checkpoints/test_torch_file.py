@@ -147,7 +147,7 @@ def test_a_folder_with_a_foreign_file_is_refused_in_one_sentence(tmp_path):
         recognise(open_checkpoint(tmp_path))
     assert "\n" not in str(refused.value)
     save(tmp_path / "y.pt", {})
-    with pytest.raises(ModelError, match=r"holds x\.pt and y\.pt: one \.pt file can be its transformer"):
+    with pytest.raises(ModelError, match=r"contains x\.pt and y\.pt: only one \.pt file can be its transformer"):
         open_checkpoint(tmp_path)
 
 

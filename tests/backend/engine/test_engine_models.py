@@ -65,12 +65,12 @@ def test_only_who_may_download_gets_a_model_that_is_not_here(make_engine, close_
     close_gate("a held square")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     engine, wanted = make_engine(start_worker=False, warm_up=False), of_preset("wan2.1-t2v-1.3b-480p")
-    with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
+    with pytest.raises(RequestError, match="only the operator may download it; choose another preset"):
         engine.submit(wanted)
     assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == [] and engine.workers()[0].pid is None
     engine.submit(request("a held square"))
     waiting = engine.submit(request())
-    with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
+    with pytest.raises(RequestError, match="only the operator may download it; choose another preset"):
         engine.revise(waiting.id, wanted)
     assert engine.job(waiting.id).request == waiting.request
     assert engine.revise(waiting.id, wanted, may_download=True).request == wanted

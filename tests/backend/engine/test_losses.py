@@ -60,7 +60,7 @@ def test_a_lost_workers_job_goes_to_another_twice_at_most(make_engine, monkeypat
     assert [event.by for event in events if isinstance(event, Interrupted)] == ["loss"] * lossy
     assert len(engine.workers()) == 1
     if end is Failed:
-        assert events[-1].cause == "The machine that made it was lost three times"
+        assert events[-1].cause == "The machine of its worker was lost three times"
 
 
 def test_a_job_waits_while_no_worker_is_there(make_engine, monkeypatch):

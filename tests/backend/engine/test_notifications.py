@@ -69,7 +69,7 @@ def test_each_is_told_of_their_own_and_nobody_of_a_visitors(engine, server, tmp_
     ended(engine, "the operator's own", "visitor-2", is_operators=True)
     path, title, text, kind = told(server)
     assert (path, title, kind) == ("/operator", "A video is finished", "success")
-    assert text.startswith("the operator's own\nwan-tiny, ") and "seed" in text and "made in" in text
+    assert text.startswith("the operator's own\nwan-tiny, ") and "seed" in text and "generated in" in text
     ended(engine, "for the shop", key.owner)
     path, title, text, _ = told(server)
     assert path == "/shop" and text.startswith("for the shop\n")

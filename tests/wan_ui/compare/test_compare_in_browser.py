@@ -89,7 +89,7 @@ def test_library_videos_are_compared_too(visit):
         page.locator("#library-grid .card").nth(number).focus()
         page.keyboard.press("c")
         if number == 0:
-            wait_until(page, "document.querySelector('#message').innerText.includes('chosen')")
+            wait_until(page, "document.querySelector('#message').innerText.includes('selected')")
     page.locator('.compare[data-done="2"]').wait_for()
     assert "steps" in page.locator(".differences").inner_text()
 

@@ -193,7 +193,7 @@ def test_a_shot_without_words_and_a_sound_that_is_none_are_said_beside_the_film(
     page.locator(".film-track input[type=file]").set_input_files(tmp_path / "text.wav")
     wait_until(page, "document.querySelector('.film-lane').offsetHeight > 0")
     page.locator("#generate").click()
-    wait_until(page, "document.querySelector('#prompt-note').innerText.includes('must be a sound')")
+    wait_until(page, "document.querySelector('#prompt-note').innerText.includes('must be an audio file')")
 
 
 def test_a_finished_video_becomes_a_shot_that_is_made(visit):

@@ -114,7 +114,7 @@ def test_what_a_stranger_may_not_name_and_a_picture_that_is_none_are_answered_in
         ("/etc/hostname", "must be an uploaded file"),
         (str(own), "must be an uploaded file"),
         (str(own.parent), "must be an uploaded file"),
-        (None, "has no picture and must have one"),
+        (None, "has no image and must have one"),
     ):
         answer = submitted(bob, film("Anna walks", figures=[{"name": "Anna", "image": image}]))
         assert words in answer and str(data_dir) not in answer, (image, answer[:500])

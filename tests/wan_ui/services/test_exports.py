@@ -99,7 +99,7 @@ def test_the_menu_links_to_every_format_with_words_of_the_language(job):
 def test_an_animation_is_refused_that_would_last_too_long(job, temporary, monkeypatch):
     monkeypatch.setattr(exports, "LONGEST_SECONDS", 0.5)
     answer = get(job, "gif")
-    assert answer.status_code == 422 and "a gif may last at most 0.5 s; take webm" in answer.text and LONGEST_SECONDS == 20
+    assert answer.status_code == 422 and "a gif may last at most 0.5 s; choose webm" in answer.text and LONGEST_SECONDS == 20
 
 
 @pytest.mark.parametrize("form", ["gif", "webp"])

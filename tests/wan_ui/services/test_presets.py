@@ -8,7 +8,7 @@ def test_only_what_can_run_is_offered_and_the_rest_is_explained():
     choices = preset_choices("t2v", lambda preset: preset.name == "wan-tiny")
     assert choices.dropdown_choices("en") == [("Demo model trained on synthetic shapes", "wan-tiny")]
     html = unavailable_presets_html(choices, ENGLISH)
-    assert "Wan 2.1" in html and "weights are not on this machine" in html
+    assert "Wan 2.1" in html and "not on this machine" in html
 
 
 def test_a_choice_is_kept_where_it_can_be_and_replaced_where_not():

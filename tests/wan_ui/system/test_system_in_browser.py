@@ -42,7 +42,7 @@ def test_the_operator_cleans_up_and_visitors_do_not(visit, studio, data_dir):
     ready(operator)
     operator.keyboard.press("Alt+7")
     operator.locator('[data-act="clean:now"]').click()
-    operator.locator("#message .message.shown", has_text="12.0 MB freed: Intermediate files 12.0 MB.").wait_for()
+    operator.locator("#message .message.shown", has_text="Freed 12.0 MB: Intermediate files 12.0 MB.").wait_for()
     assert not path.exists()
     operator.locator('[data-act="clean:now"]').click()
     operator.locator("#message .message.shown", has_text="Nothing to remove.").wait_for()
