@@ -128,3 +128,9 @@ def test_the_command_prints_each_finding_and_the_counts(capsys, monkeypatch):
     assert lines[0] == "backend/engine/a.py:3: word: anew -> again | Run anew."
     assert lines[-2].split()[:1] == ["backend/engine"] and lines[-2].split()[-1] == "1"
     assert prose.main(["kernels"]) == 0
+
+
+def test_no_text_or_name_of_the_project_breaks_a_rule():
+    """`python -m tests.prose` prints the same list with counts for each package."""
+    findings = prose.check_files()
+    assert findings == [], f"{len(findings)} findings, the first:\n" + "\n".join(map(str, findings[:20]))
