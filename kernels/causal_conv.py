@@ -67,7 +67,8 @@ class Edges:
 def arrange_weight(weight: jax.Array) -> jax.Array:
     """Arrange PyTorch's weight [N, C, T + 1, 3 rows, 3 columns] as matrices [B, (T + 1) * 3 * C', 3 * N' / B].
 
-    B is the number of blocks of output channels. C' and N' are the padded numbers of channels.
+    T is the number of earlier frames that the convolution sees. B is the number of blocks of output channels. C' and N' are the
+    padded numbers of channels.
     """
     out, channels, frames, rows, columns = weight.shape
     padding = ((0, padded_channels(out) - out), (0, padded_channels(channels) - channels), (0, 0), (0, 0), (0, 0))
@@ -78,7 +79,10 @@ def arrange_weight(weight: jax.Array) -> jax.Array:
 
 
 def swap_rows_and_columns(weight: jax.Array, frames: int) -> jax.Array:
-    """Transpose an arranged weight for frames with swapped rows and columns. `frames` is T + 1. Moves whole tiles only."""
+    """Swap the kernel's rows and columns in a result of `arrange_weight`, for frames with swapped rows and columns.
+
+    `frames` is the number of frames that the kernel spans. Channels keep their order, so only whole tiles move.
+    """
     blocks, depth, width = weight.shape
     parts = weight.reshape(blocks, frames, TAPS, depth // frames // TAPS, TAPS, width // TAPS)
     return parts.swapaxes(2, 4).reshape(weight.shape)
@@ -319,7 +323,7 @@ def _compute_products(
 
 
 def _gather(sources: list[list[jax.Ref]], edges: tuple[jax.Ref, jax.Ref], gathered: jax.Ref, plan: TilePlan) -> None:
-    """Write, for each frame and each column of the result, the columns that it sees, side by side."""
+    """Copy the three input columns under the kernel side by side, for each frame and each column of the result."""
     is_first, is_last = pl.program_id(1) == 0, pl.program_id(1) == pl.num_programs(1) - 1
     places = [0, plan.earlier, plan.earlier + plan.count] if plan.earlier else [0, plan.count]
     for (left, middle, right), start, end in zip(sources, places[:-1], places[1:], strict=True):

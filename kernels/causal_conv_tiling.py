@@ -132,7 +132,11 @@ class TilePlan:
 
     @property
     def row_parts(self) -> int:
-        """Number of kernel rows side by side in a product: three, or four for doubled rows."""
+        """Number of parts side by side in the columns of the weight and of each product.
+
+        There is one part for each of the three kernel rows. If the rows of the frames are doubled, there are four parts: two for
+        the upper copy of a row and two for the lower copy.
+        """
         return TAPS + self.factor - 1
 
     @property

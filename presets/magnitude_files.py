@@ -42,8 +42,8 @@ class Magnitudes(BaseModel):
     """A file of ratios by task, with its source and the rules for reuse.
 
     No step is reused in the first `retention` share of each expert's steps, and with `late_only` none of the first expert's
-    steps. `longest` has pairs (threshold, number): up to that threshold, at most that number of consecutive steps reuse a step.
-    Larger thresholds use the last pair's number.
+    steps. `longest` limits how many consecutive steps reuse a step. It has pairs (threshold, limit), and each limit applies
+    up to its threshold. Larger thresholds use the last limit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,7 +51,8 @@ class Magnitudes(BaseModel):
     source: str
     licence: str = ""
     retention: Share = 0.2
-    longest: tuple[tuple[float, int], ...] = ((0.12, 4), (0.24, 6))  # published for Wan 2.1 14B: E012K4R02, E024K6R02
+    # Published for Wan 2.1 14B as E012K4R02 and E024K6R02: threshold (E) 0.12 or 0.24, limit (K) 4 or 6, retention (R) 0.2.
+    longest: tuple[tuple[float, int], ...] = ((0.12, 4), (0.24, 6))
     late_only: bool = False
     ratios: dict[str, BranchRatios]
 

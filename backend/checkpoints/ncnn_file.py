@@ -17,10 +17,17 @@ _TAG_BYTES = 4
 
 
 def read_ncnn_tensors(layers: Path, numbers: Path, names: Sequence[str]) -> dict[str, TensorPlace]:
-    """Return the places in the file `numbers` of the arrays of all convolutions and PReLUs that the text file `layers` lists.
+    """Find the arrays of all convolutions and PReLUs of a network.
 
-    The arrays are named after the modules' `names` in PyTorch, in order. Raises: ModelError if the files do not fit each other or
-    the names.
+    Args:
+        layers: the text file that lists the layers.
+        numbers: the binary file with the weights.
+        names: the modules' names in PyTorch, in the order of the layers.
+
+    Returns:
+        The place of each array in `numbers`, by the array's name in PyTorch.
+
+    Raises: ModelError if the files or the names do not match.
     """
     try:
         rows = [line.split() for line in layers.read_text("ascii").splitlines()]

@@ -65,7 +65,10 @@ def find_boxes(file: BinaryIO, kinds: tuple[bytes, ...]) -> Iterator[Box]:
 
 
 def _find_boxes(file: BinaryIO, kinds: tuple[bytes, ...], start: int, end: int, left: Iterator[int]) -> Iterator[Box]:
-    """Search the file from byte `start` to `end`. Each visited box takes one item of `left`. Without items the search ends."""
+    """Search the file from byte `start` to `end`.
+
+    `left` has one item for each box that may still be visited. The search ends when `left` is empty.
+    """
     for box in _read_boxes(file, start, end):
         if next(left, None) is None:
             return

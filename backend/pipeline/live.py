@@ -188,7 +188,7 @@ class _BlockDecoder:
         self._video = run.folder / FOLDER / "video.mp4"
         self._encoding = self._encoder.submit(self._encode)
         self._blocks: list[Future[Block]] = []
-        self.num_frames = 0  # counts each block once its decoding starts
+        self.num_frames = 0  # frames of all blocks whose decoding has started or finished
 
     def __enter__(self) -> _BlockDecoder:
         return self

@@ -45,8 +45,10 @@ class Script:
         return is_new
 
     def forget_oldest(self, most: int) -> list[int]:
-        """Remove all but the `most` most recently used texts. Return the indices of the removed texts. A removed text counts as
-        new later."""
+        """Keep up to `most` texts, the last used ones. Remove all other texts. Return the indices of the removed texts.
+
+        A removed text counts as new when it is used again.
+        """
         old = list(self._known)[:-most]
         return [self._known.pop(text) for text in old]
 

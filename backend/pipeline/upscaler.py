@@ -77,8 +77,11 @@ class Tiling:
         return [frame[top : top + high, left : left + wide] for top, left in tile_starts]
 
     def join_tiles(self, tiles: Sequence[Frame], scale: int) -> Frame:
-        """Join tiles, uint8 [tile height, tile width, 3], into a frame. Tiles are `scale` times larger. Seams are in the middle
-        of overlaps."""
+        """Join upscaled tiles into a frame that is `scale` times as high and wide as the original frame.
+
+        Each tile is uint8 [scale * tile height, scale * tile width, 3], in the order of `cut_tiles`. Seams are in the middle of
+        overlaps.
+        """
         if len(tiles) == 1:
             return tiles[0]
         frame = np.empty((self.height * scale, self.width * scale, 3), np.uint8)

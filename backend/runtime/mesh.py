@@ -89,7 +89,8 @@ def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[Me
                 yield MeshPlan(dp=dp, sp=num_devices // (dp * tp), tp=tp)
 
 
-COPIES_SHARE = 3 / 8  # share of a chip's memory for copies and for the stored weights of further transformers
+# Share of a chip's memory for matrices that every chip stores whole, and for all transformers of the model after the first.
+COPIES_SHARE = 3 / 8
 
 
 def plan_copies(

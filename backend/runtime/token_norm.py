@@ -12,8 +12,10 @@ from kernels.token_norm import layer_norm, rms_norm
 def normalise_tokens(
     layout: Layout, tokens: jax.Array, scale: jax.Array, shift: jax.Array | None = None, *, eps: float
 ) -> jax.Array:
-    """Apply layer norm to `tokens` [B, S, D] with `scale` and `shift` [D], or RMS norm without a shift. Only for a layout that
-    uses the TPU passes."""
+    """Apply layer norm to `tokens` [B, S, D] with `scale` and `shift` [D], or RMS norm without a shift.
+
+    Runs a Pallas kernel, so `layout.uses_tpu_passes` must be true for the tokens' dtype.
+    """
     norm = functools.partial(rms_norm if shift is None else layer_norm, eps=eps, use_pallas=True)
     vectors = (scale,) if shift is None else (scale, shift)
     return layout.on_each_chip(norm, (layout.tokens, *(P() for _ in vectors)), layout.tokens)(tokens, *vectors)

@@ -87,8 +87,8 @@ def load_measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
 def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | None = None) -> tuple[bool, ...]:
     """Return for each step that runs whether it reuses the previous step's work.
 
-    `context_keys` has the key of each step. Without it the keys are computed from the settings, and the second expert may start
-    one step too early or late.
+    `context_keys` has one `ContextKey` per step. If None, the keys are computed from the settings. The computed keys may start
+    the second expert one step too early or late.
     """
     magnitudes = find_magnitudes(request) if request.mag_cache and request.window_frames is None else None
     if magnitudes is None:

@@ -66,7 +66,7 @@ class Slice:
         return {SMALL_STEP: first, STEP: last if self.request.progressive else first, REFINING_STEP: last}
 
     def flops_of(self, step: int) -> StepFlops:
-        """Return the operations of the step with this index."""
+        """Return the number of operations of the step with this index."""
         configs = find_preset(self.request.preset).network_configs()
         return self.family.step_flops(configs, at_step(self.request, step), self.request.num_branches)
 

@@ -36,8 +36,11 @@ def describe_offloaded(described: Mapping[str, jax.Array]) -> dict[str, jax.Arra
 
 @contextlib.contextmanager
 def load_onto_devices(weights: Mapping[str, Any]) -> Generator[dict[str, Any]]:
-    """Yield the weights on the devices. Copies of weights from the host are deleted when the block ends. If the weights are only
-    shapes, only their shardings change."""
+    """Yield all weights on the devices.
+
+    Weights on the host are copied to the devices. The copies are deleted when the `with` block ends. Weights that are only
+    described are not copied: their shardings change from the host to the devices.
+    """
     on_host = {id(leaf): leaf for leaf in weights.values() if leaf.sharding.memory_kind == HOST}  # tied names share one array
     copies = {key: _copy_to_device(leaf) for key, leaf in on_host.items()}
     try:

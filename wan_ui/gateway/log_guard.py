@@ -104,8 +104,9 @@ class GuardedStream:
 
 
 def guard_output(log: Path | None) -> None:
-    """Guard standard output and standard error of this process.
+    """Limit and mark what requests print to this process's standard output and standard error.
 
+    Replaces both streams with a `GuardedStream`, so that callers cannot flood the log or imitate the server's own lines.
     `log` is the file to which output is redirected, None for a terminal. The file must have been opened in append mode.
     """
     if not isinstance(sys.stderr, GuardedStream):

@@ -124,7 +124,10 @@ class Logins(MutableMapping[str, str]):
 
 @dataclass
 class _Tries:
-    """The number of wrong or unchecked passwords of one address, and the time of the last."""
+    """The number of wrong passwords from one address, and the time of the last.
+
+    Passwords count as wrong until their check has finished.
+    """
 
     count: int = 0
     last: float = 0.0
@@ -136,7 +139,7 @@ class LoginLimit:
     def __init__(self, app: ASGIApp, now: Callable[[], float] = time.monotonic) -> None:
         self.app, self._now = app, now
         self._tries: dict[str, _Tries] = {}
-        self._recent_tries: deque[float] = deque()  # times of recent wrong or unchecked passwords
+        self._recent_tries: deque[float] = deque()  # times of recent passwords that are wrong or still being checked
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].rstrip("/") == LOGOUT:

@@ -69,7 +69,7 @@ def _find_model(name: str) -> Preset:
 
 
 def _parse_size(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
-    """Return width and height from `size`, empty without it. Raises: RequestError."""
+    """Return width and height from the field `size`. Return an empty dict if the field is missing. Raises: RequestError."""
     if "size" not in fields:
         return {}
     size = _text_field(fields, "size")
@@ -89,7 +89,7 @@ def _parse_size(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
 
 
 def _parse_seconds(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
-    """Return the number of frames from `seconds`, empty without it. Raises: RequestError."""
+    """Return `num_frames` from the field `seconds`. Return an empty dict if the field is missing. Raises: RequestError."""
     if "seconds" not in fields:
         return {}
     _refuse_both("seconds", fields, "num_frames")

@@ -81,9 +81,10 @@ class VisibleFiles:
         return str(video)
 
     def check_path(self, path: str, what: UploadKind) -> str:
-        """Return the path of an upload, or of a file of a visible job, which regenerated storyboards use.
+        """Return the path of a file on this server if the visitor may use the file.
 
-        Raises: ImageError, ClipError, SoundError.
+        Visitors may use uploads and the files of jobs that they may see. Regenerated storyboards use files of earlier jobs.
+        Raises: ImageError, ClipError or SoundError, by the kind of upload, if the visitor may not use the file.
         """
         try:
             return str(check_upload_path(path, what))

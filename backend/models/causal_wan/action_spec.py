@@ -150,7 +150,10 @@ class ActionWanFamily(CausalWanFamily):
         }
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the operations of one block, whose tokens see a full window, without the action modules' small attention."""
+        """Return the number of operations of one block, whose tokens see a full window.
+
+        Excludes the small attention of the action modules.
+        """
         kind, config, image_encoder = _make_kind(configs), configs["transformer"], configs["image_encoder"]
         geometry = request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames

@@ -98,7 +98,7 @@ class CausalWanFamily(WanFamily):
         return dataclasses.replace(checkpoint, index=index, configs=configs)
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the operations of one block, whose tokens see a full window."""
+        """Return the number of operations of one block, whose tokens see a full window."""
         kind, geometry = _make_kind(configs), request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         frames = min(kind.chunk, geometry.num_latent_frames)

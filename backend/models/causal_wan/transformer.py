@@ -73,7 +73,10 @@ class BlockDenoiser(Denoiser):
         return self.num_tokens((*latent_shape[:2], 1, *latent_shape[3:]))
 
     def describe_past(self, latent_shape: tuple[int, ...], dtype: jnp.dtype) -> Past:
-        """Describe the shapes and shardings of the past of a video with latents [B, C, F, H, W], before the first block."""
+        """Describe the shapes and shardings of `Past` before the first block of a video.
+
+        `latent_shape` is the shape [B, C, F, H, W] of the video's latents.
+        """
         tokens, layers = self.frame_tokens(latent_shape), self._model.config.num_layers
         width = self.heads * self.head_width
         ring = describe_ring(self._layout, layers, self._window.frames * tokens, width, self.heads, dtype)

@@ -11,14 +11,14 @@ from backend.runtime.mesh import Shaped
 
 
 def count_flops(call: Callable[[], Any]) -> float:
-    """Return the operations of the matrix products, convolutions and attentions in `call()`, run on the meta device."""
+    """Return the number of operations of the matrix products, convolutions and attentions in `call()`, run on the meta device."""
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         call()
     return float(counter.get_total_flops())
 
 
 def encoder_flops(weights: Mapping[str, Shaped], num_tokens: int) -> float:
-    """Return the operations of a text or image encoder: the products of each matrix with each token.
+    """Return the number of operations of a text or image encoder: the products of each matrix with each token.
 
     Excludes embedding tables and the attention between tokens, which is 2 % of UMT5-XXL's operations at 512 tokens.
     """

@@ -42,7 +42,7 @@ class WindowContexts(Protocol):
     lead: int
 
     def for_window(self, window: Window) -> Generator[Effect, Any, Any]:
-        """Return the inputs of this window. Yields work."""
+        """Compute the constant inputs of the step for this window. Yields work."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

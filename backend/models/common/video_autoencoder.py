@@ -90,11 +90,11 @@ class StreamedAutoencoder(abc.ABC):
         return self._decode(weights, latents, caches)
 
     def encode_flops(self, geometry: Geometry, num_frames: int) -> float:
-        """Return the operations of encoding a clip's first `num_frames` latent frames."""
+        """Return the number of operations of encoding a clip's first `num_frames` latent frames."""
         return self._clip_flops(geometry, num_frames, is_decoder=False)
 
     def decode_flops(self, geometry: Geometry) -> float:
-        """Return the operations of decoding a whole video."""
+        """Return the number of operations of decoding a whole video."""
         return self._clip_flops(geometry, geometry.num_latent_frames, is_decoder=True)
 
     def _clip_flops(self, geometry: Geometry, num_frames: int, *, is_decoder: bool) -> float:

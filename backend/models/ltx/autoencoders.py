@@ -76,12 +76,12 @@ class VideoAutoencoder:
 
     @functools.lru_cache(maxsize=32)  # noqa: B019  an autoencoder lives as long as its worker's model
     def decode_flops(self, geometry: Geometry) -> float:
-        """Return the operations of decoding a whole video."""
+        """Return the number of operations of decoding a whole video."""
         return count_flops(lambda: self._vae.decode(torch.empty(geometry.latent_shape(self.latent_channels))))
 
     @functools.lru_cache(maxsize=32)  # noqa: B019
     def encode_flops(self, geometry: Geometry, num_frames: int = 1) -> float:
-        """Return the operations of encoding an image or a clip of `num_frames` frames."""
+        """Return the number of operations of encoding an image or a clip of `num_frames` frames."""
         return count_flops(lambda: self._vae.encode(torch.empty(1, 3, num_frames, geometry.height, geometry.width)))
 
 

@@ -108,7 +108,11 @@ class WanModel(WholeClipModel):
         return list(self._named_prompts(request).values())
 
     def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Generator[Effect, Any, dict[str, Any]]:
-        """Encode the texts to embeddings, with a bias if the padding is shortened. Yields work."""
+        """Encode the texts to embeddings. Yields work.
+
+        The result includes `text_bias` if the texts are padded to less than the full length. The bias gives the last position
+        the weight of all padding.
+        """
         programs, tokens = self._programs(request.is_guided), self._tokenize_prompts(request)
         with load_onto_devices(weights["text_encoder"]) as text:
             embeddings = yield Call(programs.embed_text, (text, tokens.ids, tokens.mask))

@@ -60,7 +60,7 @@ class WanPosedFamily(SegmentFamily):
         )
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the operations of one segment with the image, without the few operations of face adapters."""
+        """Return the number of operations of one segment with the image, without the few operations of face adapters."""
         geometry = step_geometry(request)
         tokens = geometry.num_tokens + geometry.num_tokens // geometry.num_latent_frames
         return transformer_flops(configs["transformer"], tokens, tokens, branches)

@@ -103,7 +103,7 @@ class WanAnimateFamily(SegmentFamily):
         return {animate_name(name): shape for name, shape in super().distinctive_shapes(with_wan_config(configs), part).items()}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the operations of one segment.
+        """Return the number of operations of one segment.
 
         The tokens of image and video attend to each other. Each video token also attends to one frame of the driving video.
         """
