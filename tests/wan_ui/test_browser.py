@@ -173,7 +173,7 @@ def test_only_what_can_run_is_offered(page, studio):
     assert options == [preset.title for preset in embedded if studio.kind == "demo" or is_offered([], preset)]
     page.keyboard.press("Escape")
     page.locator(".elsewhere summary").click()
-    assert "weights are not on this machine" in page.locator(".elsewhere").inner_text()
+    assert "weights of this model are not on this machine" in page.locator(".elsewhere").inner_text()
 
 
 @model_does_not_matter

@@ -288,13 +288,13 @@ def test_no_process_is_left_when_a_reader_stops_early(tmp_path):
 MEASURED = """
 import json, resource, sys
 from backend.schemas.clip import Part
-from backend.media.clips import read_clip, read_clip_facts, thumbnails
+from backend.media.clips import read_clip, read_clip_facts, read_thumbnails
 from tests.clock import is_within
 path = sys.argv[1]
 facts = read_clip_facts(path)
 for _ in read_clip(path, Part(start=facts.seconds * 0.8, num_frames=81, fps=16, size=(832, 480))):
     pass
-thumbnails(path, facts, 12, 72)
+read_thumbnails(path, facts, 12, 72)
 print(json.dumps({"kilobytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, "seconds": facts.seconds}))
 """
 
