@@ -54,7 +54,7 @@ def test_a_file_becomes_one_video(tmp_path):
         ('preset = "wan-tiny"\n[[shots]]\nprompt = "x"\nframes = 16', "shot 1: num_frames=16 must be 4n+1; nearest: 13 or 17"),
         (
             'preset = "wan2.2-t2v-a14b-480p"\n[[shots]]\nprompt = "x"\n[[shots]]\nprompt = "y"',
-            "shots were given, but wan2.2-t2v-a14b-480p starts from no",
+            "shots were given, but wan2.2-t2v-a14b-480p cannot start from an image",
         ),
         (
             'preset = "wan-tiny-vace"\n[[figures]]\nname = "Anna"\n[[shots]]\nprompt = "Anna"',

@@ -49,7 +49,7 @@ def test_the_checkpoint_need_not_be_here(idle, clip):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"shots": [{"video": "CLIP", "num_frames": 33}]}, ClipError, "shot 1 shows 33 frames, of which its video has 20"),
+        ({"shots": [{"video": "CLIP", "num_frames": 33}]}, ClipError, "shot 1 shows 33 frames, but its video has 20"),
         ({"shots": [{"video": "SOUND", "num_frames": 5}]}, ClipError, "clip 'music.wav' must be a video"),
         ({"track": "CLIP"}, SoundError, "audio 'made.mp4' must have audio, but is a silent video"),
         ({"shots": [{"prompt": "x", "image": "SOUND"}]}, RequestError, "image 'music.wav'"),
