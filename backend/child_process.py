@@ -2,7 +2,7 @@
 
 `python -m backend.child_process PIPE MODULE WORD...` runs the module. PIPE is one end of a pipe; only the parent holds the other
 end, which closes when the parent ends. On Linux the kernel then kills the child, even if native code or a lock blocks it.
-PR_SET_PDEATHSIG is not used: it kills the child when the parent's starting thread ends, not when the parent ends.
+PR_SET_PDEATHSIG is not used: it kills the child when the thread that started the child ends, not when the parent ends.
 """
 
 import fcntl

@@ -70,7 +70,10 @@ def folder_lock(folder: Path) -> Generator[None]:
 
 
 def hash_file(path: Path, expected: str) -> str:
-    """Hash the file in the same way as `expected`: SHA-256, or git's blob hash, the SHA-1 of its size and content."""
+    """Return the hash of the file, of the same kind as `expected`: SHA-256 or git's blob hash.
+
+    A blob hash is the SHA-1 of the file's size and content.
+    """
     is_git = len(expected) == GIT_DIGITS
     digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode()) if is_git else hashlib.sha256()
     with path.open("rb") as file:

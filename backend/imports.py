@@ -21,7 +21,7 @@ def hide_unused_libraries() -> None:
 
 def hide_library(library: str) -> None:
     """Make a library look not installed in this process, unless it is already imported."""
-    cast(dict[str, ModuleType | None], sys.modules).setdefault(library, None)  # Python does not import an entry of None
+    cast(dict[str, ModuleType | None], sys.modules).setdefault(library, None)  # Python refuses to import a module with this entry
 
 
 def installed_version(library: str, otherwise: str = "none") -> str:

@@ -92,7 +92,7 @@ def from_environment(data_dir: Path | None = None, environment: Mapping[str, str
 def _default_data_dir(environment: Mapping[str, str], project: Path = PROJECT_FOLDER) -> Path:
     if project.parent.name not in ("site-packages", "dist-packages"):
         return project / "data"
-    # An upgrade of the wheel deletes the folder in which it is installed.
+    # Data in the folder of an installed wheel would be lost, because an upgrade deletes this folder.
     return Path(environment.get("XDG_DATA_HOME") or "~/.local/share") / project_name()
 
 

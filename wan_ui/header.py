@@ -55,7 +55,10 @@ def title_html(views: Names, texts: Texts) -> str:
 
 
 def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
-    """Render the worker's state as a dot, a word and a sentence. Several workers: the best state, and how many have it."""
+    """Render the worker's state as a dot, a word and a sentence.
+
+    For several workers, render their best state and how many workers have this state.
+    """
     status = summarize_status(workers)
     word = getattr(texts, f"worker_{status.state}")
     detail = "" if status.state in ("ready", "busy") else escape(translate_detail(shorten_paths(status.detail), texts))

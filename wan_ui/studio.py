@@ -129,7 +129,7 @@ def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:
 
 
 def _wire_queue_acts(act: gr.HTML, page: PageHandlers, stage: StageHandlers) -> None:
-    """Connect the queue's buttons. The page is updated immediately, because views may show a changed job."""
+    """Connect the queue's buttons to their handlers. The page is updated immediately, because views may show a changed job."""
     queue, job_id = page.queue, stage.panel.job_id
     stage.follow_after(_act_event(act, "again")(queue.again, None, [*queue.outputs, job_id], **EACH))
     stage.follow_after(_act_event(act, "show")(queue.show, None, [queue.message, job_id], **EACH))

@@ -56,7 +56,7 @@ class CompareHandlers(Panel):
         return {"compare": self.act}
 
     def wire(self) -> None:
-        """Connect the bar above the videos."""
+        """Connect the controls above the videos to their handlers."""
         panel = self.panel
         panel.start.click(self.start, self.form.inputs | panel.inputs, self._comparison_outputs, **RAW)
         panel.what.input(_values_or_presets, panel.what, [panel.values, panel.presets], **QUIET, **LAST)
@@ -111,7 +111,7 @@ class CompareHandlers(Panel):
         return {panel.chosen: gr.skip()}
 
     def _translated_updates(self, caller: Caller) -> Updates:
-        """Return the parts of the view in the visitor's language. They were built in English."""
+        """Return updates that translate the view, which was built in English, to the visitor's language."""
         presets = preset_choices("t2v", self.context.preset_filter(caller)).dropdown_choices(caller.texts.language)
         return {
             self.panel.view: compare_html(CompareContent(), caller.texts),
@@ -121,7 +121,7 @@ class CompareHandlers(Panel):
         }
 
     def _open_link(self, comparison_id: str, caller: Caller) -> Updates:
-        """Open a comparison from a link. Show its videos to visitors who may see them, and load its settings for all others.
+        """Open a comparison from a link. Show its videos if the visitor may see them. Otherwise load its settings into the form.
 
         Return no updates for an unknown id.
         """
@@ -149,7 +149,7 @@ class CompareHandlers(Panel):
             find_varied_setting(requests[:columns] if columns else requests)[0],
             find_varied_setting(requests[::columns])[0] if columns else "",
         )
-        if across == "preset":  # each model has its own settings
+        if across == "preset":  # other settings differ too, because each model has its own defaults
             return ""
         names = [name for name, _ in differences(requests) if name not in (across, down)]
         named = caller.texts.list_separator.join(setting_label(name, caller.texts) for name in names)
@@ -198,7 +198,7 @@ class CompareHandlers(Panel):
         return self._show_comparison(comparison, caller) | {self.panel.chosen: chosen}
 
     def _compare_with_original(self, job_id: str, caller: Caller) -> Updates:
-        """Compare a video with its source clip. Only this comparison has a single job."""
+        """Compare a video with its source clip. This comparison has a single job, all other comparisons have several jobs."""
         job = self.context.find_job(job_id, caller)
         if job is None or not job.request.has_original:
             return {self.panel.chosen: gr.skip()}
@@ -226,10 +226,10 @@ class CompareHandlers(Panel):
 
 
 def _also_values(also: str) -> Any:
-    """Show the text field for the values of the second setting `also`. Hide the field without a second setting."""
+    """Show the text field for the values of the second varied setting `also`. Hide the field if `also` is ""."""
     return gr.update(visible=bool(also))
 
 
 def _values_or_presets(what: str) -> tuple[Any, Any]:
-    """Return the visibility of the text field and of the list of models. To vary the LoRAs, neither is needed."""
+    """Show the text field, or the list of models if the model varies. Hide both if the LoRAs vary: they have no values."""
     return gr.update(visible=what not in ("preset", "loras")), gr.update(visible=what == "preset")

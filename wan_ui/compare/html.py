@@ -21,7 +21,7 @@ _PLAYS = 'data-compare="play"'
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One video of a comparison. With `is_original`, it is the source clip of the job's video."""
+    """One video of a comparison. If `is_original` is True, the cell shows the source clip of the job's video."""
 
     job: Job
     view: StageView
@@ -41,7 +41,8 @@ class Cell:
 class CompareContent:
     """The content of the compare view.
 
-    `chosen` is the number of selected videos. If `columns` is not 0, the cells are a grid, row by row.
+    `chosen` is the number of videos that the visitor has selected for a comparison. If `columns` is not 0, the cells are a grid,
+    row by row.
     """
 
     id: str = ""

@@ -16,7 +16,7 @@ from wan_ui.services.presets import CanRun, preset_choices
 
 @dataclass(frozen=True, kw_only=True)
 class ComparePanel:
-    """The panel's components. `shown` is the id of the current comparison. `chosen` has the selected jobs."""
+    """The panel's components. `shown` is the id of the current comparison. `chosen` has the ids of the selected jobs."""
 
     what: gr.Dropdown
     values: gr.Textbox
@@ -86,7 +86,7 @@ def _values_box(labels: Texts, elem_id: str, *, visible: bool = True) -> gr.Text
 
 
 def also_choices(texts: Texts) -> list[tuple[str, str]]:
-    """Return the choices for the second varied setting of a grid. The first choice is no second setting."""
+    """Return the choices for the second varied setting of a grid. The first choice means no second setting."""
     return [(texts.compare_also_none, ""), *((name, key) for key, name in texts.compare_what if key not in ("preset", "loras"))]
 
 

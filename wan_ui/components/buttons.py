@@ -4,7 +4,7 @@ A button names its act in `data-act` ("group:what") and its job in `data-job`, w
 sends each press to the component of `build_act`, which triggers the Gradio event of the group. So panels are plain HTML, and each
 group has one handler with its own outputs.
 
-Groups of the shell:
+Groups that all views share:
 `queue`: move, star or delete a job.
 `show`: show a job on the stage.
 `fill`: load settings into the form.

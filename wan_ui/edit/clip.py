@@ -1,4 +1,4 @@
-"""Facts of uploaded files for the edit view's script: clips with thumbnails, masks and images.
+"""Read facts about uploaded clips, masks and images for the edit view's script. Clips also get thumbnails.
 
 These functions open untrusted files, so they run in the sandbox. They import no Gradio and return plain values.
 """

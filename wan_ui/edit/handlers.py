@@ -161,9 +161,9 @@ class EditHandlers(Panel):
 
 
 def _fitting_settings(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:
-    """Return the settings to change for a video of this size and length: `size`, and the end of the clip's part.
+    """Return the settings to change for a video of this size and length: `size`, and the end of the selected part of the clip.
 
-    With Extend, the end does not change, because the part need not be as long as the video.
+    For Extend, return only `size`, because the part can be shorter than the video.
     """
     return size if request.extend else {**size, "end": make_trim(start, size["num_frames"], request.fps)[1]}
 
@@ -195,6 +195,6 @@ def page_settings(request: GenerationRequest, seconds: float = 0.0) -> dict[str,
 
 
 def _clip_part(request: GenerationRequest, seconds: float) -> dict[str, float]:
-    """Return start and end of the clip's part in seconds. Without a trim, the part is at the start or the end of the clip."""
+    """Return start and end of the selected part in seconds. Without `trim`, the part is at the start or end of the clip."""
     start, end = request.trim or Part.from_request(request).resolve_start(seconds).trim
     return {"start": start, "end": end}

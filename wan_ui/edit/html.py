@@ -106,7 +106,7 @@ def _upscale_html(larger: Sequence[UpscaleOffer], texts: Texts) -> str:
 
 
 def _kept_settings_html(kept: Mapping[str, Any], texts: Texts) -> str:
-    """Render the settings of a loaded video that have no field here. A press on a setting removes it."""
+    """Render a button for each setting of a loaded video that has no field in this view. A press removes the setting."""
     chips = "".join(_kept_setting_html(name, value, texts) for name, value in kept.items())
     return f'<fieldset class="wide kept"><legend>{escape(texts.loaded_also)}</legend>{chips}</fieldset>' if kept else ""
 

@@ -91,7 +91,7 @@ def shown_settings(request: GenerationRequest) -> frozenset[str]:
 
 
 def kept_settings(request: GenerationRequest) -> dict[str, Any]:
-    """Return the request's settings, as JSON values, that have no field here and are sent with the next video."""
+    """Return the request's settings, as JSON values, that have no field in this view and are sent with the next video."""
     names = {one.name for one in changed_settings(request)} & (KEPT - shown_settings(request))
     return {name: value for name, value in request.model_dump(mode="json", include=names).items() if value is not None}
 
@@ -151,7 +151,7 @@ def _read_motion_control_fields(given: Mapping[str, Any], preset: Preset) -> dic
 
 
 def _read_control_lora_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """Read the settings of a control LoRA. The visitor's LoRAs are added to the preset's LoRAs."""
+    """Read the settings of a LoRA for motion control. The visitor's LoRAs are added to the preset's LoRAs."""
     lines = given.get("loras")
     if lines is not None and not isinstance(lines, str):
         raise RequestError("the LoRAs", "must be lines of text, one for each", "write them again")
@@ -257,7 +257,7 @@ def _read_upload(given: Mapping[str, Any], what: Literal["clip", "mask"]) -> str
 
 
 def _read_number(given: Mapping[str, Any], name: str, kind: object = int | float) -> Any:
-    """Return the number of this name, None if it is missing."""
+    """Return the value of `name`, which must be a number. Return None if the value is missing. Raises: RequestError."""
     value = given.get(name)
     if value is not None and not _is_bounded(value, kind):
         raise RequestError(f"{name}={shorten(value)}", "must be a number of a sensible size", f"correct {name}")

@@ -81,7 +81,7 @@ def batch_plan_html(
 
 
 def _changed_settings_text(request: GenerationRequest, base: GenerationRequest) -> str:
-    """Name the settings, except the prompt, that differ from the form's settings."""
+    """Return a text with the first six settings, without prompts, that differ from the form's settings."""
     own, shared = request.for_sharing(), base.for_sharing()
     names = [name for name in own if own[name] != shared.get(name) and name not in ("prompt", "negative_prompt")]
     return ", ".join(f"{name.replace('_', ' ')} {format_value(own[name])}" for name in names[:6])
@@ -104,7 +104,7 @@ class BatchHandlers:
         return [self.form.batch.table, self.form.batch.plan, self.message]
 
     def wire(self) -> None:
-        """Connect the preview button."""
+        """Connect the preview button to its handler."""
         batch = self.form.batch
         batch.preview.click(self.preview, self.inputs, batch.plan, **RAW)
 

@@ -1,4 +1,4 @@
-"""Image operations of the form: the preview of the crop, its focus, and bars.
+"""Image operations of the form: crop an image for the preview, set the focus of the crop, and add bars.
 
 These functions open untrusted files, so they run in the sandbox. They import no Gradio and return plain values or write files.
 """

@@ -175,7 +175,7 @@ class Form:
         }
 
     def read(self, values: dict[gr.blocks.Block, Any]) -> Draft:
-        """Read the values of `inputs` as a draft. Draw the seed if each video gets a new one.
+        """Read the values of `inputs` as a draft. Draw a random seed if each video gets a new seed.
 
         Raises: RequestError for an unreadable size, ImageError or SoundError for a path that is no upload.
         """
@@ -206,7 +206,7 @@ class Form:
         )
 
     def _read_images(self, values: dict[gr.blocks.Block, Any]) -> dict[str, str | None]:
-        """Return the paths of the images by setting. Text to video has no images."""
+        """Return the path of each image by the name of its setting. Text to video has no images."""
         is_image = values[self.task] == "i2v"
         return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_role.items()}
 

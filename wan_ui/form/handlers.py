@@ -35,8 +35,8 @@ from wan_ui.services.studio_context import StudioContext
 MOST_HISTORY = 20
 FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "batch")
 
-# When the visitor chooses a preset, the server's answer overwrites all controls. So the page sends each choice only once: see
-# `typed.js`.
+# When the visitor chooses a preset, the server's answer overwrites all controls. Gradio can report one choice several times, so
+# the page sends it only once (see `typed.js`).
 _LOOKED_AT = "name => studio.form.presetLookedAt(name)"
 _SELECTED = "() => studio.form.presetSelected()"
 _CHOSEN = "name => studio.form.presetChosen(name)"
@@ -81,7 +81,7 @@ class FormHandlers:
         return [*self.loading.outputs, *words]
 
     def wire(self) -> None:
-        """Connect the controls of the form."""
+        """Connect the controls of the form to their handlers."""
         self._wire_presets()
         self._wire_picture()
         actions = self.form.actions
@@ -205,7 +205,7 @@ class FormHandlers:
     def choose_task(self, task: Task, name: str | None, caller: Caller) -> Updates:
         """Show the presets of this task. Keep the chosen preset if possible.
 
-        If the chosen preset stays, the answer does not set it again. Otherwise a slow answer, such as while a page opens, could
+        If the chosen preset stays, the answer does not set it again. A slow answer, such as while a page opens, would otherwise
         overwrite a newer choice.
         """
         choices, texts = preset_choices(task, self.context.preset_filter(caller)), caller.texts

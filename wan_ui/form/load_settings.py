@@ -127,7 +127,7 @@ class LoadHandlers:
         *,
         loaded: Collection[str] = SHOWN_BY_FORM,
     ) -> Updates:
-        """Load a request's settings and show `message`. A sentence is added that names the settings outside `loaded`.
+        """Load a request's settings and show `message`. The message also names the settings that are not in `loaded`.
 
         Raises: StudioError for a model that is not on this machine.
         """
@@ -155,7 +155,7 @@ class LoadHandlers:
         )
 
     def _edit_queued(self, job: Job, texts: Texts) -> Updates:
-        if not job.request.is_from_pictures:  # saving the form would remove its clip
+        if not job.request.is_from_pictures:  # the form has no clip, so saving the form would remove the clip
             raise RequestError("a video that is made under Edit", "cannot be changed here", "queue another under Edit")
         message = Message(text=texts.loaded_editing, view="create")
         return self._load_job(job, texts, message) | {self.form.editing: job.id}

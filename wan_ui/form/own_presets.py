@@ -143,7 +143,7 @@ class OwnPresetHandlers:
 
 
 def _omitted_files_text(given: Mapping[str, Any], texts: Texts) -> str:
-    """Name the kinds of files in the form, because a link contains no files. Return "" without files."""
+    """Return a sentence that lists the kinds of files in the form, which a link does not contain. Return "" without files."""
     rows, figures = given.get("shots") or (), given.get("figures") or ()
     of_shots = {"shot_images": rows, "figure_images": figures}
     names = [one.name for one in INPUTS if given.get(one.name)]
@@ -159,7 +159,7 @@ def preset_settings(request: GenerationRequest) -> dict[str, Any]:
 
 
 def check_settings(settings: dict[str, Any]) -> GenerationRequest:
-    """Return the settings as a request without personal data. Raises: RequestError."""
+    """Validate stored settings. Return them as a request without personal data. Raises: RequestError."""
     request = GenerationRequest.from_stored(
         {name: value for name, value in settings.items() if name not in _PERSONAL} | {"prompt": "", "seed": 0}
     )

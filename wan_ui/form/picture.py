@@ -35,7 +35,7 @@ class ImagePanel:
 
     @property
     def by_role(self) -> dict[str, gr.Image]:
-        """Return the image components by setting: `image` and `last_image`."""
+        """Return the image components by the name of their setting: `image` and `last_image`."""
         return {role: getattr(self, role) for role in PICTURES}
 
 

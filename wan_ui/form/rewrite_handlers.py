@@ -57,7 +57,7 @@ class RewriteHandlers:
         return [self.form.prompt.prompt, panel.put, panel.suggestion]
 
     def wire(self) -> None:
-        """Connect the button. Hide a suggestion when the prompt changes."""
+        """Connect the button to its handler. Hide a suggestion when the prompt changes."""
         prompt, panel = self.form.prompt.prompt, self.form.prompt.rewrite
         panel.button.click(
             self.suggest,
@@ -132,7 +132,7 @@ class RewriteHandlers:
         """
         address = (
             caller.queue_limits.address if caller.queue_limits else ""
-        )  # empty for this machine: many visitors can share its address
+        )  # empty for a caller without limits, or on this machine: many visitors can share its address
         most = {f"visitor {caller.owner}": PROMPTS_WRITTEN.of_visitor, "all": PROMPTS_WRITTEN.in_all}
         if address:
             most[f"address {address}"] = PROMPTS_WRITTEN.of_address

@@ -27,7 +27,7 @@ from wan_ui.services.presets import PresetChoices
 
 GUIDANCE_RANGE = (1.0, 12.0)
 PLAIN = tuple(one for one in FIELDS if one.label)
-"""The settings whose control follows from their row in the settings table. This module defines the other controls."""
+"""The settings whose controls are built from the settings table alone. This module defines the other controls."""
 
 _ROWS = (("resolution", "length"), ("steps", "flow_shift"), ("guidance", "guidance_low"), ("guided_steps", "nag"))
 _MORE = (("negative_prompt",), ("fps", "solver"), ("guidance_start", "guidance_end"))
@@ -151,7 +151,8 @@ def _control_class(setting: Setting) -> type[Control]:
 def control_updates(preset: Preset, texts: Texts, values: GenerationRequest | None = None) -> dict[str, dict[str, Any]]:
     """Return the choices and the value of each control, as Gradio arguments by the control's name.
 
-    Show the settings of the request `values`, else of the preset. A value that the preset does not offer is added to the choices.
+    The values are from the request `values` if given, else from the preset. A value that the preset does not offer is added to
+    the choices.
     """
     shown = values or preset
     high, *others = shown.guidance
@@ -174,7 +175,7 @@ def control_updates(preset: Preset, texts: Texts, values: GenerationRequest | No
 
 
 def _plain_control(setting: Setting, value: Any, preset: Preset) -> dict[str, Any]:
-    """Return the Gradio arguments of a control that follows from the settings table.
+    """Return the Gradio arguments of a control that is built from the settings table alone.
 
     Presets can override choices, maximum and visibility by fields such as `solvers`, `max_nag` and `takes_nag`.
     """

@@ -33,7 +33,7 @@ _BLOCK = re.compile(r"[a-z0-9]{1,16}")
 class ShotsPanel:
     """The timeline's components.
 
-    `lines` holds the timeline as text. `sent` names the job that was queued with these shots. `figures` holds the number
+    `lines` holds the timeline as text. `sent` has the id of the job that was queued with these shots. `figures` holds the number
     of characters that a shot can show with the chosen preset.
     """
 
@@ -116,7 +116,7 @@ def _convert_row(row: dict[str, Any], fps: object) -> dict[str, Any]:
 
 
 def sent_job_html(text: object, job: Job) -> str:
-    """Name, for the script, the job that was queued with the shots in this text. Return "" for a job without a storyboard."""
+    """Render the id of the job that was queued with the shots in this text, for the script. "" for a job without a storyboard."""
     try:
         blocks = _parse_timeline(text).get("blocks")
     except RequestError:

@@ -912,7 +912,7 @@ class Texts:
     error_unexpected_fix: str = "Try again. The server's log has details."
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
-        """Return the plain texts whose names start with `prefix`, by the rest of their names."""
+        """Return the plain texts whose names start with `prefix`, keyed by their names without `prefix`."""
         names = [field.name for field in fields(self) if field.name.startswith(prefix) and field.type is str]
         return {name.removeprefix(prefix): getattr(self, name) for name in names}
 

@@ -12,7 +12,7 @@ from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import LANGUAGES
 
 _PREFIX = "studio_"
-_BROWSERS_NAMES = {"zh": ("zh", "zh-CN", "zh-TW")}  # language of the page -> the languages of browsers that get it
+_BROWSERS_NAMES = {"zh": ("zh", "zh-CN", "zh-TW")}  # language of the page -> browser languages for which it is used
 
 
 def translations() -> gr.I18n:

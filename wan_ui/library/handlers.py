@@ -43,7 +43,7 @@ class LibraryHandlers(Panel):
         return {"choose": self.act, "project": self.projects.act}
 
     def wire(self) -> None:
-        """Connect the search and the filters."""
+        """Connect the search and the filters to their handler."""
         panel = self.panel
         changes = [panel.search.change, *(control.input for control in panel.filters if control is not panel.search)]
         gr.on(changes, self.search, panel.inputs, panel.grid, **QUIET, **LAST)

@@ -138,7 +138,7 @@ def _new_index(line: list[str], own: set[str], job_id: str, what: str, value: st
 
 
 def _parse_shot_number(value: str) -> int:
-    """Return the shot's number. 0, which no shot has, if `value` is not a number."""
+    """Return the shot's number, or 0 if `value` is not a number. No shot has the number 0."""
     return int(value) if re.fullmatch(r"[0-9]{1,3}", str(value)) else 0
 
 

@@ -61,7 +61,7 @@ class StageHandlers(Panel):
         return [self.panel.job_id, self.panel.view]
 
     def wire(self) -> None:
-        """Connect the form's Generate and Stop buttons, and the stage's button for keeping the seed."""
+        """Connect the form's Generate and Stop buttons, and the stage's button for keeping the seed, to their handlers."""
         stage, actions, seed = self.panel, self.form.actions, self.form.settings
         inputs = self.form.inputs | {self.form.editing, stage.job_id}
         submitted = actions.generate.click(self.submit, inputs, self._submit_outputs, **EACH)

@@ -117,9 +117,10 @@ def build_report(engine: Engine, caller: Caller) -> Report:
 
 
 def _worker_sections(workers: Sequence[WorkerView], texts: Texts, is_operator: bool) -> Sections:
-    """Return a section for the devices and one for the worker. Several workers: a section per worker, with its devices.
+    """Return a section for the devices and a section for the worker.
 
-    Only the operator sees the names of nodes. Without workers, the section states that none has connected.
+    For several workers, return a section for each worker, with its devices. Only the operator sees the names of nodes.
+    Without workers, return a section that states that no worker has connected.
     """
     if not workers:
         return ((texts.system_worker, ((texts.system_worker, texts.worker_none),)),)
