@@ -10,6 +10,6 @@ window.requestAnimationFrame = callback => (window.studio?.isOpen && isClock(cal
 // Gradio shows its labels in the browser's language (6.31, `getLocaleFromNavigator`). The language of the header's menu, which
 // `language.js` stores in this cookie, replaces it.
 const language = /(?:^|; )studio_language=(\w+)/.exec(document.cookie)?.[1];
-// Gradio's Chinese texts are named zh-CN. For other names it would show English.
+// Gradio's Chinese texts are named zh-CN. For the name zh, Gradio would show English.
 const locale = language === 'zh' ? 'zh-CN' : language;
 if (locale) Object.defineProperty(navigator, 'language', { get: () => locale });

@@ -36,7 +36,7 @@ const press = (target, event) => {
   if (group === 'choose' && what === 'choose' && event.detail === 0) button.focus();
   const menu = button.closest('details.popover');
   if (menu instanceof HTMLDetailsElement && ['prompt', 'load', 'link', 'use'].includes(what)) menu.open = false;
-  const field = { own: '#own-name', project: '#project-name' }[group]; // the field next to the button, with a typed name
+  const field = { own: '#own-name', project: '#project-name' }[group]; // the text field with a name, next to the button
   const typed = field && find(field);
   act(group, what, { job: field ? (typed ? fieldValue(typed) : '') : job, value });
 };

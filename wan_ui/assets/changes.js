@@ -1,5 +1,5 @@
-// The server reports changes: the new HTML of parts of the page, and a count. A view that was rendered at an older count is rendered
-// again. One tab of a browser keeps the stream and forwards the reports to the other tabs.
+// The server sends events: the changed parts of the page as HTML, and its count of changes. A view that was rendered at an older
+// count is rendered again. One tab of a browser keeps the stream of events and forwards them to the other tabs.
 import { act, canAct } from '../components/actions.js';
 import { openedView } from '../components/views.js';
 import { readQueueNews } from '../queue/notice.js';
@@ -30,7 +30,8 @@ let warm = null;
 /** Returns the time at which a part was rendered (see `stamp_html` in `wan_ui/components/events.py`). @param {string} html */
 const renderTime = html => Number(/^<!--(\d+)-->/.exec(html)?.[1] ?? 0);
 
-/** Starts a part of the page that several responses update. A version older than the shown version is ignored. @param {string} name */
+/** Returns the start function of a part of the page that several responses update. HTML older than the shown HTML is ignored.
+ * @param {string} name */
 export const startPart =
   name =>
   /** @param {GradioComponent} component */
@@ -123,8 +124,8 @@ export const startChanges = () => {
     else applyNews(data);
   });
   listenAlone({});
-  // A browser does not notice a lost network, or that the listening tab was closed. Therefore a tab without any message, not even
-  // "still", connects again, itself if needed.
+  // A browser does not notice a lost network, and no tab is notified when the tab with the stream is closed. Therefore a tab that
+  // receives no message, not even "still", connects again. If another tab had the stream, this tab takes the stream over.
   setInterval(() => {
     if (performance.now() - lastNews > SILENT_MILLISECONDS) stream ? listen() : listenAlone({ steal: true });
   }, AGAIN_MILLISECONDS);

@@ -1,4 +1,4 @@
-// Files that are dropped on the page or pasted. Fields for files handle files themselves. A view can claim all other files.
+// Files that are dropped on the page or pasted. Upload fields handle files that are dropped on them. A view can claim others.
 import { dropFile } from '../components/actions.js';
 import { find, findAll, isShown, on } from '../components/dom.js';
 
@@ -6,7 +6,7 @@ const OWN_FIELDS = '#input-image, #last-image, .takes-files';
 /** @type {{view: string, take: (file: File) => void} | null} */
 let fileTarget = null;
 
-/** Passes dropped files to a view while it is shown. @param {string} view A selector. @param {(file: File) => void} take */
+/** Passes files to `take` while the view is shown. @param {string} view A selector. @param {(file: File) => void} take */
 export const takeFiles = (view, take) => {
   fileTarget = { view, take };
 };

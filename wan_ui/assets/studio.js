@@ -27,7 +27,7 @@ import { startTheme } from './theme.js';
 
 /** @typedef {(component: GradioComponent, events: readonly string[]) => void} Start */
 
-/** What each HTML component with a script starts, by the name in `wan_ui.components.events.starts`. @type {Record<string, Start>} */
+/** The scripts of HTML components, by the names that Python passes to `start_script`. @type {Record<string, Start>} */
 const STARTS = {
   act: startActions,
   edit: startEdit,
@@ -79,7 +79,8 @@ const studio = {
 /** @typedef {typeof studio} Studio */
 window.studio = studio;
 
-// Listeners on the document run in the order of registration: Generate waits for a recording before it sends a storyboard.
+// Listeners on the document run in the order of registration. The storyboard's listener is registered later, so Generate waits
+// for a recording before it sends a storyboard.
 startButtons();
 startTyped();
 startRecording();

@@ -38,7 +38,7 @@ const pollTasks = async () => {
     tasksBox().replaceChildren(...tasks.map((/** @type {Task} */ task) => taskRow(task, stop)));
     emptyRounds = tasks.length ? 0 : emptyRounds + 1;
   } catch {
-    emptyRounds += 1; // another part of the page reports a lost server
+    emptyRounds += 1; // another part of the page reports a lost connection
   }
   if (emptyRounds < EMPTY_ROUNDS) timer = setTimeout(pollTasks, EVERY_MILLISECONDS);
 };

@@ -1,4 +1,4 @@
-// Light or dark theme. The browser stores the visitor's choice. Its own setting is the default.
+// Light or dark theme. The browser stores the visitor's choice. The default is the browser's own setting.
 import { on } from '../components/dom.js';
 
 const KEY = 'studio-theme';

@@ -14,7 +14,7 @@ const audibleVideo = () => videos().find(video => video.closest('figure')?.datas
 /** @param {HTMLVideoElement} video */
 const duration = video => video.duration || 0;
 
-/** Returns the longest video. The audible video has priority if it is about as long. */
+/** Returns the audible video if it is about as long as the longest video, else the longest video. */
 const findLeader = () => {
   const all = videos();
   const longest = all.toSorted((one, other) => duration(other) - duration(one))[0];
@@ -94,7 +94,7 @@ const showWipe = section => {
   input('[data-compare=wipe]', section).checked = wipe.isOn;
 };
 
-// At most one video is audible, and none while another view is open. `tile` is its number from 1, 0 for none.
+// At most one video is audible, and none while another view is open. `tile` is the number of the audible video from 1, or 0.
 const audible = { comparison: '', tile: 0 };
 
 /** @param {number} tile */

@@ -1,12 +1,12 @@
 // Synchronization of the videos of a comparison.
 
 /**
- * Returns the speed of a video that follows the pace, and the time to which it must jump, or null.
+ * Returns the playback speed of a video that follows another video, and the time to which the follower must jump, or null.
  *
- * An audible video sets the pace in real time. The other videos then change their speed for a moment instead of jumping. A jump at
- * each loop would be visible, because audio starts 0.04 s late (measured).
+ * An audible video plays in real time. Its followers close small gaps by another speed instead of a jump. A jump would be visible
+ * at each loop, because a video with audio starts 0.04 s late (measured).
  * @param {{time: number, duration: number}} follower In seconds.
- * @param {{time: number, isAudible: boolean}} pace
+ * @param {{time: number, isAudible: boolean}} pace The followed video.
  * @param {number} fps
  */
 export const correctPlayback = (follower, pace, fps) => {

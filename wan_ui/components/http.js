@@ -6,14 +6,14 @@ export const addressOf = path =>
   path.startsWith('/studio/media/') ? path.slice(1) : `gradio_api/file=${path.split('/').map(encodeURIComponent).join('/')}`;
 
 /**
- * Creates the helpers of a view. `name` is the view's class and the first part of its addresses.
+ * Creates the helpers of a view. `name` is the view's CSS class, and its addresses start with `studio/` and `name`.
  * @param {HTMLElement} element @param {string} name
  */
 export const createViewClient = (element, name) => {
   /** Returns the view's texts, which the server wrote into the page. @returns {Record<string, string>} */
   const words = () => JSON.parse(find(`.${name}`, element)?.dataset.words ?? '{}');
 
-  /** Shows an error, or hides the note for "". @param {string} text */
+  /** Shows an error. An empty text hides the note. @param {string} text */
   const note = text => {
     const shown = find(`.${name} > .note`, element);
     if (!shown) return;
@@ -29,7 +29,7 @@ export const createViewClient = (element, name) => {
       body: JSON.stringify(body),
     });
 
-  /** Returns the server's answer. After a refusal, shows the error and returns null. @param {string} path @param {object} [body] */
+  /** Returns the server's answer. After a failure, shows the error and returns null. @param {string} path @param {object} [body] */
   const send = async (path, body) => {
     try {
       const answer = await post(path, body);

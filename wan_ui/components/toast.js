@@ -23,8 +23,9 @@ export const showToast = text => {
 };
 
 /**
- * Copies a text. If the browser refuses, shows the text selected and how to copy it. Returns whether it was copied.
- * @param {string} text @param {string} byHand How to copy it.
+ * Copies a text. If the browser refuses, shows and selects the text, so that the visitor can copy it. Returns whether the
+ * browser copied it.
+ * @param {string} text @param {string} byHand The shown instruction to copy the text.
  */
 const copyOrSelect = async (text, byHand) => {
   if (await copyText(text)) return true;
@@ -53,7 +54,7 @@ export const startMessage = ({ element, watch }) => {
     if (!line?.dataset.nonce) return;
     const { view, copy } = line.dataset;
     if (view) openView(view);
-    const column = view && document.getElementById(`${view}-column`); // on a phone it may be below the stage
+    const column = view && document.getElementById(`${view}-column`); // on a phone the column may be below the stage
     if (column && column.getBoundingClientRect().top > innerHeight / 2) column.scrollIntoView({ behavior: 'smooth' });
     clearTimeout(timer);
     line.classList.remove('shown');

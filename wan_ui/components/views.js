@@ -1,6 +1,7 @@
 // The open view and the open queue. The header lists the views. A column has a class in-KEY for each view that shows it, and
-// phone-KEY for each view that shows it on a phone. The open view and the queue's state are attributes of the body. The style sheet
-// reads the classes and attributes that this script sets, because Gradio prefixes each rule of the studio with its own selector.
+// phone-KEY for each view that shows it on a phone. The open view and the queue's state are attributes of the body. Rules of the
+// style sheet cannot match the body, because Gradio puts its own selector before each rule. Therefore this script also sets
+// classes of the columns and an attribute of the workspace.
 import { act } from './actions.js';
 import { find, findAll, findVideo, isShown } from './dom.js';
 
@@ -34,7 +35,7 @@ export const showPlace = () => {
   }
   if (find('#views [aria-current=true]')?.dataset.view === view) return;
   for (const button of findAll('#views button')) button.setAttribute('aria-current', String(button.dataset.view === view));
-  find('#views [aria-current=true]')?.scrollIntoView({ block: 'nearest', inline: 'center' }); // a phone shows some of the views
+  find('#views [aria-current=true]')?.scrollIntoView({ block: 'nearest', inline: 'center' }); // a phone shows only some buttons
 };
 
 /** @param {boolean} isOpen */
@@ -50,7 +51,7 @@ export const showHelp = () => {
   if (help instanceof HTMLDialogElement) help.showModal();
 };
 
-/** Starts to refresh the open view every 4 seconds, and every second while a part of it is busy. */
+/** Starts refreshing the open view every 4 seconds, and every second while an element of the view is busy. */
 export const startViews = () => {
   document.body.dataset.queue = innerWidth < 1200 ? 'closed' : localStorage.getItem('studio-queue') || 'open';
   setInterval(() => {

@@ -1,6 +1,6 @@
 // The waveform of audio: the peak of all channels in each short interval, relative to the loudest peak.
 
-const QUIETEST = 0.02; // audio below this peak is not enlarged
+const QUIETEST = 0.02; // the smallest divisor of peaks, so that near silence stays low
 
 /**
  * @param {readonly Float32Array[]} channels Samples in [-1, 1].

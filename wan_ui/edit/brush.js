@@ -24,7 +24,7 @@ export const createBrush = (client, view) => {
     plays: false,
     /** The path of the painted mask on the server, "" after a change. */
     path: '',
-    /** An uploaded clip as the mask. @type {Mask | null} */
+    /** A clip that was uploaded as the mask. @type {Mask | null} */
     clip: null,
   };
 
@@ -217,7 +217,7 @@ export const createBrush = (client, view) => {
     return paint;
   };
 
-  /** Returns the path of the mask on the server: "" without paint, null if the upload failed. @returns {Promise<string | null>} */
+  /** Uploads the mask. Returns its path on the server: "" without paint, null after a failure. @returns {Promise<string | null>} */
   const uploadMask = async () => {
     if (state.clip) return state.clip.path;
     if (!isPainted(state.strokes)) return '';

@@ -28,11 +28,11 @@ const RESTING_MILLISECONDS = 40; // between two checks of a paused player
  *   shown: () => void,
  *   partChanged: () => void,
  *   restarted: () => void,
- * }} view `shown` is called after another clip, `partChanged` after another part, `restarted` at the part's start.
+ * }} view `shown` is called for each new clip, `partChanged` for each new selection, `restarted` when the selected part repeats.
  */
 export const createClip = (client, view) => {
   const { element, words, note, send, upload, one, input, canvas, video, image } = client;
-  /** The part has `frames` frames at the model's rate from `start` seconds. `fits`: it is long enough for the model. */
+  /** The selected part: `frames` frames at the model's rate, `start` in seconds. `fits`: the clip is long enough. */
   const state = { facts: /** @type {Facts | null} */ (null), start: 0, frames: 0, fits: false };
   let address = '';
   let latestUpload = 0;
@@ -125,14 +125,14 @@ export const createClip = (client, view) => {
     still.hidden = false;
   };
 
-  // The part has a number of frames that the model supports. The first handle moves the part, the last handle changes its length.
+  // The model supports the selected part's number of frames. The first handle moves the part, the last handle changes its length.
   const counts = () => (view.isExtending() ? { ...view.limits(), ...ANY_LENGTH } : view.limits());
   const rounding = () => Number(one('.strip').dataset.rounding);
   const end = () => state.start + state.frames / view.limits().fps;
   /** @param {number} frames @param {Facts} facts */
   const lastStart = (frames, facts) => latestStart(frames, facts.seconds, view.limits().fps, rounding());
 
-  /** Selects the supported part that is nearest to this part. @param {number} start @param {number} frames */
+  /** Selects the supported part that is nearest to the given part. @param {number} start @param {number} frames */
   const selectPart = (start, frames) => {
     if (!state.facts) return;
     const { seconds } = state.facts;
@@ -179,7 +179,7 @@ export const createClip = (client, view) => {
     held = null;
   });
 
-  // The player stays in the part, and a line shows its position. The script requests for animation frames only while the clip plays.
+  // The player repeats the selected part, and a line shows the position. Animation frames are only requested while it plays.
   const follow = () => {
     const player = findVideo('#edit-player', element);
     const isSeen = state.facts !== null && player !== null && !player.hidden && element.offsetParent !== null;

@@ -1,7 +1,7 @@
-// The arithmetic of a clip's part, of sizes and of margins. Times are in seconds; frames are counted at the model's rate.
+// Computes the selected part of a clip, sizes and margins. Times are in seconds. Frames are counted at the model's rate.
 
 /**
- * What the chosen model allows: see `_option` in `wan_ui/edit/html.py`.
+ * The limits of the selected model, from `_preset_option` in `wan_ui/edit/html.py`.
  * @typedef {object} Limits
  * @property {string} title
  * @property {number} fps
@@ -28,12 +28,12 @@
 /** @typedef {{width: number, height: number}} Size */
 /** @typedef {Pick<Limits, 'fps' | 'frame_step' | 'first_frames' | 'min_frames' | 'max_frames'>} Counts */
 
-/** The lengths of a clip that is extended: any. */
+/** Limits of the part that Extend uses: any number of frames. */
 export const ANY_LENGTH = { frame_step: 1, first_frames: 1, min_frames: 1, max_frames: Infinity };
 
 /**
- * Returns the number of frames from `start` to the clip's end, at most the model's limit. `rounding`: the share of a frame that can
- * be missing.
+ * Returns the number of frames from `start` to the clip's end, at most the model's limit. The last frame counts if at most the
+ * share `rounding` of its duration is missing.
  * @param {number} start @param {number} seconds The clip's length. @param {Counts} counts @param {number} rounding
  */
 export const mostFrames = (start, seconds, counts, rounding) =>
@@ -59,7 +59,7 @@ export const fittingPart = (start, wanted, seconds, counts, rounding) => {
   return { start: begin, frames: fittingFrames(wanted, most, counts), fits: most >= counts.min_frames };
 };
 
-/** Returns the model's usual length, for Animate the length of the clip. @param {Limits} limits @param {number | null} clipSeconds */
+/** Returns the model's usual number of frames, for Animate the number of the clip's frames. @param {Limits} limits @param {number | null} clipSeconds */
 export const usualLength = (limits, clipSeconds) =>
   limits.ways.includes('animate') && clipSeconds !== null
     ? Math.min(limits.max_frames, Math.floor(clipSeconds * limits.fps))
@@ -92,8 +92,9 @@ export const proposedMargins = ([width, height], clip) => {
 export const stepsOf = (steps, strength) => Math.min(Math.trunc(steps * strength), steps);
 
 /**
- * Returns whether a new video can repeat `overlap` frames of the clip: whole latent frames, at most half of the video.
- * @param {number} overlap @param {number} clipFrames @param {number} numFrames The video's. @param {Counts} counts
+ * Returns whether a new video can repeat `overlap` frames of the clip. The overlap must be whole latent frames, at most half of
+ * the video.
+ * @param {number} overlap @param {number} clipFrames @param {number} numFrames Frames of the new video. @param {Counts} counts
  */
 export const isOverlap = (overlap, clipFrames, numFrames, { first_frames: first, frame_step: step }) =>
   overlap <= mostOverlap(clipFrames, numFrames) && (overlap - first) % step === 0;
@@ -102,8 +103,8 @@ export const isOverlap = (overlap, clipFrames, numFrames, { first_frames: first,
 export const mostOverlap = (clipFrames, numFrames) => Math.min(clipFrames, (numFrames + 1) / 2);
 
 /**
- * Returns the places of as many thumbnails as fit, each cropped to its place. The sheet has `count` thumbnails side by side.
- * @param {Size} sheet @param {Size} film @param {number} count
+ * Returns the source and the target of each thumbnail that fits. Thumbnails are cropped to the target's shape.
+ * @param {Size} sheet An image of `count` thumbnails side by side. @param {Size} film The canvas. @param {number} count
  */
 export const filmPlaces = (sheet, film, count) => {
   const { height } = sheet;

@@ -1,5 +1,5 @@
-// The edit view: the settings of the selected model, the request and its estimate. Its parts do not know each other: each part calls
-// back after a change.
+// The edit view: the settings of the selected model, the request and its estimate. The modules of the view do not import each
+// other. Each module receives functions to call after a change.
 import { takeFiles } from '../assets/files.js';
 import { fieldValue, filesOf, find, findAll, on, togglePlaying } from '../components/dom.js';
 import { addressOf, createViewClient } from '../components/http.js';
@@ -97,7 +97,7 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     select('#edit-size').replaceChildren(...asPicture, ...own.sizes.map(sizeOption));
     chooseSize();
     showStrength();
-    if (clip.frames === usual) clip.frames = usualLength(); // the visitor chose no other length
+    if (clip.frames === usual) clip.frames = usualLength(); // the visitor has not chosen another length
     usual = usualLength();
     modes.showLengths();
     modes.proposeMargins();

@@ -34,7 +34,7 @@ export const createExtraClips = (client, view) => {
     }
     view.changed();
   };
-  /** The row of a field or a button. @param {Element} target */
+  /** Returns the input to which a field or button belongs. @param {Element} target */
   const nameOf = target =>
     /** @type {Name | undefined} */ (/** @type {HTMLElement | null} */ (target.closest('[data-beside]'))?.dataset.beside);
   on(element, 'change', target => {
@@ -54,7 +54,7 @@ export const createExtraClips = (client, view) => {
   return {
     /** Returns the fields of the request, {} if the model takes no face. */
     requestFields: () => (takesFace() ? Object.fromEntries(names.map(name => [name, state[name]?.path])) : {}),
-    /** Returns whether the face is present, and the mask only together with its clip. */
+    /** Returns whether the face is present, and either both the clip and its mask or neither. True if the model takes no face. */
     isComplete: () => !takesFace() || (state.face !== null && (state.video === null) === (state.mask === null)),
     /** Shows the clips of an earlier video. @param {Partial<Record<Name, ExtraClip>> | null | undefined} given */
     restore: given => {

@@ -1,6 +1,6 @@
-// Where keyframes are put: each at a frame of its own.
+// Places keyframes. Each frame has at most one keyframe.
 
-/** The free frame that is nearest to the wanted one, in a video whose last frame is `last`; null if all are taken.
+/** Returns the free frame that is nearest to `wanted` in a video whose last frame is `last`, null if all frames are taken.
  * @param {number} wanted @param {readonly number[]} taken @param {number} last @returns {number | null} */
 export const freeFrame = (wanted, taken, last) => {
   const near = nearestFrame(wanted, last);
@@ -12,7 +12,7 @@ export const freeFrame = (wanted, taken, last) => {
 /** @param {number} wanted @param {number} last */
 export const nearestFrame = (wanted, last) => Math.max(0, Math.min(last, Math.round(wanted)));
 
-/** Where the next keyframe is put: at the ends first, then in the middle of the widest gap. @param {readonly number[]} taken @param {number} last */
+/** Returns the frame of the next keyframe: first the ends of the video, then the middle of the widest gap. @param {readonly number[]} taken @param {number} last */
 export const nextFrame = (taken, last) => [0, last].find(frame => !taken.includes(frame)) ?? middleOfWidestGap(taken);
 
 /** @param {readonly number[]} taken */
@@ -26,7 +26,7 @@ const middleOfWidestGap = taken => {
   return middle;
 };
 
-/** The free frame in the direction of `step` from the wanted one; null outside the video. @param {number} wanted @param {number} step
+/** Returns the first free frame from `wanted` on, in the direction of `step`, null outside the video. @param {number} wanted @param {number} step
  * @param {readonly number[]} taken @param {number} last */
 export const frameBeyond = (wanted, step, taken, last) => {
   let frame = wanted;

@@ -5,7 +5,7 @@ import { fill } from '../components/text.js';
 import { isOverlap, mostOverlap, proposedMargins } from './clip_math.js';
 
 const SIDES = ['left', 'top', 'right', 'bottom'];
-/** Fields that are restored unchanged: the settings' names by the fields' ids. */
+/** Fields that `restore` fills with a setting: the setting's name by the field's id without `edit-`. */
 const RESTORED = {
   kind: 'control_kind',
   scale: 'control_scale',
@@ -230,7 +230,8 @@ export const createModes = (client, view) => {
     if (target.id === 'edit-scale') showScaleValue();
   });
 
-  /** Accepts a dropped file: an image becomes a keyframe, a person or a reference image, any other file the clip.
+  /** Accepts a dropped file. In Keyframes, each file becomes a keyframe. Elsewhere an image becomes the person of Animate, or a
+   * reference image if the model takes references. Any other file becomes the clip.
    * @param {File} file */
   const takeFile = file => {
     const way = current();

@@ -51,7 +51,7 @@ export const createPictures = (client, view) => {
     state.figure = (await takePicture(file)) ?? state.figure;
     show();
   };
-  /** Adds keyframes near a frame; without one, spread over the video. @param {File[]} files @param {number | null} [frame] */
+  /** Adds keyframes near `frame`. Without `frame`, spreads the keyframes over the video. @param {File[]} files @param {number | null} [frame] */
   const addKeys = async (files, frame = null) => {
     for (const file of files) {
       const picture = await takePicture(file);
@@ -68,7 +68,7 @@ export const createPictures = (client, view) => {
     note(frame === nearestFrame(wanted, lastFrame()) ? '' : fill(words().key_taken, { frame }));
     show();
   };
-  /** Moves the keyframes into a video that has become shorter. */
+  /** Moves the keyframes into a video that has become shorter. Removes keyframes for which no frame is free. */
   const keepWithin = () => {
     for (const key of state.keys.toSorted((a, b) => a.frame - b.frame)) {
       const frame = freeFrame(key.frame, takenFrames(key), lastFrame());
@@ -196,7 +196,7 @@ export const createPictures = (client, view) => {
     else addKeys(files);
   });
 
-  // These fields handle dropped files themselves.
+  // Fields of the class `takes-files` handle dropped files themselves.
   /** @param {Element} target @returns {HTMLElement | null} */
   const fieldOf = target => target.closest('.takes-files');
   on(element, 'dragover', (target, event) => {

@@ -23,14 +23,17 @@ const isPartOfWord = letter => {
   return /[\p{L}\p{M}\p{N}_]/u.test(letter) && !WITHOUT_SPACES.some(([from, to]) => from <= code && code <= to);
 };
 
-/** Returns whether a name ends here, because the letter beside it belongs to another word. @param {string | undefined} beside @param {string} edge */
+/**
+ * Returns whether a name can start or end at its letter `edge`. False inside a word: if `beside`, the next letter, belongs to it.
+ * @param {string | undefined} beside @param {string} edge
+ */
 const isEdge = (beside, edge) => !beside || !isPartOfWord(beside) || !isPartOfWord(edge);
 
 /** Returns the letters of a text in lower case. @param {string} text */
 const lettersOf = text => [...plainName(text).toLowerCase()];
 
 /**
- * Returns the characters that a prompt names, in the order of `figures`. If one name contains another, only the longer name counts.
+ * Returns the characters that a prompt names, in the order of `figures`. Inside a longer name, a shorter name does not count.
  * @param {string} prompt @param {readonly Figure[]} figures
  */
 export const findNamedCharacters = (prompt, figures) => {

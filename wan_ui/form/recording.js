@@ -1,4 +1,4 @@
-// A recording counts as the visitor's audio after its upload. Generate ends a running recording and waits for its upload. After a
+// A recording becomes the visitor's audio after its upload. Generate ends a running recording and waits for its upload. After a
 // failed upload, the next press of Generate sends the recording again, because Gradio neither reports the failure nor retries.
 import { find, findAll, get, isShown, on } from '../components/dom.js';
 import { showToast } from '../components/toast.js';

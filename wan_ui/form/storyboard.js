@@ -27,7 +27,7 @@ const STORAGE_KEY = 'studio-film';
 /** @typedef {import('./storyboard_shots.js').Made} Made */
 /** @typedef {import('./storyboard_made.js').SentJob} SentJob */
 /**
- * `chosen` is the id of the selected shot; `jobs` are the jobs to which shots were sent.
+ * `chosen` is the id of the selected shot. `jobs` are the jobs that generate shots.
  * @typedef {import('./storyboard_shots.js').Film & {isOn: boolean, chosen: string | null, jobs: SentJob[]}} State
  */
 
@@ -47,7 +47,7 @@ const newShot = given => ({
   ...given,
 });
 
-// Values that the server sends beside the timeline, for the displayed timeline.
+// The components `film_figures` and `film_sent` pass values of the server to the timeline through these variables.
 let maxCharacters = 0;
 /** @type {(() => void) | null} */
 let charactersChanged = null;
@@ -64,7 +64,7 @@ export const startMaxCharacters = ({ props, watch }) => {
   read();
 };
 
-/** Reads the job to which the shots were sent. @param {GradioComponent} component */
+/** Reads the id of the job that generates the shots. @param {GradioComponent} component */
 export const startSentJob = ({ props, watch }) => {
   watch('value', () => {
     const [, job, ids] = /data-job="([^"]+)" data-blocks="([^"]*)"/.exec(props.value ?? '') ?? [];
@@ -204,7 +204,7 @@ export const startStoryboard = ({ element, watch }) => {
       const place = Math.min(film.shots.length - 1, Math.max(0, to));
       if (from < 0 || place === from) return;
       const first = film.shots[0];
-      if (first.start === 'on' && isKept(film, first)) first.start = 'cut'; // as the first shot it continued from no other shot
+      if (first.start === 'on' && isKept(film, first)) first.start = 'cut'; // a first shot starts from its prompt
       film.shots.splice(place, 0, ...film.shots.splice(from, 1));
       change();
     },
@@ -284,8 +284,8 @@ export const startStoryboard = ({ element, watch }) => {
     characters.refresh();
   });
 
-  // Generate sends all shots, or one shot with the shot that it continues. Gradio must have received the field before the button's own
-  // click.
+  // Generate sends all shots, or one shot with the shot that it continues. Gradio must receive the field's text before the click.
+  // Therefore this listener stops the click, writes the field, and presses the button again.
   let isForwarding = false;
   on(
     document,

@@ -1,11 +1,11 @@
-// The finished shots. The script asks the server about the jobs to which shots were sent, until these jobs have ended.
+// The finished shots. The script polls the jobs that generate shots until these jobs have ended.
 import { endMark, indexOfShot, isKept, keptRecipe, shotRecipe } from './storyboard_shots.js';
 
 const EVERY_MILLISECONDS = 1500;
 
 /**
- * A job to which shots were sent: their ids, their recipes, and the ids of kept shots. `isOld`: the job is loaded from the library,
- * with its shots unchanged.
+ * A job that generates shots. `blocks` are the ids of its shots, `recipes` their recipes, `kept` the ids of shots with a kept
+ * video. `isOld`: the job was loaded from the library, and its shots keep their trims.
  * @typedef {{job: string, blocks: string[], isOld: boolean, recipes: Record<string, string>, kept: string[]}} SentJob
  */
 

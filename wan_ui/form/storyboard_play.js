@@ -59,7 +59,7 @@ export const startStoryboardPlayer = ({ element, words, one }, film) => {
       player.load();
     }
   };
-  /** Returns the loaded player of a part, null for an unfinished part. @param {number} index */
+  /** Loads a part into its player and returns the player, null for an unfinished part. @param {number} index */
   const prepared = index => {
     const part = parts[index];
     const player = players()[index % 2];

@@ -1,15 +1,16 @@
 // The shots of a storyboard: their recipes, which videos are kept, their lengths, and the text for the server.
 //
 // A recipe is the text of all settings that determine a shot's video. A finished shot has in `made` the job and the recipe of its video.
-// The video is kept while the shot's recipe is equal, and while the shot continues from the same end of the same video.
+// The video is kept while the shot's recipe is unchanged. A shot that continues the previous shot also needs the same video
+// before it, with the same end.
 import { findNamedCharacters, plainName } from './character_names.js';
 
-export const USUAL_SECONDS = 2; // drawn length of a shot without its own length
+export const USUAL_SECONDS = 2; // the timeline draws a shot without its own length with this length
 
 /** @typedef {import('./character_names.js').Figure} Figure */
 /** @typedef {import('./character_names.js').Picture} Picture */
 /**
- * The video of a shot. `kept`: the visitor keeps the video with any recipe; `recipe` is then a pair with the prompt.
+ * The video of a shot. `kept`: the visitor keeps the video until the prompt changes. `recipe` is then the pair of `keptRecipe`.
  * @typedef {object} Made
  * @property {string} job
  * @property {number} frames
@@ -62,7 +63,7 @@ export const startSeconds = ({ trim, made }) => (trim ? trim[0] : made.first / m
 /** @param {Shot & {made: Made}} shot */
 export const endSeconds = ({ trim, made }) => (trim ? trim[1] : made.frames / made.fps);
 
-/** Returns a text for the end of a kept video, "" for other shots. The next shot continues from it. @param {Film} film @param {Shot | undefined} shot */
+/** Returns a text that identifies the end of a kept shot's video, "" for other shots. @param {Film} film @param {Shot | undefined} shot */
 export const endMark = (film, shot) => (shot && isKept(film, shot) ? `${shot.made.job}@${endSeconds(shot).toFixed(3)}` : '');
 
 /** Returns whether a shot's video is used unchanged. @param {Film} film @param {Shot} shot @returns {shot is Shot & {made: Made}} */
@@ -143,6 +144,6 @@ export const shotsToMake = film => {
   };
 };
 
-/** Returns the volume of the soundtrack, from 0 to 1, at a time after its start. @param {Track} track @param {number} time @param {number} left Seconds. */
+/** Returns the soundtrack's volume, from 0 to 1, `time` seconds after its start and `left` seconds before its end. @param {Track} track @param {number} time @param {number} left */
 export const trackVolume = (track, time, left) =>
   Math.min(1, track.volume) * (track.fade ? Math.max(0, Math.min(1, time / track.fade, left / track.fade)) : 1);

@@ -55,7 +55,7 @@ export const createSoundtrack = (client, { film, change, draw }) => {
       peaks = peaksOf(channelsOf(sound), PEAKS);
       seconds = sound.duration;
     } catch {
-      // Without a waveform. The server checks the file.
+      // The browser cannot decode this audio, and no waveform is shown. The server checks the file.
     }
     draw();
   };

@@ -1,5 +1,5 @@
 // Values that were typed since a preset was chosen. A late answer to that choice must not overwrite them with the preset's values.
-// Gradio reports an input later than the field itself, so the script reads the field. See `handlers.py`.
+// Gradio reports an input later than the browser's event, so the script reads the field. See `handlers.py`.
 import { act } from '../components/actions.js';
 import { on } from '../components/dom.js';
 
@@ -36,15 +36,15 @@ export const form = {
   /** Returns the typed value, else `value`. @param {string} name @param {unknown} value */
   typedOr: (name, value) => typed.get(name) ?? value,
 
-  /** Handles that the list of presets was opened while this preset was chosen. @param {string} name */
+  /** Runs when the list of presets opens. @param {string} name */
   presetLookedAt: name => {
     preset = name;
   },
-  /** Handles the selection of a preset. The same preset can be chosen again. */
+  /** Runs when a preset is selected in the list, even if it is the current preset. */
   presetSelected: () => {
     preset = undefined;
   },
-  /** Handles a changed preset. Gradio reports the same choice several times. @param {string} name */
+  /** Runs for each report of a chosen preset. Gradio reports the same choice several times. @param {string} name */
   presetChosen: name => {
     if (name === preset) return;
     preset = name;

@@ -131,9 +131,9 @@ export const startLive = ({ element, watch }) => {
     showControls();
   };
 
-  // A frame is due one frame duration after the previous frame. A block of frames arrives at once. If more than a block waits,
-  // drawing is a little faster. One frame then remains when the next block arrives, and the effect of a key is visible soon. The page
-  // requests animation frames only while frames wait.
+  // A frame is due one frame duration after the previous frame. A block of frames arrives at once. While more frames than one
+  // block wait, each frame is shown for 0.85 of its duration. Then about one frame remains when the next block arrives, and the
+  // effect of a key is visible soon. The page requests animation frames only while frames wait.
   /** @param {number} now */
   const drawNextFrame = now => {
     live.isDrawing = live.frames.length > 0;
