@@ -15,7 +15,10 @@ from backend.models.wan_vace.spec import WAN_VACE
 from presets import Preset
 
 FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, WAN_VACE, WAN_ANIMATE, WAN_POSED, HUNYUAN, LTX)
-"""All families, in the order in which they are tried. A family whose files also match another family comes after it."""
+"""All families, in the order in which `recognise` tries them.
+
+`complete_checkpoint` tries them in reverse order. Therefore a family comes after the other families that its files also match.
+"""
 
 
 def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:
@@ -48,7 +51,10 @@ def complete_checkpoint(checkpoint: Checkpoint, preset: Preset | None = None) ->
 
 
 def find_family(preset: Preset) -> tuple[Family, Kind]:
-    """Return the family and kind of the preset's own model, from its configurations. Raises: ModelError if no family matches."""
+    """Return the family and kind of a preset's model, from the preset's configurations.
+
+    Raises: ModelError if no family matches.
+    """
     configs = preset.network_configs()
     for family in FAMILIES:
         if (kind := family.kind_for_preset(preset, configs)) is not None:

@@ -114,7 +114,7 @@ class StepContext(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionLengths:
-    """The sizes of one chip's attention in a step: self-attention of `queries` to `keys`, and cross-attention to `text` keys.
+    """The sizes of one chip's attention in a step: of `queries` to `keys`, and of `text_queries` to `text` keys.
 
     `beside` is set if the tokens of each frame also attend to the same frame of a driving video. It has the number of tokens of
     a frame, and the number of heads times the number of frames.

@@ -57,7 +57,10 @@ class TunedPlan:
 
     @property
     def best(self) -> TriedPlan | None:
-        """The fastest plan that uses at most `MOST_MEMORY`; if two are equally fast, the smaller. None if no plan fits."""
+        """The fastest plan that uses at most `MOST_MEMORY`, None if no plan fits.
+
+        If several are equally fast, the plan with the fewest bytes.
+        """
         most = MOST_MEMORY * CHIPS[self.subject.chip].hbm_bytes
         fitting = [plan for plan in self.tried if plan.seconds is not None and plan.hbm_bytes <= most]
         return min(fitting, key=lambda plan: (plan.seconds, plan.hbm_bytes), default=None)

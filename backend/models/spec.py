@@ -130,7 +130,10 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
 
 
 def _compare_control(kind: Kind, preset: Preset) -> tuple[bool, bool, bool]:
-    """Compare support for control clips. Models with masks do not fit presets without masks, and vice versa."""
+    """Return whether the model and the preset support control clips, and whether they fit together.
+
+    They do not fit if only one of the two supports masks.
+    """
     found, expected = "control" in kind.takes, "control" in preset.takes
     return found, expected, ("mask" in kind.takes) == ("mask" in preset.takes) and found >= expected
 

@@ -31,10 +31,10 @@ from backend.weights.stacked import StackedWeights
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionStepState(BlockStepState):
-    """The past of the next block, the actions before the block, and the block's own inputs.
+    """The state of a video before its next block: the past, the latest actions, and the next block's inputs.
 
-    `past_actions` [pixel frames, keys and mouse]: None at the beginning. `steering` and `channels`: None until the first step
-    context.
+    `past_actions` [pixel frames, keys and mouse] are the actions of the last pixel frames, None before the first block.
+    `steering` and `channels` are the next block's inputs, None until `_add_steering` adds them.
     """
 
     past_actions: np.ndarray | None
@@ -46,8 +46,8 @@ class ActionStepState(BlockStepState):
 class ActionStepContext(BlockStepContext):
     """The inputs that all blocks with one action share.
 
-    `action` [keys and mouse] is the action in each frame. `channels` [1, 4 + C, latent frames, H, W] are the image's channels, on
-    the host.
+    `action` [keys and mouse] is the same in every frame. `channels` [1, 4 + C, latent frames, H, W] are the image channels of the
+    first latent frames, as a host array.
     """
 
     action: np.ndarray
@@ -115,7 +115,7 @@ class ActionWanModel(CausalWanModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[ActionStepContext, ActionStepState]]:
-        """Compute the image's keys and values and the next block's steering. Start with an empty past.
+        """Compute the image's keys and values, and the next block's steering. Without a step state, create an empty past.
 
         Raises: RequestError under guidance.
         """
@@ -163,7 +163,7 @@ class ActionWanModel(CausalWanModel):
         denoiser = cast(ActionDenoiser, step_context.programs.denoiser)
         shape, frames = self.kind.shape, self._block_shape(request, step_state.first)[2]
         before = _earlier_actions(step_state, step_context, shape.reach - shape.stride + 1)
-        # no latent frame of a block sees the action in its last pixel frame
+        # no latent frame of the block sees the action in the block's last pixel frame
         block_actions = np.tile(step_context.action, (shape.stride * frames - 1, 1))
         steering = yield from denoiser.block_steering(np.concatenate([before, block_actions]), step_state.first, frames)
         channels = yield OnHost(
@@ -178,7 +178,7 @@ class ActionWanModel(CausalWanModel):
 
 
 def _earlier_actions(step_state: ActionStepState, step_context: ActionStepContext, count: int) -> np.ndarray:
-    """Return the actions of the `count` pixel frames before the next block. Before the video, the first action is repeated."""
+    """Return the actions of the `count` pixel frames before the next block. Before the video, repeat the action."""
     return np.tile(step_context.action, (count, 1)) if step_state.past_actions is None else step_state.past_actions
 
 

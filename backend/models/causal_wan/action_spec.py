@@ -36,7 +36,7 @@ TRANSFORMERS = ("CausalMatrixGameWanModel", "CausalMatrixGame2WanModel")
 SUPPORTED = "Matrix-Game 2.0 (distilled), in FastVideo's layout"
 TRAINED_FRAMES = 15  # latent frames of a training clip of 57 frames
 USUAL_WINDOWS = {2: 4, 4: 6, 7: 6}  # number of keys -> window, if the entry is missing
-ACTIONS = "actions."  # prefix of the action modules' weights, which are inside the layers in the checkpoint
+ACTIONS = "actions."  # our prefix for the action modules' weights; the checkpoint has these weights inside the layers
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "ffn_dim", "action_config"),
     "vae": ("z_dim",),
@@ -76,12 +76,12 @@ CHECKPOINT_NAMES = (  # FastVideo's name -> diffusers' name; names that are alre
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionShape:
-    """The sizes of the action modules. The transformer's first `layers` layers have one each.
+    """The sizes of the action modules. Each of the transformer's first `layers` layers has an action module.
 
-    A module has `heads` heads in `width` channels. Each of `keys` is embedded in `key_width` channels. A latent frame holds
-    `stride` pixel frames, and sees the actions in the `reach` pixel frames before its last pixel frame. `time_width` channels of
-    a head are rotated by the frame's number, with base `theta`. `mouse_width` is the number of mouse values per frame, 0 without
-    a mouse.
+    A module has `heads` heads in `width` channels. The states of all `keys` in a pixel frame are embedded in `key_width`
+    channels. `mouse_width` is the number of mouse values per frame, 0 without a mouse. A latent frame holds `stride` pixel
+    frames. It sees the actions in the `reach` pixel frames before its last pixel frame. `time_width` channels of a head are
+    rotated by the frame's number, with base `theta`.
     """
 
     layers: int
@@ -109,7 +109,7 @@ class ActionWanKind(CausalWanKind):
         return (*keys, *(LOOKS if self.shape.mouse_width else ()), STAY)
 
     def encode_action(self, action: str | None) -> tuple[list[float], list[float]]:
-        """Return an action as numbers: 1 for each pressed key, and the mouse's movement, empty without a mouse.
+        """Return the state of each key, 1 if the key is pressed, and the mouse's movement, empty without a mouse.
 
         An `action` of None means "stay". Raises: RequestError for an unknown action.
         """

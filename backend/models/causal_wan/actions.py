@@ -189,7 +189,7 @@ def _head_sums(shape: ActionShape, value: jax.Array) -> jax.Array:
 
 
 def _spread_over_heads(shape: ActionShape, value: jax.Array) -> jax.Array:
-    """Repeat each head's number, [..., heads] float32, for all channels of the head: [..., C] float32."""
+    """Repeat the value of each head, [..., heads] float32, for all channels of the head: [..., C] float32."""
     return jnp.einsum("...h,ch->...c", value, _head_matrix(shape), precision=Precision.HIGHEST)
 
 
@@ -212,7 +212,7 @@ def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -
 
 
 def _write_to_ring(ring: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
-    """Write a block's frames [F, ...] into a ring [layers, W, ...]. Returns this layer's [W, ...], and the whole ring."""
+    """Write a block's frames [F, ...] into a ring [layers, W, ...]. Returns this layer's frames [W, ...], and the ring."""
     zeros = [jnp.int32(0)] * (array.ndim - 1)
     for frame in range(len(array)):
         part = array[None, frame : frame + 1].astype(ring.dtype)

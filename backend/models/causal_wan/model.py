@@ -61,7 +61,7 @@ class BlockStepState:
     """The `past` that the next block sees, and the block's rotary `positions`. The block begins with latent frame `first`.
 
     If the kind recaches, `clean` has the clean blocks in the window, each with the number of its first latent frame. A recomputed
-    past counts only the frames in the window. `uncounted` is the number of the video's earlier latent frames.
+    past counts only the frames in the window. `uncounted` is the number of the video's latent frames that it does not count.
     """
 
     past: Past
@@ -144,8 +144,9 @@ class CausalWanModel(WanModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockStepState]]:
-        """Compute the text's keys and values. Start with an empty past, or recompute the past if the kind recaches.
+        """Compute the text's keys and values, and the step state.
 
+        Without a step state, create an empty past. With a step state, recompute the past if the kind recaches.
         Raises: RequestError under guidance.
         """
         check_unguided(step_plan)

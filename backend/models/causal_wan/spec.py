@@ -41,9 +41,9 @@ SUPPORTED = "causal Wan 2.1 T2V (Self-Forcing, LongLive, Causal-Forcing), in Fas
 class CausalWanKind(WanKind):
     """The kind of a causal Wan model.
 
-    `chunk` latent frames are generated together. Each sees `window` latent frames, of which the video's first `sink` always stay.
-    `trained` is the longest window in training. If `recaches`, a new prompt recomputes the frames in the window. The first block
-    has at least `first_steps` steps, even if a request has fewer.
+    A block has `chunk` latent frames. It sees `window` latent frames, including its own. The video's first `sink` latent frames
+    always stay in the window. `trained` is the longest window in training. If `recaches`, a new prompt recomputes the frames
+    in the window. The first block has at least `first_steps` steps, even if a request has fewer.
     """
 
     chunk: int
@@ -75,7 +75,7 @@ class CausalWanFamily(WanFamily):
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
         """See `Family`. The tensors show the sizes. The facts about training are in config.json or else in the preset.
 
-        No tensor shows whether a transformer is causal. A .pt file always has a causal transformer. A safetensors file has one if
+        No tensor shows whether a transformer is causal. Every .pt file counts as causal. A safetensors file counts as causal if
         the checkpoint or the preset is causal.
         """
         own_config, file = checkpoint.configs.get(PART, {}), checkpoint.transformer_files[PART]

@@ -59,7 +59,7 @@ class BlockDenoiser(Denoiser):
     """Shapes and modules of one causal transformer. Weights are passed to every call. Methods are pure and can be compiled."""
 
     def __init__(self, config: Mapping[str, Any], layout: Layout, window: Window) -> None:
-        known = inspect.signature(WanTransformer3DModel.__init__).parameters  # the module rejects entries about blocks
+        known = inspect.signature(WanTransformer3DModel.__init__).parameters  # the module rejects the entries about training
         super().__init__({name: value for name, value in config.items() if name in known}, layout)
         self._window, self._attention = window, RingAttention(layout)
         self._block.attn1.set_processor(self._attention)
@@ -87,7 +87,7 @@ class BlockDenoiser(Denoiser):
         return Past(ring=ring, frames=self._layout.replicate_shapes(jax.ShapeDtypeStruct((), jnp.int32)), sink=sink)
 
     def past_sharding(self, shapes: Past) -> Past:
-        """Return the shardings of a past that a program returns."""
+        """Return the shardings of the past in a program's result."""
         ring, sink = with_sharding((shapes.ring, shapes.sink), self._layout.sharding(RING))
         return Past(ring=ring, frames=self._layout.replicate_shapes(shapes.frames), sink=sink)
 

@@ -1,8 +1,9 @@
 """Denoising steps in context windows. A step's program runs once for each window of the sampler's state, and the results are
 blended.
 
-A solver's step is an affine function of the velocity, and the weights add up to 1. Therefore blending the next states of the
-windows is the same as one step with the blended velocity. A window uses the same program as a short video of its length.
+A solver's step is an affine function of the velocity. At each frame, the weights of all windows add up to 1. Therefore blending
+the next states of the windows is the same as one step with the blended velocity. A window uses the same program as a short video
+of its length.
 """
 
 import dataclasses

@@ -31,7 +31,7 @@ def module_parameters(state: Mapping[str, jax.Array], name: str) -> dict[str, ja
 
 
 def call(module: torch.nn.Module, *arguments: Any) -> Any:
-    """Call the module itself. For functions that expect a function of a module and its arguments."""
+    """Call `module` with the arguments. Used where a function of a module and its arguments is expected."""
     return module(*arguments)
 
 

@@ -1,4 +1,4 @@
-"""Reading of a checkpoint's folders, and the networks that each family lists for the loader."""
+"""Read the folders of a checkpoint, and describe the networks that a family lists for the loader."""
 
 import dataclasses
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes
     network = encoder_network("text_encoder", encoder, plan, layout, **options)
     own, memory = device_bytes(network.described, network.tied), memory_bytes(plan.devices[0].device_kind)
     crowds = should_offload(own + others_bytes, memory)
-    flat: Any = network.described  # `Any`, because an encoder's weights are never `StackedWeights`
+    flat: Any = network.described  # `Any`, because the declared type includes `StackedWeights`, which an encoder never has
     return dataclasses.replace(network, described=describe_offloaded(flat)) if crowds else network
 
 

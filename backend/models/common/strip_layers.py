@@ -22,7 +22,7 @@ Weights = Mapping[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """The position of one chip.
+    """The settings of one chip.
 
     Attributes:
         axes: mesh axes over which the strips are divided.
@@ -61,9 +61,11 @@ class Step:
 class StripRunner(abc.ABC):
     """Runs the encoder or the decoder on one chip.
 
+    The sum of a module is its result with the residuals added. The norm that follows reads the sum.
+
     Args:
         widths: number of real channels of each norm by name.
-        before: caches from the last call.
+        before: caches from the previous call.
         rows: number of real rows.
 
     Attributes:
@@ -92,7 +94,7 @@ class StripRunner(abc.ABC):
         return total, normalised
 
     def _run(self, step: Step, total: jax.Array, normalised: jax.Array | None, following: str | None):
-        """Return the sum after one step and, if `following` names a norm, its normalised form."""
+        """Run one step. Return its sum and, if `following` names a norm, the normalised sum."""
         if not step.is_residual:
             return self._sample(step, total, following)
         second = dataclasses.replace(self._make_epilogue(f"{step.name}.norm2"), keeps_sum=False)
@@ -114,13 +116,13 @@ class StripRunner(abc.ABC):
         """Apply a convolution that sees two earlier frames."""
 
     def _convolve_sum(self, name: str, frames: jax.Array, epilogue: Epilogue | None = None) -> jax.Array:
-        """Apply a convolution without a norm."""
+        """Apply a convolution without a norm, and return its sum."""
         total, _ = self._convolve(name, frames, epilogue or Epilogue())
         assert total is not None, "the epilogue keeps the sum"
         return total
 
     def _swap_cache(self, place: Any, frames: jax.Array) -> jax.Array:
-        """Return the frames that the last call cached under the key `place`, and cache the current frames.
+        """Return the frames that the previous call cached under the key `place`, and cache the current frames.
 
         Caches at least two frames. Arrays are cached whole, because extracting frames would copy them.
         """
@@ -130,7 +132,10 @@ class StripRunner(abc.ABC):
         return before
 
     def _make_edges(self, before: jax.Array | None, frames: jax.Array, *, repeats: bool = False) -> Edges:
-        """Return the nearest columns of the neighbouring chips. At the outer sides: zero, or with `repeats` the outer column."""
+        """Return the nearest columns of the neighbouring chips.
+
+        Beyond the outermost strips the columns are zero. With `repeats`, they repeat the outermost column.
+        """
         inputs = [frames] if before is None else [before[-KEPT_FRAMES:], frames]
         first, last = (jnp.concatenate([array[:, side] for array in inputs]) for side in (slice(0, 1), slice(-1, None)))
         axes = self._chip.axes
@@ -145,7 +150,7 @@ class StripRunner(abc.ABC):
         return Edges(left=jnp.where(place == 0, first, left), right=jnp.where(place == chips - 1, last, right))
 
     def _make_epilogue(self, norm: str | None, *residuals: jax.Array) -> Epilogue:
-        """Return the epilogue that keeps the sum and, if `norm` is set, adds its normalised form."""
+        """Return an epilogue that adds the residuals and writes the sum. With `norm`, it also writes the normalised sum."""
         if norm is None:
             return Epilogue(residuals=residuals)
         weight, width = self._norm_weight(norm)

@@ -18,8 +18,7 @@ class Strips:
 
     Attributes:
         axes: mesh axes over which the columns are divided.
-        is_transposed: the chips divide the height, because the width is not divisible by their number. Columns in this module
-            are then rows of the video.
+        is_transposed: the chips divide the height instead of the width. Columns in this module are then rows of the video.
         columns: number of columns of the latents.
         padding: number of columns added at the end, so that all chips have the same number.
     """
@@ -34,7 +33,8 @@ class Strips:
     def choose(cls, layout: Layout, height: int, width: int, *, pads: bool = False) -> Self:
         """Choose the strips for latents of this size that give each chip the fewest pixels.
 
-        `pads`: the network supports padding columns. Strips with padding count only if the last chip still has real columns.
+        `pads`: the network supports padding columns. Strips with padding are considered only if the last chip has
+        at least one real column.
         """
         spec = layout.spatial_partition(height, width)
         across, down = (_as_tuple(spec[place]) for place in (4, 3))

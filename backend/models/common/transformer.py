@@ -34,7 +34,7 @@ class StackedTransformer:
     _rows: ClassVar[tuple[str, ...]]  # name endings of matrices that read heads and hidden units
     _patch: tuple[int, int, int]
     _cuts_copies: bool = True  # see `Layout.gather`
-    _for_few: ClassVar[tuple[str, ...]] = ()  # parts of the names of matrices for few tokens: never cut
+    _for_few: ClassVar[tuple[str, ...]] = ()  # parts of the names of matrices that multiply few tokens: without `cuts_copies`
 
     def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
         self._model, self._layout = model.eval(), layout

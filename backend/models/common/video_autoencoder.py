@@ -37,7 +37,7 @@ class StreamedAutoencoder(abc.ABC):
     temporal_scale: int
     latent_channels: int
     _on_tpu: ClassVar[ModuleType]  # the family's `vae_tpu`: arrange, encode, decode
-    _convolution: ClassVar[str]  # the name of a 3 x 3 x 3 weight, which has three axes after `arrange`
+    _convolution: ClassVar[str]  # the name of a convolution's weight: five axes in the checkpoint, three after `arrange`
     _pads_strips: ClassVar[bool] = False  # `vae_tpu` supports padding columns if the chips do not divide the frames
 
     def __init__(self, vae: torch.nn.Module, layout: Layout) -> None:

@@ -1,4 +1,7 @@
-"""The shared code of models whose video is one chunk. They have programs for two meshes and decode one latent frame at a time."""
+"""The shared code of models whose video is one chunk.
+
+The models have programs for the meshes of guided and of unguided steps. They decode one latent frame at a time.
+"""
 
 import dataclasses
 import math
@@ -69,7 +72,7 @@ class WholeClipModel:
 
     decode_stride = preview_stride = 1
     segment: int | None = None
-    _repeats: ClassVar[tuple[int, ...]]  # how often to repeat an example prompt, once for each padded length of text
+    _repeats: ClassVar[tuple[int, ...]]  # repetitions of an example prompt that reach each padded length of text
     _text_tokens: int  # number of tokens of a prompt that the transformer sees
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
     _layer_matrix_bytes: ClassVar[Callable[[Mapping[str, Any], int], dict[str, int]]]  # see `plan_layouts`

@@ -1,6 +1,6 @@
 """Attention processors for diffusers' HunyuanVideo 1.5 blocks. They use our kernels for the video tokens and context tokens.
 
-Context tokens are all tokens that are not of the video: of the image, of the quoted text and of the prompt.
+Context tokens are the tokens of the image, of the quoted text and of the prompt.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """The denoiser's inputs besides noise: embeddings of the prompts and the image, as float32 host arrays by name.
 
-For the prompt, and with the prefix "negative_" for the negative prompt, named as in diffusers' pipelines:
+Each prompt has these arrays, named as in diffusers' pipelines. For the negative prompt the names have the prefix "negative_".
 
 - `prompt_embeds` [1, 1000, D] and `prompt_embeds_mask` [1, 1000], which is 1 for real tokens. Padding is zero.
 - `prompt_embeds_2` [1, 256, D'] and `prompt_embeds_mask_2`, the same for the text in quotes.
@@ -53,9 +53,10 @@ def text_conditions(xp: Any, embeddings: Any, counts: Any, letters: Any, letter_
 
 
 def make_context_tokens(xp: Any, *branches: Mapping[str, Any], num_seen: int, length: int, dtype: jnp.dtype) -> Tokens:
-    """Return the context tokens of all guidance branches: `num_seen` tokens of the image, then the real tokens of the texts.
+    """Return the prompts' embeddings and the order of the context tokens, for all guidance branches.
 
-    The tokens of the quoted text and of the prompt are padded to `length` in total.
+    Real tokens come first: `num_seen` tokens of the image, then the tokens of the quoted text and of the prompt. Both texts
+    together are padded to `length` tokens.
     """
     prompt, mask, quoted = (
         xp.concatenate([branch[name] for branch in branches])

@@ -168,7 +168,7 @@ class HunyuanModel(WholeClipModel):
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """Return the lengths after `backend.runtime.joint_attention` has divided the attention over the chips.
 
-        `text` is the self-attention of the prompt's tokens.
+        `text_queries` and `text` describe the self-attention of the prompt's tokens.
         """
         plain, programs = super().attention_lengths(request), self._programs(request.is_guided)
         short, group, sp = context_tokens(self._configs), plain.text_heads // plain.heads, programs.layout.size("sp")

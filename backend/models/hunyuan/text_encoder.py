@@ -37,8 +37,8 @@ class TextTokens:
     """The tokens of prompts.
 
     Attributes:
-        ids: [B, L] int32, padded at the end. The first `CHAT_TOKENS` belong to the chat.
-        counts: [B] int32, the number of tokens of each prompt, without the chat.
+        ids: [B, L] int32, padded at the end. The first `CHAT_TOKENS` belong to the chat template.
+        counts: [B] int32, the number of tokens of each prompt, without the chat template.
         notes: a sentence for each prompt that was cut.
     """
 

@@ -102,7 +102,7 @@ class Denoiser(ClipTransformer):
         return inputs.timestep, inputs.next_timestep
 
     def reserved_tokens(self, num_beside: int) -> int:
-        """Return for how many context tokens the array of video tokens has space at its end.
+        """Return the number of context tokens for which the array of video tokens has space at its end.
 
         On a TPU this avoids copies in the attention. Elsewhere the padding costs more than the copies.
         """

@@ -142,7 +142,7 @@ def _attend_plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Arr
 def attend_over_spread_keys(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, num_keys: int) -> jax.Array:
     """Compute the attention of a few replicated queries [B, L, H, D] to the first `num_keys` of keys divided over the chips.
 
-    Keys are [B, S, H, D]. Each chip attends to its own keys. The parts are joined by their largest logits and their sums.
+    Keys are [B, S, H, D]. Each chip attends to its own keys. The chips exchange their largest logits and their sums.
     """
     few, many = P("dp", None, "tp", None), P("dp", "sp", "tp", None)
     local = functools.partial(_joined, num_keys=num_keys, axis="sp" if layout.size("sp") > 1 else None)

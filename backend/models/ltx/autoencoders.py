@@ -107,7 +107,10 @@ class SoundNetworks:
         return self._layout.describe_weights(parameter_shapes(self._vocoder, dtype), self._layout.replicated_spec)
 
     def spectrum(self, samples: np.ndarray, length: int) -> np.ndarray:
-        """Compute the spectrum [1, channels, T, bins] float32 of samples [channels, N] on the host, for `length` latents."""
+        """Compute the spectrum [1, channels, T, bins] float32 of samples [channels, N] on the host.
+
+        The spectrum has the length of `length` audio latents. Missing samples are zero.
+        """
         config, frames = self._vae.config, length * MEL_SCALE
         missing = max(0, frames * config.mel_hop_length - samples.shape[1])
         samples = np.pad(samples, ((0, 0), (0, missing)))

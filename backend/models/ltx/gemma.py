@@ -1,4 +1,4 @@
-"""The text encoders of LTX-2's versions: Gemma's states of all layers, with our masks and buffers."""
+"""The text encoders of LTX-2's versions. They return the states of all layers of Gemma, with our masks and buffers."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ Masks = Mapping[str, torch.Tensor]
 
 
 class Gemma:
-    """The text part of one generation of Gemma.
+    """The text part of one version of Gemma.
 
     Attributes:
         model: the modules on the meta device.
@@ -38,8 +38,10 @@ class Gemma:
     def run_layer(
         self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: Any, shared: dict[str, Any]
     ) -> torch.Tensor:
-        """Run one layer on [B, L, D]. `shared` is empty before the first layer. Layers may store values for later layers in
-        it."""
+        """Run one layer on [B, L, D].
+
+        `shared` is empty before the first layer. Layers may store values in `shared` for later layers.
+        """
         return layer(hidden, attention_mask=mask, position_embeddings=rotation)
 
 
@@ -66,8 +68,7 @@ class Gemma4(Gemma):
 
 
 def collect_states(gemma: Gemma, model: torch.nn.Module, ids: torch.Tensor, masks: Masks) -> torch.Tensor:
-    """Return the states before each layer, and the normalised state after the last: [B, L, D, layers + 1] for token ids [B,
-    L]."""
+    """Return the states [B, L, D, layers + 1] for token ids [B, L]: before each layer, and normalised after the last layer."""
     hidden, positions = model.embed_tokens(ids), torch.arange(ids.shape[1], device=ids.device)[None]
     kinds, states, shared = model.config.layer_types, [], {}
     rotations = {kind: model.rotary_emb(hidden, positions, kind) for kind in set(kinds)}

@@ -251,7 +251,7 @@ class LtxModel(WholeClipModel):
         branches = Branches.for_step(request, step_plan, self.kind)
         programs = self._programs(
             len(branches.prompt_indices) % 2 == 0
-        )  # with dp, each half of the chips computes half of the branches
+        )  # dp divides an even number of branches: each half of the chips computes half of them
         rows = functools.partial(_stack_branch_texts, texts=branches.prompt_indices, dtype=self.dtype)
         texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
         text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))
@@ -367,9 +367,10 @@ _GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # names of the conditions
 
 
 def _group_images(request: GenerationRequest, inputs: Inputs, size: str = "") -> dict[str, list[Any]]:
-    """Return the images by the name of the condition for their latents. Later images are in the order of `appended_frames`.
+    """Group the images by the condition that holds their latents: `first_frame`, or `keyframes` for images at later frames.
 
-    `size` is a prefix of all names. It is `HALF` for images at half size, which the first steps use.
+    The images in `keyframes` have the order of `appended_frames`. `size` is a prefix of both names and of the inputs' roles:
+    `HALF` for the images at half size, which the first steps use.
     """
     placed = list(zip(request.keyframe_at, inputs.get(f"{size}keyframes", ()), strict=False))
     first = [*inputs.get(f"{size}image", ()), *(picture for place, picture in placed if place == 0)]

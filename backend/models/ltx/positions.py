@@ -1,6 +1,6 @@
 """The positions of LTX-2's tokens in time and space, and their rotary tables, computed on the host.
 
-Angles are fractions of (20 s, 2048 pixels, 2048 pixels). They differ for every head and are computed in float64, as the
+Coordinates are divided by (20 s, 2048 pixels, 2048 pixels). Angles differ for every head and are computed in float64, as the
 checkpoints need it (diffusers, `LTX2AudioVideoRotaryPosEmbed`, "split"). Attention between video and audio uses only the time.
 """
 

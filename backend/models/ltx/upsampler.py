@@ -1,4 +1,4 @@
-"""LTX-2's latent upsampler. It doubles the size of the video's latents between the small steps and the refining steps.
+"""LTX-2's latent upsampler. It doubles the latents' size between the steps at half size and the refining steps.
 
 The arithmetic is equal to diffusers' class. Convolutions over three frames are convolutions over single frames with more
 channels, and equal blocks run in a loop, as in `video_layers`. The TPU's compiler needs more than five minutes for diffusers'
@@ -28,7 +28,7 @@ class LatentUpsampler(Encoder):
     """
 
     def __init__(self, config: Mapping[str, Any], scaling_factor: float) -> None:
-        """Create the modules. `scaling_factor` is the autoencoder's factor of latents."""
+        """Create the modules. `scaling_factor` is the autoencoder's factor for normalised latents."""
         self._factor = scaling_factor
         with torch.device("meta"):
             self._model = LTX2LatentUpsamplerModel.from_config(network_settings(config)).eval()

@@ -24,8 +24,10 @@ TAPS = 3  # frames, rows and columns that a convolution sees
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Strips:
-    """The division of frames into strips: dimension `side` (1 height, 2 width) over the mesh axes `axes`. One chip without
-    axes."""
+    """The division of frames into strips: dimension `side` (1 height, 2 width) is divided over the mesh axes `axes`.
+
+    Without axes, every chip computes whole frames.
+    """
 
     layout: Layout
     axes: tuple[str, ...]
@@ -114,7 +116,7 @@ class Coder:
         return hidden + frames
 
     def _upsample(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """Move channels into frames, rows and columns. Drop the frames before the first frame."""
+        """Move channels into frames, rows and columns. Drop the frames that precede the video's first frame."""
         stride = module.stride
         made = unpack_channels(self._convolve(f"{name}.conv", frames), stride)
         if module.residual:

@@ -1,4 +1,4 @@
-"""LTX-2's vocoders: from a spectrum to samples. The arithmetic of diffusers' classes, as few large matrix products in loops.
+"""LTX-2's vocoders: from a spectrum to samples. They do the arithmetic of diffusers' classes in few large matrix products.
 
 The TPU's compiler takes minutes for the many narrow convolutions of a vocoder. Therefore the blocks of a level, which have
 kernels of different sizes, run side by side with kernels padded by zeros. A loop runs over the dilations. Arrays are [..., C,
@@ -145,9 +145,9 @@ def _upsample(weights: Weights, name: str, values: jax.Array, stride: int) -> ja
 
 
 def _interleave(parts: Sequence[jax.Array]) -> jax.Array:
-    """Shift array number i of `parts`, each [..., s, N], by i places along the last axis, add all, and interleave the s rows.
+    """Add the arrays of `parts`, each [..., s, N], and interleave the s rows of the sum.
 
-    Returns [..., (N + parts - 1) s].
+    Before the addition, the array with index i is shifted by i places along the last axis. Returns [..., (N + parts - 1) s].
     """
     last = len(parts) - 1
     wide: Any = sum(jnp.pad(one, [(0, 0)] * (one.ndim - 1) + [(part, last - part)]) for part, one in enumerate(parts))
@@ -179,7 +179,7 @@ def _transposed_phases(padded: jax.Array, kernel: jax.Array, ratio: int, first: 
 
 
 def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], starts: Iterable[int], count: int) -> jax.Array:
-    """Return the sum over `taps` of the kernel's tap times the slice of `count` values that begins at the tap's start."""
+    """Multiply each tap of the kernel by `count` values, from the tap's index in `starts` on, and add the products."""
     kernel = kernel[..., 0, :].astype(values.dtype)  # [..., 1, taps]
     parts = (
         kernel[..., tap, None] * jax.lax.slice_in_dim(values, start, start + count, axis=-1)
@@ -191,7 +191,7 @@ def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], sta
 def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
     """Downsample values, given as phases, through a filter [..., 1, 1, taps]. Each group of phases becomes one value."""
     size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
-    left, room = size // 2 + size % 2 - 1, -(-size // ratio)  # `left` copies of the first value precede the values
+    left, room = size // 2 + size % 2 - 1, -(-size // ratio)  # copies of the first value; padding of each phase on each side
     begin, end = (jnp.broadcast_to(one, (*one.shape[:-1], room)) for one in (phases[0][..., :1], phases[-1][..., -1:]))
     made: Any = 0
     for phase, values in enumerate(phases):

@@ -28,8 +28,8 @@ class TextKeys:
     """One layer's cross-attention keys and values. They depend on the prompt only and are computed once per video.
 
     `key` and `value` are [B, L, H, D]. `bias` [B, 1, 1, L] is added to the logits, None if all positions have equal weight.
-    `image` has keys and values of the image encoder's tokens for a separate attention, or is missing. With `nag`, a scalar, B is
-    2: the prompt and the negative prompt for the same query, see `apply_nag`.
+    `image` has keys and values of the image encoder's tokens for a separate attention, None for models without it. With `nag`, a
+    scalar, B is 2: the prompt and the negative prompt for the same query, see `apply_nag`.
     """
 
     key: jax.Array

@@ -64,10 +64,10 @@ def window_conditions(
 ) -> Generator[Effect, Any, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
     """Return the conditions of the first context window, of the inner windows, and of the last window. Yields work.
 
-    A window has `length` latent frames. A model that takes the input's first frames reads them in the first window only. The
-    other windows are text to video, for which the model was also trained. A model with image channels needs them in every window.
-    So each window has the channels of a video of its length that begins with the first image. A window's first frame has the
-    least weight in the blend. Only the last window has the last image.
+    A window has `length` latent frames. If the condition is `first_frame`, only the first window reads it. The other windows
+    generate from text only, for which the model was also trained. If the condition is `image_channels`, every window needs them.
+    Each window then has the channels of a video of its length that begins with the first image. This image hardly shows in the
+    later windows, because a window's first frame has the least weight in the blend. Only the last window has the last image.
     """
     if "image_channels" not in conditions:
         others = {name: value for name, value in conditions.items() if name != "first_frame"}

@@ -143,7 +143,7 @@ class _Plan:
         if patch == 1:
             return self.strips.from_strip(frames, channels)
         first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
-        # diffusers' order of a patch's pixels: column, then row, in the unturned frame
+        # diffusers' order of a patch's pixels: column, then row, in a frame that is not transposed
         parts = first.reshape(-1, patch, patch, *first.shape[1:])
         parts = parts.swapaxes(1, 2) if self.strips.is_transposed else parts
         columns, rows = (jnp.eye(patch * size, dtype=frames.dtype).reshape(-1, size, patch) for size in first.shape[2:])

@@ -32,7 +32,7 @@ class _Step(Step):
     """One module of the network, with its part in a block's shortcut.
 
     If `is_entered`, the module is the first of a block, and its input is stored for the shortcut. The last module of a block adds
-    the result of `shortcut` to its own.
+    the result of `shortcut` to its own result.
     """
 
     is_entered: bool = False

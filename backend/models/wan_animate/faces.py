@@ -32,7 +32,7 @@ def motion_basis(xp: Any, span: Any) -> Any:
 def encode_motion(
     encoder: WanAnimateMotionEncoder, weights: Mapping[str, jax.Array], faces: jax.Array, span: jax.Array
 ) -> jax.Array:
-    """Encode faces [N, 3, side, side] in [-1, 1] to motion vectors [N, out]. `span` comes from `motion_basis`."""
+    """Encode faces [N, 3, side, side] in [-1, 1] to motion vectors [N, out]. `span` is the result of `motion_basis`."""
     own = select_prefix(weights, MOTION) | _blur_kernels(encoder)
     numbers = call_module(encoder, own, _motion_coefficients, faces.astype(own["conv_in.weight"].dtype))
     motion = jnp.matmul(numbers.astype(jnp.float32), span.T, precision=jax.lax.Precision.HIGHEST)

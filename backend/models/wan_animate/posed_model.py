@@ -1,8 +1,9 @@
 """Animate-1's networks and the generation of a video in segments, see `segments`. Each segment has its own poses and faces.
 
 With a background clip and a mask, the model replaces a person in that clip. Pixels outside the mask stay, and the first
-segment also begins with the clip's first frame. The conditions store pixels of faces and background clip until their segment.
-They cannot be encoded earlier, because a segment's clip begins with the last frame of the previous segment.
+segment also begins with the clip's first frame. The conditions store the pixels of the faces and of the background clip. They are
+encoded before the steps of their segment. The background cannot be encoded earlier, because a segment's clip begins with the last
+frame of the previous segment.
 
 Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 """

@@ -52,9 +52,9 @@ class SegmentStepContext(WholeClipStepContext):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentStepState:
-    """The `index` of the current segment, the latents of the `previous` segment, and the inputs (`context`) of its steps.
+    """The `index` of the current segment, and the latents of the `previous` segment.
 
-    `context` is set in the segment's first step.
+    `context` has the inputs of the current segment's steps, None before the first step.
     """
 
     index: int = 0

@@ -31,7 +31,7 @@ THETA = 10_000.0  # base of the rotary embedding; source: diffusers, `rope_param
 CLIP_TIMESTEP = 1.0
 LEFT_OUT = 9  # index of the layer that the branch with the negative prompt omits
 BESIDE = {"refer_offset_t": 1, "refer_offset_h": 0, "refer_offset_w": -1}
-"""The position of the driving video's first token, in tokens from the video's first token, for time, height and width.
+"""The position of the driving video's first token in time, height and width, counted in tokens from the video's first token.
 
 -1 means the size of the driving video. The values are diffusers' defaults.
 """
