@@ -12,7 +12,7 @@ from typing import NoReturn
 from backend.startup import announce_start, is_serving
 
 _TITLE = "Wan TPU Studio"
-_COMMANDS = {  # each returns an exit code, or whether it succeeded, or None for success
+_COMMANDS = {  # each function returns an exit code, True for success and False for failure, or None for success
     **{name: f"{name}:{name}" for name in ("cut", "doctor", "export", "member", "models", "precompile", "smooth", "upscale")},
     "check-tpu": "check_tpu:check_tpu",
     "keys": "keys:manage_keys",
@@ -44,7 +44,7 @@ def main(words: list[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace, words: list[str]) -> int | bool | None:
-    """Import only the modules of the command, so that the first page and the first error appear quickly."""
+    """Run the command. Only its modules are imported, so that the studio starts quickly and errors appear quickly."""
     from backend.cli.command_line import IN_A_PROCESS
 
     if arguments.command in IN_A_PROCESS:
@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int | bool | None:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    """Start the workers first, so that they load while the page is built."""
+    """Run the studio. The workers start first, so that they load the model while the page is built."""
     from backend.cli import arguments as options
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine

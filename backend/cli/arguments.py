@@ -1,4 +1,4 @@
-"""Convert parsed arguments to a request, a model, worker options and hosts. Runs nothing."""
+"""Convert parsed arguments to a request, a model, worker options and hosts. This module starts no work."""
 
 import argparse
 import math
@@ -48,7 +48,7 @@ def request_from_arguments(arguments: argparse.Namespace) -> GenerationRequest:
 
 
 def _settings_from_options(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any]:
-    """Return the options by setting name, None for options that were not given."""
+    """Return the options' values by setting name. An option that was not given has the value None."""
     values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.help and name != "preset"}
     keyframes = sorted(arguments.keyframes)
     values["keyframes"] = [path for _, path in keyframes]
@@ -68,7 +68,7 @@ def _lora_settings(arguments: argparse.Namespace, preset: Preset) -> tuple[Any, 
 
 
 def _trim_setting(arguments: argparse.Namespace, preset: Preset) -> tuple[float, ...] | None:
-    """Return the (start, end) of the clip's part in seconds. If only the start is given, the part is as long as the video."""
+    """Return (start, end) in seconds of the used part of the clip. Without an end, the part is as long as the new video."""
     if arguments.trim is None or len(arguments.trim) != 1:
         return arguments.trim
     frames, fps = arguments.num_frames or preset.num_frames, arguments.fps or preset.fps
@@ -95,7 +95,7 @@ def _live_request(arguments: argparse.Namespace, preset: Preset) -> GenerationRe
 def model_from_arguments(arguments: argparse.Namespace, preset: str | None = None) -> str | None:
     """Return the model source: the checkpoint of --model with the files of --transformer in place of its transformers.
 
-    Without --model, the files replace the transformers of the preset's checkpoint. None without both options.
+    Without --model, the files replace the transformers of the preset's checkpoint. Without both options, return None.
     Raises: RequestError.
     """
     model, files = _resolve_checkpoint(arguments.model), [_resolve_transformer_file(file) for file in arguments.transformer]
@@ -114,7 +114,7 @@ def model_from_arguments(arguments: argparse.Namespace, preset: str | None = Non
 
 
 def _resolve_transformer_file(file: str) -> str:
-    """Return a path as an absolute path, a file on the Hub unchanged. Raises: RequestError."""
+    """Return the absolute path of a local file. The name of a file on the Hub is returned unchanged. Raises: RequestError."""
     path = absolute(file)
     if os.path.isfile(path) and path.endswith(SUFFIXES):
         return path
@@ -125,7 +125,7 @@ def _resolve_transformer_file(file: str) -> str:
 
 
 def _resolve_checkpoint(model: str | None) -> str | None:
-    """Return a folder as an absolute path, or a Hub id, optionally with "+" and a transformer's file on the Hub.
+    """Return the absolute path of a local folder. A Hub id, with or without "+" and a file, is returned unchanged.
 
     Raises: RequestError.
     """
@@ -186,7 +186,7 @@ def hosts_from_arguments(arguments: argparse.Namespace) -> Hosts | None:
 
 
 def login_from_arguments(arguments: argparse.Namespace) -> tuple[str, str] | None:
-    """Return the visitors' user name and password from --auth, else from the environment. None without both.
+    """Return the visitors' user name and password from --auth, else from the environment. None if neither sets them.
 
     Raises: RequestError.
     """
@@ -212,7 +212,7 @@ def read_hosts_secret() -> str:
 
 
 def resolve_video_paths(file: str, output: str | None, suffix: str) -> tuple[Path, Path]:
-    """Return the paths of a command's video and of its result, by default next to the video.
+    """Return the paths of the source video and of the file to write. The default file is next to the source video.
 
     Raises: RequestError, OutputError.
     """

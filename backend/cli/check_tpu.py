@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 def check_tpu(arguments: argparse.Namespace) -> bool:
-    """Print the report, and write it to --json FILE if that is given. Returns whether the preset fits.
+    """Print the report, and also write it to FILE if --json FILE is given. Return whether the preset fits into memory.
 
     Raises: RequestError, StudioError.
     """
@@ -79,7 +79,7 @@ def _summary_lines(report: dict[str, Any]) -> list[str]:
 
 
 def _remedies(report: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each change of settings with which the preset fits into memory. Each change was compiled to check that."""
+    """Yield a line for each size, length and slice with which the preset fits. Compiling has confirmed each of them."""
     for remedy in report["would_fit"]:
         what = f"{remedy['width']}x{remedy['height']}, {remedy['num_frames']} frames on {remedy['topology']}"
         yield f"would fit: {what}, {remedy['hbm_bytes_per_device'] / GIB:.1f} GiB a chip"

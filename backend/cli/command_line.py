@@ -1,4 +1,4 @@
-"""Define the commands and options of the command line. Runs nothing."""
+"""Define the commands and options of the command line. This module runs no command."""
 
 import argparse
 import math
@@ -188,7 +188,7 @@ def _add_cut(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_stages(commands: argparse._SubParsersAction) -> None:
-    """Add the three stages of a video. Each stage reads the files of the previous stage from the folder."""
+    """Add the commands for the three stages of a video. Each command reads the previous stage's files from the folder DIR."""
     encode = commands.add_parser("encode", help="a video's first stage: encode the prompt and the images")
     denoise = commands.add_parser("denoise", help="a video's second stage: denoise the latents; a stopped run continues")
     decode = commands.add_parser("decode", help="a video's third stage: decode the latents to an mp4")

@@ -55,7 +55,7 @@ def doctor(arguments: argparse.Namespace) -> bool:
 
 @dataclass
 class Findings:
-    """The findings so far. Each is printed when it is added."""
+    """The results of the checks so far. Each result is printed when it is added."""
 
     here: Surroundings
     checks: list[Check] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Findings:
         sys.stdout.flush()
 
     def examine(self, preset: str, environment: Mapping[str, str], silent_seconds: float = SILENT_SECONDS) -> None:
-        """Start the process that lists jax's devices and tries the kernels, the compile options and one step."""
+        """Start the process that lists jax's devices and tries the kernels, the compile options and one denoising step."""
         words = ["--preset", preset]
         ended = run_in_process("backend.cli.doctor_run", words, dict(environment), self._receive, silent_seconds)
         if self.refusal or not self.devices:

@@ -22,7 +22,7 @@ from backend.schemas.request import find_preset
 
 
 def main() -> None:
-    """List the devices, try each kernel and compile option once, then run one real step."""
+    """List the devices, try each kernel and compile option once, then run one denoising step of the preset."""
     hide_unused_libraries()
     parser = argparse.ArgumentParser(
         prog="backend.cli.doctor_run", description="`app.py doctor` starts this module. Do not start it by hand."

@@ -72,8 +72,10 @@ def generate(
 
 
 def _regenerate_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the engine's option for --again and --from-shot: the storyboard and its first regenerated shot. Empty without both.
-    Raises: RequestError."""
+    """Return keyword arguments of `Engine.submit` for --again (the storyboard) and --from-shot (its first regenerated shot).
+
+    Empty if neither option is given. Raises: RequestError if only one is given.
+    """
     job, first = getattr(arguments, "again", None), getattr(arguments, "from_shot", None)
     if job is None and first is None:
         return {}
@@ -188,8 +190,8 @@ def _sound_summary(path: Path) -> dict[str, Any]:
 def _live_summary(result: VideoResult) -> dict[str, Any]:
     """Return the additional output of `live --json`.
 
-    `frames_per_second` and `delay_seconds` (mean seconds per block) are measured over denoising and decoding, None if these took
-    no time. `blocks` is the number of blocks, `actions` has the action of each block.
+    `frames_per_second` and `delay_seconds` (mean seconds per block) are measured over denoising and decoding. If these stages
+    took no time, both values are null. `blocks` is the number of blocks, `actions` has the action of each block.
     """
     request, preset = result.request, find_preset(result.request.preset)
     seconds, blocks = result.seconds.get("denoise", 0.0) + result.seconds.get("decode", 0.0), num_blocks(request, preset)

@@ -33,11 +33,14 @@ from presets.magnitude_files import (
     write_magnitudes,
 )
 
-THRESHOLDS = (0.06, 0.12, 0.24)  # the printed summary counts the reused steps for these values of --mag-cache
+THRESHOLDS = (0.06, 0.12, 0.24)  # values of --mag-cache for which the printed summary counts the reused steps
 
 
 def run_in_this_process(arguments: argparse.Namespace) -> int:
-    """Measure the ratios, write the file, and print a summary. Raises: RequestError before the model is loaded."""
+    """Measure the ratios for MagCache, write them to a file, and print a summary.
+
+    Raises: RequestError before the model is loaded.
+    """
     request = calibration_request(arguments)
     open_inputs(request)
     path, progress = _output_path(arguments, request), Progress(sys.stderr)
@@ -55,7 +58,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
 
 
 def calibration_request(arguments: argparse.Namespace) -> GenerationRequest:
-    """Return the request to measure, by default with the preset's example prompt. Raises: RequestError."""
+    """Return the request whose steps are measured. The default prompt is the preset's first example. Raises: RequestError."""
     preset = find_preset(arguments.preset)
     if not preset.takes_mag_cache:
         raise RequestError(f"preset={preset.name}", "does not support --mag-cache", "choose another")
@@ -86,7 +89,7 @@ def _run_with_progress(work: Generator[Event, None, BranchRatios], progress: Pro
 
 
 def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitudes:
-    """Return the file's content with these ratios added. The file's ratios of other tasks stay."""
+    """Return new file content: `ratios` for the request's task, and the ratios in `known` for the other tasks."""
     request, model = run.request, Path(run.loaded.source).name
     what = f"{request.width}x{request.height}, {request.num_frames} frames, {request.steps} steps, seed {request.seed}"
     others = known.ratios if known else {}
@@ -96,7 +99,7 @@ def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> M
 
 
 def _describe_reuse(request: GenerationRequest, ratios: BranchRatios) -> str:
-    """Return a sentence with the number of reused steps for each threshold."""
+    """Return a line that states how many steps reuse the previous step's output, for each of THRESHOLDS."""
     counts = ((one, sum(reused_steps(request.with_changes(mag_cache=one, mag_ratios=ratios.interleaved)))) for one in THRESHOLDS)
     listed = ", ".join(f"{count} at {one:g}" for one, count in counts)
     return f"reused steps of {request.num_steps}, by --mag-cache: {listed}"

@@ -32,7 +32,7 @@ def check_topology(topology: str) -> None:
 
 
 def option_words(arguments: argparse.Namespace, *names: str) -> list[str]:
-    """Return the given options with these names, and the mesh options, as words of another command line."""
+    """Return the options `names` and the mesh options as words of another command line, without unset options."""
     given = [(name.replace("_", "-"), getattr(arguments, name)) for name in (*names, *AXES)]
     return [word for name, value in given if value is not None for word in (f"--{name}", str(value))]
 
@@ -122,6 +122,6 @@ def _print_progress(message: dict[str, Any]) -> None:
 
 
 def write_message(message: dict[str, Any]) -> None:
-    """Write one JSON line to standard output immediately. The modules call this."""
+    """Write one JSON line to standard output immediately. Only the modules in separate processes call this."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()

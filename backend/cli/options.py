@@ -1,4 +1,4 @@
-"""The options of `generate`, `encode` and `denoise`, one for each setting with a help text. Runs nothing."""
+"""The options of `generate`, `encode` and `denoise`, one for each setting with a help text. This module starts no work."""
 
 import argparse
 from typing import Any, cast, get_args
@@ -12,7 +12,7 @@ _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
 def add_settings(parser: argparse.ArgumentParser, *stages: str, required: tuple[str, ...] = ()) -> None:
-    """Add an option for each setting of the stages "encode" or "denoise"."""
+    """Add an option for each setting whose stage ("encode" or "denoise") is in `stages`."""
     group = parser.add_argument_group("control", _ABOUT_CONTROL) if "encode" in stages else parser
     for setting in SETTINGS.values():
         if setting.help and setting.stage in stages:
@@ -33,7 +33,7 @@ def option_name(setting: Setting) -> str:
 
 
 def option_value(setting: Setting) -> str:
-    """Return what help shows after the option: `N`, `FILE`; empty for a switch or a choice."""
+    """Return the placeholder that help shows after the option, such as `N` or `FILE`. "" for a switch or a choice."""
     if setting.type is bool or setting.choices:
         return ""
     return setting.metavar or ("FILE" if setting.media else _METAVARS.get(setting.type, ""))

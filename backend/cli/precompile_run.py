@@ -1,4 +1,4 @@
-"""Compile a preset's programs to files without its weights, for this machine's devices or a slice elsewhere.
+"""Compile a preset's programs to files, without loading weights, for this machine's devices or for a slice elsewhere.
 
 `app.py precompile` starts this module in a separate process.
 """
@@ -26,7 +26,7 @@ from presets import Preset
 def write_programs(
     preset: Preset, topology: str | None, folder: Path, mesh: dict[str, int | None], sizes: dict, progressive: int | None = None
 ) -> dict:
-    """Write each program that the preset's requests run. Return a report with each file, its program and its compile time."""
+    """Compile and write each program that the preset's requests run. Return a report on the files and compile times."""
     start, files = time.monotonic(), []
 
     def record_file(name: str, path: Path, seconds: float | None) -> None:
@@ -89,7 +89,7 @@ def requests_to_compile(preset: Preset, model: Model, sizes: dict, progressive: 
 
 
 def _local_checkpoint(preset: Preset) -> Path | None:
-    """Return the checkpoint's folder if it is on this machine, else None. Its tokenizer determines the length of prompts."""
+    """Return the checkpoint's folder if its tokenizer is on this machine, else None. The tokenizer determines prompt lengths."""
     folder = Path(preset.model_source)
     return folder if (folder / "tokenizer").is_dir() else None
 

@@ -27,7 +27,7 @@ class Progress:
         text = describe(event)
         if (
             self._is_terminal and isinstance(event, Loading) and event.bytes_per_second
-        ):  # without a terminal, each change of the speed would add a line
+        ):  # only on a terminal: elsewhere each change of the speed would add a line
             left = (event.bytes_total - event.bytes_done) / event.bytes_per_second
             text += f" at {event.bytes_per_second / 1e6:.1f} MB/s, {left:.0f} s left"
         if text and text != self._last:
@@ -70,7 +70,7 @@ def describe(event: Event) -> str:
 
 
 def _format_share(index: int, total: int, seconds_left: float) -> str:
-    """Return text with the number of the program and the estimated time left, "" if `total` is 0."""
+    """Format the position among the missing programs and the estimated time left. "" if `total` is 0."""
     if not total:
         return ""
     return f" ({index} of {total}{f', about {seconds_left:.0f} s left' if seconds_left >= 1 else ''})"

@@ -34,7 +34,7 @@ def page() -> str:
 
 
 def _settings() -> str:
-    """Return a table for each part, with the settings that have an option."""
+    """Return a table for each subject of settings (`Setting.part`). It lists the settings that have an option."""
     texts = []
     for part, title in _PARTS.items():
         rows = [_setting_row(setting) for setting in SETTINGS.values() if setting.part == part and setting.help]
@@ -51,7 +51,7 @@ def _setting_row(setting: Setting) -> str:
 
 
 def _commands() -> str:
-    """Return a section for each command, and one for the options that several commands have."""
+    """Return a section for each command, and a section for the options that several commands have."""
     commands = dict(list_parsers(build_parser()))
     users: dict[str, list[str]] = {}
     for name, (parser, _) in commands.items():
@@ -65,7 +65,7 @@ def _commands() -> str:
 
 
 def list_parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, tuple[argparse.ArgumentParser, str]]]:
-    """Yield the name of each command that runs something, its parser and its help."""
+    """Yield (name, (parser, help)) of each command without subcommands. Names of subcommands include their command."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -87,7 +87,7 @@ def _section(name: str, parser: argparse.ArgumentParser, about: str, users: dict
 
 
 def _option_rows(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield a row for each argument, except for the settings of the table and `--help`."""
+    """Yield a table row for each argument, except `--help` and options that the table of settings contains."""
     for action in parser._actions:
         if action.help and action.help != argparse.SUPPRESS and not _is_setting(action) and action.dest != "help":
             values = f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.metavar or ""
@@ -96,7 +96,7 @@ def _option_rows(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _is_setting(action: argparse.Action) -> bool:
-    """Return whether the option is a setting of the table, with the same help."""
+    """Return whether the table of settings contains this option with the same help text."""
     return any(
         option in _WITH_OPTION and action.help == _WITH_OPTION[option].help.replace("%", "%%") for option in action.option_strings
     )

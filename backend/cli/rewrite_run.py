@@ -29,7 +29,7 @@ NICE = 5  # lower process priority, so that videos are not slowed down
 
 
 class Model:
-    """A chat model with its tokenizer. A model that `sees` images has a processor instead."""
+    """A chat model and its tokenizer. A model that reads images (`sees`) has a processor instead of a tokenizer."""
 
     def __init__(self, source: str) -> None:
         hide_library(TORCHVISION)
@@ -53,7 +53,7 @@ class Model:
         on_piece: Callable[[str], None],
         is_stopped: Callable[[], bool],
     ) -> None:
-        """Pass the answer to `on_piece` piece by piece, until it is complete or stopped."""
+        """Generate an answer, and pass each piece of text to `on_piece`. Stop early if `is_stopped` returns true."""
         streamer = self._streamer(on_piece)
         inputs = self._reader.apply_chat_template(
             self._insert_image(messages, picture),
@@ -61,7 +61,7 @@ class Model:
             tokenize=True,
             return_dict=True,
             return_tensors="pt",
-            enable_thinking=False,  # ignored by templates without it
+            enable_thinking=False,  # templates without this option ignore it
         )
 
         class Stop(self._transformers.StoppingCriteria):
@@ -80,7 +80,7 @@ class Model:
             )
 
     def _streamer(self, on_piece: Callable[[str], None]) -> Any:
-        """Return a streamer of transformers that passes on each piece of the answer, without the prompt."""
+        """Return a `transformers` text streamer that passes each piece of the answer to `on_piece`. It skips the prompt."""
 
         class PieceStreamer(self._transformers.TextStreamer):
             def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
@@ -90,8 +90,10 @@ class Model:
         return PieceStreamer(getattr(self._reader, "tokenizer", self._reader), skip_prompt=True, skip_special_tokens=True)
 
     def _insert_image(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, Any]]:
-        """Return the messages in the format of the model's template. If the model `sees`, each content is a list of parts, and
-        the last message also has the image."""
+        """Return the messages in the format of the model's chat template.
+
+        For a model that reads images, each content becomes a list of parts, and the last message also contains the image.
+        """
         if not self.sees:
             return messages
         parts = [one | {"content": [{"type": "text", "text": one["content"]}]} for one in messages]
@@ -120,7 +122,7 @@ def main(source: str) -> None:
     threading.Thread(target=_read_messages, args=(questions, stopped), daemon=True).start()
     try:
         model = Model(source)
-    except Exception as error:  # any model file can fail in any way; the waiting caller receives the error
+    except Exception as error:  # a model's files can cause errors of any type; the waiting caller receives the message
         failure = one_line(f"the model {source} cannot be loaded: {error}")[:240]
         sys.stderr.write(failure + "\n")
         write_message({"error": failure})

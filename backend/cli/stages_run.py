@@ -83,7 +83,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
                 with contextlib.closing(_STAGES[arguments.command](run)) as stage:  # saves the state even if printing fails
                     message = _show_events(stage, progress)
                 break
-            except KernelRefused:  # load the model again without the kernel
+            except KernelRefused:  # the next loop loads the model without the refused kernel
                 del loaded, run, stage
     progress.end()
     if message is not None:
@@ -118,8 +118,10 @@ def _request_to_encode(arguments: argparse.Namespace, folder: Path, settings: Se
 
 
 def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
-    """Return the folder's request with the settings from the options of `denoise`. Write the request to the folder if a setting
-    changed. Raises: RequestError."""
+    """Return the folder's request, changed by the options of `denoise`. Write a changed request to the folder.
+
+    Raises: RequestError.
+    """
     request = read_request(folder)
     given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
     if arguments.guided_steps is not None:
@@ -157,7 +159,7 @@ def _encode(run: Run) -> Generator[Event, None, str | None]:
 
 
 def _denoise(run: Run) -> Generator[Event, None, str | None]:
-    """Run the remaining steps. If the folder has the state of a stopped run, continue from this state."""
+    """Run the denoising steps. If the folder contains the state of a stopped run, run only the remaining steps."""
     conditions, resumed_from = read_conditions(run.folder, run.request), read_state(run.folder, run.request)
     yield from prepare(run, ("denoise",))
     if run.is_cancelled():
@@ -174,7 +176,10 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
 
 
 def _reuses_previous_output(run: Run, step: int) -> bool:
-    """Return whether the step reuses the output of the previous step, which is not stored. The video must have one chunk."""
+    """Return whether step `step` reuses the previous step's output. Stored states lack this output, so no run can start there.
+
+    The video must have one chunk.
+    """
     return bool(run.request.mag_cache) and plan_for_request(run.request, run.model.kind.boundary).steps[step].reuses
 
 
@@ -217,7 +222,7 @@ def _show_events(stage: Generator[Event, None, str | None], progress: Progress) 
 
 
 def _rename_existing(video: Path) -> None:
-    """Rename an existing video with other settings, so that no video is overwritten."""
+    """Rename the file if it exists, so that the new video does not overwrite a video with other settings."""
     if not video.is_file():
         return
     free = next(path for number in range(1, 10_000) if not (path := video.with_stem(f"video-{number}")).exists())
@@ -262,7 +267,7 @@ def _stop_on_signal(stop: threading.Event, folder: Path) -> Generator[None]:
 
     def listen() -> None:
         wait_for_signal()
-        if is_over.is_set():  # the end of the block wrote the byte; no signal arrived
+        if is_over.is_set():  # `_stop_on_signal` ended and woke this thread; no signal arrived
             return
         stop.set()
         wait_for_signal(STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""Parse and run a command line of `app.py` in a separate process that one of the commands started."""
+"""Run a command line of `app.py` in a separate process. Another command of `app.py` started this process."""
 
 import argparse
 import sys

@@ -1,4 +1,6 @@
-"""Reads a table of prompts and settings, typed or from a CSV file, as requests. Each row changes values of the form's request."""
+"""Read a table of prompts and settings, typed or from a CSV file. Each row becomes a request: the form's request with the
+row's values.
+"""
 
 import csv
 import io
@@ -20,7 +22,7 @@ _YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 
 
 def read_table(text: str) -> list[dict[str, str]]:
-    """Return the table's rows by column, without empty cells.
+    """Return the table's rows. Each row maps column names to cells, without empty cells.
 
     If the first line consists of setting names, "prompt" among them, it names the columns. Commas, semicolons or tabs separate
     columns. Otherwise each line is a prompt. Raises: RequestError.
@@ -72,8 +74,7 @@ def _read_rows(header: tuple[list[str], str], lines: Sequence[str]) -> list[dict
 
 
 def build_requests(rows: Sequence[Mapping[str, str]], base: GenerationRequest, *, is_seed_new: bool) -> list[GenerationRequest]:
-    """Return a request for each row: `base` with the row's values or, if the row names a preset, that preset with the row's
-    values.
+    """Return a request for each row: `base` with the row's values. If the row names a preset, the preset replaces `base`.
 
     A row without a seed gets the seed of `base` or, if `is_seed_new`, a random one. Raises: RequestError with the row's number.
     """

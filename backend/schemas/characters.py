@@ -130,8 +130,10 @@ def shot_references(request: VideoSettings, prompt: str) -> tuple[str, ...]:
 
 
 def _is_word_boundary(beside: str, edge: str) -> bool:
-    """Return whether a name can start or end between its outer character `edge` and the character `beside` outside the name.
-    `beside` is "" at the ends of the prompt."""
+    """Return whether a word boundary is between `edge`, the first or last character of a name, and its neighbour `beside`.
+
+    `beside` is the character before or after the name, "" at the start or end of the prompt.
+    """
     return not (beside and _joins_words(beside) and _joins_words(edge))
 
 

@@ -27,6 +27,6 @@ class Check:
 
 
 def worst_state(checks: Sequence[Check]) -> State:
-    """Return "fault" if any check has it, else "warning" if any check has it, else "ok"."""
+    """Return "fault" if any check has this state, else "warning" if any check has this state, else "ok"."""
     states = {check.state for check in checks}
     return "fault" if "fault" in states else "warning" if "warning" in states else "ok"

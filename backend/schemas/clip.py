@@ -1,8 +1,8 @@
-"""The part of a clip that a video uses. This module computes missing settings from the others and refuses wrong settings. It
-opens no file.
+"""The part of a clip that a video uses. This module computes missing settings of the part from the given settings, and checks
+them. It opens no file.
 
 A part is counted in frames at the video's frame rate. Only its start is a time of the clip, in seconds, because a clip's own
-frames can have any times. A request's `trim`, from and to in seconds, is the same part in the form that people write.
+frames can have any times. A request's `trim`, from and to in seconds, states the same part in the form that people write.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class Part:
 
     @classmethod
     def from_request(cls, request: VideoSettings, role: str = "video") -> Self:
-        """Return the part of the clip of this role that the request uses.
+        """Return the part that the request uses of one of its clips. `role` is the clip's field in the request.
 
         For an extended clip, the part is only the overlap. With margins, the clip and its mask are smaller than the video. A
         control clip is divided by `control_downscale`. A finished video is used whole, and frames of a driving clip are not
@@ -142,7 +142,7 @@ def infer_clip_settings(values: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 
 def check_clip(request: VideoSettings, preset: Preset) -> None:
-    """Check a clip that is restyled, and refuse its settings without a clip. Raises: RequestError.
+    """Check the settings of a restyled clip. If the request has no clip, refuse these settings. Raises: RequestError.
 
     `backend.schemas.control` checks extended clips.
     """

@@ -12,7 +12,7 @@ from presets import Preset
 
 MAX_REFERENCES = 8  # each reference adds a latent frame; a preset may allow fewer
 MAX_KEYFRAMES = 1000  # in a stored or imported request; a new request has at most one per frame
-OVERLAPS = (17, 9, 5, 1)  # offered numbers of frames, longest first; a preset uses only whole latent frames
+OVERLAPS = (17, 9, 5, 1)  # choices of `overlap` in frames, longest first; a preset uses only whole latent frames
 TAKE_CONTROL = "leave it out, or choose a preset with control"
 MAX_DOWNSCALE = 8
 LEAST_INNER = 16  # smallest width and height in pixels between the margins
@@ -29,8 +29,11 @@ def appends_control_clip(preset: Preset) -> bool:
 
 
 def extend_directions(preset: Preset) -> tuple[Extend, ...]:
-    """Return where the preset can extend a clip: at both ends with control blocks, after the end if a video can start with
-    several frames."""
+    """Return where the preset can extend a clip.
+
+    Models with control blocks extend a clip at both ends. Models whose videos can start with several given frames extend a
+    clip after its end.
+    """
     return get_args(Extend) if has_control_blocks(preset) else ("after",) if preset.continues else ()
 
 
@@ -84,7 +87,7 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
 
 
 def _check_required_settings(request: VideoSettings) -> None:
-    """Refuse settings without the setting that they need."""
+    """Check that each setting is given together with the setting that it needs."""
     belongs = {"control_kind": "control", "mask": "video", "margins": "video", "extend": "video", "overlap": "extend",
                "keyframe_at": "keyframes"}  # fmt: skip
     for name, other in belongs.items():
@@ -116,7 +119,7 @@ def _check_appended_control(request: VideoSettings, preset: Preset) -> None:
 
 
 def _check_extension(request: VideoSettings, preset: Preset) -> None:
-    """Check the extension of a clip by a model without control blocks, whose videos can start with several frames."""
+    """Check the extension of a clip by a model without control blocks. Its videos can start with several frames of a clip."""
     if request.extend not in extend_directions(preset):
         raise RequestError(
             f"extend={request.extend}", f"is not supported by {preset.name}", "choose after, or a preset with control"
@@ -149,7 +152,7 @@ def _check_combinations(request: VideoSettings) -> None:
 
 
 def _check_clip_parts(request: VideoSettings, preset: Preset) -> None:
-    """Check which parts of the clips are used."""
+    """Check the settings for the used part of each clip: `trim`, `fps` and `overlap`."""
     if not (request.video or request.control):
         if request.trim is not None:
             raise RequestError("trim was given", "but needs a clip", "give video or control, or leave this out")

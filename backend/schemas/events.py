@@ -201,9 +201,9 @@ class ShotFinished(Event, kind="shot_made"):
 class Interrupted(Event, kind="interrupted"):
     """The job was interrupted and will resume where it stopped: `cause` says why, `fix` what helps, `place` how far the job was.
 
-    `by` is the kind of the interruption. Three kinds may be the fault of the job: "worker" (it ended), "signal" (another program
-    or a silent host ended the worker) and "server" (it ended). The other kinds are never its fault: "shutdown", "disk" (it is
-    full) and "loss" (of the worker's machine).
+    `by` is the kind of the interruption. The job may have caused three kinds: "worker" (the worker's process ended),
+    "signal" (another program or a silent host ended the worker) and "server" (the server ended). The job never causes the other
+    kinds: "shutdown", "disk" (the disk is full) and "loss" (the worker's machine was lost).
     """
 
     cause: str

@@ -10,9 +10,11 @@ from backend.schemas.settings import VideoSettings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Appended:
-    """The appended tokens. The tokens of images precede the tokens of a control clip. Each image has `picture` latents (H, W),
-    and `frames` are the pixel frames at which the images are placed. The control clip has `control` latents (F, H, W), None
-    without a control clip. Each latent of the control clip covers `downscale` x `downscale` latents of the video.
+    """The appended tokens: first the tokens of the images, then the tokens of the control clip.
+
+    `frames` are the pixel frames of the video at which the images are placed. `picture` is the size of each image in latents
+    (H, W). `control` is the size of the control clip in latents (F, H, W), None without a control clip. Each latent of the
+    control clip covers `downscale` x `downscale` latents of the video.
     """
 
     frames: tuple[int, ...]

@@ -13,8 +13,10 @@ MOST_FPS = 1000
 
 
 def upscale_request(made: GenerationRequest, video: str, scale: int, upscaler: str = "") -> GenerationRequest:
-    """Return the request that upscales the video at the path `video` `scale` times. `made` is the request that generated the
-    video, whose settings are kept. Raises: RequestError."""
+    """Return the request that enlarges the video file `video` by the factor `scale`.
+
+    `made` is the request that generated the video. The new request keeps its settings. Raises: RequestError.
+    """
     if made.upscale:
         width, height = made.final_size
         made = describe_clip(made.prompt, width, height, made.total_frames, made.fps)

@@ -23,7 +23,7 @@ def guide_first_steps(preset: Preset, count: object, values: Mapping[str, Any]) 
     """
     wanted, steps = _parse_integer(count), _num_steps_run(values)
     if steps is None:
-        return {}  # the request's own checks report wrong steps
+        return {}  # the request's own checks report an invalid number of steps
     if wanted is None or not 0 <= wanted <= steps:
         raise RequestError(f"guided_steps={str(count)[:20]}", f"must be between 0 and the {steps} steps", "1 or 2 is usual")
     if wanted == 0:
@@ -37,8 +37,10 @@ def guide_first_steps(preset: Preset, count: object, values: Mapping[str, Any]) 
 
 
 def interval_end(count: float, steps: float) -> float:
-    """Return the end of guidance as a share of all steps, so that the first `count` steps have guidance. A whole per cent if
-    possible."""
+    """Return the share of all steps after which guidance ends, so that the first `count` steps have guidance.
+
+    The share is a whole number of per cent if possible.
+    """
     if count == steps:
         return 1.0
     lowest = math.ceil(100 * count / steps)

@@ -1,6 +1,6 @@
-"""Plan for MagCache which steps reuse the layers' output of the last full step.
+"""Select the steps in which MagCache reuses the layers' output of the last full step.
 
-The plan is known before the first step: it follows from measured ratios of the layers' output from step to step.
+The selection is known before the first step. It depends on measured ratios of the layers' output from step to step.
 
 Source: Ma et al. 2025, arXiv:2506.09045, "MagCache", and its authors' code for models of two experts (Zehong-Ma/MagCache).
 """
@@ -18,16 +18,17 @@ from presets import Preset
 from presets.magnitude_files import BranchRatios, Magnitudes, magnitudes_file_name, published_magnitudes, read_magnitudes
 
 REUSED_COST = 0.02
-"""Cost of a step that reuses, relative to a full step, for estimates. The compiler predicts 0.0012 (14B parameters, 720p, on a
-v6e:2x4); the rest covers previews and the host."""
+"""Cost of a step that reuses the layers' output, relative to a full step, for estimates. The compiler predicts 0.0012 (14B
+parameters, 720p, on a v6e:2x4). The larger value also covers previews and the host's work."""
 
 ContextKey = tuple[int, bool, *tuple[Hashable, ...]]
-"""What consecutive steps must share so that one can reuse the other: the expert, whether guidance runs, and other facts."""
+"""The properties of a step that MagCache compares: the expert, whether guidance runs, and other facts. A step can reuse the
+previous step's output only if both steps have the same key."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """The values that determine which steps of one video reuse another step, together with the context keys."""
+    """The numbers of MagCache's rule for one video. Together with the context keys they determine which steps reuse."""
 
     threshold: float
     longest: int
@@ -69,7 +70,7 @@ def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
 
 
 def load_measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return `mag_ratios` for a new request: the ratios measured for its model on this machine, the branches alternating.
+    """Return `mag_ratios` for a new request: the ratios measured for its model on this machine. The two branches alternate.
 
     The request stores the ratios, so it gives the same video on every machine and after another measurement. Empty if the request
     does not use MagCache or nothing was measured.
@@ -85,7 +86,7 @@ def load_measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | None = None) -> tuple[bool, ...]:
-    """Return for each step that runs whether it reuses the previous step's work.
+    """Return one value for each step that runs: True if the step reuses the previous step's output.
 
     `context_keys` has one `ContextKey` per step. If None, the keys are computed from the settings. The computed keys may start
     the second expert one step too early or late.
@@ -114,7 +115,7 @@ def reuses_previous_step(request: VideoSettings, step: int) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _select_reused_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> tuple[bool, ...]:
-    """Apply the authors' rule.
+    """Return one value for each step, by the authors' rule: True if the step reuses the previous step's output.
 
     The error of a reused step is the distance from 1 of the product of ratios since the last full step. Errors add up until a
     full step. Both branches run as one batch, so both reuse or neither does. Errors and products restart at the second expert's
@@ -136,7 +137,10 @@ def _select_reused_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> t
 
 
 def _first_reusable_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> dict[int, float]:
-    """Return for each expert the first step that may reuse another. The authors' code counts each branch of a step separately."""
+    """Return the first step of each expert that may reuse the previous step's output.
+
+    The factors 2 follow the authors' code, which counts both guidance branches of each step.
+    """
     found, share = {}, rule.retention
     for expert in {context_key[0] for context_key in context_keys}:
         own = [step for step, context_key in enumerate(context_keys) if context_key[0] == expert]
@@ -150,7 +154,7 @@ def _first_reusable_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> 
 
 
 def _resample_ratios(ratios: Sequence[float], steps: int) -> list[float]:
-    """Pick the nearest ratios for another number of steps."""
+    """Return one ratio for each of `steps` steps: the nearest of the ratios, which were measured with another number of steps."""
     if steps == 1:
         return [ratios[-1]]
     scale = (len(ratios) - 1) / (steps - 1)
@@ -158,7 +162,7 @@ def _resample_ratios(ratios: Sequence[float], steps: int) -> list[float]:
 
 
 def _context_keys(request: VideoSettings) -> list[ContextKey]:
-    """Return for each step that runs its expert and whether guidance runs, as `backend.sampling.plan` computes them."""
+    """Return (expert, whether guidance runs) for each step that runs. `backend.sampling.plan` computes the exact values."""
     boundary, count = find_preset(request.preset).boundary, request.num_steps
     first, last = (int(share * count) for share in request.guidance_interval)
     context_keys = []

@@ -58,7 +58,7 @@ def relative_step_costs(request: VideoSettings) -> list[float]:
 
 
 def check_refining(request: VideoSettings, preset: Preset) -> None:
-    """Check that enough steps are left for the half size. Raises: RequestError."""
+    """Check that at least one step runs at half the size, before the refining steps. Raises: RequestError."""
     least = len(REFINING_LEVELS) + 1
     if preset.refines and request.steps < least:
         rule = f"must be {least} or more: the last {least - 1} refine the video at its full size"

@@ -34,8 +34,10 @@ def check_progressive(request: VideoSettings, preset: Preset) -> None:
 
 
 def count_half_size_steps(request: VideoSettings, rows: int, columns: int) -> int:
-    """Return how many of the first steps run at half the size, whose latents have `rows` rows and `columns` columns. At least one
-    step runs at the full size."""
+    """Return how many of the first steps run at half the size. At least one step runs at the full size.
+
+    `rows` and `columns` are the height and width of the half-size latents.
+    """
     spectrum = find_preset(request.preset).latent_spectrum
     if not request.progressive or spectrum is None:
         return 0

@@ -12,7 +12,7 @@ STAY = "stay"  # the action without movement, which every preset with actions ha
 
 
 def merge_cues(cues: Iterable[Cue]) -> tuple[Cue, ...]:
-    """Return one cue for each block that has any, in order. For the same block, values of later cues win."""
+    """Merge the cues of each block into one, in the order of the blocks. A later cue replaces the values of an earlier cue."""
     by_block: dict[int, Cue] = {}
     for cue in cues:
         given = {name: value for name, value in cue.model_dump().items() if value is not None}

@@ -1,4 +1,4 @@
-"""Checks of a request's texts: their length, and that they are plain text."""
+"""Checks of a request's texts. Texts must be plain and not too long."""
 
 import unicodedata
 

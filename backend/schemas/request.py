@@ -102,7 +102,7 @@ class GenerationRequest(VideoSettings):
         return cls.model_validate(data, context=_STORED)
 
     def with_inputs(self, paths: Mapping[str, Sequence[str]]) -> Self:
-        """Return a copy with these input paths by role, without validation."""
+        """Return a copy with these paths as inputs. The copy is not validated. `paths` maps input fields to files."""
         return type(self).from_stored(self.to_json() | to_input_fields(paths))
 
     @property
@@ -127,7 +127,7 @@ class GenerationRequest(VideoSettings):
 
 
 def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, **overrides: object) -> GenerationRequest:
-    """Return a request for the preset's first example, for compiling ahead. Its input paths need not exist."""
+    """Return a request with the preset's first example prompt, for compiling ahead. Its input paths need not exist."""
     image = "/image.png" if (task or preset.tasks[0]) == "i2v" else None
     last_image = "/last_image.png" if image and preset.needs_last_image else None
     needed = {role: f"/{role}.mp4" for role, need in preset.takes.items() if need == "must"}
@@ -136,7 +136,7 @@ def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, *
 
 
 def _first_prompt(shots: Sequence[Any]) -> Any:
-    """Return the first prompt of the shots that is not empty."""
+    """Return the first non-empty prompt of the shots, "" without one."""
     prompts = (shot["prompt"] if isinstance(shot, Mapping) else getattr(shot, "prompt", "") for shot in shots)
     return next((prompt for prompt in prompts if prompt), "")
 
@@ -200,7 +200,9 @@ def check_current_limits(request: GenerationRequest) -> None:
 
 
 def check_imported_size(request: GenerationRequest) -> None:
-    """Check that an imported request is no larger than requests that can be queued here, because every list of videos reads it.
+    """Check that an imported request is no larger than requests that can be queued here.
+
+    A larger request would slow down every list of videos, which reads each stored request.
 
     Raises: RequestError, also for text with invalid characters.
     """
@@ -307,7 +309,7 @@ def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
 
 
 def _to_request_error(error: ValidationError) -> RequestError:
-    """Convert pydantic's first error (a wrong type, an unknown or a missing field)."""
+    """Convert the first of pydantic's errors (a wrong type, an unknown or missing field) to a RequestError."""
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"]) or "the request"
     if first["type"] == "missing":

@@ -349,7 +349,7 @@ class VideoSettings(BaseModel):
         }
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
-        """Return the paths of the given inputs by role, in the order of `INPUTS`."""
+        """Return the paths of the inputs that are set, by field name, in the order of `INPUTS`."""
         given = {one.name: one.value_in(self) for one in INPUTS}
         return {role: (value,) if isinstance(value, str) else tuple(value) for role, value in given.items() if value}
 
@@ -376,8 +376,10 @@ class VideoSettings(BaseModel):
 
     @property
     def num_branches(self) -> int:
-        """Number of transformer evaluations in a step with all guidances: with the prompt, without the prompt, with one layer's
-        self-attention skipped, and with image and audio isolated from each other."""
+        """The largest number of transformer evaluations in a step: one with the prompt, and one for each guidance that is on.
+
+        These are without the prompt, with one layer's self-attention skipped, and with image and audio isolated from each other.
+        """
         apart = any(scale > 0 for scale in self.perturbed_guidance) + any(scale > 1 for scale in self.modality_guidance)
         return 1 + self.is_guided + apart
 
@@ -403,7 +405,7 @@ class VideoSettings(BaseModel):
 
     @property
     def is_from_pictures(self) -> bool:
-        """Return whether all inputs are images, audio or finished videos. Clips and control inputs count as other inputs."""
+        """Return whether all inputs are images, audio or finished videos, so that no clip or control input is used."""
         return not self.shot_drives and all(
             SETTINGS[role].part in ("picture", "sound", "story", "finished") for role in self.inputs()
         )
@@ -471,16 +473,19 @@ SETTINGS: Mapping[str, Setting] = {one.name: one for one in (*FIELDS, GUIDED_STE
 INPUTS = tuple(one for one in FIELDS if one.media)
 FOR_PROGRAMS = frozenset(one.name for one in SETTINGS.values() if one.for_programs)
 FROM_INPUTS = frozenset(one.name for one in FIELDS if one.media or one.part in ("picture", "clip", "control", "sound"))
-"""Input files and the settings that say how they are used. Links leave them out."""
+"""The input files, and the settings that define how input files are used. Links to a request leave them out."""
 
 
 def to_input_fields(paths: Mapping[str, Sequence[str]], sequence: type = tuple) -> dict[str, Any]:
-    """Return the paths as the request's fields hold them: a single path, or a sequence."""
+    """Return values for the request's input fields: a sequence of paths for a list setting, otherwise a single path.
+
+    `paths` maps input fields to files.
+    """
     return {role: sequence(value) if SETTINGS[role].is_list else value[0] for role, value in paths.items()}
 
 
 def part_defaults(part: Subject) -> dict[str, Any]:
-    """Return the defaults of the settings of this part, without its inputs."""
+    """Return the defaults of all settings with this subject (`Setting.part`), except inputs."""
     return {one.name: one.default for one in FIELDS if one.part == part and not one.media}
 
 

@@ -88,7 +88,7 @@ class Shape:
 
 
 def _preset_facts(request: GenerationRequest) -> tuple[str, int, int]:
-    """Return the preset's checkpoint, the frames of a context window and the frames of a segment, each 0 if unused.
+    """Return the preset's checkpoint, the frames of a context window and the frames of a segment. Unused lengths are 0.
 
     All segments of an Animate video run the same programs. If the preset no longer exists, return only its name.
     """

@@ -41,10 +41,10 @@ def step_geometry(request: VideoSettings) -> Geometry:
 
 
 def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, ...]:
-    """Return the windows of this step (from 0) in order, over a video of more latent frames than `length`.
+    """Return the windows of this step (from 0) in order. The video must have more than `length` latent frames.
 
-    The first and the last window are at the ends. The others move by the van der Corput sequence, by at most the distance to the
-    next window.
+    The first and the last window are at the video's ends. The other windows are shifted in each step, by elements of the van der
+    Corput sequence times the distance between windows.
     """
     last, stride = num_latent_frames - length, max(1, length // 2)
     shift = int(_van_der_corput(step) * stride)
@@ -77,7 +77,7 @@ def num_step_calls(request: VideoSettings, step: int) -> int:
 
 
 def equivalent_tokens(request: VideoSettings) -> int:
-    """Return the tokens of a video in one piece whose steps would take as long as the steps of this request."""
+    """Return the number of tokens of a video without windows whose steps would take as long as this request's steps."""
     if request.window_frames is None:
         shares = (REUSED_COST if reuses else 1.0 for reuses in reused_steps(request))
         costs = [cost * share for cost, share in zip(relative_step_costs(request), shares, strict=True)]
@@ -100,15 +100,17 @@ def window_edges(num_latent_frames: int, length: int) -> list[int]:
 
 
 def _ramp_weights(length: int, overlap: int, rises: bool, falls: bool) -> list[float]:
-    """Return a window's weights before they are scaled to a sum of 1: 1, with a ramp on each side that overlaps another
-    window."""
+    """Return a window's unscaled weights: 1 in the middle, and a ramp on each side that overlaps another window.
+
+    `windows_at` scales the weights so that all windows add up to 1 at each frame.
+    """
     up = [min(1.0, (index + 1) / (overlap + 1)) if rises else 1.0 for index in range(length)]
     down = [min(1.0, (length - index) / (overlap + 1)) if falls else 1.0 for index in range(length)]
     return [min(pair) for pair in zip(up, down, strict=True)]
 
 
 def _van_der_corput(number: int) -> float:
-    """Return element `number` of 0, 1/2, 1/4, 3/4, 1/8, ...: any beginning of the sequence is spread evenly over 0 to 1."""
+    """Return element `number` of 0, 1/2, 1/4, 3/4, 1/8, ...: the first elements, however many, are spread evenly over 0 to 1."""
     value, share = 0.0, 0.5
     while number:
         value, number, share = value + share * (number & 1), number >> 1, share / 2

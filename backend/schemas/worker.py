@@ -100,11 +100,11 @@ class WorkerStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerView:
-    """A worker as the studio shows it: its job, log and process id, each None if it has none.
+    """A worker as the studio shows it. A worker without a job, log or process has None in that field.
 
-    `is_fit` is False if the worker failed, or if its process ended and no new process is ready yet. `num_cores` is its share of
-    the processor cores; 0 is all. `machine` is the cluster node of the worker, shown to the operator; "" is this machine.
-    `standby` is the id of the process that would replace it, or None.
+    `is_fit` is False if the worker failed, or if its process ended and no new process is ready yet. `num_cores` is the worker's
+    share of the processor cores; 0 is all. `machine` is the cluster node of the worker, shown to the operator; "" is this
+    machine. `standby` is the id of the waiting process that replaces the worker's process when it ends, or None.
     """
 
     name: str
@@ -130,8 +130,8 @@ _SUMMARY: tuple[WorkerState, ...] = ("busy", "ready", "warming", "loading", "sta
 
 
 def summarize_status(workers: Sequence[WorkerView]) -> WorkerStatus:
-    """Return the most advanced status of all workers: "failed" only if all have failed. Without workers, the status is
-    "starting"."""
+    """Return the most advanced status of all workers. The status is "failed" only if all workers have failed, and "starting"
+    without workers."""
     if not workers:
         return WorkerStatus(state="starting", detail="Waiting for a cluster node")
     return min((worker.status for worker in workers), key=lambda status: _SUMMARY.index(status.state))

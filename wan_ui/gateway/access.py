@@ -36,7 +36,7 @@ KEY_FILE = "operator.key"
 _YEAR_SECONDS = 365 * 24 * 3600
 _WHOLE_KEY = re.compile(
     r"[!-~]{32,}"
-)  # generated keys have 43 characters; a shorter key of the operator's choice could be guessed
+)  # generated keys have 43 characters; an operator's own key needs 32, because shorter keys could be guessed
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Access:
     async def has_program_key(self, headers: Mapping[str, str]) -> bool:
         """Return whether the request contains a known program key, and remember the key's record for the rest of the request.
 
-        The key is read in a separate thread. Another process may lock the file of keys for seconds, and requests without a key
+        The file of keys is read in a separate thread. Another process may lock the file for seconds, and requests without a key
         must not wait for the lock.
 
         Raises: DataFolderError.
@@ -125,7 +125,7 @@ class Access:
         return found is not None
 
     def ticket(self, job_id: str) -> str:
-        """Return the secret part of a video's address. It changes only with the operator's key."""
+        """Return the secret part of the address of a job's video. It changes only if the operator's key changes."""
         return hmac.new(self.key.encode(), f"video {job_id}".encode(), hashlib.sha256).hexdigest()
 
     def is_ticket(self, ticket: str, job_id: str) -> bool:

@@ -16,12 +16,12 @@ from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import UPLOAD, VIDEOS
 from wan_ui.i18n.languages import texts_for
 
-# The page's largest request imports a file of user presets, which form/panel.js cuts to 320,000 characters. With Chinese at three
-# bytes a character and the form's values, the request has 954 KB (measured in Chromium). 199 ordinary presets have 279 KB. The
-# form with an image and two prompts of the greatest length that a model can read has 33 KB.
+# The page's largest request imports a file of user presets, which form/panel.js cuts to 320,000 characters. With Chinese text
+# (three bytes a character) and the form's values, the request has 954 KB (measured in Chromium). 199 ordinary presets have
+# 279 KB. A request with the form's values, an image and two prompts of the greatest length that a model can read has 33 KB.
 MOST_BYTES = JSON_BYTES.of_visitor
 LONGEST_TEXT = 50_000  # characters of a field; four text fields, the most in a request, stay below MOST_BYTES
-BODY_SECONDS = 30.0  # for a whole body; MOST_BYTES then need 33 KB/s
+BODY_SECONDS = 30.0  # the longest time for a whole body; a body of MOST_BYTES then needs 33 KB/s
 UPLOAD_PAUSE_SECONDS = 20.0  # the longest pause between two pieces of an upload
 SLOWEST_UPLOAD = 4_000  # bytes a second, after the first UPLOAD_PAUSE_SECONDS
 _READ_ON = 10  # read and discard up to ten times the limit, because a caller who is cut off while sending never sees the response
@@ -30,7 +30,8 @@ _READ_ON = 10  # read and discard up to ten times the limit, because a caller wh
 class BodyLimit:
     """ASGI middleware that passes on each request with its whole body in one message, or answers 413 or 408.
 
-    Uploads and requests to `/v1/videos` are passed on piece by piece. If one is too slow, the application receives a disconnect.
+    Uploads and requests to `/v1/videos` are passed on piece by piece. If an upload is too slow, the application receives a
+    disconnect.
     """
 
     def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES, seconds: float = BODY_SECONDS) -> None:

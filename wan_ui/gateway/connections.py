@@ -17,13 +17,13 @@ HEAD_SECONDS = 15.0  # the longest wait for a request's first line and headers
 # The longest wait for a connection's next request. Clients must close first (httpx after 5 s), or a request may arrive while the
 # server closes the connection.
 KEPT_SECONDS = 75.0
-UNREAD_SECONDS = 120.0  # until a caller who does not read the response is cut off; a paused player later requests the rest
+UNREAD_SECONDS = 120.0  # limit for a caller who does not read the response; a paused video player requests the rest later
 MOST_CONNECTIONS = OPEN_REQUESTS.in_all
 _DESCRIPTORS_KEPT = 200  # reserved for the store, videos, images and the workers' pipes
 
 
 def most_connections() -> int:
-    """Return the limit of open connections. It leaves file descriptors for everything else."""
+    """Return the limit of open connections. The limit leaves file descriptors for other uses, such as files and pipes."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if limit == resource.RLIM_INFINITY else max(50, min(MOST_CONNECTIONS, limit - _DESCRIPTORS_KEPT))
 

@@ -136,9 +136,9 @@ class Gateway:
 
 
 def _missing_owner_credential(scope: Scope, texts: Texts) -> str:
-    """Return a message if a caller without a valid key has no visitor cookie either, "" if the visitor cookie is valid.
+    """Check the visitor cookie of a caller without a valid key. Return "" if the cookie is valid, otherwise a message.
 
-    An unknown key is always refused, even with a valid cookie.
+    A request with an unknown key is refused even if the cookie is valid.
     """
     if bearer_key(Headers(scope=scope)):
         return texts.key_unknown

@@ -1,6 +1,6 @@
 """The table of all limits: per visitor, per network address, for all visitors without a key, and in total.
 
-The packages that apply the limits read them here. docs/security.md lists the same numbers (a test compares them).
+The packages that enforce the limits import them from this module. A test compares the numbers with docs/security.md.
 """
 
 import sys

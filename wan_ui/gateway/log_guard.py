@@ -27,7 +27,7 @@ _LOOK_BYTES = 100_000  # bytes written between two checks of the log's size
 
 @dataclass
 class RequestLog:
-    """The bytes that one request may still write. `who` is the request's visitor."""
+    """The number of bytes that one request may still print (`left`). `who` is the visitor who sent the request."""
 
     who: str
     left: int = LOG_BYTES.of_visitor
@@ -47,7 +47,7 @@ class GuardedStream:
         self._since_look = 0
 
     def write(self, text: str) -> int:
-        """Write limited text to the stream. Return the length of the original text, as a file does."""
+        """Write the text to the stream, shortened if it exceeds a limit. Return the length of the whole text, as a file does."""
         request = CURRENT.get()
         shown = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text[: 10 * LOG_BYTES.of_visitor])
         if request is None:

@@ -112,7 +112,7 @@ class RuleTable:
         self._rules = [(_pattern(template), rule) for template, rule in sorted(rules.items(), key=_refused_first)]
 
     def find_rule(self, path: str) -> Rule:
-        """Return the rule of a path, `refused` without a rule. A slash at the end is ignored."""
+        """Return the rule of a path, "refused" if no rule matches. A slash at the end is ignored."""
         path = path.rstrip("/") or "/"
         return next((rule for pattern, rule in self._rules if pattern.fullmatch(path)), "refused")
 

@@ -53,7 +53,7 @@ class StreamLimit:
     def _may_open(self, who: str, address: str) -> bool:
         near = (
             self._open[address] if address != "address " or who == address else 0
-        )  # "": this machine, maybe a proxy for many visitors
+        )  # without an address, this machine sent the request, perhaps as a proxy for many visitors
         of_visitor = self.limit.of_address if who == address else self.limit.of_visitor
         return self._open[who] < of_visitor and near < self.limit.of_address and self._open["all"] < self.limit.in_all
 

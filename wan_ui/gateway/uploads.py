@@ -52,7 +52,7 @@ _CALLS = (f"{API}/run/", f"{API}/call/", f"{API}/queue/join")
 
 
 def create_upload_folder(data_dir: Path) -> EngineLock:
-    """Create this server's upload folder, `tmp/NAME.uploads` in the data folder, and delete the folders of ended servers.
+    """Create this server's upload folder, `tmp/NAME.uploads` in the data folder. Delete the upload folders of ended servers.
 
     The returned lock protects the folder from other servers on the same data folder. Raises: DataFolderError, OSError.
     """
@@ -67,20 +67,21 @@ def create_upload_folder(data_dir: Path) -> EngineLock:
     folder.mkdir()
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     weakref.finalize(lock, os.close, handle)
-    # Gradio shows visitors the paths of their uploads. This path hides the data folder, which may contain the account's name.
-    # It exists as long as the process; a symbolic link in a temporary folder could be removed earlier.
+    # Gradio shows visitors the paths of their uploads. A path below /proc hides the data folder,
+    # whose name may contain the account's name. It exists as long as this process. A symbolic link in a temporary folder could be
+    # removed earlier.
     use_upload_folder(Path(f"/proc/{os.getpid()}/fd/{handle}"))
     return lock
 
 
 def public_upload_path(path: Path) -> str:
-    """Return the path of an upload below Gradio's upload folder, the form that visitors may see."""
+    """Return the path of an upload as visitors may see it: below the public path of Gradio's upload folder."""
     folder = Path(get_upload_folder())
     return str(folder / path.resolve().relative_to(folder.resolve()))
 
 
 def uploaded_path(file: dict[str, Any], what: UploadKind = "image") -> Path:
-    """Return the path in Gradio's file data, checked. Raises: the errors of `check_upload_path`."""
+    """Check the path in Gradio's file data, and return it. Raises: the errors of `check_upload_path`."""
     return check_upload_path(file.get("path") if is_file_obj_with_meta(file) else None, what)
 
 
@@ -102,7 +103,7 @@ def check_upload_path(path: object, what: UploadKind = "image") -> Path:
 
 
 def copy_to_cache(path: str | Path) -> str:
-    """Copy a file to Gradio's cache. Its address contains the SHA-256 of the content, which only owners of the file know."""
+    """Copy a file to Gradio's cache, and return the new path. Only owners of the file know the SHA-256 in the path."""
     return save_file_to_cache(path, get_upload_folder())
 
 
@@ -122,7 +123,7 @@ def temporary_upload_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def upload_route() -> Route:
-    """Return a replacement for Gradio's upload route. It also removes files of interrupted and invalid uploads."""
+    """Return a replacement for Gradio's upload route. It removes the files of interrupted and invalid uploads."""
 
     async def upload(request: Request) -> Response:
         blocks, upload_id = request.app.get_blocks(), request.query_params.get("upload_id")
@@ -278,5 +279,5 @@ class UploadLimit:
 
 
 def _upload_refusal(scope: Scope, status: HTTPStatus, text: str) -> Response:
-    """Return plain text, which Gradio's upload field shows, or JSON in OpenAI's format for programs."""
+    """Return a refusal as plain text, which Gradio's upload field shows. Programs get JSON in OpenAI's format."""
     return refusal_response(scope, status, text) if is_v1(scope) else PlainTextResponse(text, status)

@@ -38,7 +38,7 @@ def sender_address(scope: Scope) -> str:
 
 
 def format_address(host: str) -> str:
-    """Return a network address as text. An IPv6 address becomes its /64 network, because a household has a whole network.
+    """Return a network address as text. An IPv6 address becomes its /64 network, because each household has a /64 network.
 
     Return "" for this machine. A tunnel or proxy without X-Forwarded-For sends the requests of many visitors from here, so
     limits per address do not apply. uvicorn trusts X-Forwarded-For from loopback only.

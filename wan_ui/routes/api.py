@@ -124,7 +124,7 @@ def _make_generate(context: StudioContext) -> Callable[..., Coroutine[Any, Any, 
 
 
 def _split_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
-    """Split `again` from the settings. Return it as (job id, first regenerated shot), or None. Raises: RequestError."""
+    """Return the settings without `again`, and `again` as (job id, first regenerated shot) or None. Raises: RequestError."""
     if not isinstance(settings, dict) or settings.get("again") is None:
         return settings, None
     again = settings["again"]
@@ -171,7 +171,7 @@ class GenerateArguments:
         return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {}, files=files or {})
 
     def to_request(self, default_preset: str = "") -> GenerationRequest:
-        """Return the request. `default_preset` is used without a preset name, "" for the first preset. Raises: RequestError."""
+        """Return the request. A call without a preset uses `default_preset`, or the first preset if "". Raises: RequestError."""
         preset, values = self.resolve_settings(default_preset)
         return GenerationRequest.from_preset(preset, **values)
 
@@ -227,7 +227,7 @@ async def _wait_for_video(engine: Engine, job_id: str) -> VideoResult:
 
 
 def finished_video(view: StageView | None) -> VideoResult:
-    """Return the video in a job's last view. Raises: StudioError if the job did not finish."""
+    """Return the video from the last `StageView` of a job. Raises: StudioError if the job did not finish."""
     if view is None or view.phase != "finished" or view.result is None:
         cause = view.cause if view and view.cause else "the video was stopped"
         raise StudioError(cause, fix=view.fix if view else "")

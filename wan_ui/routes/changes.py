@@ -4,7 +4,7 @@ Each event is a JSON object:
 
 - `parts`: the changed parts of the page as HTML, by element id,
 - `count`: the engine's change count at the last change that the visitor can see; a page with an older count reloads its view,
-- `since`: the time of the first of these changes.
+- `since`: the time of the first change that the event reports.
 
 No event is sent for changes that the visitor cannot see. A browser keeps one such stream for all of its tabs.
 Source of the format: html.spec.whatwg.org, section 9.2, "Server-sent events".
@@ -79,7 +79,7 @@ def _fingerprint_models(workers: Sequence[WorkerView]) -> str:
 
 
 def _render_parts(context: StudioContext, caller: Caller) -> tuple[dict[str, str], tuple[object, ...]]:
-    """Render the parts that all views share, by element id. Also return values that differ when a view must be reloaded."""
+    """Render the parts that all views share, by element id. Also return a state. If the state changes, views must be reloaded."""
     queue = visible_queue(context, caller)
     parts = {
         "worker-status": status_html(context.engine.workers(), caller.texts),

@@ -35,13 +35,13 @@ class DataUrl:
     end: int
 
     def head(self, num_bytes: int) -> str:
-        """Return the first bytes as text."""
+        """Return the first `num_bytes` bytes as text."""
         with self.body.open("rb") as file:
             file.seek(self.start)
             return _unescape_slashes(file.read(min(num_bytes, self.end - self.start))).decode("ascii", "replace")
 
     def decode(self, file: BinaryIO) -> None:
-        """Decode the base64 text after the comma, and write it to `file`. Raises: ValueError."""
+        """Decode the base64 text after the comma, and write the bytes to `file`. Raises: ValueError."""
         decode_base64_pieces(self._pieces(), file)
 
     def _pieces(self) -> Iterator[bytes]:
@@ -52,7 +52,7 @@ class DataUrl:
                 piece = file.read(min(_PIECE, left))
                 left -= len(piece)
                 piece = unread + piece
-                unread = piece[-1:] if left and piece.endswith(_ESCAPE) else b""  # the escaped slash is in the next piece
+                unread = piece[-1:] if left and piece.endswith(_ESCAPE) else b""  # its slash is in the next piece
                 piece = _unescape_slashes(piece[: len(piece) - len(unread)])
                 if is_head:
                     piece, is_head = piece.partition(b",")[2], False
@@ -60,9 +60,9 @@ class DataUrl:
 
 
 def cut_data_urls(body: Path, max_bytes: int) -> tuple[bytes, dict[str, DataUrl]]:
-    """Return the JSON with a short placeholder for each long data URL, and the data URLs by placeholder.
+    """Replace each long data URL in the JSON by a short placeholder. Return the JSON, and the data URLs by placeholder.
 
-    Raises: TextTooLong if more than `max_bytes` remain.
+    Raises: TextTooLong if the JSON without the data URLs has more than `max_bytes`.
     """
     if not body.stat().st_size:
         return b"", {}
@@ -96,7 +96,7 @@ def _cut_mapped(whole: mmap.mmap, body: Path, max_bytes: int) -> tuple[bytes, di
 
 
 def _end_of_data_url(whole: mmap.mmap, start: int) -> int:
-    """Return the end of the long data URL whose opening quotation mark is at `start`, 0 without one."""
+    """Return the end of the data URL whose opening quotation mark is at `start`, 0 if no long data URL starts there."""
     if whole[start : start + len(_START)] != _START:
         return 0
     end = whole.find(_QUOTE, start + len(_START))
@@ -104,7 +104,7 @@ def _end_of_data_url(whole: mmap.mmap, start: int) -> int:
 
 
 def decode_base64_pieces(pieces: Iterable[bytes], file: BinaryIO) -> None:
-    """Decode base64 text in pieces of any length, and write it to `file`. Raises: ValueError."""
+    """Decode base64 text, given in pieces of any length, and write the bytes to `file`. Raises: ValueError."""
     unread, is_over = b"", False
     for piece in pieces:
         piece = unread + piece

@@ -42,7 +42,7 @@ _PARSE_ERROR, _INVALID, _UNKNOWN, _BAD_ARGUMENTS = -32700, -32600, -32601, -3260
 
 
 def mcp_route(context: StudioContext, *, is_open: bool) -> Route:
-    """Return the route of `/mcp`. With `is_open`, no password is set."""
+    """Return the route of `/mcp`. `is_open` is true if the studio has no password."""
     access = context.access
 
     async def answer(request: Request) -> Response:
@@ -57,7 +57,7 @@ def mcp_route(context: StudioContext, *, is_open: bool) -> Route:
         if "id" in message and not _is_id(message["id"]):
             return JSONResponse(_error_message(None, _INVALID, "id must be a text or a whole number"), 400)
         if "id" not in message:
-            return Response(status_code=202)  # a notification
+            return Response(status_code=202)  # a notification, which has no answer
         if _wants_video(message):
             messages = _run_tool(context, message, request)
             if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
@@ -88,7 +88,7 @@ def _is_id(value: object) -> bool:
 
 
 async def _last_message(messages: AsyncGenerator[dict[str, Any] | None, None], request: Request) -> dict[str, Any] | None:
-    """Return the last message, the answer. Stop when the assistant disconnects."""
+    """Return the last message, which is the answer. Return None if the assistant disconnects."""
     message = None
     async with aclosing(messages):
         async for message in messages:

@@ -22,8 +22,8 @@ STATES = ("queued", "running", "finished", "failed", "cancelled")
 def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
     """Return the route of `/healthz`: 200 while the studio is starting or works, 503 if all workers failed or the disk is full.
 
-    `detail` names an unused accelerator and how to fix that. If a password is set, only the operator's key shows the length of
-    the queue.
+    `detail` names each accelerator that is not used, and the fix. If a password is set, only callers with the operator's key
+    receive the length of the queue.
     """
 
     def health(request: Request) -> Response:
@@ -87,7 +87,7 @@ def _gauge_lines(name: str, what: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _worker_label(worker: WorkerView, workers: Sequence[WorkerView]) -> dict[str, str]:
-    """Return the label of a worker's lines, empty for a single worker, so that existing dashboards keep working."""
+    """Return the label of a worker's lines. A single worker has no label, so that existing dashboards keep working."""
     return {"worker": worker.name} if len(workers) > 1 else {}
 
 

@@ -1,7 +1,7 @@
 """Read the body of a program's video request: JSON, or multipart with files (image, clip, audio). Checks sizes, not values.
 
-A body is written to disk as it arrives and parsed when it is complete, two bodies at a time. Slow or large requests therefore
-take no memory. Multipart has only texts, so lists are named `guidance[]` and objects `input_reference[image_url]`, as OpenAI's
+A body is written to disk as it arrives, so slow or large requests take no memory. Complete bodies are parsed, at most two at the
+same time. Multipart has only texts, so lists are named `guidance[]` and objects `input_reference[image_url]`, as OpenAI's
 clients do. A character's image is a file `figures[NAME]`. In JSON, `figures` is a list of {"name", "image_url"}. All files may
 also be data URLs (RFC 2397). Other URLs are never fetched.
 """
@@ -56,7 +56,7 @@ class BodyTooLarge(RequestError):
 
 @dataclass(frozen=True)
 class VideoBody:
-    """The fields of a request by name, unchecked, and its files. From multipart, values are texts and lists of texts.
+    """The unchecked fields of a request by name, and its files. Values from a multipart body are texts or lists of texts.
 
     `drive` is the driving video. Each of `figures` is a character with its `name` and the path of its `image`.
     """
@@ -71,7 +71,7 @@ class VideoBody:
 
 
 class BodyReader:
-    """Reads request bodies, at most AT_ONCE at the same time."""
+    """Reads request bodies. At most AT_ONCE bodies are parsed at the same time."""
 
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(AT_ONCE)

@@ -1,4 +1,4 @@
-"""Deliver the items that one thread reads to any number of pages, each in its own event loop, without a thread per page."""
+"""Read items in one thread, and deliver them to any number of pages. Each page waits in its event loop, not in a thread."""
 
 import asyncio
 import contextlib
@@ -23,13 +23,13 @@ class Follower(Generic[Item]):
     def deliver(self, item: Item | None, is_kept: bool) -> None:
         """Add an item for the page. Call this in the page's event loop.
 
-        None is the end. Without `is_kept`, an item is dropped while another item waits for the page.
+        The item None marks the end. Without `is_kept`, the item is dropped if another item still waits for the page.
         """
         if is_kept or item is None or self._arrived.empty():
             self._arrived.put_nowait(item)
 
     async def next_items(self, seconds: float) -> list[Item]:
-        """Return all items since the last call. Empty if no item arrives within `seconds`, or at the end."""
+        """Return all items since the last call. The list is empty if no item arrives within `seconds`, or at the end."""
         try:
             items = [await asyncio.wait_for(self._arrived.get(), seconds)]
         except TimeoutError:
@@ -41,7 +41,7 @@ class Follower(Generic[Item]):
 
 
 class Broadcast(Generic[Item]):
-    """The items that `read` yields, in batches that may be empty, for all followers.
+    """Delivers the items that `read` yields to all followers. `read` yields items in batches, which may be empty.
 
     With `is_kept`, later followers also receive the earlier items, and reading continues without followers. Otherwise reading
     stops at the next batch after the last follower left.

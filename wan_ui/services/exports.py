@@ -28,8 +28,8 @@ MEGABYTES = 8  # the largest size of a gif or webp, which chat and mail programs
 LONGEST_SECONDS, LONGEST_SIDE, MOST_FPS = 20, 720, 25  # limits of a gif or webp: seconds, pixels, frames per second
 ANIMATION_PROCESSOR_SECONDS = 120.0
 MOST_PNG_BYTES = 500_000_000  # the limit for all frames as PNG images
-# The expected disk space (assumed). The first version of a gif or webp may have 8 times MEGABYTES. A webm or smooth video may
-# have 4 times the size of its source.
+# Assumptions about disk space. The first attempt at a gif or webp may have 8 times MEGABYTES. A webm or smooth video may have 4
+# times the size of its source.
 _TRIES, _TIMES_LARGER = 8, 4
 SMOOTH, SMOOTH_FPS = "smooth", 60  # the format of an mp4 with 60 frames per second
 _PREFIX = "studio/export"

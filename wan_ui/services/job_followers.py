@@ -21,10 +21,10 @@ HEARTBEAT_SECONDS = 2.0  # the longest time between two updates; a closed page i
 
 
 async def follow_job(engine: Engine, job_id: str) -> AsyncIterator[StageView]:
-    """Yield the job's view now and after each change, until its final event.
+    """Yield the job's progress (a `StageView`) now and after each change, until the final event.
 
-    One thread per job reads the events, because reading blocks. Events that arrive together give one view. A caller who stops
-    early does not affect the job.
+    One thread per job reads the events, because reading blocks. Events that arrive together give one `StageView`. A caller who
+    stops early does not affect the job.
     """
     view = StageView(phase="queued")
     with _job_broadcast(engine, job_id).subscribe() as follower:
@@ -61,7 +61,7 @@ def _job_broadcast(engine: Engine, job_id: str) -> Broadcast[Event]:
 
 
 def _read_events(engine: Engine, job_id: str) -> Iterator[Sequence[Event]]:
-    """Yield the job's events one by one. If they cannot be read, the last event is a Failed with the reason."""
+    """Yield the job's events one by one. If reading fails, the last event is a `Failed` with the reason."""
     try:
         for _, event in engine.events(job_id):
             yield (event,)
@@ -70,7 +70,7 @@ def _read_events(engine: Engine, job_id: str) -> Iterator[Sequence[Event]]:
 
 
 def add_queue_position(view: StageView, engine: Engine, job_id: str) -> StageView:
-    """Return the view with the job's present position in the queue. A job that left the queue without an event is starting."""
+    """Return `view` with the job's present queue position. A job that left the queue without an event is starting."""
     if view.phase not in ("queued", "starting"):
         return view
     position = engine.queue_position(job_id)
@@ -80,7 +80,7 @@ def add_queue_position(view: StageView, engine: Engine, job_id: str) -> StageVie
 
 
 def stage_view(context: StudioContext, job: ListedJob) -> StageView:
-    """Return the view after the job's last event."""
+    """Return the job's progress after its last event."""
     event = context.engine.last_event(job.id) if job.state != "queued" else None
     return advance_view(StageView(phase="queued"), event) if event else list_view(context, job)
 

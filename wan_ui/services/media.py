@@ -150,7 +150,7 @@ async def make_poster(folder: Path, sandbox: SandboxPool) -> Path | None:
 
 
 def shot_poster_name(number: int) -> str:
-    """Return the file name of the small image of a storyboard's uploaded video. Numbers start at 1."""
+    """Return the file name of the small image of a storyboard's uploaded video `number`, counted from 1."""
     return f"shot_videos-{number}.webp"
 
 

@@ -1,4 +1,4 @@
-"""Helpers for sandbox calls: the requester whose limits count, and cancelling when the caller disconnects."""
+"""Helpers for sandbox calls: find the requester whose limits apply, and cancel calls when the requester disconnects."""
 
 import asyncio
 import functools
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 def requester_from_request(request: Request, access: Access | None = None) -> Requester:
-    """Return the request's sender by cookie and network address. If `access` is given, the operator's time is not limited."""
+    """Return the sender, identified by cookie and network address. With `access`, the operator's processor time is unlimited."""
     is_operator = access is not None and access.is_operator(request.cookies)
     return Requester(owner=owner_name(dict(request.cookies)), address=sender_address(request.scope), has_budget=not is_operator)
 

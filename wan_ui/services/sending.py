@@ -61,7 +61,7 @@ class Download:
 
 @dataclass(eq=False, kw_only=True)
 class Downloads:
-    """The current downloads, with their limits. Belongs to one event loop."""
+    """The current downloads, with their limits. Use an instance in one event loop only."""
 
     limit: Limit = FILES_SENT
     read_clock: Callable[[], float] = time.monotonic
@@ -88,12 +88,12 @@ class Downloads:
         return download
 
     def end_download(self, download: Download) -> None:
-        """Remove a download. May be called twice."""
+        """Remove a download. A second call has no effect."""
         with contextlib.suppress(ValueError):
             self._active.remove(download)
 
     def expected_bytes(self) -> int:
-        """Return the bytes of all files that are still being created."""
+        """Return the expected size in bytes of all files that are still being created."""
         return sum(one.num_bytes for one in self._active if one.start_time is None)
 
 

@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 class SharedWork(Generic[Key, Result]):
-    """Runs at most one call per key in a thread, with at most one more waiting, for any number of callers.
+    """Runs at most one call per key, in a thread, for any number of callers. At most one more call per key waits.
 
     A caller receives the result of a call that started after the caller asked, never an older result.
     """

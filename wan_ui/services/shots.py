@@ -154,7 +154,7 @@ def _num_generated_frames(job: Job, engine: Engine) -> int:
 
 
 def _num_uploaded_frames(job: Job, number: int) -> int:
-    """Return the frames of the storyboard's uploaded video with this number, from 1."""
+    """Return the number of frames of the storyboard's uploaded video `number`, counted from 1."""
     request = job.request
     found = (shot_length(request, place) for place, shot in enumerate(request.shots) if shot.video == number - 1)
     return next(found, request.num_frames)

@@ -42,8 +42,8 @@ class StudioContext:
     engine: Engine
     access: Access
     can_run: CanRun
-    most_waiting: int = QUEUED_VIDEOS.of_visitor  # the operator has no limit
-    most_of_address: int = QUEUED_VIDEOS.of_address  # a visitor who deletes the cookie is a new visitor
+    most_waiting: int = QUEUED_VIDEOS.of_visitor  # queued videos per visitor; the operator has no limit
+    most_of_address: int = QUEUED_VIDEOS.of_address  # needed because a visitor who deletes the cookie is a new visitor
     most_in_all: int = QUEUED_VIDEOS.in_all
     most_without_key: int = QUEUED_VIDEOS.without_key
     models: frozenset[str] | None = None
@@ -96,7 +96,7 @@ class StudioContext:
     def submit_steps(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Steps[Job]:
         """Queue a request within the caller's limits. Yields sandbox calls (see `Steps`).
 
-        `again` regenerates part of a storyboard (see `Engine.submit`), which the caller must be allowed to see.
+        `again` names a storyboard to regenerate in part (see `Engine.submit`). The caller must be allowed to see the storyboard.
         Raises: StudioError.
         """
         self._check_allowed(wanted, caller)

@@ -20,7 +20,7 @@ from wan_ui.services.media import VIDEO
 
 @dataclass(frozen=True, kw_only=True)
 class UpscaleOffer:
-    """An upscaler and a scale, the resulting size in pixels, and the estimated time, None if unknown."""
+    """An upscaler and a scale, with the resulting size in pixels and the estimated time (None if unknown)."""
 
     upscaler: str
     scale: int
@@ -67,7 +67,7 @@ def find_offers(engine: Engine, job: Job | None, result: VideoResult | None) -> 
     for name, scale in list_upscalers(engine):
         try:
             wanted = upscale_job_request(job, result, scale, name)
-        except RequestError:  # too large
+        except RequestError:  # the enlarged video would be too large
             continue
         found.append(UpscaleOffer(upscaler=name, scale=scale, size=wanted.final_size, estimate=engine.estimate(wanted)))
     return found
