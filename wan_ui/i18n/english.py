@@ -151,7 +151,7 @@ class Texts:
     history_empty: str = "Prompts that you use appear here."
 
     preset: str = "Model"
-    presets_elsewhere: str = "{count} more, not on this machine"
+    presets_elsewhere: str = "{count} more not installed"
     presets_none: str = "No model on this machine can do this."
     preset_missing: str = "The weights of this model are not on this machine."
     presets_where: str = "Requirements and downloads: see Models"
