@@ -15,10 +15,10 @@ class Entry:
     """One checkpoint or LoRA file.
 
     Attributes:
-        source: its id on the Hub, or "embedded:NAME".
+        source: the id on the Hub, or "embedded:NAME".
         presets: the presets that use it.
-        num_bytes: its bytes on this machine, None if it is not complete.
-        begun_bytes: bytes that have arrived of an incomplete download.
+        num_bytes: the bytes of its files on this machine, None if files are missing.
+        begun_bytes: the bytes of an incomplete download that have arrived.
     """
 
     kind: Kind
@@ -34,7 +34,7 @@ class Entry:
 
     @property
     def is_on_hub(self) -> bool:
-        """True if it can be downloaded and removed. False for models that are installed with the studio."""
+        """True if the files can be downloaded and removed. False for models that are installed with the studio."""
         return is_downloadable(self.source)
 
     @property
@@ -49,7 +49,7 @@ def list_entries() -> list[Entry]:
 
 
 def is_downloadable(source: str) -> bool:
-    """Return whether this is an id of a checkpoint or of one file on the Hub."""
+    """Return whether `source` is the id of a checkpoint or of one file on the Hub."""
     from backend.checkpoints.hub import is_hub_id
 
     repository, _, name = source.partition(":")
@@ -62,9 +62,10 @@ def required_licences(source: str) -> tuple[str, ...]:
 
 
 def count_bytes(source: str, path: Path) -> int:
-    """Return the bytes of a checkpoint's folder or file that belong to `source`.
+    """Return the bytes of the files that belong to `source`. `path` is the folder or file of the checkpoint or LoRA.
 
-    Other files in the folder, such as another checkpoint's transformer, do not count. A single-file transformer counts.
+    Other files in the folder, such as another checkpoint's transformer, do not count. If the transformer is a separate file
+    outside the folder, its bytes count too.
     """
     from backend.checkpoints.hub import cached_torch_file
 
@@ -90,7 +91,7 @@ def _lora_entries() -> Iterator[Entry]:
 
     for source in dict.fromkeys(lora.source for preset in list_presets() for lora in preset.loras):
         users = tuple(preset for preset in list_presets() if any(lora.source == source for lora in preset.loras))
-        path = find_cached_file(source)  # no `begun_bytes`: a repository of LoRAs has many files
+        path = find_cached_file(source)  # no `begun_bytes`: a repository's cached bytes belong to all its LoRAs
         yield Entry(kind="lora", source=source, presets=users, num_bytes=None if path is None else count_bytes(source, path))
 
 
@@ -103,7 +104,7 @@ def _find_folder(preset: Preset) -> Path | None:
 def _count_partial_bytes(model: str) -> int:
     """Return the bytes that have arrived of an incomplete checkpoint.
 
-    Files that this checkpoint shares with another one count only after the download of its own transformer has started.
+    Files that this checkpoint shares with another checkpoint count only after the download of its own transformer has started.
     Transformers of other checkpoints never count.
     """
     from backend.checkpoints.checkpoint import split_source
@@ -123,8 +124,10 @@ def _count_partial_bytes(model: str) -> int:
 
 
 def _source_files(source: str, path: Path) -> list[Path]:
-    """Return the files at `path` that belong to `source`. For a local folder these are all its files, for a local file the
-    file."""
+    """Return the files at `path` that belong to `source`. If `path` is a file, return only this file.
+
+    A source that is not on the Hub uses all files of its folder.
+    """
     from huggingface_hub.utils import filter_repo_objects
 
     from backend.checkpoints.hub import file_patterns

@@ -43,7 +43,7 @@ class Compatibility:
 
 
 def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) -> Compatibility:
-    """Return the compatibility of the model of these presets with the devices of one worker."""
+    """Judge whether the devices of one worker can run the model of these presets."""
     needs = find_needs(presets[0].model)
     smallest = _smallest_slice(needs, devices)
     if not devices:
@@ -58,7 +58,7 @@ def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) ->
 
 @functools.cache
 def step_flops(name: str) -> float:
-    """Return the floating-point operations of one step of a video in the preset's default size."""
+    """Return the floating-point operations of one step of a video with the default size of preset `name`."""
     preset = find_preset(name)
     family, _ = find_family(preset)
     request = example_request(preset)
@@ -74,12 +74,12 @@ def _judge(needs: Needs | None, devices: Sequence[Device], memory: int | None) -
 
 
 def _matches_slice(need: SliceNeed, devices: Sequence[Device]) -> bool:
-    """Return whether the devices have the slice's kind of chip, and are at least as many."""
+    """Return whether the devices are the slice's kind of chip, and at least as many as the slice has."""
     return DEVICE_KINDS.get(devices[0].kind) == _chip_name(need.slice) and len(devices) >= _num_devices(need.slice)
 
 
 def _smallest_slice(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | None:
-    """Return the smallest known slice of this machine's kind of chip. If no slice of this kind is known, any kind counts."""
+    """Return the smallest known slice of this machine's kind of chip, else of any kind. None if no slice is known."""
     if needs is None or not needs.slices:
         return None
     chip = DEVICE_KINDS.get(devices[0].kind) if devices else None

@@ -14,7 +14,7 @@ from backend.checkpoints.hub import check_space, download_file, download_model, 
 from backend.errors import StudioError
 from backend.models import recognise
 
-POLITENESS = 10  # a lower priority than the server, so that pages stay responsive
+POLITENESS = 10  # increase of the nice value, so that the server has priority and pages stay responsive
 
 
 def main() -> None:

@@ -68,12 +68,12 @@ class Downloads:
             return list(self._shown.values())
 
     def total(self, source: str) -> int:
-        """Return the size of this source in bytes that the Hub reported, 0 if the Hub was not asked."""
+        """Return the source's size in bytes as the Hub reported it, 0 if the Hub was never asked."""
         with self._lock:
             return self._totals.get(source, 0)
 
     def begin(self, source: str) -> None:
-        """Queue a download. Does nothing if it is queued or runs already."""
+        """Queue a download. Do nothing if it is queued or runs already."""
         with self._lock:
             download = self._shown.get(source)
             if self._is_closed or (download is not None and download.is_active):
@@ -141,7 +141,7 @@ class Downloads:
             return source
 
     def _download(self, source: str) -> Download | None:
-        """Run the process to its end. Return the failed download, or None."""
+        """Run the process to its end. Return a `Download` that describes the failure, or None."""
         speed, last = Speed(), {}
         with tempfile.TemporaryFile("w+") as errors:
             with self._lock:
@@ -166,7 +166,10 @@ class Downloads:
         return Download(source=source, phase="failed", cause=cause, fix=last.get("fix") or "Try again: the download continues")
 
     def _start_process(self, source: str, errors: Any) -> subprocess.Popen:
-        """Start the process in a new session, so that Ctrl+C reaches only the server, which closes the pipe to end it."""
+        """Start the process in a new session, so that Ctrl+C reaches only the server.
+
+        The server ends the process by closing its standard input.
+        """
         return start_module(
             _MODULE,
             [source],

@@ -19,7 +19,7 @@ SCAN_SECONDS = 2.0  # time for which a scan of the files is reused, because ever
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRow:
-    """One model or LoRA of the page.
+    """One model or LoRA on the Models page.
 
     Attributes:
         download: the download that is queued, runs or has failed, or None.
@@ -56,7 +56,7 @@ class Models:
         self.downloads = Downloads(settings, self._notify_change)
 
     def rows(self) -> list[ModelRow]:
-        """Return all rows."""
+        """Return a row for each model and LoRA."""
         downloads, devices = {one.source: one for one in self.downloads.all()}, self._devices()
         return [self._make_row(entry, downloads.get(entry.source), devices) for entry in self._scan_entries()]
 
@@ -79,7 +79,7 @@ class Models:
         self.downloads.begin(source)
 
     def pause(self, source: str) -> None:
-        """Pause a download. Bytes that have arrived stay. Does nothing without a download."""
+        """Pause a download. Bytes that have arrived stay. Do nothing without a download."""
         self.downloads.pause(source)
 
     def remove(self, source: str) -> int:
@@ -120,8 +120,10 @@ class Models:
         )
 
     def _sources_to_keep(self, source: str) -> list[str]:
-        """Return all other sources whose files must stay when `source` is removed: complete sources, and sources with a
-        download."""
+        """Return the other sources whose files must stay when `source` is removed.
+
+        These are complete sources and sources whose download has started.
+        """
         others = [entry for entry in self._scan_entries() if entry.is_on_hub and entry.source != source]
         return [one.source for one in others if one.is_here or self.downloads.total(one.source)]
 
@@ -150,7 +152,7 @@ class Models:
 
 
 def required_sources(request: GenerationRequest) -> set[str]:
-    """Return the ids of the checkpoint and LoRA files that a request needs. Only its LoRAs if the preset no longer exists."""
+    """Return the ids of the checkpoint and LoRA files that a request needs, or only its LoRAs if its preset no longer exists."""
     try:
         preset = find_preset(request.preset)
     except RequestError:

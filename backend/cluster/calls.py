@@ -1,4 +1,4 @@
-"""Make sure that all calls of Ray end before the connection to the Ray cluster ends.
+"""Ensure that all calls to Ray end before the connection to the Ray cluster ends.
 
 If a thread calls Ray or drops a reference while Ray shuts down, Ray's native code can end the process without an error, with exit
 code 1. A call after the shutdown starts another Ray on this machine.
@@ -18,7 +18,7 @@ class Disconnected(Exception):
 
 
 class Calls:
-    """All calls of one connection."""
+    """Counts the calls to Ray over one connection, and ends them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -27,7 +27,7 @@ class Calls:
 
     @contextmanager
     def count_call(self) -> Generator[None]:
-        """Allow calls of Ray inside the block, and keep the connection open for them. Raises: Disconnected, on entry."""
+        """Allow calls to Ray inside the block, and keep the connection open for them. Raises: Disconnected, on entry."""
         with self._changed:
             if self._is_ended:
                 raise Disconnected
@@ -48,7 +48,7 @@ class Calls:
             try:
                 return self._answer(actor, method, values, seconds)
             except Exception as error:
-                raise error.with_traceback(None) from error.__cause__  # the traceback's frames refer to Ray objects
+                raise error.with_traceback(None) from error.__cause__  # a traceback would keep references to Ray objects
 
     def end(self, seconds: float) -> bool:
         """Refuse new calls and abort waiting ones. Return whether all calls ended within `seconds`."""

@@ -37,7 +37,7 @@ class LogText:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The worker process ended with this exit code. Nothing follows."""
+    """The worker process ended with this exit code. No message follows."""
 
     code: int
 
@@ -83,11 +83,11 @@ class NodeWorker:
         self._started_relay().put(piece)
 
     def send(self, message: Message) -> None:
-        """Hands a message to the worker."""
+        """Send a message to the worker."""
         self._started_relay().send(message)
 
     def take(self, number: int) -> list[Item]:
-        """Return batch `number`, from 1, of the worker's messages and files. The last `number` returns the same batch again."""
+        """Return batch `number` (from 1) of the worker's messages and files. A repeated `number` returns the same batch again."""
         return self._started_relay().take(number)
 
     def kill(self) -> None:
@@ -186,7 +186,10 @@ class Relay:
         return batch
 
     def _receive(self, message: Message) -> None:
-        """Queue the changed files of the job and the new log output, then this message. Heartbeats too forward files and log."""
+        """Queue the changed files of the job, the new log output, and then this message.
+
+        Heartbeats arrive every second. Therefore files and log output are queued even if the job sends no event.
+        """
         job, is_last = self._job, False
         if isinstance(message, JobEvent) and job is not None and message.job_id == job.job_id:
             is_last = message.event.is_final

@@ -54,7 +54,7 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSlot:
-    """A place for one worker: all hosts of a slice, in order, or one node. `machine` is its name for the operator."""
+    """A place for one worker: all hosts of a slice, in order, or one node. `machine` names the slice or node for the operator."""
 
     key: str
     machine: str
@@ -150,7 +150,10 @@ class Cluster:
     """The connection to a Ray cluster. A thread looks for new and lost machines every second."""
 
     def __init__(self, address: str):
-        """Connect. Raises: RequestError for an invalid address, StudioError if Ray is not installed or no cluster answers."""
+        """Connect to the cluster.
+
+        Raises: RequestError for an invalid address, StudioError if Ray is not installed or no cluster answers.
+        """
         self._fingerprint = fingerprint()
         self._claimed: dict[str, _ClaimedSlot] = {}
         self._next_claim: dict[str, float] = {}  # monotonic time from which a failed slot may be claimed again, by slot key
@@ -232,7 +235,7 @@ class Cluster:
         return _ClaimedSlot(slot=slot, actors=actors, answers=[actor.fingerprint.remote() for actor in actors])
 
     def _start_worker(self, key: str, pool: WorkerPool, plan: WorkerPlan) -> None:
-        """Start the worker of a claimed slot if all its hosts have the same version of the project."""
+        """Start the worker of a claimed slot if all its hosts have the studio's version of the project."""
         import ray
 
         claimed = self._claimed[key]

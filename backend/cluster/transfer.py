@@ -74,7 +74,7 @@ def _collect(folder: Path, above: str, found: dict[str, Version]) -> None:
 
 
 def read_pieces(job_id: str, folder: Path, name: str) -> Iterator[Piece]:
-    """Yield the file's pieces, up to the file's size at the first piece. Yield nothing if the file does not exist."""
+    """Yield the pieces of a file, or nothing if it does not exist. Bytes that are appended after it was opened are left out."""
     try:
         file = (folder / name).open("rb")
     except FileNotFoundError:

@@ -27,7 +27,7 @@ _ANSWER_SECONDS = 20.0  # time limit of one call, which may transfer 4 MB
 _TAKE_SECONDS = 6.0  # time limit for fetching a batch; the node waits up to one second for a message
 _AWAY_SECONDS = 3.0  # a worker counts as lost after this time without an answer
 _AGAIN_SECONDS = 0.25
-_STOP_SECONDS = 8.5  # time limit of the node's `stop`, which takes up to 7 seconds; a server may take ten in total
+_STOP_SECONDS = 8.5  # time limit of the node's `stop`, which takes up to 7 seconds; a server must end within ten
 _REST_SECONDS = 1.0  # time limit for the last files after `stop`
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class ClusterTransport:
         self._outgoing.put(message)
 
     def kill(self) -> None:
-        """Kill a worker that does not answer. If its node does not answer either, give up."""
+        """Kill a worker that does not answer. If its node does not answer either, the worker counts as lost."""
         try:
             self._ask("kill")
         except Exception:  # any error of Ray means that the node is unreachable
@@ -129,7 +129,7 @@ class ClusterTransport:
         else:
             if isinstance(item, JobEvent):
                 self._check(item)
-            self._on_message(cast(Message, item))  # `_listen` handles `Ended`
+            self._on_message(cast(Message, item))  # not `Ended`, which `_listen` handles
 
     def _keep(self, piece: Piece) -> None:
         """Write a piece into the folder of the worker's job. Drop pieces of other jobs."""

@@ -142,7 +142,7 @@ class Clock:
 
     The clock is not trusted for a day after it jumped by more than an hour. When the server starts, the clock is not trusted for
     a day if it is more than a day ahead of the last time in the store. If the server was off for days, cleaning starts a day
-    late. If the system's date is wrong, no video is lost.
+    late. In return, no video is lost if the system's date is wrong.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class Clock:
 
 
 def _steady_seconds() -> float:
-    """Return the seconds of a clock that nobody can set. Where the system supports it, sleep of the machine counts too."""
+    """Return the seconds of a clock that cannot be set. If the system supports it, the clock runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -363,7 +363,10 @@ class Cleaner:
         return folder.parent == self._settings.runs_dir
 
     def _clean_comparisons(self) -> int:
-        """Delete comparisons without any remaining job, and exported videos that are old or whose comparison lost a job."""
+        """Delete comparisons of which no job remains, and exported videos that are no longer needed.
+
+        An exported video is deleted if it is old, or if a job of its comparison was deleted.
+        """
         paths = _paths(self._settings.comparisons_dir, "*")
         comparisons = {one.id: one for one in self._user_presets.comparisons()}
         there, in_library = self._store.job_ids(), self._store.job_ids(is_deleted=False)
@@ -375,7 +378,10 @@ class Cleaner:
 
 
 def _is_export(path: Path, whole: Collection[str]) -> bool:
-    """Return whether the file belongs to a comparison in `whole` (names without suffix), or is being written."""
+    """Return whether the file is the export of a comparison in `whole`, or may still be written.
+
+    `whole` holds ids of comparisons. An export's name is the id with a suffix. Names of unfinished files start with a dot.
+    """
     return path.name.partition(".")[0] in whole or (path.name.startswith(".") and _age_seconds(path) < _HOUR)
 
 
@@ -386,7 +392,7 @@ def _size_for_plan(job: EndedJob) -> Size:
 
 
 def trim(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
-    """Delete the least recently used files until the rest takes at most `most_bytes`. Return the freed bytes.
+    """Delete the least recently used files until the remaining files take at most `most_bytes`. Return the freed bytes.
 
     Files that were used in the last `spare_seconds` are kept. A file's use is its last read or write, or its last write if the
     disk does not record reads.

@@ -38,7 +38,7 @@ class Shortage:
 
 
 def needed_bytes(request: GenerationRequest) -> int:
-    """Estimate the most bytes that the job's folder takes, from the video's size, its steps and the preset's longest prompt."""
+    """Estimate the largest size of the job's folder in bytes from the video's size and steps, and the preset's longest prompt."""
     width, height = request.final_size
     larger = _LARGER_BYTES * width * height * request.total_frames if request.upscale else 0
     if request.finished_video:
@@ -53,7 +53,7 @@ def needed_bytes(request: GenerationRequest) -> int:
 
 
 def find_shortage(folder: Path, needed: int) -> Shortage | None:
-    """Return the shortage for `needed` bytes and a reserve. None if the disk has enough space or does not report it."""
+    """Return the shortage for `needed` bytes and a reserve. None if the disk has enough space or does not report its space."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError:

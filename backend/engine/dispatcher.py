@@ -27,7 +27,7 @@ from backend.worker_pool.pool import WorkerPool
 from backend.workers.process import WorkerPlan
 
 _LOOK_SECONDS = 1.0
-_NEAR_PLACES = 10  # changes of the first places in the queue are reported immediately
+_NEAR_PLACES = 10  # changes of this many places at the front of the queue are reported immediately
 # The interval between two reports of all places. It prevents a thousand events per started job in a queue of a thousand jobs.
 _FAR_SECONDS = 5.0
 _PREPARE_DELAY_SECONDS = 1.0
@@ -103,7 +103,8 @@ class Dispatcher:
     def start(self, *, resume: bool, recent_requests: Sequence[tuple[GenerationRequest, Shape]] = ()) -> None:
         """Start the thread that serves the queue.
 
-        With `resume`, adopt the jobs of ended engines, now and regularly. Idle workers prepare for `recent_requests`.
+        With `resume`, adopt the jobs of ended engines, now and every `_ADOPT_INTERVAL_SECONDS`.
+        Idle workers prepare for `recent_requests`.
         """
         self._recent_requests = list(recent_requests)
         if resume:
@@ -145,7 +146,7 @@ class Dispatcher:
             return next((lacking for job_id, lacking in self._shortages.items() if job_id in waiting), None)
 
     def update_request(self, job_id: str, request: GenerationRequest, shape: Shape) -> None:
-        """Update a waiting job's entry after its request was replaced by this one."""
+        """Update a waiting job's entry in the queue after its request was replaced by `request`."""
         self._update_entry(job_id, shape=shape, preset=needed_preset(request), needed=needed_bytes(request))
 
     def cancel(self, job_id: str) -> None:
@@ -202,7 +203,8 @@ class Dispatcher:
             if isinstance(event, Interrupted):
                 self._handle_interruption(job_id, event)
             else:
-                if event.is_final:  # before the event is stored, because readers of the event must see the final request
+                if event.is_final:
+                    # Readers of the final event must see the final request, so the request is replaced first.
                     self._record_timing(job_id, event)
                     self._store_final_request(job_id, event)
                 self._event_log.append(job_id, event)
@@ -401,7 +403,7 @@ class Dispatcher:
         return False
 
     def _sort_and_report(self) -> None:
-        """Sort the waiting jobs. Report the places of new jobs and the changes of the first `_NEAR_PLACES`."""
+        """Sort the waiting jobs. Report the places of new jobs, and changes among the first `_NEAR_PLACES` places."""
         last = [self._last] if self._last else []
         self._waiting = sort_queue(self._waiting, list(self._running.values()) or last, self.pool.kept_models())
         ready = [entry for entry in self._waiting if not entry.is_held]
@@ -462,7 +464,7 @@ class Dispatcher:
                 self._dispatch()
 
     def _adopt_job(self, job_id: str) -> None:
-        """Requeue a dead engine's job. A job that the presets refuse today ends as failed."""
+        """Requeue a dead engine's job. The job ends as failed if its request is no longer valid."""
         self._store.assign_engine(job_id, self._lock.name)
         try:
             job = self._store.job(job_id)

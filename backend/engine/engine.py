@@ -73,7 +73,8 @@ class Engine:
         self._runs = _make_folder(settings.runs_dir)
         self._store = Store(settings.data_dir / "jobs.sqlite3")
         self._lock = EngineLock(_make_folder(settings.engines_dir))
-        if self._lock.is_alone():  # another engine on the data folder may use another path to it
+        # While another engine runs, the stored paths are kept, because that engine may use another path to this data folder.
+        if self._lock.is_alone():
             self._store.update_job_folders(self._runs)
         self._notifications = Notifications(options.notify, self._store, Keys(settings.data_dir))
         self.history = History(settings.data_dir / "jobs.sqlite3", self._count_jobs, self._devices_now)
@@ -232,7 +233,10 @@ class Engine:
         return Shape.from_request(request, self._model)
 
     def estimate(self, request: GenerationRequest) -> Estimate | None:
-        """Estimate the request's seconds from this machine's earlier videos, else from the rates of TPUs. None without either."""
+        """Estimate the request's seconds from this machine's earlier videos, else from its TPUs' published peak performance.
+
+        Return None without earlier videos and without TPUs.
+        """
         shape = self.shape(request)
         is_kept = shape.model in self._dispatcher.pool.kept_models()
         return self._timings.estimate(request, shape, self._representative_worker(), self.is_warm(shape), is_kept)
@@ -278,15 +282,18 @@ class Engine:
         self._dispatcher.pool.send_cue(job_id, cue)
 
     def export_project_steps(self, project: Project, path: Path) -> Steps[int]:
-        """Return steps that write a project to one file and return its number of videos. Raises: RequestError, Busy, OSError."""
+        """Return `Steps` that write a project to one file and return the number of written videos. See `submit_steps`.
+
+        Raises: RequestError, Busy, OSError.
+        """
         return export_project(self._store, project, path)
 
     def import_project_steps(
         self, archive: Path, folder: Path, owner: str, *, is_limited: bool = False
     ) -> Steps[tuple[Project, int]]:
-        """Return steps that import a project file as a new project of the owner. See `moving_projects.import_project`.
+        """Return `Steps` that import a project file as a new project of the owner. See `moving_projects.import_project`.
 
-        With `is_limited`, the file must fit into the visitor's quota. Raises: RequestError, and as `import_project`.
+        With `is_limited`, the file must fit into the visitor's quota. Raises: RequestError, and the errors of `import_project`.
         """
         self._check_open()
         if is_limited:
@@ -358,7 +365,10 @@ class Engine:
         may_download: bool = False,
         again: tuple[str, int] | None = None,
     ) -> Steps[Job]:
-        """Return the steps of `submit`, for callers that wait in an event loop while files are opened."""
+        """Return the work of `submit` as `Steps`, a generator that yields its sandbox calls.
+
+        Callers in an event loop use this generator, so that they can await each call.
+        """
         self._check(request, may_download)
         keep = None
         if again is not None:
@@ -392,7 +402,7 @@ class Engine:
             raise
 
     def revise_steps(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
-        """Return the steps of `revise`, for callers that wait in an event loop while files are opened.
+        """Return the work of `revise` as `Steps`, a generator that yields its sandbox calls. See `submit_steps`.
 
         The new inputs are written to a separate folder. They are moved to the job's folder if the job still waits.
         """
@@ -513,7 +523,7 @@ class Engine:
         return self._representative_worker().facts.devices
 
     def _representative_worker(self) -> WorkerView:
-        """Return the first worker with known devices, else the first worker, else an empty view."""
+        """Return the first worker with known devices, else the first worker, else a `WorkerView` without values."""
         workers = self.workers()
         nobody = WorkerView(name="", status=summarize_status(()), facts=WorkerFacts())
         return next((worker for worker in workers if worker.facts.devices), next(iter(workers), nobody))

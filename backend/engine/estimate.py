@@ -1,4 +1,4 @@
-"""Estimate how long a video takes, from this machine's earlier videos or the published rates of its TPUs. Pure."""
+"""Estimate how long a video takes, from this machine's earlier videos or the published peak performance of its TPUs. Pure."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -43,7 +43,8 @@ class Estimate:
 
     `compile_seconds` is the part for compiling, `load_seconds` the part for loading the model: 0 if ready, None if not known.
     `basis` is the source of the estimate. "measured" means runs of the same shape, and "scaled" means runs of other shapes of
-    the model. `runs` is the number of these runs. "predicted" means the devices' published rates: the model has no run here.
+    the model. `runs` is the number of these runs. "predicted" means the devices' published peak performance, which is used if the
+    model has no run on this machine.
     """
 
     seconds: float

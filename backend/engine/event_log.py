@@ -1,4 +1,4 @@
-"""Store every event of every job before anyone sees it, and wake the readers.
+"""Store every event of every job before anyone sees it, and wake the threads that wait for events.
 
 If the store cannot be written, because the disk is full or another process locks it, the changes are stored later.
 """
@@ -22,7 +22,7 @@ class EventLog:
     """The events of one engine's jobs. `changed` is the engine's only lock; every change of the queue must hold it."""
 
     def __init__(self, store: Store, on_event: Sequence[Callable[[str, Event], None]] = ()):
-        """Call each function of `on_event` with a job's id and an event after the event was stored. No function may block."""
+        """Create the log. It calls each function of `on_event` with a job's id and each stored event. No function may block."""
         self._store, self._on_event = store, on_event
         self.changed = threading.Condition()
         self.is_closed = False
@@ -122,9 +122,9 @@ class EventLog:
                 if self.is_closed:
                     return
                 if has_looked and self._sequences.get(job_id, after + 1) <= after:
-                    self.changed.wait(_POLL_SECONDS)  # another job's event woke this reader, so the store has no new event for it
+                    self.changed.wait(_POLL_SECONDS)  # this engine has stored no new event of the job, so the store is not read
                     continue
-                has_ended = self._store.job(job_id).has_ended  # read first, so that the last event is not missed
+                has_ended = self._store.job(job_id).has_ended  # read before the events, so that the last event is not missed
                 fresh, has_looked = self._store.events(job_id, after), True
                 if not fresh and not has_ended:
                     self.changed.wait(_POLL_SECONDS)

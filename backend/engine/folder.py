@@ -27,9 +27,10 @@ Inputs = Mapping[str, tuple[Path, ...]]
 
 
 def write_request_steps(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
-    """Return steps that write the inputs and `request.json` into the folder. The sandbox opens the inputs.
+    """Return `Steps` that write the inputs and `request.json` into the folder. The sandbox opens the inputs.
 
-    The steps return the request with the paths of the written files. Raises: ImageError, ClipError, SoundError, OSError.
+    The result of the steps is the request with the paths of the written files.
+    Raises: ImageError, ClipError, SoundError, OSError.
     """
     if request.inputs():
         is_long = any(one.media != "picture" for one in INPUTS if one.name in request.inputs())
@@ -131,7 +132,7 @@ def _keep_picture(source: Path, stem: Path) -> Path:
     if plain is not None:
         path = stem.with_suffix(plain[1])
         path.write_bytes(plain[0])
-        with contextlib.suppress(ImageError):  # the decoder may not accept what `plain_picture` extracted
+        with contextlib.suppress(ImageError):  # the decoder may not accept the output of `strip_metadata`
             if load_checked_image(path).size == picture.size:
                 return path
         path.unlink()

@@ -89,7 +89,7 @@ class Keys:
         return sorted((_key(row) for row in self._rows()), key=lambda key: key.created)
 
     def revoke(self, name: str) -> None:
-        """Revoke a key. The operator keeps its videos. A new key with this name is a different owner.
+        """Revoke a key. The operator keeps the videos of its program. A new key with this name is a different owner.
 
         Raises: RequestError if no such key exists, DataFolderError.
         """
@@ -144,7 +144,10 @@ class Keys:
 
     @contextmanager
     def _opened(self) -> Generator[sqlite3.Connection]:
-        """Open the file and close it after the block. Convert SQLite's errors to DataFolderError, except for a name in use."""
+        """Open the file and close it after the block.
+
+        Convert SQLite's errors to DataFolderError, except IntegrityError, which means that a name is already used.
+        """
         try:
             address = f"{self._path.as_uri()}?mode=rw"
             with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_SECONDS, isolation_level=None)) as database:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backend.errors import DataFolderError
 
-_NEW_SECONDS = 3600.0  # unlocked files that are newer are kept, because their engine may be about to lock them
+_NEW_SECONDS = 3600.0  # newer lock files are kept even if unlocked, because their engine may be about to lock them
 
 
 class EngineLock:
@@ -32,7 +32,7 @@ class EngineLock:
 
     @contextmanager
     def lock_dead_engine(self, name: str) -> Generator[bool]:
-        """Yield whether this engine is dead. The block holds a dead engine's lock, so that no other engine adopts its jobs."""
+        """Yield whether engine `name` is dead. The block holds a dead engine's lock, so that only one engine adopts its jobs."""
         path = self._folder / name
         with path.open("w") as file:
             try:

@@ -28,7 +28,7 @@ _LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # limits of one entry: the characters o
 
 
 def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
-    """Return steps that write all videos of the project that are not in the bin, and return their number.
+    """Return `Steps` that write the project's videos to a file and return their number. Videos in the bin are left out.
 
     Raises: RequestError; Busy; OSError, also if the disk has not enough space.
     """
@@ -63,9 +63,9 @@ def _entry(job: Job, result: VideoResult | None) -> ArchiveEntry:
 def import_project(
     store: Store, projects: Projects, runs: Path, engine: str, owner: str, archive: Path, folder: Path
 ) -> Steps[tuple[Project, int]]:
-    """Return steps that import an untrusted project file as a new project of this owner. An error imports no video.
+    """Return `Steps` that import an untrusted project file as a new project of this owner. After an error nothing is imported.
 
-    The steps return the project and its number of videos. `folder` is an empty folder for the unpacked files.
+    The result of the steps is the project and its number of videos. `folder` is an empty folder for the unpacked files.
     Raises: StudioError, OSError.
     """
     unpacked = yield SandboxCall(work=unpack_archive, arguments=(archive, folder), seconds=EXPORT_SECONDS, task="import")
@@ -145,7 +145,8 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
     request = GenerationRequest.from_stored(own | to_input_fields(one["inputs"]))
     check_imported_size(request)
     if request.shots:
-        check_shots(request, find_preset(request.preset))  # the page needs the preset to know the length of each shot
+        # An unknown preset raises RequestError here, because pages need the preset to show the length of each shot.
+        check_shots(request, find_preset(request.preset))
     return request
 
 
@@ -170,7 +171,10 @@ def _line(given: object) -> str:
 
 
 def _table(given: object, kinds: tuple[type, ...]) -> dict[str, Any]:
-    """Return the entries of an untrusted table whose values have one of `kinds` as type and are within the limits."""
+    """Return the valid entries of an untrusted dictionary.
+
+    An entry is valid if the type of its value is in `kinds`, and the value is within the limits.
+    """
     if not isinstance(given, dict):
         return {}
     entries = {

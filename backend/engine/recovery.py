@@ -12,7 +12,7 @@ MOST_KILLS = 10  # consecutive kills from outside before the job's first step, a
 MOST_LOSSES = 2  # lost machines, after which the job fails at the next loss
 MOST_SERVER_DEATHS = 1  # crashes of the server, after which the job is held at the next crash
 QUIET_SECONDS = 600.0  # time without faults after which held jobs resume
-START = "the start"  # the name of a job's place before its first step and while its model is loaded
+START = "the start"  # the place of an interruption before the job's first reported stage, also while its model loads
 _COUNTED = ("worker", "signal", "server")
 
 
@@ -62,9 +62,9 @@ def decide_recovery(interruptions: Sequence[Interrupted]) -> Requeue | Failed:
 
 
 def _since_progress(interruptions: Sequence[Interrupted]) -> list[Interrupted]:
-    """Return the interruptions at the start that happened after the last interruption at a later place.
+    """Return the interruptions at `START` since the last interruption at another place.
 
-    Older interruptions at the start do not count, because the job has progressed since then.
+    An interruption at another place shows that the job had progressed. Older interruptions do not count.
     """
     return list(reversed([*takewhile(lambda one: one.place == START, reversed(interruptions))]))
 

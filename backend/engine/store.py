@@ -158,9 +158,10 @@ class Store(Database):
         return _jobs(self._rows(sql, (*given.values(), -1 if most is None else most)))
 
     def page(self, owner: str | None, *, after: str | None, most: int, oldest_first: bool) -> list[ListedJob]:
-        """Return up to `most` jobs that are not deleted, of one owner or of all, newest or oldest first.
+        """Return up to `most` jobs of one owner, or of all owners for None, newest first unless `oldest_first`.
 
-        The page starts after the job `after`, which may be deleted. Return nothing if that job does not exist.
+        Jobs in the bin are left out. The list starts after the job `after`, which may be in the bin. Return nothing if that job
+        does not exist.
         """
         order, beyond = ("ASC", ">") if oldest_first else ("DESC", "<")
         sql = (
@@ -171,7 +172,7 @@ class Store(Database):
         return _listed_jobs(self._rows(sql, {"owner": owner, "after": after, "most": most}))
 
     def unended(self, owner: str | None = None) -> list[ListedJob]:
-        """Return the waiting and running jobs of one owner or of all, oldest first."""
+        """Return the waiting and running jobs of one owner, or of all owners for None, oldest first."""
         where = "state IN ('queued', 'running') AND (? IS NULL OR owner = ?)"
         sql = f"SELECT {_LISTED} FROM jobs WHERE {where} ORDER BY number"
         return _listed_jobs(self._rows(sql, (owner, owner)))
@@ -216,7 +217,7 @@ class Store(Database):
         return _listed_jobs(self._rows(sql, (*values, selection.most)))
 
     def count_videos(self, selection: Selection) -> int:
-        """Return the number of selected jobs with a video, without the limit of the selection."""
+        """Return the number of all selected jobs with a video. The selection's limit `most` is ignored."""
         where, values = where_clause(selection)
         return self._rows(f"SELECT COUNT(*) FROM jobs WHERE {where}", values)[0][0]
 
@@ -229,7 +230,7 @@ class Store(Database):
         self._execute("UPDATE jobs SET starred = ? WHERE id = ?", (int(is_starred), job_id))
 
     def set_deleted(self, job_id: str, is_deleted: bool) -> None:
-        """Move an ended job to the bin, or restore it. Its files remain until `forget`."""
+        """Move an ended job to the bin, or restore it. Deletes no files."""
         sql = "UPDATE jobs SET deleted = ? WHERE id = ? AND state NOT IN ('queued', 'running')"
         self._execute(sql, (time.time() if is_deleted else None, job_id))
 
@@ -293,7 +294,7 @@ class Store(Database):
         return self._rows(sql, (owner, owner))[0][0]
 
     def oldest_deleted(self, owner: str | None) -> str | None:
-        """Return the id of the job that was deleted first, of one owner or of all. None if the bin is empty."""
+        """Return the id of the job that was deleted first, of one owner or of all owners. None if the bin is empty."""
         where = "deleted IS NOT NULL AND (? IS NULL OR owner = ?)"
         rows = self._rows(f"SELECT id FROM jobs WHERE {where} ORDER BY deleted LIMIT 1", (owner, owner))
         return rows[0]["id"] if rows else None
@@ -466,7 +467,7 @@ class Store(Database):
                 database.execute(statement)
             rows = database.execute("SELECT id, folder, request FROM jobs WHERE summary IS NULL").fetchall()
             for row in rows:
-                with suppress(RequestError):  # already logged; the job is not listed
+                with suppress(RequestError):  # `read_request` has logged the error; the job is not listed
                     summary = RequestSummary.from_request(read_request(row["request"], row["folder"], row["id"]))
                     database.execute("UPDATE jobs SET summary = ? WHERE id = ?", (json.dumps(summary.to_json()), row["id"]))
 
@@ -547,7 +548,7 @@ def _listed_jobs(rows: Iterable[sqlite3.Row]) -> list[ListedJob]:
 
 
 def _readable(read: Callable[[sqlite3.Row], ReadJob], rows: Iterable[sqlite3.Row]) -> list[ReadJob]:
-    """Read the rows. Leave out rows of another version with requests that this version refuses."""
+    """Read the rows. Leave out rows whose request this version of the project refuses."""
     jobs = []
     for row in rows:
         with suppress(RequestError):

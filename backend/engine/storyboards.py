@@ -75,7 +75,10 @@ def add_finished_job(store: Store, job_id: str, owner: str, event: Finished, eng
 
 
 def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:
-    """Return steps that cut a storyboard from its finished shots, in its job's folder, without a model. Raises: StudioError."""
+    """Return `Steps` that join a storyboard's finished shots to a video in the job's folder. This needs no model.
+
+    Raises: StudioError.
+    """
     path = folder / VIDEO
     made = yield SandboxCall(work=write_storyboard_film, arguments=(request, path), seconds=EXPORT_SECONDS, task="film")
     return Finished(
@@ -116,7 +119,7 @@ def regenerate_from(story: Job, number: int, request: GenerationRequest) -> Gene
 
 
 def _shift_files(shot: Shot, before: GenerationRequest) -> Shot:
-    """Return the shot with larger file numbers, because the files of the storyboard `before` come first in the new request."""
+    """Return the shot with larger file indices, because the new request lists the files of `before` first."""
     places = {kind: getattr(shot, kind) for kind in FILES if getattr(shot, kind) is not None}
     return shot.model_copy(update={kind: place + len(getattr(before, FILES[kind])) for kind, place in places.items()})
 

@@ -72,7 +72,7 @@ class RequestSummary:
 
 
 def _total_frames(request: GenerationRequest) -> int:
-    """Return the number of frames of the whole video. If the preset no longer exists, return the number of one shot."""
+    """Return the number of frames of the whole video. If the preset no longer exists, return the frames of one shot."""
     try:
         return request.total_frames
     except RequestError:

@@ -35,10 +35,10 @@ class Timings:
     def estimate(
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
-        """Estimate the seconds of a video on this worker from timings of its model, else from the rates of TPUs. None without
-        either.
+        """Estimate the seconds of a video on this worker from earlier timings of the same model.
 
-        `is_kept` is True if the model is in memory.
+        Without such timings, use the published peak performance of the worker's TPUs. Return None if its devices are
+        not TPUs of one known kind. `is_kept` is True if the model is in memory.
         """
         if request.upscale:
             return self._estimate_upscaled(request, shape, worker, is_warm, is_kept)

@@ -49,7 +49,7 @@ class Member:
     settings: Settings
 
     def serve(self) -> NoReturn:
-        """Connect to the first host and run its messages. Reconnect whenever the connection ends. Raises: MemberRefused."""
+        """Connect to the first host and handle its messages. Reconnect whenever the connection ends. Raises: MemberRefused."""
         is_logged = False
         while True:
             try:
@@ -108,7 +108,7 @@ class _Process:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def end(self) -> None:
-        """End the process. It need not save progress, because the first host does."""
+        """End the process. The process need not save progress, because the first host saves it."""
         self._is_over.set()
         self.worker.send(ExitNow())
         if not self.worker.wait(_LEAVE_SECONDS):
@@ -159,7 +159,7 @@ def _log(member: Member) -> Path:
 
 
 def _store_job(message: RunWithFiles, files: Sequence[bytes], folder: Path) -> Run:
-    """Write the job's files into a new folder and return the job. Delete the folders of older jobs except the last."""
+    """Write the job's files into a new folder and return the job. Delete the folders of older jobs except the newest."""
     here = folder / Path(message.job_id).name
     earlier = sorted(folder.iterdir(), key=lambda old: old.stat().st_mtime)
     for old in (*earlier[:-1], *(one for one in earlier[-1:] if one == here)):

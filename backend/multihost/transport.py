@@ -79,7 +79,10 @@ class MultihostTransport:
         return self._first.pid if self._first else None
 
     def send(self, message: Message) -> None:
-        """Send a message to the first process. Send jobs to the members as well. The first process decides all else."""
+        """Send a message to the first process. Send jobs to the members too.
+
+        The members learn of all other messages through the decisions of the first process (`Decide`).
+        """
         with self._lock:
             if self._first is None:
                 self._waiting.append(message)

@@ -22,7 +22,7 @@ def versions_here() -> dict[str, str]:
 
 
 def describe_difference(first: dict[str, str], other: dict[str, str]) -> str:
-    """Return the first difference as a sentence with what to do, "" if the versions are equal."""
+    """Return a sentence that states the first difference and the fix, "" if the versions are equal."""
     for name, version in first.items():
         if other.get(name) != version:
             return f"{name} is {other.get(name)} there and {version} on the first host: install the same on every host"
@@ -30,7 +30,10 @@ def describe_difference(first: dict[str, str], other: dict[str, str]) -> str:
 
 
 def fingerprint(project: Path = PROJECT_FOLDER, data: Sequence[str] = ()) -> str:
-    """Return the hash of the code, the presets, and files with a suffix in `data`. It must be equal on all hosts of a worker."""
+    """Return a hash of the project's code and presets. It must be equal on all hosts of a worker.
+
+    `data` lists suffixes of further files to hash, such as ".json".
+    """
     suffixes, digest = (".py", ".toml", *data), hashlib.sha256()
     for path in sorted(path for part in _PARTS for path in (project / part).rglob("*") if path.suffix in suffixes):
         digest.update(f"{path.relative_to(project)}\0".encode() + path.read_bytes())

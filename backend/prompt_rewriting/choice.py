@@ -1,4 +1,4 @@
-"""Creates the helper that the operator chose: a program or model that rewrites prompts."""
+"""Create the helper that the operator chose. A helper is a program or model that rewrites prompts."""
 
 import argparse
 
@@ -11,7 +11,7 @@ from backend.settings import rewriter_key
 
 
 def helper_from_arguments(arguments: argparse.Namespace) -> Helper | None:
-    """Return the helper that the options of `serve` select, None without such an option.
+    """Return the helper that the options of `serve` select, None if they select no helper.
 
     Raises: StudioError for an invalid address or command, RequestError if the options select two helpers.
     """

@@ -1,4 +1,4 @@
-"""Rewrites prompts by a server with OpenAI's chat completions API (`serve --rewriter-url URL`), such as vLLM, Ollama or
+"""Rewrite prompts with a server that has OpenAI's chat completions API (`serve --rewriter-url URL`), such as vLLM, Ollama or
 llama.cpp. The server's key, if needed, is in STUDIO_REWRITER_KEY.
 
 Only the operator sets the address. Answers are read as a stream of at most MOST_BYTES. Redirects are not followed, so that the

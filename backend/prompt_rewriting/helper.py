@@ -8,7 +8,7 @@ from typing import Protocol
 from backend.errors import StudioError
 from backend.prompt_rewriting.request import LONGEST, RewriteRequest, extract_suggestion
 
-SECONDS_OF_SILENCE = 120.0  # a large model on the host's processor may need this to read its instructions and an image
+SECONDS_OF_SILENCE = 120.0  # a large model on the host's processor may need this long to read its instructions and an image
 SECONDS = 300.0
 MOST_CHARACTERS = 16 * LONGEST  # longest answer, including the model's reasoning
 BY_HAND = "write it by hand"
@@ -30,7 +30,11 @@ class Helper(Protocol):
 async def stream_suggestions(
     helper: Helper, request: RewriteRequest, *, silence: float = SECONDS_OF_SILENCE, longest: float = SECONDS
 ) -> AsyncGenerator[str]:
-    """Yield the growing suggestion; the last value is complete. `silence` and `longest` are in seconds. Raises: StudioError."""
+    """Yield the growing suggestion. The last value is complete.
+
+    `silence` limits the wait for each piece of the answer, and `longest` limits the whole answer, both in seconds.
+    Raises: StudioError.
+    """
     answer, suggestion, ends = "", "", asyncio.get_running_loop().time() + longest
     async with aclosing(helper.stream_answer(request)) as pieces:
         while True:

@@ -1,8 +1,8 @@
-"""Rewrites prompts by a language model on this machine's processor: `serve --rewriter-model ID`.
+"""Rewrite prompts with a language model on this machine's processor: `serve --rewriter-model ID`.
 
 transformers runs in a separate process, `backend.cli.rewrite_run`. Both sides send JSON lines. Requests are {"ask", "messages",
-"picture"} and {"stop"}. Answers are {"ask", "text"} for each piece, then {"ask", "end"} or {"ask", "error"}. The values of `ask`
-and `stop` are the number of a question. One answer is generated at a time.
+"picture"} and {"stop"}. Answers are {"ask", "text"} for each piece, then {"ask", "end"} or {"ask", "error"}. `ask` is the
+number of a request, `stop` the number of the request to stop. One answer is generated at a time.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Rewrites prompts by a program of the operator: `serve --rewriter COMMAND`.
+"""Rewrite prompts with a program of the operator: `serve --rewriter COMMAND`.
 
 The program reads one JSON object from standard input, {"prompt", "preset", "instructions", "seconds", "starts_from_picture"}, and
 writes the new prompt to standard output, at once or in pieces. It runs once for each suggestion, in a separate process, without a
@@ -71,14 +71,14 @@ class Program:
 
 
 async def _read_end(stream: asyncio.StreamReader, said: bytearray) -> None:
-    """Read the whole stream, so that its writer never waits, and keep its end in `said`."""
+    """Read the whole stream, so that its writer never waits. Keep the last `MOST_ERRORS` bytes in `said`."""
     while data := await stream.read(4096):
         said += data
         del said[:-MOST_ERRORS]
 
 
 def _last_error_line(said: bytearray) -> str:
-    """Return the last line, which is the error itself in a traceback."""
+    """Return the last line of the error output. In a traceback, this line is the error itself."""
     return said.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 

@@ -57,8 +57,10 @@ class RewriteRequest:
         return f"{what[0]}, {self.seconds:.3g} {what[1]}:\n{self.prompt.strip()}"
 
     def messages(self, *, sees: bool) -> list[dict[str, Any]]:
-        """Return the conversation as chat templates of OpenAI and transformers expect it. If the helper `sees`, it includes the
-        image."""
+        """Return the messages in the format of OpenAI's API and of chat templates in transformers.
+
+        With `sees`, the messages include the image.
+        """
         content: Any = self.question
         if sees and self.picture:
             content = [{"type": "image_url", "image_url": {"url": self.picture}}, {"type": "text", "text": self.question}]
@@ -87,7 +89,7 @@ def extract_suggestion(answer: str) -> str:
 
 @functools.cache
 def _instructions_by_series() -> dict[str, Mapping[str, Any]]:
-    """Read the instructions, by series."""
+    """Read the files in `INSTRUCTIONS`. Return their contents by series of models."""
     files = [tomllib.loads(path.read_text("utf-8")) for path in sorted(INSTRUCTIONS.glob("*.toml"))]
     return {series: words for words in files for series in words["series"]}
 

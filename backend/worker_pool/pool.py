@@ -39,7 +39,7 @@ class WorkerPool:
         return len(self._workers)
 
     def start(self) -> None:
-        """Starts the workers that are not running."""
+        """Start the workers that are not running."""
         for worker in self._workers:
             worker.start()
 
@@ -59,7 +59,7 @@ class WorkerPool:
                 worker.handle_machine_loss()
 
     def has_idle_worker(self) -> bool:
-        """Return whether a healthy worker is idle. If no worker is healthy, any idle worker counts, and its job fails."""
+        """Return whether a healthy worker is idle or, if no worker is healthy, whether any worker is idle."""
         views = self.workers()
         fit = [view for view in views if view.is_fit] or views
         return any(view.job_id is None for view in fit)
@@ -81,7 +81,7 @@ class WorkerPool:
         return False
 
     def cancel(self, job_id: str) -> None:
-        """Ask the job's worker to stop it. The job's final event follows."""
+        """Ask the job's worker to stop the job. The worker then sends the job's final event."""
         if worker := self._worker_by_job.get(job_id):
             worker.cancel(job_id)
 
@@ -115,7 +115,7 @@ class WorkerPool:
         return [worker for worker, view in views if view.job_id is None and view.status.state == "ready"]
 
     def manage_model(self, name: str, model: str, how: CacheAction) -> None:
-        """Apply the operator's choice for a cached model of this worker: keep it loaded, release it or unload it."""
+        """Apply the operator's choice for a cached model of this worker: keep the model loaded, undo that, or unload it."""
         for worker in self._workers:
             if worker.view().name == name:
                 worker.send(ManageModel(model=model, how=how))
@@ -169,7 +169,7 @@ class WorkerPool:
             self._ends[job_id] = time.monotonic() + event.seconds_left
         elif isinstance(event, Interrupted) or event.is_final:
             self._ends.pop(job_id, None)
-        if isinstance(event, Interrupted):  # before the event is handled: the job may be assigned to another worker immediately
+        if isinstance(event, Interrupted):  # before `_on_event`, which may assign the job to another worker
             self._worker_by_job.pop(job_id, None)
         self._on_event(job_id, event)
         if event.is_final:

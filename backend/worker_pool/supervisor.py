@@ -255,7 +255,8 @@ class Supervisor:
     def _handle_exit(self, code: int) -> None:
         """Report a dead worker's job as interrupted and restart the worker, unless its machine was lost.
 
-        A worker without jobs is restarted at most `MAX_IDLE_RESTARTS` times. Signals from outside do not count.
+        Until the next job, the worker is restarted at most `MAX_IDLE_RESTARTS` times. Restarts after signals from outside do not
+        count.
         """
         is_lost = code == LOST
         with self._lock:

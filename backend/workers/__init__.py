@@ -1,1 +1,1 @@
-"""The processes that make videos, and the messages between them and the engine."""
+"""The processes that generate videos, and the messages between them and the engine."""

@@ -16,7 +16,11 @@ _VMSTAT = Path("/proc/vmstat")
 
 
 def explain_exit(code: int, log: Path, was_out_of_memory: bool, reason: str = "") -> Interrupted:
-    """Return the interruption of the worker's job. `reason` is set if the engine killed the worker or the worker reported it."""
+    """Return the interruption of the worker's job.
+
+    `was_out_of_memory` is True if the system killed a process for lack of memory since the worker started. `reason` is why the
+    engine killed the worker, or the reason that the worker reported before it ended, "" without either.
+    """
     advice = f"Generate it again; if it stops again, the reason is at the end of {log}"
     if code == LOST:
         return Interrupted(cause="The machine of its worker was lost", fix="Generate it again", by="loss")

@@ -1,4 +1,4 @@
-"""A worker's main loop: messages in, events out. The pipeline makes the videos."""
+"""The main loop of a worker: it handles messages, runs jobs and sends events. The pipeline generates the videos."""
 
 import contextlib
 import functools
@@ -55,8 +55,9 @@ class EngineGone(BaseException):
 class Worker:
     """Loads models and runs one job after another.
 
-    The main thread loads and generates. A second thread reads messages, so that a cancel takes effect immediately. `end` ends the
-    process. If the worker shares its process, `end` returns, and the worker cancels its jobs and returns from `run`.
+    The main thread loads and generates. A second thread reads messages, so that a cancel takes effect immediately. The
+    function `end` ends the process. If `end` returns, because the worker shares its process with other code, the worker cancels
+    its jobs and returns from `run`.
 
     A multihost worker has a `Worker` on each host. All hosts get the same jobs in the same order. All other decisions about
     the next program are made equal on all hosts by `sync`.
@@ -130,7 +131,7 @@ class Worker:
                     task.cues.put(cue)
             case ExpectModels() | PrepareFor() | ManageModel():
                 self._model_messages.put(message)
-                if self._sync.is_alone:  # in a thread, so that neither the running job nor the next message waits
+                if self._sync.is_alone:  # handled in a thread, so that neither the running job nor the next message waits
                     threading.Thread(target=self._handle_model_messages, name="models", daemon=True).start()
 
     def _handle_model_messages(self) -> None:
@@ -285,7 +286,8 @@ class Worker:
         found: queue.SimpleQueue[tuple[Proposal, ...]] = queue.SimpleQueue()
         self._searching = threading.Thread(target=self._search_proposals, args=(task, found), name="would-fit", daemon=True)
         self._searching.start()
-        while self._searching.is_alive() and not task.is_cancelled.is_set():  # one compilation may take minutes
+        # After a cancel this loop does not wait for the search, because one compilation may take minutes.
+        while self._searching.is_alive() and not task.is_cancelled.is_set():
             self._searching.join(_LOOK_SECONDS)
         proposals = () if found.empty() else found.get()
         if not proposals:
@@ -325,7 +327,7 @@ class Worker:
 def _add_seconds(event: Event, **seconds: float) -> Event:
     """Add the worker's measured seconds to the result of a final event.
 
-    If the pipeline has measured a stage too, its value is kept, except for `total`.
+    If the pipeline has measured the same stage, the pipeline's value is kept, except for `total`.
     """
     result = getattr(event, "result", None)
     if not isinstance(event, Finished | Cancelled) or not isinstance(result, VideoResult):

@@ -62,7 +62,7 @@ class WorkerModel:
     def load(
         self, preset: Preset, is_stopped: Callable[[], bool] = lambda: False, request: GenerationRequest | None = None
     ) -> None:
-        """Make the preset's model the model in use. Use a cached model if possible, else load it.
+        """Use the preset's model from now on. Load the model unless it is cached.
 
         The programs of `request` are compiled while the model loads. After the new model's files were checked and before they are
         loaded, other models are unloaded, because memory may not suffice for several models. With several hosts `is_stopped` is
@@ -88,7 +88,7 @@ class WorkerModel:
         return self._model or preset.model_source, preset.dtype
 
     def _use_cached(self, wanted: Key) -> bool:
-        """Make the model the model in use if all hosts have it in use or cached. Return False if it must be loaded."""
+        """Use this model from now on if all hosts have it in use or cached. Return False if it must be loaded."""
         if not self.started.keeps_models:
             return self._source == wanted
         if self._source != wanted and any(model.model == wanted[0] for model in self.started.model_cache.list_models()):
@@ -185,7 +185,7 @@ class WorkerModel:
             self._prefetch = Prefetch(key, work[0], shape, *work[1:])
 
     def _finish_prefetch(self, wanted: Key, shape: Shape | None, report: Callable[[Event], None]) -> None:
-        """Wait for a running prefetch of this model and of programs of this shape. Abandon any other prefetch."""
+        """Wait for a running prefetch of this model, and for its programs if they have this shape. Abandon any other prefetch."""
         with self._prefetch_lock:
             fetch, self._prefetch = self._prefetch, None
         if fetch is not None and fetch.key == wanted:

@@ -22,7 +22,7 @@ Key = tuple[str, str]
 class Prefetch:
     """Loads a model and then compiles the programs of `shape`, if given, in a thread.
 
-    `load` and `compile_ahead` report their events to a function, their argument. It passes them to the listener of `wait`.
+    The argument of `load` and `compile_ahead` is a function that they call with each event. Events reach the listener of `wait`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Prefetch:
         return self._thread.is_alive()
 
     def abandon(self) -> None:
-        """Stop loading, which takes about a second. A running compilation cannot be stopped. Do not wait for it."""
+        """Stop the loading and wait about a second for its end. A running compilation continues, and its end is not awaited."""
         self._is_stopped.set()
         while self._thread.is_alive() and not self._is_compiling.wait(0.01):
             pass
@@ -90,7 +90,7 @@ class Prefetch:
             self._compile_ahead(self._report_compilation)
         except Stopped:
             pass
-        except StudioError as error:  # the job raises the error again and explains it
+        except StudioError as error:  # the job that needs the model raises and explains the error again
             logger.info("The next model could not be loaded ahead (%s)", error)
         except Exception as error:
             logger.warning("The next model could not be loaded ahead (%s)", one_line(str(error))[:200])

@@ -41,7 +41,7 @@ class WorkerPlan:
         share: the worker's part of the machine.
         hosts: the hosts of a multihost worker, whose transport is "hosts".
         place: the place of this process among the hosts.
-        node: for a worker on another machine, the function `Calls.ask` of its actor.
+        node: for a worker on another machine, the function that calls its actor, a partial `Calls.ask`.
         machine: the name of the worker's machine, for the operator.
         has_standby: start a standby process on this machine that can replace the worker.
     """
@@ -181,7 +181,10 @@ class Standby:
 
 
 def _spawn(command: list[str], plan: WorkerPlan, log: Path) -> subprocess.Popen:
-    """Start a new interpreter with pipes, in a session that the terminal's Ctrl+C does not reach. A fork copies held locks."""
+    """Start a new interpreter with pipes, in a session that the terminal's Ctrl+C does not reach.
+
+    A fork of this process would copy the locks that its threads hold.
+    """
     with log.open("ab") as stream:
         return subprocess.Popen(
             command,

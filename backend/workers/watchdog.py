@@ -81,7 +81,7 @@ class Watchdog:
         return ""
 
     def _must_stop_soon(self) -> bool:
-        """Return whether a stopped video must end within `STOP_SECONDS`. It must before its first step.
+        """Return whether a stopped video must end within `STOP_SECONDS`. True before its first step, except during a compilation.
 
         A running compilation may finish, because later videos use its program. After the first step, the worker needs time to
         decode the unfinished video.
