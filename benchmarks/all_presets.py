@@ -1,12 +1,13 @@
-"""Compile every preset and slice of the documents' tables for TPUs, store the compiler's figures, and write the tables.
+"""Compile presets for TPU slices, store the compiler's figures, and write the tables of docs/performance.md and docs/tpu.md.
 
     python -m benchmarks.all_presets [--only PRESET ...] [--topology SLICE] [--again]      compile and store
     python -m benchmarks.all_presets --write-docs                                         write the tables of the documents
     python -m benchmarks.all_presets --check                                              check the documents
 
 This needs libtpu and no TPU. A row takes one to fifteen minutes on two cores. Each finished row is stored in
-benchmarks/all_presets.json, with the commit and the day. A row is skipped if no compiled file has changed since its commit. In
-other rows, programs that any row has stored are not compiled again. --only with a --topology that is not stored adds a row.
+benchmarks/all_presets.json, with the commit and the day. A row is skipped if no file that affects the programs has changed since
+its commit. Programs whose figures are stored for any row are not compiled again. --only with a --topology that is not stored adds
+a row.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def print_progress(text: str) -> None:
 
 
 def commit_of_tree() -> str:
-    """Return the commit of the compiled files, with "+" if the files differ from the commit."""
+    """Return the current commit, with "+" if files that affect the programs have changes that are not committed."""
     head = _git("rev-parse", "--short=10", "HEAD").stdout.strip()
     return head + ("+" if _git("status", "--porcelain", "--", *COMPILED).stdout.strip() else "")
 
@@ -45,7 +46,7 @@ def commit_of(row: Row) -> str | None:
 
 
 def is_current(row: Row, commit: str) -> bool:
-    """Return whether the stored figures were compiled from the current files or from files with the same content."""
+    """Return whether the files that affect the programs are the same now, at `commit`, as when the row was compiled."""
     stored = commit_of(row)
     if stored is None or "+" in stored + commit:
         return False
@@ -53,7 +54,10 @@ def is_current(row: Row, commit: str) -> bool:
 
 
 def compiled(row: Row, commit: str, *, again: bool) -> Figures:
-    """Compile the row and return its figures. Presets share text encoders and decoders. Raises: StudioError."""
+    """Compile the row and return its figures. Raises: StudioError.
+
+    Unless `again` is True, programs that are stored for any row are reused: presets share text encoders and decoders.
+    """
     stored = () if again else (one.figures for one in read_rows() if one.figures)
     programs = (program for figures in stored for program in figures.programs.values())
     with tempfile.NamedTemporaryFile("w", suffix=".json") as known:
@@ -64,7 +68,7 @@ def compiled(row: Row, commit: str, *, again: bool) -> Figures:
 
 
 def store(figures: Figures, key: tuple[str, str], new: Row) -> None:
-    """Store figures in the current file, because another run may have stored rows in the meantime."""
+    """Read the file again and store the figures of one row. Another process may have stored rows in the meantime."""
     rows = [row.model_copy(update={"figures": figures}) if row.key == key else row for row in read_rows()]
     if all(row.key != key for row in rows):
         rows.append(new.model_copy(update={"figures": figures}))
@@ -113,7 +117,7 @@ def _words(figures: Figures | None) -> str:
 
 
 def write_documents(*, check: bool) -> bool:
-    """Write the stored figures to the documents, or only compare with `check`. Return whether they agree."""
+    """Write the stored figures to the documents. If `check` is True, only return whether the documents have these figures."""
     changed = changed_files(read_rows())
     for path, text in changed.items():
         print_progress(f"{path.relative_to(PROJECT_FOLDER)} {'differs from what is stored' if check else 'written'}")

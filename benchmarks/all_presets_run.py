@@ -44,7 +44,7 @@ class KeepingInspector(Inspector):
 
 
 def means(slice_: Slice) -> dict[str, float]:
-    """Return the mean floor and roofline of a step in seconds."""
+    """Return the means of `floor_seconds` and `roofline_seconds` over all steps of the video."""
     flops = [slice_.flops_of(step) for step in range(slice_.request.num_steps)]
     return {
         "mean_floor_seconds": fmean(one.floor_seconds(slice_.chip, slice_.num_devices) for one in flops),

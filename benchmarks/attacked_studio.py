@@ -17,10 +17,10 @@ import httpx
 from benchmarks.hostile_requests import HttpVisitor, red_picture, with_picture
 from benchmarks.studio_load import SLOWEST_ANSWER_SECONDS, resident, start, wait_until_ready
 
-MOST_SERVER_MB = 700  # with its child processes, except the workers
+MOST_SERVER_MB = 700  # memory of the server and its child processes, except the workers
 KINDS = ("/healthz", "page", "picture")  # requests of the other visitor during an attack
 STRANGER, OTHER = {"x-forwarded-for": "203.0.113.5"}, {"x-forwarded-for": "203.0.113.6"}
-ROUND_SECONDS = 10.0  # callers who still wait disconnect then
+ROUND_SECONDS = 10.0  # length of a round; then attackers who still wait disconnect
 SETTLE_SECONDS = 2.0
 
 
@@ -142,7 +142,7 @@ def open_requests(server: Server, path: str, cookie: str, count: int) -> Generat
 def measure_round(
     server: Server, asks: "Asks", what: str, threads: Sequence[threading.Thread], table: Table, most_seconds: float | None = None
 ) -> None:
-    """Add a row for the other visitor's answers until the threads end, or for `most_seconds`."""
+    """Measure the other visitor's answers until the threads end, at most for `most_seconds`, and add a row."""
     until = time.monotonic() + (most_seconds or threading.TIMEOUT_MAX)
     with watched(server) as peak:
         asks.begin()
@@ -165,7 +165,7 @@ def _percentile(seconds: list[float]) -> float:
 
 @dataclass(frozen=True)
 class Asks:
-    """Another visitor in a separate process, who uses the studio between `begin` and `end` and records the seconds."""
+    """Another visitor in a separate process. Uses the studio between `begin` and `end` and records the seconds of each answer."""
 
     pipe: Connection
 

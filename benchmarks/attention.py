@@ -3,9 +3,10 @@
     python -m benchmarks.attention [--chip v6e] [--shape self-720p] [--only NAME ...] [--json FILE]
     python -m benchmarks.attention --measure [--shape NAME] [--json FILE]
 
-The first command needs libtpu and no TPU. It compiles each kernel for the same shape, and divides the bundles of a grid step's
-whole program by the 8 x 128 score tiles of that step. "with padding" includes the padding of blocks, divided by the real tiles.
-The second command times the process's own GPU or TPU. Both check the numerics first, at a small size.
+The first command needs libtpu and no TPU. It compiles each kernel for the same shape. It divides the bundles of one grid step
+(see `benchmarks.static_schedule`) by the step's score tiles of 8 x 128. The column "with padding" divides the bundles of all
+grid steps, which include padding, by the tiles without padding. The second command times the GPU or TPU of this machine. Both
+commands check the numerics first, at a small size.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from kernels.attention.pallas_tpu import constant_maximum_is_safe, tpu_attention
 from kernels.attention.reference import reference_attention
 from kernels.attention.shapes import SHAPES, AttentionShape
 
-# Figures for v6e at 75,600 tokens, published with the first open Wan kernels for TPU, counted in the same way.
+# Bundles per score tile on v6e at 75,600 tokens, published with the first open Wan kernels for TPU, counted as here.
 PUBLISHED = {
     "published online kernel, 3328/2816/256/256": 2.34,
     "published fixed-maximum kernel, 4096/2048/256": 1.68,
@@ -53,7 +54,11 @@ LIBRARY_BLOCKS = ((2048, 2048, 512), (2048, 2048, 1024), (4096, 2048, 512), (102
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One kernel. `bundles_a_tile` counts a grid step, `with_padding` the whole problem; None if nothing was compiled."""
+    """The figures of one kernel. Only compiled kernels have all fields. Published figures have only `name` and `bundles_a_tile`.
+
+    `bundles_a_tile` is for the score tiles of one grid step. `with_padding` is the bundles of all grid steps, divided by the
+    tiles without padding.
+    """
 
     name: str
     blocks: str = ""
@@ -65,7 +70,7 @@ class Row:
 
 
 def check_numerics() -> float:
-    """Return the largest error of both forms in the TPU interpreter, for 300 queries and 600 keys.
+    """Return the largest error of our kernel's constant and online forms in the TPU interpreter, for 300 queries and 600 keys.
 
     Raises: SystemExit if the error is too large.
     """
@@ -76,7 +81,7 @@ def check_numerics() -> float:
     assert constant_maximum_is_safe(arrays[0] / 8, *arrays[1:]).tolist() == [[True, False]]
     sizes = BlockSizes(256, 512, 256, 256)
     options: dict[str, Any] = {"sizes": sizes, "online_sizes": sizes, "smooth_keys": False, "interpret": pltpu.InterpretParams()}
-    ours = cast(jax.Array, tpu_attention(*arrays, scale=scale, **options))  # without log-sums
+    ours = cast(jax.Array, tpu_attention(*arrays, scale=scale, **options))  # a single array, without log-sum-exps
     exact = cast(jax.Array, reference_attention(*(array.astype(jnp.float32) for array in arrays), scale=scale))
     error, allowed = float(jnp.abs(ours - exact).max()), 2**-7 * float(jnp.abs(value).max())  # two roundings to bfloat16
     if error > allowed:
@@ -103,7 +108,10 @@ def ours(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, 
 def library(
     reader: ScheduleReader, chip: Chip, shape: AttentionShape, name: str, make: Callable[..., Callable[..., jax.Array]]
 ) -> Row:
-    """Compile a library's kernel and return the best of `LIBRARY_BLOCKS`. Lengths are padded to whole blocks, without a mask."""
+    """Compile a library's kernel with each of `LIBRARY_BLOCKS` and return the best row.
+
+    Lengths are padded to whole blocks, without a mask.
+    """
     rows = []
     for block_q, block_kv, compute in LIBRARY_BLOCKS:
         padded_q, padded_kv = (
@@ -143,7 +151,7 @@ def make_jax_splash(heads: int, length_q: int, length_kv: int, block_q: int, blo
 def make_tokamax(
     heads: int, length_q: int, length_kv: int, block_q: int, block_kv: int, compute: int, constant_maximum: float | None = None
 ):
-    """Return the kernel of tokamax's TPU attention, with the scheduler that its heuristic selects."""
+    """Return the kernel of tokamax's TPU attention, with the scheduler that tokamax's heuristic selects."""
     package = "tokamax._src.ops.experimental.tpu.splash_attention"  # installed only for this benchmark
     splash, masks = (importlib.import_module(f"{package}.splash_attention_{name}") for name in ("kernel", "mask"))
 

@@ -1,8 +1,8 @@
 """Count bundles of the decoders' convolutions on a v6e, from libtpu's schedules. No TPU is used and no time is measured.
 
 `python -m benchmarks.causal_conv` prints a table. The shapes are for one chip of `v6e:2x4` at 1280 x 720 (Wan 2.1) and 1280 x 704
-(Wan 2.2). A loop counts as often as it runs. The last column is the prediction of `backend.tpu_analysis` divided by the cycles of
-the schedule.
+(Wan 2.2). The bundles of a loop count as often as the loop runs. The last column is the prediction of `backend.tpu_analysis`
+divided by the cycles of the schedule.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
     """Compile the convolution and return four numbers.
 
     They are the bundles of a grid step, the number of grid steps, the cycles of whole tiles in all steps, and the number of
-    normalised elements. Loops count as often as they run.
+    normalised elements. The bundles of a loop count as often as the loop runs.
     """
     rows, channels, out = padded_rows(shape.rows), padded_channels(shape.channels), padded_channels(shape.out)
     taps = (shape.earlier + 1, 3, 3)

@@ -5,8 +5,8 @@ hosts (the worker's devices are the CPU). The real engine generates `--jobs` vid
 `--kill-seconds` the last host of a running worker is killed, and another slice is added some seconds later, before the next kill.
 The worker of a video that has lost two workers is not killed, because a third loss would end the video (docs/scale.md).
 
-Checks: every video is finished once and complete in the studio's folder. Finished steps are not repeated, except for
-`MOST_SECONDS_AGAIN`. This needs `requirements-cluster.txt`. It prints a table. The exit code is 1 if a check fails.
+Checks: every video is finished once and complete in the studio's folder. Repeated steps take at most `MOST_SECONDS_AGAIN` per
+lost worker. This needs `requirements-cluster.txt`. It prints a table. The exit code is 1 if a check fails.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from presets import load_preset
 CHIPS = 4
 BACK_SECONDS = 4.0  # from the kill of a slice until another slice is added
 MOST_LOSSES = 2  # lost workers per video
-MOST_SECONDS_AGAIN = 3.0  # repeated steps per loss: the state is stored every two seconds and transferred within one
+MOST_SECONDS_AGAIN = 3.0  # seconds of repeated steps per loss: the state is stored every 2 s and transferred within 1 s
 PROMPT = "a red circle moving right on a black background"
 
 
@@ -43,7 +43,7 @@ class Slices:
     cluster: Any  # `ray.cluster_utils.Cluster`
     hosts: int
     count: int = 0
-    nodes: dict[str, list] = field(default_factory=dict)  # by the name of the worker, the beginning of the first node's id
+    nodes: dict[str, list] = field(default_factory=dict)  # by the worker's name, which contains the first node's id
 
     def add(self) -> str:
         """Add a slice and return the name of its worker."""
@@ -159,7 +159,7 @@ class Breaker:
     """Kills the slice of a running worker and adds another slice, repeatedly.
 
     `noticed` has the seconds from each kill until the worker was removed. `came` has the seconds from the start of each new slice
-    until it was a worker.
+    until the engine listed its worker.
     """
 
     def __init__(self, engine: Engine, slices: Slices, every: float, chance: random.Random):
@@ -206,7 +206,7 @@ def judge(engine: Engine, job: Job, total: int, shots: int) -> dict:
         shot = event.index if isinstance(event, ShotStarted) else shot
         if isinstance(event, Step):
             step = shot, event.index
-            if not goes_on or step not in done:  # continued work first reports the last finished step
+            if not goes_on or step not in done:  # a resumed job first reports its last finished step again
                 made += 1
                 again += step in done
                 seconds_again += event.seconds * (step in done)

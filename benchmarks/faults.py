@@ -2,9 +2,9 @@
 
 The benchmark runs the real server with the demo model, and visitors with different cookies. Every two seconds one fault happens,
 drawn from a seed. The worker or the server is killed, stopped or asked to end. The disk is filled and freed. Pages are closed.
-Jobs are cancelled, moved and edited. At the end every job must have ended once, as its visitor left it, with its files, and no
-other visitor may have seen it. No process and no temporary file may be left. The latents of a sample must equal the latents of
-undisturbed jobs bit for bit.
+Jobs are cancelled, moved and edited. At the end every job must have ended once, with its files, in a state that its visitor's
+actions allow. No other visitor may have seen the job. No process and no temporary file may be left. The latents of a sample must
+equal the latents of undisturbed jobs bit for bit.
 
 The disk is a separate file system in memory if this process may mount one (Linux, root). Otherwise the disk is never filled.
 """
@@ -43,10 +43,10 @@ from backend.schemas.request import GenerationRequest
 
 PROJECT = Path(__file__).resolve().parents[1]
 FAULT_SECONDS = 2.0
-DISK_MEGABYTES = 1500  # visitors are refused below 1 GB
+DISK_MEGABYTES = 1500  # the studio refuses requests below 1 GB of free space
 FULL_SECONDS = 3.0
 STOP_SECONDS = 10.0  # from the signal until the server has ended
-GONE = OSError, HTTPException  # errors at a visitor when the server dies, also during an answer
+GONE = OSError, HTTPException  # errors that a visitor gets when the server ends, also during an answer
 SPOILED = 0.6
 PROMPTS = (
     "a red circle moving right on a black background",
@@ -58,7 +58,7 @@ TAG = re.compile(r"visitor \d+ video \d+")
 
 @dataclass
 class Wish:
-    """A video that a visitor requests. `tag` is part of its prompt; `ids` are the jobs with this prompt."""
+    """A video that a visitor requests. `tag` is part of the prompt and identifies the video's jobs."""
 
     tag: str
     prompt: str
@@ -100,7 +100,7 @@ class Studio:
                 urllib.request.urlopen(f"{self.url}/healthz", timeout=5).close()
                 return
             except urllib.error.HTTPError:
-                return  # it answers, although it reports a problem
+                return  # the server answers, although with an error
             except OSError:
                 time.sleep(0.2)
                 if self.process.poll() is not None:
@@ -144,7 +144,7 @@ class Visitor:
         self.form = threading.Lock()  # while a job is edited in the form, Generate saves that job instead of queueing a new one
 
     def visit(self) -> None:
-        """Open the page and the connection that shows that it is open."""
+        """Load the page, and open the connection that tells the server that the page is open."""
         self.open(f"{self.studio.url}/", timeout=30).close()
         if self.config is None:
             self.config = json.loads(self.open(f"{self.studio.url}/config", timeout=30).read())
@@ -213,7 +213,7 @@ class Visitor:
             time.sleep(draw.uniform(0.2, 2.0))
 
     def look(self, is_over: threading.Event) -> None:
-        """Keep a page open, update it, and press Resume for jobs that wait for it."""
+        """Keep a page open, update it, and press Resume for jobs that wait for the visitor."""
         while not is_over.wait(1.5):
             try:
                 if self.page is None:
@@ -292,7 +292,7 @@ class Faults:
     def _cancel(self) -> None:
         if chosen := self._some_job():
             visitor, wish, row = chosen
-            wish.is_cancelled = True  # also if the answer is lost: then the job may end either way
+            wish.is_cancelled = True  # set even if the answer is lost: then the job may be cancelled or not
             visitor.act("queue", "cancel", row["id"])
 
     def _edit(self) -> None:
@@ -305,7 +305,7 @@ class Faults:
 
 @contextmanager
 def own_disk(parent: Path) -> Generator[tuple[Path, bool]]:
-    """Yield a folder and whether it is on a separate small file system, which needs the right to mount one."""
+    """Yield a folder, and True if the folder is on a separate small file system. This needs the right to mount one."""
     folder = parent / "data"
     folder.mkdir()
     mounted = subprocess.run(
@@ -319,7 +319,10 @@ def own_disk(parent: Path) -> Generator[tuple[Path, bool]]:
 
 
 def run(visitors: int, jobs: int, seed: int, seconds: float, parent: Path, spoiled: float = SPOILED) -> dict[str, Any]:
-    """Run the benchmark in a folder and return the figures. It takes at most `seconds`; faults happen in the share `spoiled`."""
+    """Run the benchmark in a folder, for at most `seconds`, and return the figures.
+
+    Faults happen only in the first part of this time: `spoiled` is its share.
+    """
     findings, began, count = Findings(), time.monotonic(), visitors * (jobs // visitors)
     with own_disk(parent) as (folder, has_disk):
         studio = Studio(folder)
@@ -385,7 +388,7 @@ def wait_for_the_end(studio: Studio, count: int, until: float) -> None:
 
 
 def check_jobs(studio: Studio, people: list[Visitor], findings: Findings) -> None:
-    """Check that each requested video is one job, which has ended as its visitor left it, with its files."""
+    """Check that each requested video has one job, which is finished and has its files, or was cancelled by its visitor."""
     rows = studio.rows()
     for person in people:
         for wish in person.wishes:
@@ -411,14 +414,14 @@ def check_video(folder: Path, wish: Wish, findings: Findings) -> None:
 
 
 def last_event(studio: Studio, job_id: str) -> str:
-    """Return the type of a job's newest stored event."""
+    """Return the first 300 characters of a job's newest stored event, as JSON."""
     with closing(sqlite3.connect(f"file:{studio.folder / 'jobs.sqlite3'}?mode=ro", uri=True)) as database:
         rows = database.execute("SELECT event FROM events WHERE job_id = ? ORDER BY sequence DESC LIMIT 1", (job_id,))
         return next((event for (event,) in rows), "")[:300]
 
 
 def count_interruptions(studio: Studio) -> dict[str, int]:
-    """Count the interruptions by the process that ended."""
+    """Count the stored interruptions by their cause (`Interrupted.by`)."""
     sql = (
         "SELECT json_extract(event, '$.by'), COUNT(*) FROM events WHERE json_extract(event, '$.kind') = 'interrupted' GROUP BY 1"
     )

@@ -7,9 +7,9 @@
 `SOURCES` lists the presets. The transformer and the VAE have the real shapes. The large text encoder has the real widths, but
 fewer layers (2) and a smaller vocabulary (32,768). The whole UMT5-XXL, `--text-layers 24 --vocabulary 256384 --only load`, needs
 15.4 GB of memory to load. It would need 33 GB to run on a CPU, where XLA keeps a float32 copy of every bfloat16 matrix. For the
-same reason HunyuanVideo 1.5 (21 GB of arrays) can only be loaded here. The tokenizer comes from the demo model. On a CPU the
-device's arrays are in host memory too, so loading itself needs the peak minus these arrays. Random weights generate no image, so
-the result is only checked to be finite; tests/parity checks the numerics.
+same reason HunyuanVideo 1.5 (21 GB of arrays) can be loaded here, but not run. The tokenizer comes from the demo model. On a CPU
+the device's arrays are in host memory too, so loading itself needs the peak minus these arrays. Random weights generate no
+image, so the result is only checked to be finite; tests/parity checks the numerics.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ BUILT = "built.json"  # the options of the build; written last
 
 
 def build(folder: Path, arguments: argparse.Namespace) -> None:
-    """Write the checkpoint's folder if it does not exist."""
+    """Write the checkpoint's folder, unless it was built with the same options."""
     options = {name: getattr(arguments, name) for name in OPTIONS}
     if (folder / BUILT).is_file() and json.loads((folder / BUILT).read_text()) == options:
         return
@@ -149,7 +149,7 @@ def measure(name: str, folder: Path, only_load: bool) -> dict:
 
     preset = load_preset(name)
     jax.devices()
-    find_family(preset)[0].model()  # import the networks' libraries first: it takes seconds, for any size of the checkpoint
+    find_family(preset)[0].model()  # import the networks' libraries before timing: the import takes seconds
     before, began = resident_bytes("VmRSS"), time.monotonic()
     loaded = load_module.load(preset, str(folder), lambda event: None)
     jax.block_until_ready([expert.weights for expert in loaded.experts])

@@ -30,7 +30,7 @@ class HttpVisitor:
         self._props = {component["id"]: component["props"] for component in self.config["components"]}
 
     def call(self, handler: str, given: dict[str, Any], event: Any = None, query: str = "") -> httpx.Response:
-        """Call a handler by its name in the studio's code and return the answer. Components are named by element id."""
+        """Call a handler by its name in the studio's code and return the answer. `given` has values by element id."""
         function = next(one for one in self.config["dependencies"] if one["api_name"] == handler)
         props = [self._props[component] for component in function["inputs"]]
         data = [given.get(each.get("elem_id"), each.get("value")) for each in props]

@@ -2,9 +2,9 @@
 
 Prints one JSON object:
 
-- the frames per second of two threads, including decoding;
-- mean, median and 95th percentile of a block's forward pass in milliseconds, with the ring of keys and with the whole past
-  computed again;
+- the frames per second if one thread denoises and another thread decodes;
+- mean, median and 95th percentile of a block's forward pass in milliseconds, with the ring of cached keys, and with
+  the whole past computed again;
 - the largest and the mean difference between these two results;
 - with `--browser`, the milliseconds from a key press to a changed image, and the drawn frames per second.
 """
@@ -38,7 +38,7 @@ from presets import load_preset
 
 PRESET, PROMPT = "wan-live-tiny", "a red circle on a navy background"
 ACTIONS = ("right", "up", "left", "down")
-COMPARED = range(4, 24)  # number of blocks
+COMPARED = range(4, 24)  # indices of the compared blocks
 PRESSES = 40
 
 
@@ -77,7 +77,7 @@ def make_live(loaded: LoadedModel, seconds: float) -> dict:
 
 
 def compare(loaded: LoadedModel) -> dict:
-    """Compare forward passes with the ring of keys to passes that compute the whole past again."""
+    """Compare forward passes with the ring of cached keys to passes that compute the whole past again."""
     preset = load_preset(PRESET)
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1, num_frames=1 + 4 * COMPARED.stop)
     with tempfile.TemporaryDirectory() as folder:

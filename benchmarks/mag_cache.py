@@ -4,7 +4,7 @@ The studio's own pipeline generates the same held-out scenes, text to video, wit
 JSON object with, for each threshold:
 
 - the number of reused steps;
-- the seconds of denoising with previews (median over the videos, in alternating order);
+- the seconds of denoising with previews (median over the videos; the thresholds alternate);
 - the share of videos in which the detector reads each property of the prompt;
 - compared with the full videos: mean and lowest PSNR in dB of the mp4s' frames, and the speedup.
 """

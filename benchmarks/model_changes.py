@@ -1,16 +1,17 @@
 """Measure the cost of changing models: `python -m benchmarks.model_changes [--only changes|back|coming|chips]`.
 
 changes: one worker alternates two demo models eight times. Each video is generated twice before the next change. The cost of a
-change is the additional time of the first of the two. The worker's memory must not grow.
+change is the additional time of the first of these two videos. The worker's memory must not grow.
 
 back: compare reading a checkpoint from the page cache with returning its arrays from host memory. The checkpoint has Wan 2.1
-1.3B's real shapes and random weights (`benchmarks.full_size`). On a CPU the arrays are already there, so the copy that a chip
-needs is measured and printed too.
+1.3B's real shapes and random weights (`benchmarks.full_size`). On a CPU, device memory is host memory, so no array is copied. The
+seconds of the copy that a chip needs are measured and printed too.
 
-coming: measure how much longer the steps of one model take while that checkpoint is read, alternating with steps alone.
+coming: measure how much longer the steps of one model take while the checkpoint of `back` is read. Runs with and without reading
+alternate.
 
 chips: predict changes between Wan A14B and HunyuanVideo-1.5 on a v6e:2x4. The prediction uses the bytes of their weights, the
-compiler's memory for a video on a chip, and the rate between a chip and its host.
+memory of a chip that the compiler reports for a video, and the rate between a chip and its host.
 """
 
 import argparse
@@ -52,7 +53,7 @@ def changes() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine(Path(folder), preset=PAIR[0], warm_up=False)
         try:
-            for name in (*PAIR, *PAIR):  # loads, compiles
+            for name in (*PAIR, *PAIR):  # load and compile both models before timing
                 _video(engine, name)
             for turn in range(CHANGES):
                 name = PAIR[turn % 2]
@@ -85,7 +86,7 @@ def _resident(pid: int) -> int:
 
 
 def back(folder: Path) -> bool:
-    """Measure the return of arrays. Return whether it takes at most a fifth of the time of reading them."""
+    """Measure how long arrays take to return to the device. Return whether this is at most a fifth of the time to read them."""
     _there_and_back(folder)  # reads the files into the page cache
     loads, moves = zip(*(_there_and_back(folder) for _ in range(3)), strict=True)
     share = statistics.median(moves) / statistics.median(loads)
@@ -97,7 +98,7 @@ def back(folder: Path) -> bool:
 
 
 def _there_and_back(folder: Path) -> tuple[float, float]:
-    """Return the seconds of reading the checkpoint, and of its return after another model."""
+    """Return the seconds to read the checkpoint, and the seconds to return its arrays after another model was loaded."""
     preset, key = load_preset(FULL_SIZE), (str(folder), load_preset(FULL_SIZE).dtype)
     model_cache = ModelCache(lambda: Bounds(chips=0, host=20 * 10**9, device_bytes=10**12))
     began = time.monotonic()
@@ -118,7 +119,7 @@ def coming(folder: Path) -> bool:
     preset = load_preset(PAIR[1])
     model_cache = ModelCache(lambda: Bounds(device_bytes=10**12))
     loaded = load(preset, None, lambda event: None, model_cache=model_cache)
-    _denoising(loaded)  # compiles
+    _denoising(loaded)  # the first video compiles
     alone, beside, arrived = [], [], 0
     for _ in range(TURNS):
         alone.append(_denoising(loaded))

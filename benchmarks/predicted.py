@@ -68,7 +68,8 @@ class Figures(_Data):
     """The predictions of a row.
 
     `date` is the day of its newest program. `commit` is the last commit that was known to compile to the same programs.
-    `taken_over` figures come from documents that are older than stored rows: they are rounded and have no programs and no commit.
+    If `taken_over` is True, the figures come from documents that are older than stored rows. Such figures are rounded and have no
+    programs and no commit.
     `gib` and `capacity_gib` are memory of a chip, None if unknown. `mfu` is a share of the peak. `parts` are seconds of a whole
     video, and `block_seconds` are seconds of a live video's block.
     """
@@ -92,8 +93,9 @@ class Figures(_Data):
 class Row(_Data):
     """A preset on a slice.
 
-    The notes are printed beside a value in the tables: about the preset, the slice, the memory, published times of a step, and
-    the parts of a whole video. `in_steps` and `in_videos` select the tables.
+    `of_preset`, `of_slice`, `of_memory` and `of_video` are notes that the tables print beside the preset, the slice, the memory
+    and the parts of a whole video. `published` has published times of a step. `in_steps` and `in_videos` select the tables
+    that contain the row.
     """
 
     preset: str
@@ -118,7 +120,7 @@ def read_rows(path: Path = DATA_FILE) -> tuple[Row, ...]:
 
 
 def write_rows(rows: Iterable[Row], path: Path = DATA_FILE) -> None:
-    """Write the rows without fields that have their defaults."""
+    """Write the rows. Omit fields that have their default values."""
     kept = [row.model_dump(exclude_defaults=True) for row in rows]
     path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 

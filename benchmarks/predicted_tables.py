@@ -19,7 +19,7 @@ _MARKED = re.compile(r"(<!-- table (\w+):[^\n]*-->\n)(.*?)(<!-- end -->)", re.DO
 
 
 def changed_files(rows: Sequence[Row]) -> dict[Path, str]:
-    """Return the new texts of the files that differ from the rows."""
+    """Return the new text of each file whose tables or slices differ from the rows."""
     tables = {"steps": steps_table(rows), "videos": videos_table(rows), "slices": slices_table(rows)}
     wanted = {PROJECT_FOLDER / "docs" / name: tables for name in ("performance.md", "tpu.md")}
     texts = {path: _filled(path.read_text("utf-8"), tables) for path, tables in wanted.items()}
@@ -28,7 +28,7 @@ def changed_files(rows: Sequence[Row]) -> dict[Path, str]:
 
 
 def steps_table(rows: Iterable[Row]) -> list[str]:
-    """Return the table with one step of each preset on each slice."""
+    """Return the table with the time of a step, one line for each preset and slice."""
     lines = [
         "| preset | slice | HBM, GiB a chip of | seconds | floor | MFU | published | day |",
         "|---|---|---|---|---|---|---|---|",
@@ -51,7 +51,7 @@ def videos_table(rows: Iterable[Row]) -> list[str]:
 
 
 def slices_table(rows: Iterable[Row]) -> list[str]:
-    """Return the table of slices on which each preset fits, with one line for each chip."""
+    """Return the table of slices on which each preset fits, with one line for each preset and kind of chip."""
     fitting = [row for row in rows if row.figures and row.figures.fits]
     lines = ["| preset | slices that were found to fit | HBM, GiB a chip of | a step, s |", "|---|---|---|---|"]
     for (preset, _), group in groupby(sorted(fitting, key=_place(fitting)), key=lambda row: (row.preset, _chip(row))):
@@ -75,7 +75,7 @@ def figures_in(row: Row) -> Figures:
 
 
 def day(figures: Figures) -> str:
-    """Return month and day, in italics for figures from earlier documents."""
+    """Return month and day, in italics for figures that come from earlier documents."""
     short = figures.date.partition("-")[2]
     return f"*{short}*" if figures.taken_over else short
 
@@ -121,7 +121,7 @@ def _chip(row: Row) -> str:
 
 
 def _place(rows: Iterable[Row]) -> Callable[[Row], tuple[int, int, int]]:
-    """Return the sort key of rows: rows of a preset together, within it rows of a chip together, the smallest slice first."""
+    """Return a sort key for rows: by preset, then by kind of chip, both in the order of `rows`, then the smallest slice first."""
     presets = list(dict.fromkeys(row.preset for row in rows))
     chips = list(dict.fromkeys((row.preset, _chip(row)) for row in rows))
 
@@ -133,7 +133,7 @@ def _place(rows: Iterable[Row]) -> Callable[[Row], tuple[int, int, int]]:
 
 
 def _filled(text: str, tables: dict[str, list[str]]) -> str:
-    """Return the document's text with new marked tables."""
+    """Return the document's text with the tables between markers replaced."""
     return _MARKED.sub(lambda found: found[1] + "\n".join(tables[found[2]]) + "\n" + found[4], text)
 
 

@@ -1,8 +1,8 @@
 """Compile for a TPU on a machine without one, and read the schedule that libtpu writes.
 
-A schedule is a list of bundles, which are instructions that start together. Each takes at least one cycle. The count is for the
-program's text: a loop's body and both branches of a condition count once. It is a prediction, not a measurement. This module
-does not depend on the compiled function.
+A schedule is a list of bundles, which are groups of instructions that start together. Each bundle takes at least one cycle. The
+count is for the program's text: a loop's body and both branches of a condition count once. It is a prediction, not a measurement.
+This module does not depend on the compiled function.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ScheduleReader:
     ) -> Schedule:
         """Compile `function` for one core of `chip`, with XLA's own `options`.
 
-        Raises: jax.errors.JaxRuntimeError if the compiler refuses it; RuntimeError if no kernel was compiled.
+        Raises: jax.errors.JaxRuntimeError if the compiler refuses the function; RuntimeError if no kernel was compiled.
         """
         shutil.rmtree(self._folder, ignore_errors=True)
         device = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip]).devices[0]

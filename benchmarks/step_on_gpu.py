@@ -114,7 +114,7 @@ def diffusers(preset: Preset, repeats: int) -> dict[str, Any]:
 
 
 def _timed_backend(torch, model, arguments: tuple, backend: str, repeats: int, device: str) -> tuple[float, float] | None:
-    """Return the median and the first seconds of two branches, None if the backend is not available."""
+    """Return the median seconds of both branches, and the seconds of the first call. None if the backend is not available."""
     try:
         model.set_attention_backend(backend)
         torch.compiler.reset()

@@ -88,7 +88,7 @@ def queue_forged(attacker: HttpVisitor, video: bytes) -> None:
 
 
 def seconds_to_make(attacker: HttpVisitor, most: float) -> float:
-    """Return the seconds of a short video, infinite if it is not finished within `most` seconds."""
+    """Generate a short video and return its seconds, infinite if it is not finished within `most` seconds."""
     began = time.monotonic()
     body = {"model": PRESET, "prompt": "a red circle", "steps": 2}
     video = attacker.client.post("/v1/videos", json=body).json()
@@ -117,13 +117,13 @@ def stop_tasks(attacker: HttpVisitor, most: float) -> bool:
 
 
 def heavy_project(video: bytes) -> bytes:
-    """Return a project file of 30 videos with as many cues, and almost as many characters of text, as an import may have."""
+    """Return a project file with 30 videos. Each has the most cues, and all have almost the most text, that an import accepts."""
     cues = [{"block": 1, "prompt": "x" * 30}] * (SETTINGS["cues"].most or 0)
     return project(video, [REQUEST | {"cues": cues}] * HEAVY_VIDEOS)
 
 
 def ask_for_suggestion(attacker: HttpVisitor) -> None:
-    """Request a suggestion for a prompt that repeats one word, and wait for the comparison."""
+    """Request a suggestion for a prompt that repeats one word, and wait until the page has compared the suggestion."""
     function = next(one for one in attacker.config["dependencies"] if one["api_name"] == "suggest")
     props = [
         component["props"] for one in function["inputs"] for component in attacker.config["components"] if component["id"] == one
@@ -154,7 +154,7 @@ def make_and_delete(attacker: HttpVisitor, picture: bytes) -> None:
 
 
 def offer_characters(attacker: HttpVisitor, most: float) -> bool:
-    """Queue a storyboard with four characters of 14.5 MB each. Return whether the studio offers them within `most` seconds."""
+    """Queue a storyboard with four characters of 14.5 MB each. Return whether the studio offers the images within `most` s."""
     shots = json.dumps([{"prompt": "Anna walks"}, {"prompt": "Bob walks"}])
     files = {f"figures[figure {number}]": ("a.png", noise(2200, 2200, "PNG")) for number in range(4)}
     fields = {"model": VACE, "prompt": "x", "steps": "1", "shots": shots}

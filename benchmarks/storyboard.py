@@ -27,7 +27,7 @@ from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")
-BAR = 2.0  # highest drift, of 255
+BAR = 2.0  # largest allowed drift, in 255ths
 STORIES = {
     ("a red circle", "black"): "moving right, moving down, moving left, growing, moving up, standing still",
     ("a small cyan star", "navy"): "drifting left, growing, moving right, moving up, shrinking, moving down",
@@ -52,7 +52,7 @@ def drift(loaded: LoadedModel, prompts: list[str], seed: int, grade: Grade) -> t
 
 
 def drifting(grade: Grade, frames: np.ndarray, before: np.ndarray, look, same: int) -> np.ndarray:
-    """Apply `grade` to a shot that is made lighter and flatter, more towards its end."""
+    """Make a shot flatter and lighter, lightest at its end, and apply `grade` to the result."""
     wander = np.linspace(0, 4, len(frames))[:, None, None, None]
     return grade(np.round(frames * 0.95 + 5 + wander).clip(0, 255).astype(np.uint8), before, look, same)
 

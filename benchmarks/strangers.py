@@ -8,11 +8,12 @@ error shows each row as soon as it is measured, with the seconds since the start
 
 Bounds:
 
-- A request takes at most 2 s and 300 MB. A file that takes longer to open has the sandbox's limits.
+- A request takes at most 2 s and 300 MB. For a file that takes longer to open, the sandbox's limits apply.
 - While fifty requests of one kind run at once, `/healthz`, the page and another visitor's image take at most 1 s at the 99th
   percentile. The server and its child processes without the workers stay below 700 MB.
-- A second round of all kinds does not increase the memory of the first.
-- One address can fill neither the queue nor the disk, and visitors with new cookies leave space for keys.
+- A second round with requests of all kinds increases the server's memory by at most 5 %.
+- One address can fill neither the queue nor the disk. Visitors with new cookies leave places in the queue for programs with
+  keys.
 - Wrong passwords delay the next try of their address, then of all addresses, and are logged.
 - Forged projects, exports, stored images and suggestions (`benchmarks.stored_attacks`) do not delay other visitors. Their use of
   disk and memory is bounded.
@@ -77,7 +78,10 @@ def measure_single(server: Server, folder: Path, table: Table, only: str) -> Non
 
 
 def measure_together(server: Server, folder: Path, table: Table, only: str) -> None:
-    """Measure fifty of each request at once while another visitor uses the studio, then two rounds of all kinds for memory."""
+    """Send each request fifty times at once while another visitor uses the studio.
+
+    Then send two rounds with requests of all kinds, and compare the server's memory after each round.
+    """
     found = attacks(HttpVisitor(server.url, STRANGER, ROUND_SECONDS), folder)
     chosen = {what: attack for what, attack in found.items() if only in what}
     with person(server) as asks:
@@ -97,7 +101,7 @@ def _measured_fifty(server: Server, asks: Asks, what: str, chosen: list[Attack],
 
 
 def measure_idle(server: Server, table: Table) -> None:
-    """Open a thousand connections that send nothing or half a request."""
+    """Open a thousand connections that send nothing or half a request. Measure the page, and how many the server closes."""
     port = httpx.URL(server.url).port
     opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(IDLE)]
     for one in opened[::2]:
@@ -116,7 +120,7 @@ def measure_idle(server: Server, table: Table) -> None:
 
 
 def _left(opened: list[socket.socket], began: float) -> int:
-    """Return the number of connections that the server has not closed in time."""
+    """Return the number of connections that the server has not closed `MOST_IDLE_SECONDS` after `began`."""
     waiting = set(opened)
     while waiting and time.monotonic() < began + MOST_IDLE_SECONDS:
         waiting = {one for one in waiting if not _is_ended(one)}
@@ -157,7 +161,10 @@ def measure_streams(server: Server, table: Table) -> None:
 
 
 def measure_keys(server: Server, project: Path, table: Table) -> None:
-    """Send requests of fifty programs while another process locks the file of keys, then fill the queue with new visitors."""
+    """Send fifty requests with wrong keys while the file of keys is locked.
+
+    Then fill the queue with new visitors, and queue a video with a valid key.
+    """
     command = [sys.executable, "app.py", "keys", "create", "program", "--data-dir", str(server.data)]
     made = subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
     key = next(word for word in made.split() if word.startswith("studio-"))
@@ -186,7 +193,7 @@ def _ask_with(url: str, key: str) -> None:
 
 
 def measure_cookies(server: Server, table: Table) -> None:
-    """Queue and upload with two hundred cookies from one address, then as another visitor."""
+    """Queue videos with two hundred cookies from one address, then from another address. Upload files with new cookies."""
     crowd = HttpVisitor(server.url, STRANGER)
     accepted = sum(_queues(crowd) for _ in range(COOKIES))
     unfinished = _count_unfinished_videos(server)
@@ -220,7 +227,7 @@ def _cookie() -> str:
 
 
 def _uploads(server: Server) -> bool:
-    """Return whether the server accepts an upload from a new cookie. It refuses an upload before the content is sent."""
+    """Return whether the server accepts an upload from a new cookie. The server refuses uploads before the content is sent."""
     head = f"POST /gradio_api/upload HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {UPLOAD_MB}000000\r\n"
     head += f"x-forwarded-for: 203.0.113.5\r\ncookie: studio_visitor={_cookie()}\r\n"
     head += "content-type: multipart/form-data; boundary=x\r\n\r\n"
@@ -234,7 +241,7 @@ def _uploads(server: Server) -> bool:
 
 
 def measure_passwords(project: Path, folder: Path, table: Table) -> None:
-    """Send wrong passwords from one address and from forged ones, a foreign page's logout, and a long body before the login."""
+    """Send wrong passwords from one address and from forged addresses, logouts, and a long body before the login."""
     with serving(project, folder, "--auth", "user:password") as server, httpx.Client(base_url=server.url, timeout=120) as client:
         right, wrong = {"username": "user", "password": "password"}, {"username": "user", "password": "wrong"}
         people = [httpx.Client(base_url=server.url, timeout=120) for _ in range(2)]

@@ -101,7 +101,7 @@ def measure_forged(server: Server, folder: Path, table: Table) -> None:
 
 
 def measure_pictures(server: Server, table: Table) -> None:
-    """Upload images that could grow on the disk, and request characters repeatedly."""
+    """Queue and delete videos of images that could take more space on the disk, and request characters repeatedly."""
     attacker, picture = HttpVisitor(server.url, PAINTER), noise(1500, 1000, "JPEG")
     before = disk_bytes(server.data)
     for _ in range(PICTURES):
@@ -122,7 +122,7 @@ def measure_pictures(server: Server, table: Table) -> None:
 
 
 def measure_suggestions(server: Server, table: Table) -> None:
-    """Measure a prompt rewriter that answers with a repeated word."""
+    """Measure another visitor's answers while a prompt rewriter returns suggestions with repeated words."""
     strangers = [HttpVisitor(server.url, {"x-forwarded-for": f"203.0.113.{number}"}) for number in range(10, 14)]
     with person(server) as asks:
         threads = at_once([lambda one=one: ask_for_suggestion(one) for one in strangers])

@@ -2,7 +2,7 @@
 
 The benchmark starts the real server with the demo model. Each visitor has a cookie and queues three videos through the API. With
 `--minutes M` the visitors queue videos for M minutes, three at a time. Each visitor has an open page, which is loaded again every
-few seconds. Like a page in a browser, it is notified of changes and then requests the open view, at most every 1.5 seconds.
+few seconds. As in a browser, the page is notified of changes and then requests the open view, at most every 1.5 seconds.
 
 Checks:
 
@@ -45,9 +45,9 @@ IN_LINE = 3  # queued videos of each visitor
 ARRIVAL_SECONDS = 0.5  # between two visitors: all have arrived and queued their videos before the tenth video is finished
 TICK_SECONDS, RELOAD_SECONDS = 1.5, 6.0
 SLOWEST_ANSWER_SECONDS = 1.0
-SLOWEST_SHOWN_SECONDS = 0.5  # for 99 of 100 pages and changes
+SLOWEST_SHOWN_SECONDS = 0.5  # 99th percentile of pages and notifications
 MOST_OF_A_CORE = 0.05  # for 200 idle pages, beyond Gradio's own part
-MOST_GROWTH = 0.05  # share of the value after a tenth of the videos; the buffers of SQLite and the allocator grow less
+MOST_GROWTH = 0.05  # share of the value after a tenth of the videos; buffers of SQLite and the allocator grow by less
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Measured:
     finished: int = 0
     failures: list[str] = field(default_factory=list)
     wanted: int = 0
-    sizes: dict[int, dict[str, int]] = field(default_factory=dict)  # memory in MB and open files by process, at the n-th video
+    sizes: dict[int, dict[str, int]] = field(default_factory=dict)  # `sizes_of` by the number of finished videos
 
 
 class Visitor:
@@ -141,7 +141,7 @@ def run(visitors: int, jobs: int, minutes: float | None, folder: Path) -> dict:
         until = began + 60 * minutes if minutes else None
         making = [threading.Thread(target=make, args=(person, jobs, until, server.pid)) for person in people]
         for person, *pair in zip(people, watching, making, strict=True):
-            person.timed("page", url)  # the page sets the cookie, so that the stream and the videos have the same visitor
+            person.timed("page", url)  # the page sets the cookie, so that the stream and the videos belong to the same visitor
             for thread in pair:
                 thread.start()
             time.sleep(ARRIVAL_SECONDS)
@@ -235,7 +235,7 @@ def make_one(person: Visitor, client: gradio_client.Client, prompt: str, pid: in
 
 
 def count_video(measured: Measured, pid: int, failure: str | None) -> None:
-    """Count a video. Measure the processes at the tenth video and after each tenth of the videos."""
+    """Count a finished video or a failure. Measure the processes after every ten finished videos."""
     with measured.lock:
         if failure:
             measured.failures.append(failure)
@@ -279,7 +279,10 @@ def start_server(folder: Path) -> tuple[subprocess.Popen, str]:
 
 
 def start(words_of: Callable[[int], list[str]], folder: Path, project: Path = PROJECT) -> tuple[subprocess.Popen, str]:
-    """Start a Python server with the command line for its port. Return the process and its address. The log is in `folder`."""
+    """Start a Python server on a free port and return the process and its address.
+
+    `words_of` returns the command line for a port. The log is in `folder`.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

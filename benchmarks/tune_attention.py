@@ -3,7 +3,8 @@
     python -m benchmarks.tune_attention [--chips v6e ...] [--shapes self-720p ...] [--forms constant online] [--most N]
 
 This needs libtpu and no TPU. Every candidate is compiled. The candidate with the fewest scheduled bundles for the whole problem,
-including padding, is stored in kernels/attention/block_sizes.json. It replaces a stored row if it is better, or with --again.
+including padding, is stored in kernels/attention/block_sizes.json. A stored row is replaced only if the new row is better, or
+with --again.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def candidates(shape: AttentionShape, form: Form) -> list[BlockSizes]:
 
 
 def _blocks(length: int, most: int) -> list[int]:
-    """Return the block with the least padding, and the longest block with little padding."""
+    """Return the block with the least padding, and the longest block with at most `MOST_PADDING`."""
     little = [block for block in range(most, 0, -CHUNK) if -length % block <= MOST_PADDING * length]
     return [snug_block(length, most), *little[:1]]
 
@@ -107,7 +108,7 @@ def tune(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, 
 
 
 def keep(row: TunedSizes, again: bool) -> None:
-    """Write the row to the table unless the table has a better row."""
+    """Write the row to the table, unless the table has a better row and `again` is False."""
 
     def place(row: TunedSizes) -> tuple:
         return row.chip, row.form, row.length_q, row.length_kv

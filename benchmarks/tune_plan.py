@@ -2,9 +2,10 @@
 
     python -m benchmarks.tune_plan --preset wan2.2-t2v-a14b-720p --topology tpu7x:2x2x1 [--copies 0 4 8] [--mesh 2,4,1 ...]
 
-This needs libtpu and no TPU. A candidate of a 14B takes one to three minutes on two cores. The results are stored in
-backend/models/plans.json, where the studio reads its mesh and its copies. Stored candidates are compiled again only with --again.
-Without --copies the plan in use and its neighbours are compiled, until no neighbour is faster.
+This needs libtpu and no TPU. A candidate for a model of 14 billion parameters takes one to three minutes on two cores. The
+results are stored in backend/models/plans.json, where the studio reads its mesh and its number of copied matrices. Stored
+candidates are compiled again only with --again. Without --copies the plan in use and its neighbours are compiled, until no
+neighbour is faster.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from backend.runtime.program import Compilation
 from backend.settings import tpu_compiler_environment
 
 if __name__ == "__main__":
-    os.environ.update(tpu_compiler_environment())  # libtpu reads it when jax is imported
+    os.environ.update(tpu_compiler_environment())  # libtpu reads these variables when jax is imported
 
 from backend.chips import chip_of
 from backend.models import find_family

@@ -4,8 +4,8 @@
     python -m benchmarks.upscale --predict v6e:2x4 --scale 2 --width 1280 --height 720 --frames 81
 
 On this machine a moving pattern of that size is encoded, upscaled as in a worker, and encoded again. The first run compiles and
-does not count. The memory is the peak of the process beyond its memory with the loaded model. The encoder is another process. A
-prediction includes only the programs.
+does not count. The memory is the peak of the process beyond its memory with the loaded model. The encoder is a separate process,
+so its memory is not included. A prediction includes only the programs, without reading, writing and transferring frames.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def pattern(width: int, height: int, frames: int) -> Iterator[np.ndarray]:
 
 
 def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Return the seconds of the best run, and the mebibytes beyond the model."""
+    """Return the seconds of the fastest run, the process's MiB with the loaded model, and the peak MiB beyond this."""
     from backend.pipeline.upscaling import upscale_video
 
     def asked(name: str, width: int, height: int, frames: int) -> GenerationRequest:

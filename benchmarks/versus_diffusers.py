@@ -1,4 +1,6 @@
-"""Compare our engine with diffusers in PyTorch on this machine's CPU, with the same work, in float32 unless a dtype is named.
+"""Compare our engine with diffusers in PyTorch on this machine's CPU, with the same work.
+
+The computations are in float32, unless the name of the row has another dtype.
 
     python -m benchmarks.versus_diffusers [--json FILE] [--repeats 3]
                                           [--only demo sounding blocks-4680 blocks-17160 blocks-4680-bfloat16 cold second]
@@ -75,7 +77,7 @@ class Row:
 def compare(
     name: str, ours: Callable[[], np.ndarray], reference: Callable[[], np.ndarray], repeats: int, tolerance: float
 ) -> Row:
-    """Time both sides alternately, after a run of each whose results must agree."""
+    """Run both sides once and check that the results agree. Then time both sides alternately."""
     started = time.perf_counter()
     result = ours()
     compile_seconds = time.perf_counter() - started
@@ -103,7 +105,7 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 def demo(repeats: int) -> Row:
-    """Compare the preset's own video, from prompt to pixels, by its latents. Our side also writes previews and the mp4."""
+    """Time the demo model from prompt to pixels on both sides, and compare the latents. Ours also writes previews and the mp4."""
     preset = load_preset("wan-tiny")
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1)
     loaded = load_module.load(preset, None, lambda event: None)
@@ -135,8 +137,10 @@ def demo(repeats: int) -> Row:
 
 
 def sounding(repeats: int) -> Row:
-    """Compare a video with audio, from prompt to pixels and samples, by its video latents. Our side also writes previews and the
-    mp4."""
+    """Time a video with audio from prompt to pixels and audio samples on both sides, and compare the video latents.
+
+    Our side also writes previews and the mp4.
+    """
     preset = load_preset("ltx-tiny")
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1)
     loaded = load_module.load(preset, None, lambda event: None)
@@ -178,7 +182,10 @@ def _packed(latents: np.ndarray) -> np.ndarray:
 
 
 def blocks(name: str, repeats: int) -> Row:
-    """Compare two blocks of Wan 2.1 1.3B's shape: the velocity of random latents, 512 text positions, one branch."""
+    """Time two blocks of Wan 2.1 1.3B's shape on both sides, and compare the velocities.
+
+    The inputs are random latents and 512 text positions, for one guidance branch.
+    """
     torch.manual_seed(0)
     dtype = torch.bfloat16 if name.endswith("bfloat16") else torch.float32
     model = WanTransformer3DModel(**WAN_1_3B).eval()

@@ -1,7 +1,7 @@
 """Measure whether the seams of context windows are visible: `python -m benchmarks.windows`.
 
-The demo model generates long videos in windows. A seam is a border between latent frames where a window starts or ends, at the
-windows' first position. At each seam the mean difference between two frames is divided by the median of its video. The benchmark
+The demo model generates long videos in windows. A seam is a border between latent frames where a window of the first step starts
+or ends. At each seam the mean difference between two frames is divided by the median difference of the video. The benchmark
 prints one JSON object: the mean, median and maximum of these ratios, the mean of the worst video, and the share of seams at 1.2
 or less. It prints the same for all other borders between latent frames, for ordinary videos in one piece, and for seams of
 windows that do not move.

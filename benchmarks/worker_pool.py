@@ -5,9 +5,10 @@ a preview each, and leaves a file. A hundred visitors request `--jobs` videos. A
 the studio's own limit. `--pages` visitors have an open page in another process, which is loaded again and follows its jobs as in
 `benchmarks.studio_load`.
 
-For each number of workers the benchmark reports the videos a minute from the first start to the last end. It also reports the
-share of linear scaling from one worker, and the page's times. Checks: the share is at least 0.95 up to 8 workers and 0.9 beyond.
-99 of 100 pages arrive within a second. Every video is finished once, with its file. The exit code is 1 if a check fails.
+For each number of workers the benchmark reports the videos a minute from the first start to the last end. It also reports which
+share of linear scaling from one worker this is, and the seconds of pages. Checks: the share is at least 0.95 up to 8 workers and
+0.9 beyond. 99 of 100 pages arrive within a second. Every video is finished once, with its file. The exit code is 1 if a check
+fails.
 """
 
 import argparse
@@ -56,18 +57,18 @@ class SleepingTransport:
         threading.Thread(target=self._work, name="sleeping-worker", daemon=True).start()
 
     def send(self, message: Message) -> None:
-        """Start a job, or end after the current job."""
+        """Start the job of a `Run` message. Other messages have no effect."""
         if isinstance(message, Run):
             self._job = message
             self._given.set()
 
     def kill(self) -> None:
-        """Ends it."""
+        """End the worker's thread."""
         self._is_over.set()
         self._given.set()
 
     def stop(self) -> None:
-        """Ends it."""
+        """End the worker's thread."""
         self.kill()
 
     def _work(self) -> None:
@@ -88,7 +89,10 @@ class SleepingTransport:
             self._rest()
 
     def _make(self, job: Run) -> None:
-        """Sleep for the video's seconds, less the time of its own work, because the model determines a real worker's time."""
+        """Simulate a job that takes `seconds` seconds in total.
+
+        Sleep for less than this time, because writing files and sending events are part of it.
+        """
         self._on_message(Status(status=WorkerStatus(state="busy", detail="Sleeping")))
         request, folder = job.request, job.folder
         (folder / "previews").mkdir(exist_ok=True)
@@ -243,7 +247,7 @@ def visitor(url: str, measured: Measured, token: str) -> Visitor:
 
 
 def pages_of(measured: Measured) -> dict:
-    """Return the page's times and its failures."""
+    """Return the pages' seconds and failures."""
     figures: dict = {"page_failures": measured.failures[:3]}
     for kind in ("page", "tick"):
         answers = sorted(measured.answers[kind]) or [0.0]
