@@ -89,7 +89,7 @@ def disk_check(folder: Path, preset: Preset) -> Check:
 
 
 def folder_check(name: str, folder: Path, option: str) -> Check:
-    """Check that the folder can be written, or created. `option` is the command-line option that selects another folder."""
+    """Check that the folder can be written, or created. `option` names the option or environment variable for another folder."""
     place = _nearest_existing(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
@@ -144,7 +144,7 @@ def hub_check(address: str, *, is_needed: bool) -> Check:
 
 
 def sandbox_check(module: str = "backend.media.system_calls") -> Check:
-    """Check that system calls of the sandbox can be filtered, which blocks network access and other processes.
+    """Check that the sandbox can filter system calls. The filter blocks network access and access to other processes.
 
     The check runs in a separate process, because a filter of system calls cannot be removed.
     """
@@ -177,7 +177,7 @@ def machine_checks(settings: Settings, here: Surroundings, preset: Preset, hub: 
 
 
 def machine_facts(here: Surroundings) -> Mapping[str, object]:
-    """Return the facts of the machine that a bug report needs besides the checks."""
+    """Return the facts about the machine that a bug report needs in addition to the checks."""
     return {
         "python": sys.version.split()[0],
         "system": " ".join(os.uname()[i] for i in (0, 2, 4)),

@@ -111,7 +111,7 @@ def _download(source: str) -> None:
 
 
 class _DownloadLine:
-    """Shows bytes, speed and time left: one changing line on a terminal, otherwise a line for every tenth of the bytes."""
+    """Shows bytes, speed and time left: one changing line on a terminal, otherwise a line after each tenth of the bytes."""
 
     def __init__(self, stream: TextIO, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._what, self._speed = stream, what, Speed(clock)

@@ -15,7 +15,8 @@ MOST_FPS = 1000
 def upscale_request(made: GenerationRequest, video: str, scale: int, upscaler: str = "") -> GenerationRequest:
     """Return the request that enlarges the video file `video` by the factor `scale`.
 
-    `made` is the request that generated the video. The new request keeps its settings. Raises: RequestError.
+    `made` is the request that generated the video. The new request keeps the settings of `made`, unless `made` already upscaled
+    the video. Raises: RequestError.
     """
     if made.upscale:
         width, height = made.final_size

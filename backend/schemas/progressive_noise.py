@@ -46,8 +46,9 @@ def count_half_size_steps(request: VideoSettings, rows: int, columns: int) -> in
 
 
 def full_size_level(tolerance: float, spectrum: tuple[float, float], rows: int, columns: int) -> float:
-    """Return the noise level at and below which the full size is needed, because the highest frequency of the half size exceeds
-    the noise.
+    """Return the noise level at and below which the full size is needed.
+
+    At this level, the latents' power at the highest frequency of the half size exceeds the noise.
 
     Latents have the power A * cycles ** -b at a frequency of `cycles` cycles per image side. Noise has the power 1 at all
     frequencies. `spectrum` is (A, b). Source: the paper's criterion for active frequencies.

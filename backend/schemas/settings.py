@@ -161,22 +161,23 @@ class VideoSettings(BaseModel):
     whole video: it starts at `track_start` seconds, at volume `track_volume` (1 is unchanged), with fades of `track_fade`
     seconds.
 
-    MagCache: `mag_cache` is the largest error, 0 is off. `mag_ratios` are the ratios measured on this machine, prompt branch and
-    other branch alternating. If they are empty, published ratios are used.
+    MagCache: `mag_cache` is the largest accepted error, 0 is off. `mag_ratios` are the ratios measured on this machine, prompt
+    branch and other branch alternating. If they are empty, published ratios are used.
 
     Control inputs (`backend/schemas/control.py`) are for models that accept them. The video follows the `control` clip after its
     conversion by `control_kind`, with weight `control_scale`. White areas of `mask` are regenerated in `video`. `margins` (left,
     top, right, bottom) are new pixels around the clip. With `extend`, the video starts with the clip's last `overlap` frames, or
-    ends with its first ones. `references` are images of subjects. `keyframes` are images for the frames `keyframe_at`, counted
-    from 0. LTX models append the control clip's tokens, at a size divided by `control_downscale`. With `keeps_pixels`, areas
-    that are not regenerated get the clip's own pixels.
-    Audio: with `keeps_sound`, the video has audio from the model, else from the clip. With `sound`, the video follows that audio
-    from `sound_start` seconds on, and the audio is copied into the file. If `make` is "sound", only audio for the frames of
-    `video` is generated.
+    ends with the clip's first `overlap` frames. `references` are images of subjects. `keyframes` are images for the frames
+    `keyframe_at`, counted from 0. LTX models append the control clip's tokens, at a size divided by `control_downscale`. With
+    `keeps_pixels`, areas that are not regenerated get the clip's own pixels.
 
-    Animate models: the person in `image` moves as the person in the clip `drive`; `trim` is the part of that clip. `drive_prompt`
-    describes the clip; if empty, the preset's text is used. If `drive` is a clip of poses, `face` is the clip of the face. With
-    `video` and `mask`, the person is placed in the white area.
+    Audio: with `keeps_sound`, the video has audio: from the model if the model generates audio, otherwise from the clip. Without
+    `keeps_sound`, the video is silent. With `sound`, the video follows that audio from `sound_start` seconds on, and the audio
+    is copied into the file. If `make` is "sound", only audio for the frames of `video` is generated.
+
+    Animate models: the person in `image` moves as the person in the clip `drive`; `trim` is the used part of `drive`.
+    `drive_prompt` describes the clip; if empty, the preset's text is used. If `drive` is a clip of poses, `face` is the clip of
+    the face. With `video` and `mask`, the person is placed in the white area.
 
     Upscaling: the finished video is enlarged `upscale` times by the model `upscaler`; 0 is off. With `finished_video`, only that
     file is enlarged: a file that these settings generated, or any clip of this size, length and frame rate.

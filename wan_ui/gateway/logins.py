@@ -124,7 +124,7 @@ class Logins(MutableMapping[str, str]):
 
 @dataclass
 class _Tries:
-    """The number of wrong passwords from one address, and the time of the last.
+    """The number of wrong passwords from one address, and the time of the last wrong password.
 
     Passwords count as wrong until their check has finished.
     """

@@ -20,7 +20,7 @@ _HEADERS = {"Cache-Control": "private, no-store"}
 
 
 def characters_route(context: StudioContext) -> Route:
-    """Return the route that lists the caller's own characters: in the current project, or in videos without a project."""
+    """Return the route that lists the characters in the caller's current project, or in videos without a project."""
 
     shared_lookups: SharedWork[str, list[dict[str, Any]]] = SharedWork()
 

@@ -164,7 +164,7 @@ async def _make_shot_poster(folder: Path, number: str, sandbox: SandboxPool) -> 
 
 
 async def make_before_video(job: Job, sandbox: SandboxPool, who: Requester = ANONYMOUS) -> Path | None:
-    """Return the path of the video's source clip, cut to the video's length and size (see `source.original`).
+    """Return the path of the video's source clip, cut to the video's length and size. See `backend.media.source`.
 
     Created at the first request. None for a video without a source clip.
     """
