@@ -17,7 +17,7 @@ _TPU_CHIPS = {"0x0027": "v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", 
 # The largest denoising step that is run on a CPU, in floating-point operations. Two cores take a few seconds for it.
 MOST_FLOPS_ON_A_CPU = 1e12
 _DISPLAY_CLASS = "0x03"  # prefix of the PCI class of graphics cards, VGA or 3D; their audio devices have another class
-_TPU_TYPES = {"v5litepod": "v5e"}  # from the name in the machine type to the chip's name
+_TPU_TYPES = {"v5litepod": "v5e"}  # name in Google's machine type -> name of the chip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def find_holders(root: Path, files: Sequence[str]) -> tuple[Holder, ...]:
 
 
 def _find_tpu(root: Path, tpu_type: str) -> Accelerator | None:
-    """Find TPU chips. Ignore vfio groups without a TPU on the bus or in the machine type: other devices use vfio too."""
+    """Find TPU chips. Count vfio groups only if the PCI bus or the machine type shows a TPU: other devices use vfio too."""
     named = tpu_type.partition("-")[0]
     on_bus = [_TPU_CHIPS[device] for vendor, device, _ in _pci(root) if vendor == _GOOGLE and device in _TPU_CHIPS]
     files = _device_files(root, "dev", r"accel\d+")
@@ -106,7 +106,7 @@ def _pci(root: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _device_files(root: Path, folder: str, pattern: str) -> tuple[str, ...]:
-    """Return the paths of the files in `folder` whose names match, sorted by number. The paths do not contain `root`."""
+    """Return the paths of the files in `folder` whose names match `pattern`, sorted by number. The paths do not contain `root`."""
     names = [path.name for path in (root / folder).glob("*") if re.fullmatch(pattern, path.name)]
     return tuple(f"/{folder}/{name}" for name in sorted(names, key=lambda name: (len(name), name)))
 

@@ -93,9 +93,9 @@ def shorten_errors() -> None:
 def keep_component_ids() -> None:
     """Keep the ids of replaced components, for all apps of this process (6.31, `Blocks.preprocess_data`, `postprocess_data`).
 
-    Gradio replaces a component that was updated for one page. It stores the new component under the old id, but gives it a new
-    id. The next use looks for the new id, does not find it, and stores the component again. Each update therefore leaves another
-    copy in memory until the page closes.
+    Gradio replaces a component that was updated for one page. It stores the new component under the old id, but gives the
+    component a new id. The next use looks for the new id, does not find it, and stores the component again. Each update therefore
+    leaves another copy in memory until the page closes.
     """
     from gradio.blocks import Block
     from gradio.state_holder import SessionState

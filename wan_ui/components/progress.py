@@ -39,8 +39,8 @@ class StageView:
 
     `fraction` (0 to 1) never decreases. `ahead` is the number of queued jobs before this job, without the running job. `preview`
     is a file name in the job's folder. `what` names the model part that is loaded, or the program that is compiled.
-    `bytes_per_second` is the speed of the download or of reading. `proposals` are settings that fit into memory, after the
-    video did not fit. `interrupted_at` is the place at which the work stopped because of `cause`; both are empty after it has
+    `bytes_per_second` is the speed of the download or of reading. `proposals` are settings that fit into memory, after the video
+    did not fit. `interrupted_at` is the place at which the work stopped because of `cause`; both are empty after the job has
     continued. `is_held`: the job waits for Resume. `shot` of `shots` is being generated; `shot` counts from 1 and is 0 without a
     storyboard.
     """

@@ -65,7 +65,7 @@ def edit_html(
 
 
 def _script_texts(texts: Texts) -> dict[str, str]:
-    """Return the texts and limits of the scripts."""
+    """Return the texts and limits that the scripts need."""
     large = texts.edit_large.format(megabytes=LARGEST_BODY // 1_000_000)
     return texts.with_prefix("edit_") | {"large": large, "bytes": str(LARGEST_BODY), "unreachable": texts.live_unreachable}
 

@@ -115,7 +115,7 @@ async def _build_upscale_request(context: StudioContext, caller: Caller, given: 
 
 
 def _render_upscale_estimate(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
-    """Render the estimate for upscaling, from the page's facts of the clip. No file is opened."""
+    """Render the estimate for upscaling, from the facts about the clip that the page sends. No file is opened."""
     try:
         facts = [given.get(name) for name in ("width", "height", "seconds", "fps")]
         numbers = [one for one in facts if isinstance(one, int | float) and not isinstance(one, bool)]

@@ -15,7 +15,7 @@ import gradio as gr
 from wan_ui.components.buttons import text_button
 from wan_ui.i18n.english import Texts
 
-MOST_COMPARED_WORDS = 300  # words of each text after their common start
+MOST_COMPARED_WORDS = 300  # words of each text, after the words with which both texts start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def suggestion_used_html(old: str, texts: Texts) -> str:
 def _compare_words(before: list[str], after: list[str]) -> Iterator[tuple[bool, int, int, int, int]]:
     """Yield equal and changed ranges of words, like `SequenceMatcher.get_opcodes`.
 
-    Many different words count as one change, because the matcher takes cubic time for repeated words.
+    If many words differ, they count as one change, because the matcher takes cubic time for repeated words.
     """
     same = sum(1 for _ in itertools.takewhile(operator.truth, map(operator.eq, before, after)))
     yield True, 0, same, 0, same

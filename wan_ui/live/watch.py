@@ -21,7 +21,7 @@ class LiveWatcher:
         self._engine, self._lock = engine, threading.Lock()
         self._watchers: Counter[str] = Counter()
         self._seen: dict[str, float] = {}
-        self._ends: dict[str, float] = {}  # job id -> end of its time, while other videos wait
+        self._ends: dict[str, float] = {}  # job id -> time at which the video must end, while other videos wait
         threading.Thread(target=self._end_unwatched, name="live", daemon=True).start()
 
     def mark_seen(self, job_id: str) -> None:

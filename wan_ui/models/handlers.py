@@ -20,7 +20,7 @@ from wan_ui.services.studio_context import StudioContext
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsHandlers(Panel):
-    """Handlers of the models view. `chosen` caches the updates of the form's presets, which are the same for many pages."""
+    """Handlers of the models view. `chosen` caches the updates of the form's list of presets, which many pages share."""
 
     context: StudioContext
     form: Form
