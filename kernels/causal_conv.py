@@ -3,11 +3,11 @@
 Arrays are [frames, columns, rows, channels]. Channels are along the lanes and rows along the sublanes. A neighbouring column or
 an earlier frame is therefore only another address.
 
-A grid step computes some columns of every frame. The 3 x 3 columns and frames that a result sees form the depth of a matrix
-product. The columns of the product are the three rows of the kernel. The products for the upper and lower row are shifted by one
-row and added. The grid step also applies the operations that follow in the network (bias, residual, next norm, SiLU) before it
-writes. A weight that is too large for the vector memory is divided into blocks of output channels. This module does not depend
-on a network.
+A grid step computes some columns of every frame. The channels of the 3 x 3 columns and frames that a result sees form the depth
+of a matrix product. The product has a part for each of the three rows of the convolution's kernel. The parts for the upper and
+lower row are shifted by one row, and the parts are added. The grid step also applies the operations that follow in the network
+(bias, residual, next norm, SiLU) before it writes. A weight that is too large for the vector memory is divided into blocks of
+output channels. This module does not depend on a network.
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ def _add_rows(products: jax.Array, added: list[jax.Array], plan: TilePlan) -> ja
 def _roll_rows(rows: jax.Array, by: int, plan: TilePlan) -> jax.Array:
     """Move the rows of each column down (`by` = 1) or up (`by` = -1) in [columns * H, N].
 
-    The row at the end becomes zero. With `repeats_rows` it keeps its value.
+    The first row (`by` = 1) or the last row (`by` = -1) becomes zero, or keeps its value with `repeats_rows`.
     """
     moved = pltpu.roll(rows, by % rows.shape[0], 0).reshape(plan.output_columns, plan.rows, plan.width)
     incoming = 0 if by > 0 else plan.num_rows - 1 if plan.repeats_rows else plan.rows - 1

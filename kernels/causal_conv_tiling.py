@@ -150,7 +150,7 @@ class TilePlan:
 
     @property
     def loops_over_taps(self) -> bool:
-        """True if the products of one frame are also a loop, over the frame and its earlier frames."""
+        """True if a loop over a frame and its earlier frames adds their products."""
         return self.earlier > 0 and self.frame_cycles > FRAME_CYCLES
 
     @property

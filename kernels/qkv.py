@@ -45,8 +45,8 @@ class HeadBounds:
 class Prepared:
     """The prepared query, key and value, each [groups, B, S, W / groups].
 
-    If `bounds` are set, the query is multiplied by log2(e) * D ** -0.5 and, with `Preparation.centres_keys`, the `mean` [B, 1, W]
-    of the keys is subtracted. Subtracting the mean does not change the softmax.
+    If `bounds` are set, the query is multiplied by log2(e) * D ** -0.5. With `Preparation.centres_keys`, the mean key, `mean` [B,
+    1, W], is subtracted from the keys too. Subtracting the mean does not change the softmax.
     """
 
     query: jax.Array

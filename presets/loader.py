@@ -374,8 +374,8 @@ class Preset(BaseModel):
 
     @property
     def patch(self) -> int:
-        """The sides of a token in latents. If the preset `refines`, `size_multiple` is twice as large, so that half the size is
-        also whole tokens."""
+        """Height and width of a token in latents. If the preset `refines`, `size_multiple` is twice as large, so that half the
+        size also consists of whole tokens."""
         return self.size_multiple // self.vae_scale_spatial // (2 if self.refines else 1)
 
     @property

@@ -41,9 +41,9 @@ class BranchRatios(BaseModel):
 class Magnitudes(BaseModel):
     """A file of ratios by task, with its source and the rules for reuse.
 
-    No step is reused in the first `retention` share of each expert's steps, and with `late_only` none of the first expert's
-    steps. `longest` limits how many consecutive steps reuse a step. It has pairs (threshold, limit), and each limit applies
-    up to its threshold. Larger thresholds use the last limit.
+    In the first `retention` share of each expert's steps, no step reuses another step's output. With `late_only`, no step of the
+    first expert does. `longest` limits how many consecutive steps reuse the output of one step. It consists of pairs (threshold,
+    limit): a limit applies to requests with at most this threshold. Larger thresholds use the last limit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,7 +57,7 @@ class Magnitudes(BaseModel):
     ratios: dict[str, BranchRatios]
 
     def max_reuses_in_a_row(self, threshold: float) -> int:
-        """Return how many consecutive steps may reuse a step."""
+        """Return how many consecutive steps may reuse the output of one step at this threshold."""
         return next((count for most, count in self.longest if threshold <= most), self.longest[-1][1])
 
 

@@ -93,7 +93,8 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_prog
 
 
 def _find_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> Checkpoint:
-    """Find a checkpoint with single-file transformers. The files are checked before the rest of the base is downloaded."""
+    """Find a checkpoint with single-file transformers. Their files and the base's configurations are checked before the base's
+    weights are downloaded."""
     if (checkpoint := open_cached_with_files(parsed)) is not None:
         return checkpoint
     for file in parsed.files:
@@ -108,7 +109,8 @@ def _find_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> C
 
 
 def open_cached_with_files(parsed: FileSource) -> Checkpoint | None:
-    """Open the checkpoint without the network, None if its base or its files are not complete on this machine."""
+    """Open the checkpoint without the network. None if its base is incomplete on this machine, or if a transformer's file is
+    missing."""
     found = [find_cached_file(file) if is_on_hub(file) else Path(file) for file in parsed.files]
     folder = _find_cached_snapshot(parsed.base, PATTERNS_BESIDE_FILES) if is_hub_id(parsed.base) else Path(parsed.base)
     paths = [path for path in found if path is not None and path.is_file()]
@@ -204,7 +206,7 @@ def _replace_transformer_folder(patterns: Sequence[str], transformer: str) -> tu
 def _open_if_complete(
     folder: Path, transformer_files: Mapping[str, TransformerFile] | None = None, transformer: str = TRANSFORMER
 ) -> Checkpoint | None:
-    """Open the checkpoint if every file in its indexes exists, otherwise return None."""
+    """Open the checkpoint if all files in its indexes and all folders of tokenizers exist, otherwise return None."""
     try:
         checkpoint = open_checkpoint(folder, transformer_files, transformer)
         for part in checkpoint.parts:
@@ -217,7 +219,8 @@ def _open_if_complete(
 
 
 def download_model(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Path:
-    """Download the missing files, the configurations first, so that a model that cannot be run costs kilobytes, not gigabytes.
+    """Download the missing files. Configurations are first, so that an unsupported model costs kilobytes of traffic, not
+    gigabytes.
 
     Raises: ModelError.
     """
@@ -321,7 +324,7 @@ class _HiddenProgressBar(tqdm):
 
 
 def _list_files(repository: str) -> list[HubFile]:
-    """List every file of the newest commit."""
+    """List every file in the repository's newest commit."""
     hub = HfApi()
     commit = hub.model_info(repository).sha
     assert commit is not None, "every repository on the Hub has a commit"

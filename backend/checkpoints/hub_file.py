@@ -115,7 +115,7 @@ def _wait_for_lock(locks: contextlib.ExitStack, file: HubFile, stopped: threadin
 
 def _receive_missing_bytes(file: HubFile, stopped: threading.Event) -> None:
     """Request the missing bytes until all are received. Each try starts at the Hub's own address, which redirects to a server."""
-    headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # ranges count in the file's own bytes
+    headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # byte ranges must refer to the uncompressed file
     url = hf_hub_url(file.repository, file.name, revision=file.commit)
     if file.arrived_bytes > file.num_bytes:
         file.unfinished_path.unlink()

@@ -1,7 +1,7 @@
 """Remove a checkpoint or a file from the Hub's cache, except files that another source needs or that other tools downloaded.
 
 The cache stores each file once, under the hash of its content, with a link from a folder for each commit. A link is deleted if
-the removed source needs its name and no kept source does. The content is deleted with its last link.
+the removed source needs a file of this name and no kept source does. The content is deleted with its last link.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from backend.errors import ModelError
 
 
 def remove(source: str, kept: Collection[str]) -> int:
-    """Delete the files that `source` needs and none of the `kept` sources does. Return the freed bytes.
+    """Delete the files that `source` needs and no source in `kept` needs. Return the number of freed bytes.
 
     Raises: ModelError if a file cannot be deleted.
     """

@@ -1,8 +1,8 @@
 """Single-file transformers beside a checkpoint's other parts: how a source names them, and where their tensors are.
 
-Such a file contains one network with its authors' names for tensors, sometimes with a prefix, sometimes as 8-bit numbers (fp8)
-with a scale for each tensor. Reads no weights. Source of the fp8 names: Comfy-Org/ComfyUI comfy/ops.py (`scale_weight`, the
-marker `scaled_fp8`) and comfy/quant_ops.py (`weight_scale`, `comfy_quant`).
+Such a file contains one network. The tensors have the authors' names, sometimes with a prefix. Some files store 8-bit numbers
+(fp8) with a scale for each tensor or row. Reads no weights. Source of the fp8 names: Comfy-Org/ComfyUI comfy/ops.py
+(`scale_weight`, the marker `scaled_fp8`) and comfy/quant_ops.py (`weight_scale`, `comfy_quant`).
 """
 
 import dataclasses

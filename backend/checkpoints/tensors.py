@@ -26,7 +26,7 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
 class TensorPlace:
     """One tensor's bytes, from `start` to `end` in the file. `dtype` is safetensors' name for the dtype.
 
-    With a `scale`, one number or one for each row, the tensor is the stored numbers times the scale.
+    If `scale` is set, the tensor is the product of the stored numbers and the scale: one number, or one number for each row.
     """
 
     path: Path

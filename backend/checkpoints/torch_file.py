@@ -23,7 +23,7 @@ from backend.errors import ModelError
 SUFFIX = ".pt"
 TREES = ("generator_ema", "generator", "generator_lora", "params_ema", "params", "state_dict")
 """The dictionaries in which training programs store a network's tensors; the first that exists is used. The running mean of the
-weights precedes the weights."""
+weights (EMA) precedes the weights."""
 WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")  # prefixes that PyTorch adds within names
 LARGEST_CONTENTS = 10_000_000  # bytes of the pickle; about a hundred per tensor
 MOST_AXES = 8  # maximum axes of a tensor

@@ -21,7 +21,7 @@ _SHA256, _GIT_SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 
 class FamilyChecks(Protocol):
-    """The part of `models.spec.Family` that is needed here."""
+    """The methods of `models.spec.Family` that this module needs."""
 
     def distinctive_shapes(self, configs: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a few tensors of a part."""
@@ -60,8 +60,8 @@ def verify(
 ) -> Verification:
     """Check every file of the checkpoint. Never raises; the result lists the problems.
 
-    The transformer is in the folder `transformer`, or in `torch_file` if given. `complete` adds configurations that only a
-    single-file transformer contains to the checkpoint.
+    The transformer is in the folder `transformer`, or in `torch_file` if given. `complete` adds to the checkpoint the
+    configurations that only a single-file transformer contains.
     """
     problems, kind = [], None
     try:
@@ -94,14 +94,15 @@ def check_part(checkpoint: Checkpoint, family: FamilyChecks, part: str) -> None:
 
 
 def _authors_name(name: str, tensors: Collection[str], family: FamilyChecks) -> str:
-    """Return the authors' name of a tensor, unless the single-file transformer contains diffusers' name."""
+    """Return diffusers' name of a tensor if the single-file transformer contains this name, otherwise the authors' name."""
     stem, _, kind = name.rpartition(".")
     makers = next((f"{other.name}.{kind}" for other in family.lora_names(stem)), name)
     return name if _full_name(name, tensors) in tensors else makers
 
 
 def _full_name(name: str, tensors: Collection[str]) -> str:
-    """Return the tensor's name in the files. A part of a larger network has the larger network's prefix."""
+    """Return the tensor's name in the files. The name has a prefix if the files contain the network as a part of a larger
+    network."""
     return next((full for full in tensors if full == name or full.endswith(f".{name}")), name)
 
 

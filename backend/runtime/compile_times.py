@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def program_kind(program: Program) -> str:
-    """Return the kind under which a program's seconds are stored: the devices and the program's key, without its shapes."""
+    """Return the kind under which a program's compile time is stored: the devices and the program's key, but not its shapes."""
     devices = program.layout.mesh.devices.flatten()
     return f"{len(devices)} {devices[0].device_kind}: {program.key}"
 
@@ -25,7 +25,7 @@ class CompileTimes:
         self._path = path
 
     def read(self) -> dict[str, float]:
-        """Read the seconds by kind, {} if the file is missing or broken."""
+        """Return the stored seconds by kind, {} if the file is missing or broken."""
         try:
             stored = json.loads(self._path.read_text("utf-8"))
         except (OSError, ValueError):
@@ -34,7 +34,8 @@ class CompileTimes:
         return {kind: float(seconds) for kind, seconds in entries if isinstance(seconds, int | float)}
 
     def record(self, seconds: Mapping[str, float]) -> None:
-        """Add the seconds, rounded to tenths. A file that cannot be written stays unchanged."""
+        """Store the seconds of each kind, rounded to tenths, if they exceed the stored seconds. A file that cannot be written
+        stays unchanged."""
         known = self.read()
         news = {kind: round(value, 1) for kind, value in seconds.items() if value > known.get(kind, 0.05)}
         if not news:
@@ -48,10 +49,10 @@ class CompileTimes:
 
 
 class Forecast:
-    """Estimates the seconds until all of these programs are compiled, `at_once` in parallel.
+    """Estimates the seconds until all programs of the list `kinds` are compiled, `at_once` in parallel.
 
-    The estimate of the remaining programs is scaled by the actual seconds of finished programs, because programs from a cache
-    need only a fraction of their stored seconds.
+    `known` are stored seconds by kind. The estimate of the remaining programs is scaled by the actual seconds of finished
+    programs, because programs from a cache need only a fraction of their stored seconds.
     """
 
     def __init__(self, kinds: Sequence[str], known: Mapping[str, float], at_once: int = 1) -> None:
@@ -59,12 +60,12 @@ class Forecast:
         self._measured: list[float] = []
 
     def record_finished(self, seconds: float) -> None:
-        """Record the seconds of the next program."""
+        """Record the compile time in seconds of the next program of the list."""
         self._measured.append(seconds)
 
     @property
     def seconds_left(self) -> float:
-        """The estimated seconds, 0 while neither stored nor measured seconds exist."""
+        """The estimated remaining seconds, 0 while neither stored nor measured seconds exist."""
         remaining = self._kinds[len(self._measured) :]
         done = [
             (measured, self._known[kind])

@@ -49,10 +49,10 @@ def torch_attention(
 
 
 def _is_supported(query: jax.Array, key: jax.Array, value: jax.Array, options: AttentionOptions) -> bool:
-    """Return whether PyTorch can compute this attention.
+    """Return whether PyTorch is used for this attention.
 
-    It supports neither a scale, nor a window, nor arrays prepared for a TPU. It is not used with several CPU devices, because
-    they would share the cores.
+    PyTorch is used with the default scale and without a window, a named implementation or arrays prepared for a TPU. It is not
+    used with several CPU devices, because the devices would share the cores.
     """
     dtypes = {array.dtype.name for array in (query, key, value)}
     if options.scale is not None or options.window_size is not None or options.implementation is not None:

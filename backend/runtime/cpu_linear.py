@@ -37,8 +37,8 @@ def is_supported(value: jax.Array, weight: jax.Array) -> bool:
 def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """Multiply `value` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in their dtype. Only for programs of a CPU.
 
-    The weight is read as [C, N], which needs a copy unless it is stored that way. bfloat16 is rounded once, after the bias. In
-    float32, values from 3.39e38 on, the last 0.4 % of the range, become NaN.
+    The weight is read as [C, N], which needs a copy unless it is stored that way. In bfloat16 the result is rounded once, after
+    the bias is added. In float32, values from 3.39e38 on, the last 0.4 % of the range, become NaN.
     """
     rows, columns = value.reshape(-1, value.shape[-1]), weight.T
     result = jax.ShapeDtypeStruct((rows.shape[0], columns.shape[1]), value.dtype)
@@ -53,7 +53,7 @@ def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -
 
 def _split(value: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Split float32 into two bfloat16 arrays whose sum differs by at most 2 ** -16 of the value."""
-    high = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)  # XLA may remove a conversion to bfloat16 and back
+    high = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)  # not a conversion and back, which XLA may remove
     return high.astype(jnp.bfloat16), (value - high).astype(jnp.bfloat16)
 
 

@@ -1,9 +1,9 @@
 """Attention of a video's tokens to themselves and, frame by frame, to the tokens of a driving video, spread over chips.
 
 A latent frame sees the whole video and the driving frame of the same time. Two attentions compute this without a mask: one to the
-whole video, and one from each frame to its driving frame. The log-sum-exps of both serve to join the results
-(`kernels.attention.joined`). The driving video's keys and values are computed once and stored as `ClipKeys`. Tokens are exchanged
-for heads as in `backend.runtime.ulysses`.
+whole video, and one from each frame to its driving frame. Their log-sum-exps are used to join the results
+(`kernels.attention.joined`). The driving video's keys and values are computed once and stored as `ClipKeys`. Chips exchange
+tokens for heads as in `backend.runtime.ulysses`.
 """
 
 import dataclasses
@@ -34,11 +34,12 @@ arrays of all layers if `layer` is given.
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClipKeys:
-    """Keys, rotated to their positions, and values of a driving video's tokens in every layer, each [layers, chips, F, T, W].
+    """Keys and values of a driving video's tokens in every layer, each [layers, chips, F, T, W], with rotary embedding of the
+    keys.
 
-    Each chip on sp has the heads with which it attends, T tokens per latent frame. `largest` [layers, chips, 2, heads] float32 is
-    the largest Euclidean norm of a head's keys and the largest magnitude of its values, for the TPU kernel; None elsewhere.
-    Arrays of one layer have no first axis.
+    F is the number of latent frames, T the number of tokens per frame. Each chip on sp stores the heads whose attention it
+    computes. `largest` [layers, chips, 2, heads] float32 contains the largest Euclidean norm of each head's keys and the largest
+    magnitude of its values; None unless Pallas passes prepared the arrays. Arrays of one layer have no first axis.
     """
 
     key: jax.Array
@@ -47,7 +48,7 @@ class ClipKeys:
 
 
 def describe_clip_keys(layout: Layout, shapes: ClipKeys) -> ClipKeys:
-    """Return the shapes with the shardings of the arrays of all layers."""
+    """Return the shapes of all layers' `ClipKeys`, with their shardings."""
     return ClipKeys(
         key=with_sharding(shapes.key, layout.sharding(KEYS_PARTITION)),
         value=with_sharding(shapes.value, layout.sharding(KEYS_PARTITION)),
@@ -117,7 +118,8 @@ def driven_attention(
 def _local_driven(
     projected, norms, tables, keys: ClipKeys, layer: jax.Array, *, layout: Layout, attend: AttendWithSums, eps: float
 ) -> jax.Array:
-    """Compute one chip's part. Keys are not centred, because the two attentions would be shifted by different means."""
+    """Compute one chip's part. The mean key is not subtracted, because the two attentions have different mean keys, which would
+    change their log-sum-exps differently."""
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
     whole = attend(own.query, own.key, own.value, own.bounds, None)
@@ -148,9 +150,9 @@ def _attend_to_clip(
 ) -> tuple[jax.Array, jax.Array]:
     """Attend from queries [1, S, W] to the driving video. Returns the output and the log-sum-exps [1, S, H].
 
-    `first` is the number of the first query in the video. The log-sum-exps of the image's tokens and of padding are -inf, because
-    they see no driving frame. If `first` is an int, the queries are all tokens of the video, and the result omits the image's
-    tokens and padding.
+    `first` is the index of the first query in the video. The tokens of the image's latent frame and padding see no driving frame,
+    so their log-sum-exps are -inf. If `first` is an int, the queries are all tokens of the video. The result then contains only
+    the tokens that see a driving frame.
     """
     _, _, frames, tokens, _ = keys.key.shape
     length, width = query.shape[1:]

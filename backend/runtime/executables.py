@@ -35,7 +35,10 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """The program of a file, in words. It is stored with the executable, and logged if no file fits."""
+    """A description of a program, its devices, versions and flags, with a digest of these and of the program's text.
+
+    It is stored with the executable, and parts are logged if no file fits.
+    """
 
     program: str
     mesh: str
@@ -94,7 +97,10 @@ class ExecutableFolders:
 
 @dataclasses.dataclass(kw_only=True)
 class ExecutableWriter:
-    """A `Compiler` that writes its programs to `folder`, except programs that are already there. Calls `report` for each file."""
+    """A `Compiler` that writes its programs to `folder`, except programs that are already there.
+
+    Calls `report(name, path, seconds)` for each program, with None in place of the seconds if the file existed.
+    """
 
     folder: Path
     report: Callable[[str, Path, float | None], None]

@@ -1,6 +1,7 @@
-"""The hosts of one slice: one process on each, which all run the same programs in the same order, on all devices together.
+"""The hosts of one slice. Each host has one process. All processes run the same programs in the same order, on all devices
+together.
 
-A process that runs alone, the usual case, needs nothing of this module: `THIS_HOST` is then the only host.
+Usually a process runs alone and needs nothing of this module: `THIS_HOST` is then the only host.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 @dataclasses.dataclass
 class Place:
-    """The number of this process among `count` hosts. Only the first host writes files."""
+    """The index of this process among the processes of `count` hosts. Only the first host writes files."""
 
     index: int = 0
     count: int = 1
@@ -46,8 +47,8 @@ def join_hosts(index: int, count: int, coordinator: str, bind: str | None = None
 def put(tree: Any, sharding: Sharding) -> Any:
     """Copy arrays to the devices, as `jax.device_put` does, also to devices of several hosts.
 
-    All hosts must pass equal values. Unlike jax, this function does not compare them, which needs a program and time for each
-    array.
+    All hosts must pass equal values. `jax.device_put` would compare the values with a program for each array, which takes time.
+    This function does not compare them.
     """
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
@@ -64,7 +65,7 @@ def _put_on_this_host(leaf: Any, sharding: Sharding) -> jax.Array:
 def gather_to_host(array: jax.Array) -> jax.Array:
     """Return the array in a form that this host can read completely.
 
-    If other hosts have parts of the array, this is a program that all hosts must run.
+    If other hosts have parts of the array, the function runs a program, so all hosts must call the function.
     """
     if array.is_fully_addressable or array.is_fully_replicated:
         return array

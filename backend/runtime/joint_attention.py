@@ -56,8 +56,8 @@ def joint_attention(
     """Compute attention [B, S, W] and [B, L, W] over both streams together.
 
     The tokens of `spread` are spread over the chips and rotated by `tables` [S, D]. `beside` is replicated; only its first
-    `counts` [B] tokens are seen. `attend(query, key, value, bounds, counts)` gets all tokens of some heads, [B, S, W]: the real
-    tokens of the first stream, then the second stream. The `KvLengths` in its argument `counts` are the numbers of real tokens.
+    `counts` [B] tokens are seen. `attend(query, key, value, bounds, lengths)` gets all tokens of some heads, [B, S, W]: the real
+    tokens of the first stream, then the second stream. `lengths` are the numbers of real tokens of both streams (`KvLengths`).
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
     flat, whole, table = P("dp", "sp", "tp"), P("dp", None, "tp"), P("sp", None)
@@ -87,7 +87,7 @@ def _local_joint_attention(
     key, value = (_concatenate_tokens(array, part, how.num_tokens) for array, part in zip((key, value), share[1:], strict=True))
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), second.bounds)
     seen = KvLengths(values=how.num_tokens + counts, minimum=how.num_tokens)
-    has_all = group == sp  # all queries; otherwise this chip has the queries of some tokens only
+    has_all = group == sp  # this chip has the queries of all tokens, otherwise of some tokens
     start = how.num_tokens if has_all else query.shape[1]
     attended = attend(_concatenate_tokens(query, share[0], start), key, value, bounds, seen)
     spread_output, second_output = attended, jax.lax.dynamic_slice_in_dim(attended, start, share[0].shape[1], 1)
@@ -115,7 +115,8 @@ class _SecondStream:
 
 
 def _prepare_second_stream(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _SecondStream:
-    """Prepare all heads of this chip, [B, L, W]. Values of padding become zero, also keys if there are bounds."""
+    """Prepare all heads of this chip, [B, L, W]. Values of padding become zero. Keys of padding also become zero if there are
+    bounds."""
     is_seen = (jnp.arange(stream.query.shape[1]) < counts[:, None])[:, :, None]
     normalise = functools.partial(normalise_heads, eps=eps)
     query, key = (normalise(array, norm) for array, norm in zip(stream.projected, stream.norms, strict=False))

@@ -1,7 +1,8 @@
 """Remember kernels that fail, crash or hang in their first run, so that this process and later ones do not use them.
 
-Before a program with our kernels runs for the first time, a file with the kernels' names is written. After the run the file is
-deleted. A file that no running process has locked names kernels that ended their process.
+Before a program with our kernels runs for the first time, a file with the kernels' names is written and locked. After the run the
+file is deleted. If the process ends during the run, the file remains without a lock. Later processes do not use the kernels that
+such a file names.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS, KernelFallbacks
 
 KEPT_SECONDS = 24 * 3600.0  # after this time the kernels are tried again, because something else may have caused the crash
 HANGS_SECONDS = 600.0  # maximum time of a first run; other hosts may still compile the program in this time
-EXCUSED_SECONDS = 60.0  # if a process must end within this time after a start, its kernels are not blamed
+EXCUSED_SECONDS = 60.0  # if a process must end this soon after the start of a first run, its kernels are not blamed
 _SUFFIX = ".first-run"
 _REASON_LENGTH = 160
 _OTHER_FAULTS = ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED", "DATA_LOSS", "DEADLINE_EXCEEDED")
@@ -34,13 +35,13 @@ logger = logging.getLogger(__name__)
 
 
 class KernelCrashGuard:
-    """Guards one process. Without a folder (see `withdraw_recorded`), records end with the process."""
+    """Guards the first run of each program of one process. Writes no files before `withdraw_recorded` sets the folder."""
 
     def __init__(self, fallbacks: KernelFallbacks) -> None:
         self._fallbacks = fallbacks
         self._folder: Path | None = None
         self._lock = threading.Lock()
-        self._running: dict[Path, float] = {}  # start times in monotonic seconds
+        self._running: dict[Path, float] = {}  # start time of each first run, in monotonic seconds
 
     def withdraw_recorded(self, folder: Path, combine_uses: Callable[[str], list[str]] = lambda own: [own]) -> None:
         """Withdraw the kernels that files in `folder` name, and store this process's records there.

@@ -1,7 +1,8 @@
 """The compile options and kernels that the runtime of this process refused, which are not used from then on.
 
 A chip or compiler other than those we compile for may refuse our options or kernels. A refused option is left out. A refused
-kernel is replaced by XLA's own operations, after the model is laid out again (`KernelRefused`).
+kernel is replaced by XLA's own operations, after the model is laid out again (`KernelRefused`). Kernels with the same use are
+replaced together. The uses are "attention", "passes" and "convolution".
 """
 
 import logging
@@ -15,7 +16,7 @@ from kernels.attention import disable_implementation
 
 logger = logging.getLogger(__name__)
 
-KERNELS = {  # the use of each kernel, by the name given to `pallas_call`, which the compiler's messages contain
+KERNELS = {  # the use of each kernel, by the kernel's name in `pallas_call` and in the compiler's messages
     "attention_constant_maximum": "attention",
     "attention_online": "attention",
     "normalise_and_rotate": "passes",
@@ -23,7 +24,7 @@ KERNELS = {  # the use of each kernel, by the name given to `pallas_call`, which
     "ungroup_heads": "passes",
     "causal_conv": "convolution",
 }
-PLATFORMS = ("tpu",)  # where programs contain our kernels
+PLATFORMS = ("tpu",)  # platforms whose programs contain our kernels
 WITHDRAWN_TOGETHER = {"attention": ("attention", "passes"), "passes": ("passes",), "convolution": ("convolution",)}
 """The uses that are withdrawn together: the passes only prepare arrays for the attention kernel."""
 _WORDS = {
@@ -36,16 +37,17 @@ _KINDS = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND")  # kinds of errors a
 
 
 def find_kernel_uses(text: str) -> frozenset[str]:
-    """Return the uses of kernels in the text of a lowered program."""
+    """Return the uses of the kernels that the text of a lowered program contains."""
     return frozenset(use for name, use in KERNELS.items() if name in text)
 
 
 class KernelFallbacks:
-    """The options and uses of kernels that one process does not use, with a sentence for users about each."""
+    """The compile options and kernels that one process does not use, each with a sentence for users. Kernels are named by their
+    use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sentences: dict[str, str] = {}  # by the option or the use
+        self._sentences: dict[str, str] = {}  # by the name of the option or the use
 
     def __contains__(self, name: str) -> bool:
         return name in self._sentences
@@ -66,8 +68,8 @@ class KernelFallbacks:
         return name
 
     def refuse_kernel(self, error: Exception) -> str | None:
-        """Return the use of a kernel that this error refuses, in words, and withdraw it. None if the error does not name one of
-        our kernels."""
+        """Return in words the use of the kernel that this error refuses, and withdraw all kernels of this use. None if the error
+        does not name one of our kernels."""
         text = str(error)
         if "memory space hbm" in text:  # the program is too large; the message only lists the kernels' memory
             return None
@@ -80,8 +82,8 @@ class KernelFallbacks:
         return _WORDS[use]
 
     def withdraw(self, uses: Iterable[str], why: str) -> None:
-        """Withdraw these uses of kernels for a reason other than a compiler error. `why` continues a sentence that starts with
-        the kernel."""
+        """Withdraw all kernels of these uses for a reason other than a compiler error. `why` continues a sentence that starts
+        with the kernel."""
         for use in sorted(uses, key=list(_WORDS).index):
             if use not in self:
                 self._withdraw(use, why)
@@ -92,7 +94,7 @@ class KernelFallbacks:
         )
         if use == "attention":
             disable_implementation("pallas_tpu")
-        jax.clear_caches()  # traces that contain the kernel
+        jax.clear_caches()  # cached traces contain the kernel
 
     def _add_sentence(self, names: Iterable[str], sentence: str) -> None:
         logger.warning(sentence)

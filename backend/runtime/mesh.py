@@ -5,8 +5,8 @@
   heads do not divide by the chips, smaller groups of chips exchange heads and gather keys and values from other groups.
 - tp: the columns of the wide matrices and the heads that they make (Megatron-LM, arXiv:1909.08053).
 
-Matrices are stored spread over `weight_axes` too, and gathered layer by layer (FSDP). This module knows the axes of the arrays of
-video transformers and VAEs, but no particular model.
+Stored matrices are also spread over `weight_axes`. They are gathered layer by layer (FSDP). This module knows the axes of the
+arrays of video transformers and VAEs, but no particular model.
 """
 
 import dataclasses
@@ -65,8 +65,8 @@ def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, fixed: Mapping[s
     """Plan the mesh for all of `num_devices`.
 
     With two guidance branches and an even number of chips, each half computes one branch. Tokens are spread over the other chips.
-    `fixed` fixes axes by name. Raises: RequestError, which lists the legal choices, if the axes do not multiply to the devices,
-    the heads do not divide by tp, or dp is 2 without guidance.
+    `fixed` contains sizes of axes that the user has set. Raises: RequestError, which lists the legal choices, for an illegal
+    mesh. In a legal mesh the product of the axes is the number of devices, the heads divide by tp, and dp is 1 without guidance.
     """
     sizes_by_axis = {axis: (fixed or {}).get(axis) for axis in AXES}
     choices = list(legal_plans(num_devices, heads=heads, is_guided=is_guided))
@@ -99,7 +99,7 @@ def plan_copies(
     """Choose the matrices of a layer that every chip stores whole, so that no step gathers them.
 
     The copies and the other transformers together take at most `COPIES_SHARE` of a chip's memory. `sizes` are the bytes of one
-    layer's matrices by name. Matrices that save most time when copied are first. Without `memory_bytes` no matrix is copied.
+    layer's matrices by name, in the order in which copies save most time. Without `memory_bytes` no matrix is copied.
     """
     if memory_bytes is None or plan.dp * plan.sp == 1:
         return frozenset()
@@ -117,7 +117,7 @@ def plan_copies(
 class Layout:
     """A mesh, and the partition of each kind of array on it.
 
-    `copied` are the matrices of a layer, by name within it, of which every chip has a copy. With `copies_on_demand`, used for two
+    `copied` are the names, within a layer, of the matrices of which every chip has a copy. With `copies_on_demand`, used for two
     transformers that take turns, the copies exist only while steps of their transformer run.
     """
 
@@ -149,8 +149,9 @@ class Layout:
         """The options for `Lowered.compile`. docs/lab/tpu-slices.md lists the gain of each option.
 
         On TPUs XLA's own fusions may use half of the vector memory, because the default of 16 MiB makes the matrix products a
-        fifth slower. Collectives run beside other work: gathers on the SparseCore (chips without one ignore this), exchanges
-        started early. Sources: jax's tests of overlapping collectives, the recipes of MaxText and maxdiffusion.
+        fifth slower. Collectives overlap with other work: gathers run on the SparseCore (chips without a SparseCore ignore this
+        option), and exchanges are asynchronous. Sources: jax's tests of overlapping collectives, the recipes of MaxText and
+        maxdiffusion.
         """
         if self.platform != "tpu":
             return {}
@@ -170,9 +171,10 @@ class Layout:
         return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in KERNEL_FALLBACKS
 
     def on_each_chip(self, one_chip: Callable, in_specs: Any, out_specs: Any) -> Callable:
-        """Run attention that is written for one chip on every chip's part of the arguments.
+        """Return a function that runs `one_chip`, attention for one chip, on every chip's part of the arguments.
 
-        This uses `shard_map` for several chips, and for a single TPU chip, because the kernel is chosen by the mesh in context.
+        The function uses `shard_map` for several chips. It also uses `shard_map` for a single TPU chip, because the kernel is
+        chosen by the mesh in context.
         """
         if self.mesh.size == 1 and self.platform != "tpu":
             return one_chip
@@ -214,7 +216,7 @@ class Layout:
 
     @property
     def token_multiple(self) -> int:
-        """The number of tokens is padded to a multiple of this."""
+        """The number of tokens is padded to a multiple of this number."""
         is_aligned = self.platform == "tpu" or self.size("sp") > 1
         return self.size("sp") * TOKEN_ALIGNMENT if is_aligned else 1
 
@@ -266,8 +268,8 @@ class Layout:
     def stacked_weight(self, name: str, shape: tuple[int, ...], role: Role) -> P:
         """Return the partition of a stacked weight of a network's layers, [layers, in, out]. Vectors are replicated.
 
-        Matrices are spread over the in axis, which is gathered without reordering memory. A matrix with permanent copies is
-        stored as it is used.
+        Matrices are spread over the in axis, because gathering this axis does not reorder memory. A matrix with permanent copies
+        has the partition of `gathered_weight`.
         """
         if len(shape) != 3:
             return P()
@@ -280,8 +282,8 @@ class Layout:
     def gather(self, name: str, matrix: jax.Array, role: Role, cuts_copies: bool = True) -> jax.Array:
         """Return one layer's matrix [in, out] in the partition in which it is used.
 
-        For a copied matrix, the layer's part is cut out of the stack before the product, or inside the product without
-        `cuts_copies`. Cutting inside the product is slower for many tokens, faster for few.
+        The matrix of a layer is a slice of a stack. If every chip has a copy, the slice is cut out before the product with
+        `cuts_copies`, otherwise inside the product. Cutting inside the product is slower for many tokens, faster for few.
         """
         if name in self.copied:
             return jax.lax.optimization_barrier(matrix) if cuts_copies else matrix

@@ -1,9 +1,9 @@
 """Upscaling networks: Real-ESRGAN's networks, and all networks that spandrel can build from their weights alone.
 
-Import spandrel only through this module, and only in the worker process. Spandrel requires torchvision, and imports three names
-of it for two architectures that are not used here. A torchvision that was built for another kind of torch raises an error, and
-would break diffusers. So the requirements contain neither package. `requirements-upscalers.txt` installs spandrel alone, and
-placeholders are imported in place of torchvision.
+Import spandrel only through this module, and only in the worker process. Spandrel requires torchvision: it imports three names
+from torchvision for two architectures that are not used here. A torchvision that was built for another kind of torch raises an
+error, and would break diffusers. So the requirements contain neither package. `requirements-upscalers.txt` installs spandrel
+alone, and placeholders are imported in place of torchvision.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ class PictureModel:
 
     @functools.cached_property
     def values_per_pixel(self) -> float:
-        """The most values per pixel of the image that one of the network's layers reads and writes."""
+        """The largest number of values per pixel of the image that a layer of the network reads and writes."""
         largest = 0
         side = math.ceil(max(PROBE, self.minimum) / self.multiple) * self.multiple
 
@@ -86,8 +86,8 @@ class PictureModel:
         return largest / (side * side)
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes of the weights. Integers, such as tables of positions, keep their kind; other weights have this
-        dtype."""
+        """Return the shapes of the weights. Floating-point weights have this dtype. Integers, such as tables of positions, become
+        int32."""
         kinds = {name: dtype if value.is_floating_point() else jnp.int32 for name, value in self.weights.items()}
         kinds |= {name: jnp.bool_ for name, value in self.weights.items() if value.dtype == torch.bool}
         return {name: jax.ShapeDtypeStruct(tuple(value.shape), kinds[name]) for name, value in self.weights.items()}
@@ -103,8 +103,8 @@ class PictureModel:
 def build_picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known: bool = False) -> PictureModel:
     """Build the network to which these tensors belong.
 
-    Unless `is_known`, a small image is enlarged and compared with PyTorch. Raises: ModelError for tensors of an unknown network,
-    or of a network that does not enlarge colour images.
+    Unless `is_known`, the network enlarges a small image with JAX and with PyTorch, and the results are compared. Raises:
+    ModelError for tensors of an unknown network, or of a network that does not enlarge colour images.
     """
     built = _build_network(name, {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()})
     module = built.module.eval()
@@ -179,7 +179,7 @@ def _register_tensors(module: torch.nn.Module) -> None:
 
 
 def _import_spandrel(name: str = "") -> ModuleType:
-    """Import spandrel, for the upscaler of this name. Raises: ModelError if it is not installed."""
+    """Import spandrel. Raises: ModelError if it is not installed. The error names the upscaler `name`."""
     try:
         with _replace_torchvision():
             import spandrel

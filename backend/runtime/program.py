@@ -58,7 +58,7 @@ def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax
 
 
 class Program:
-    """A `function` on pytrees of arrays on the layout's mesh. Other arrays are copied to all devices.
+    """A `function` on pytrees of arrays on the layout's mesh. Arguments that are not on this mesh are copied to all its devices.
 
     `name` is for people, `key` for reports and files. A call compiles if needed; `prepare` and `trace` compile beforehand. The
     first run of a program with kernels is guarded. `donated` are the positions of arguments that a call consumes. `places` adds
@@ -136,8 +136,8 @@ class Program:
     def describe(self, *arguments: Any) -> Any:
         """Return the result's shapes and shardings, without compiling.
 
-        The function is traced with the same shapes and shardings with which it is lowered, so JAX traces once for both. If the
-        compiler's work is cached, tracing takes the most time.
+        The function is traced with the shapes and shardings that lowering uses, so JAX traces only once. If the executable is in
+        the compiler's cache, tracing takes the most time.
         """
         signature = _signature(arguments)
         if signature not in self._described:

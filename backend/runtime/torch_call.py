@@ -40,7 +40,7 @@ class TorchCall:
 
 @functools.cache
 def _register(call: TorchCall) -> object:
-    """Register the call, once, and return XLA's handler. Both must exist as long as the process."""
+    """Register the call once and return its handler for XLA. The call and the handler must exist as long as the process."""
     handler = _Handler(functools.partial(_handle, call))
     jax.ffi.register_ffi_target(call.name, jax.ffi.pycapsule(handler), platform="cpu")
     return handler
@@ -103,7 +103,7 @@ class _Api(_Struct):
 
 
 class _CallFrame(_Struct):
-    """The first fields of XLA_FFI_CallFrame. Attributes and the future follow."""
+    """The first fields of XLA_FFI_CallFrame. The fields for attributes and the future follow."""
 
     _fields_ = (
         ("api", ctypes.POINTER(_Api)),

@@ -65,7 +65,8 @@ def prepare_own_heads(
 ) -> OwnHeads:
     """Prepare this chip's tokens and exchange them for heads.
 
-    `group` chips exchange heads. There are `sp / group` such groups, which divide the queries and gather the keys.
+    `group` chips exchange heads. There are `sp / group` such groups. The queries are divided between the groups. Every group
+    gathers the keys and values of all groups.
     """
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // (head_width or tables[0].shape[1])
@@ -110,8 +111,8 @@ def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
 class KeyRing:
     """Keys and values of a video's last frames in every layer, each [layers, chips, tokens, W].
 
-    Each chip on sp has the heads with which it attends. `largest` [layers, chips, 2, heads] float32 bounds the Euclidean norms of
-    a head's keys and the magnitudes of its values so far, for the TPU kernel; None elsewhere.
+    Each chip on sp stores the heads whose attention it computes. `largest` [layers, chips, 2, heads] float32 bounds the Euclidean
+    norms of a head's keys and the magnitudes of its values so far, for the TPU kernel; None elsewhere.
     """
 
     key: jax.Array
@@ -127,8 +128,8 @@ RING = P(None, "sp", None, "tp")  # partition of a `KeyRing`
 class RingPlace:
     """The position of a block's tokens in a `KeyRing`.
 
-    `layer` is the layer, `starts` [F] the first token's position of each of the block's frames. `count` is the number of tokens
-    in the ring, without unused places, after the block is written.
+    `layer` is the index of the layer. `starts` [F] are the positions in the ring at which the block's frames start. `count` is
+    the number of tokens in the ring after the block is written, without unused places.
     """
 
     layer: jax.Array
@@ -174,7 +175,8 @@ def ring_attention(
 def _local_ring_attention(
     projected, norms, tables, ring: KeyRing, place: RingPlace, *, layout: Layout, attend: Callable, eps: float, num_tokens: int
 ) -> tuple[jax.Array, KeyRing]:
-    """Compute one chip's part. Keys are not centred, because the ring has keys of other blocks with other means."""
+    """Compute one chip's part. The mean key is not subtracted, because the ring contains keys of other blocks, which have other
+    means."""
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
     frame, nothing = num_tokens // len(place.starts), jnp.int32(0)

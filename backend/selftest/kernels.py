@@ -67,7 +67,7 @@ def kernel_checks(platform: str) -> dict[str, Comparison]:
 
 
 def run_checks(comparisons: Mapping[str, Comparison], kind: str) -> Iterator[Check]:
-    """Run each comparison and yield its check. An exception is a fault, and the next comparison still runs."""
+    """Run each comparison and yield its check. An exception counts as a fault, and the next comparison still runs."""
     for name, compare in comparisons.items():
         yield _run_check(f"{kind} {name}", compare)
 
@@ -95,7 +95,8 @@ def compile_option_checks(options: Mapping[str, Any], devices: Sequence[jax.Devi
 
 
 def _compare_option(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> Outcome:
-    """Compare a product of matrices of small whole numbers, because its sums are exact in any order."""
+    """Compare a matrix product, compiled with these options, with NumPy's product. The matrices contain small whole numbers, so
+    the sums are exact in any order."""
     mesh = Mesh(np.asarray(devices), ("chips",))
     rows, columns = (NamedSharding(mesh, spec) for spec in (P("chips", None), P(None, "chips")))
     size = 128 * len(devices)
@@ -125,8 +126,8 @@ def _compare_attention(*, norm: float = 1.0, has_bias: bool = False, counted: in
 
     Rounding explains a difference. The kernel rounds the scaled query, the weights and the result to bfloat16. At unit norm,
     these roundings change a result by at most 0.01 of the largest value, and the limit is twice that. With large norms, a few
-    keys have nearly all the weight, and rounding can exchange the weights of two similar keys. Therefore the limit is then half
-    of the largest value.
+    keys have nearly all the weight, and rounding can exchange the weights of two similar keys. Therefore the limit for large
+    norms is half of the largest value.
     """
     query, key = (_draw_normal(number, 1, length, HEADS, WIDTH, scale=norm**0.5) for number, length in ((0, 300), (1, 520)))
     value = _draw_normal(2, 1, 520, HEADS, WIDTH)
@@ -156,8 +157,9 @@ def _compare_token_norm(*, is_centred: bool) -> Outcome:
 def _compare_preparation(*, norms_heads: bool = False, has_own_angles: bool = False) -> Outcome:
     """Compare the Pallas passes of `prepare` with XLA.
 
-    Both round to bfloat16, and XLA's version rounds twice. The limit is the sum of three roundings (2^-8 each) and of one step of
-    bfloat16 (2^-7), for values of at most 8."""
+    Both round to bfloat16, and XLA's version rounds twice. Values are at most 8. The limit is 8 times the sum of three roundings
+    (2^-8 each) and of one step of bfloat16 (2^-7).
+    """
     how = Preparation(eps=1e-6, groups=2, norms_heads=norms_heads, head_width=WIDTH if has_own_angles else None)
     projected = tuple(_draw_normal(number, 1, 256, HEADS * WIDTH, scale=2.0) for number in range(3))
     norms = tuple(jnp.full((WIDTH if norms_heads else HEADS * WIDTH,), 1.1, jnp.float32) for _ in range(2))

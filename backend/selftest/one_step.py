@@ -33,7 +33,7 @@ SMALLER = "use a smaller preset; `python app.py check-tpu` shows what fits on a 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The compiled step with the shapes of its arguments. Without a prediction, `predicted_seconds` is not set (None)."""
+    """The compiled step with the shapes of its arguments. Without a prediction, `predicted_seconds` has the value None."""
 
     call: Call
     predicted_seconds: float | None
@@ -41,7 +41,7 @@ class Prepared:
 
 @dataclass
 class _Kept:
-    """A lowered program that stores its compiled form. Compiles with the options that the compiler accepts."""
+    """A lowered program that stores its compiled form. `compile` leaves out options that the compiler refuses."""
 
     name: str
     lowered: jax.stages.Lowered

@@ -34,7 +34,8 @@ _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """One line of a computation. `called` maps the use of another computation (body, calls, ...) to its name."""
+    """One line of a computation. `called` maps the use of another computation (body, calls, ...) to the name of that
+    computation."""
 
     name: str
     opcode: str
@@ -97,8 +98,8 @@ def _instruction(name: str, text: str) -> Instruction:
 
 
 def _kind_of_kernel(instruction: Instruction) -> str:
-    """Return the kind of cost by the kernel's name. Memory limits the passes around the attention, so their kind is
-    element-wise."""
+    """Return the kind of cost of a Pallas kernel, by the kernel's name. Memory limits the passes around the attention, so their
+    kind is element-wise."""
     if "attention_" in instruction.text:
         return "attention"
     return "matmul" if "causal_conv" in instruction.text else "element-wise"

@@ -26,8 +26,8 @@ class KernelCost:
     does not have the shape. The result is at least the time of the products at the chip's peak. On v5e and v5p, the number of
     bundles alone can be smaller than that time.
 
-    The passes around the attention move memory. Their time is a number of bytes divided by the bandwidth of the HBM: the call's
-    own estimate, else twice the bytes that the pass writes.
+    The passes around the attention move memory. Their time is the number of moved bytes divided by the bandwidth of the HBM. The
+    number is the call's own estimate, or twice the bytes that the pass writes if the call has no estimate.
     """
 
     chip: Chip
@@ -44,7 +44,8 @@ class KernelCost:
         form = "constant" if "attention_constant" in instruction.text else "online"
         if "/cond/" in instruction.text or form == "constant":
             frame, heads = lengths.beside or (0, 0)
-            if frame and f",{frame}," in instruction.shape.partition("]")[0]:  # [frames, tokens of a frame, width]
+            # Attention by frames has the shape [frames, tokens of a frame, width]
+            if frame and f",{frame}," in instruction.shape.partition("]")[0]:
                 return self._attention(frame, frame, heads, form)
             return self._attention(lengths.queries, lengths.keys, lengths.heads * lengths.batch, form)
         return self._attention(lengths.text_queries, lengths.text, lengths.text_heads * lengths.batch, "online")

@@ -12,9 +12,9 @@ from backend.schemas.request import GenerationRequest, find_preset
 def predict_live_rate(model: Model, request: GenerationRequest, programs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Predict a live preset's speed and delay.
 
-    Returns: `predicted_frames_per_second`, with the programs one after the other, and `predicted_delay_seconds`, from the start
-    of a block, when new prompts and keys are read, to its last frame. Empty for other presets, or if a program is missing or
-    does not fit.
+    Returns: `predicted_frames_per_second` if the programs run one after the other, and `predicted_delay_seconds` from the start
+    of a block to the block's last frame. New prompts and keys are read at the start of a block. The result is empty for other
+    presets, or if a program is missing or does not fit.
 
     Args:
         programs: the programs of `check-tpu`'s report by key.

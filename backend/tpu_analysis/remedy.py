@@ -1,7 +1,7 @@
 """Find changes that make a preset fit: a larger slice, fewer frames, or a smaller size.
 
-The needed bytes are estimated first. Weights shrink with the size of the slice; everything else shrinks with the slice and the
-number of tokens. Each candidate is then compiled, and is suggested only if it fits.
+The needed bytes are estimated first. Each device has fewer bytes of weights on a larger slice. All other bytes of a device shrink
+on a larger slice or with fewer tokens. Each candidate is then compiled, and is suggested only if it fits.
 """
 
 import dataclasses

@@ -61,7 +61,7 @@ class Slice:
 
     @property
     def steps(self) -> dict[str, int]:
-        """The index of one step for each program: a step that uses the program."""
+        """The index, for each program, of a step that uses the program."""
         first, last = 0, self.request.num_steps - 1
         return {SMALL_STEP: first, STEP: last if self.request.progressive else first, REFINING_STEP: last}
 
@@ -82,7 +82,7 @@ def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, in
 class Inspector:
     """A `Compiler` that stores the costs of each program: bytes, seconds of compiling, predicted seconds.
 
-    With `only`, all other programs are described but not compiled.
+    If `only` is the key of a program, no other program is compiled.
     """
 
     def __init__(self, tell: Callable[[str], None], only: str | None = None) -> None:
@@ -131,7 +131,7 @@ def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled
     number = slice_.steps.get(program.key)
     lengths = slice_.model.attention_lengths(at_step(slice_.request, number or 0))
     cost = predict(hlo, slice_.chip, KernelCost(chip=slice_.chip, lengths=lengths))
-    if number is not None:  # libtpu's estimates for v5e can be below the time at the published peak, which is used then
+    if number is not None:  # for v5e, libtpu's estimate can be below the time at the published peak; the longer time counts
         least = slice_.flops_of(number).matmul / slice_.chip.peak_flops / slice_.num_devices
         cost.seconds["matmul"] = max(cost.seconds["matmul"], least)
     needed = program_bytes(compiled)

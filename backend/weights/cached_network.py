@@ -1,4 +1,4 @@
-"""A network's weights that a worker keeps: on the devices, or in the host's memory, from which one copy moves them back."""
+"""A network's weights that a worker keeps on the devices, or in the host's memory for a fast return to the devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Content:
     """The identity of a network's weights. Networks with equal identity are shared.
 
     `tensors` are the names, dtypes and shapes in the files. `described` and `arranged` are the shapes, dtypes and shardings on
-    the devices.
+    the devices, before and after `Network.arrange`.
     """
 
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 from backend.runtime.mesh import as_leaf
 
 HOST = "pinned_host"
-# Share of a device's memory. Programs fitted into memory with weights of 0.58 of it, not with 0.66 (docs/lab/tpu-slices.md).
+# Largest share of a device's memory for weights. Programs fitted beside a share of 0.58, not of 0.66 (docs/lab/tpu-slices.md).
 MOST_AT_REST = 0.6
 
 
@@ -61,7 +61,7 @@ def _copy_to_device(leaf: Any) -> Any:
 def device_bytes(tree: Any, tied: Sequence[str] = (), among: Any = None) -> int:
     """Return the bytes of each device that described weights need: 0 for weights on the host, tied weights once.
 
-    With `among`, a tree of shapes such as a program's arguments, only weights whose shapes are objects in `among` count.
+    With `among`, a tree of shapes such as a program's arguments, only weights whose shape objects are also in `among` count.
     """
     copies = [name for name in tied if isinstance(tree, dict) and name in tree][1:]
     leaves = jax.tree.leaves({name: leaf for name, leaf in tree.items() if name not in copies} if copies else tree)

@@ -57,7 +57,7 @@ class LoraFile:
     control_downscale: int | None = None
 
     def describe_keys(self) -> str:
-        """Return a sentence about the keys that are used."""
+        """Return a sentence about the used and unused keys."""
         text = f"LoRA {self.name}: {self.used_keys} keys change {len(self.changes)} tensors"
         if not self.unused_keys:
             return text
@@ -162,7 +162,8 @@ def _read_default_alpha(path: Path) -> float | None:
 
 
 def _read_control_downscale(path: Path) -> int | None:
-    """Read the factor from the metadata, where the authors of LTX-2 and diffusers store it, None if it is missing."""
+    """Read `control_downscale` from the file's metadata, where the authors of LTX-2 and diffusers store it, None if it is
+    missing."""
     metadata = {} if path.suffix == TORCH_SUFFIX else read_metadata(path)
     try:
         return round(float(metadata["reference_downscale_factor"]))

@@ -32,8 +32,8 @@ Factors = Mapping[str, torch.Tensor]
 class Change:
     """One tensor's change.
 
-    `factors` are by their role (in `KINDS`, `MAGNITUDES` and `DIFFERENCE`). Their product is multiplied by `alpha` over the rank.
-    If the file stores `parts` tensors stacked as one, this tensor is number `part`.
+    `factors` are tensors by their role (in `KINDS`, `MAGNITUDES` and `DIFFERENCE`). Their product is multiplied by `alpha` over
+    the rank. If the file stores `parts` tensors stacked as one, this tensor is number `part`, from 0.
     """
 
     part: int = 0

@@ -1,7 +1,7 @@
 """Read weights from safetensors files into sharded device arrays, several tensors at a time.
 
-The host's memory holds at most `READ_AHEAD` bytes of tensors, or one tensor. Matrices of stacked layers are written layer by
-layer into their stacked arrays, which exist on the devices from the start.
+The host's memory holds at most `READ_AHEAD` bytes of tensors, or one larger tensor. Matrices of stacked layers are written layer
+by layer into their stacked arrays, which exist on the devices from the start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from backend.weights.stacked import StackedWeights, split_name
 Adjust = Callable[[str, torch.Tensor], torch.Tensor]
 T = TypeVar("T")
 Work = Callable[[str, TensorPlace], T]
-SECONDS_BETWEEN_EVENTS = 1.0  # every event is stored with its job
+SECONDS_BETWEEN_EVENTS = 1.0  # not more often, because every event is stored with its job
 READERS = 8  # maximum threads; a disk of a TPU VM needs several requests at a time to be fast
 READ_AHEAD = 400_000_000  # bytes of tensors in the host's memory at a time
 _TORCH_DTYPES = {
@@ -56,7 +56,7 @@ class LoadProgress:
         self._done, self._what, self._reported_at = 0, "", clock()
 
     def add(self, count: int, what: str) -> None:
-        """Add `count` bytes that were read of the part `what`."""
+        """Record that `count` more bytes of the part `what` were read."""
         self._done += count
         if what != self._what or self._done == self._total or self._clock() - self._reported_at >= SECONDS_BETWEEN_EVENTS:
             self._what, self._reported_at = what, self._clock()
@@ -64,10 +64,10 @@ class LoadProgress:
 
 
 class Part:
-    """One network's tensors on disk, by the names in the installed libraries.
+    """One network's tensors on disk, by their names in the installed diffusers or transformers.
 
-    `renamed` converts a name in the file to the library's name. `tied` are names of the same tensor; a checkpoint may contain any
-    of the names.
+    `renamed` converts a name in the file to the library's name. `tied` are names of one tensor, of which a checkpoint may contain
+    any.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Part:
     ) -> Iterator[tuple[str, T]]:
         """Call `work(name, place)` for each of these tensors in several threads, and yield the results in the files' order.
 
-        At most `READ_AHEAD` bytes of tensors are started and not yet yielded. Raises: any error of `work`; ModelError if a file
-        has become shorter meanwhile.
+        At most `READ_AHEAD` bytes of tensors are being processed or wait to be yielded. Raises: any error of `work`; ModelError
+        if a file has become shorter meanwhile.
         """
         threads = min(READERS, len(os.sched_getaffinity(0)))
         ahead: deque[tuple[str, Future[T]]] = deque()
@@ -138,8 +138,8 @@ class _Memory(threading.local):
 
 
 def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.Tensor:
-    """Read one tensor from its file, into `memory` if given: uint8, as long as the tensor's bytes. A tensor with a scale becomes
-    float32.
+    """Read one tensor from its file, into `memory` if given, a uint8 array as long as the tensor's bytes. A tensor with a scale
+    becomes float32.
 
     Raises: ModelError if the file has become shorter meanwhile.
     """

@@ -49,10 +49,10 @@ class TpuOptions:
     """Options that only the TPU kernel uses.
 
     Attributes:
-        chip: default: the chip of the mesh, or of this process.
+        chip: the TPU generation; by default of the mesh in context, or of this process's devices.
         layout: "heads" if the operations around the attention store [B, S, H, D] head by head, as XLA does on a TPU by default.
             "columns" if they store [B, S, H * D]. The wrong value is also correct, but costs copies.
-        bounds: given if `kernels.qkv` prepared the arrays. Other implementations cannot use such arrays.
+        bounds: bounds of the heads, set only if `kernels.qkv` prepared the arrays. Other implementations cannot use such arrays.
         tests_bounds: if False, all heads use the online form.
         smooth_keys: subtract the mean key, so that more heads can use the constant maximum.
         sizes, online_sizes: block sizes that replace the tuned ones.
@@ -73,12 +73,12 @@ class AttentionOptions:
 
     Attributes:
         scale: factor of the scores, default D ** -0.5.
-        implementation: default: chosen by platform and shape.
+        implementation: the implementation to use; by default it is chosen by platform and shape.
         window_size: (before, after). Query i sees keys i - before to i + after. One number sets both.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite.
-        kv_lengths: the same limit for each sample, known only when the program runs.
-        layer: scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the queries attend to this layer. The TPU kernel
-            reads the layer in place.
+        kv_lengths: a limit like `num_keys` for each sample, known only when the program runs.
+        layer: index of a layer, a scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the queries attend to this
+            layer. The TPU kernel reads the layer in place.
     """
 
     scale: float | None = None
@@ -159,7 +159,7 @@ def _dispatch(
 
 
 def target_platform() -> str | None:
-    """Return the platform of the mesh in context: "tpu", "gpu" or "cpu". Without a mesh: "gpu" if this process has one, else
+    """Return the platform of the mesh in context: "tpu", "gpu" or "cpu". Without a mesh, "gpu" if this process uses GPUs, else
     None."""
     device = _mesh_device()
     if device is None:
@@ -188,7 +188,7 @@ def _choose_implementation(platform: str, call: _Call, arrays: _Arrays) -> Imple
             _check_supported(implementation, call, arrays)
             return implementation
         except NotImplementedError as reason:
-            # Without a mesh, a program is lowered for several platforms: warn about the one that will run it
+            # Without a mesh, a program is lowered for several platforms: warn only for the platform that will run it
             if platform == (target_platform() or jax.default_backend()):
                 _log_once(f"attention on {platform} falls back from {implementation}: {reason}")
     return "reference" if scores <= SMALL_SCORES or arrays.bias is not None else "blocked"

@@ -21,7 +21,7 @@ CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
     "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
     "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x", "TPU v7x": "v7x",
 }  # fmt: skip
-# Published (jax 0.10.2, pallas/mosaic/tpu_info.py): the vector memory of a core is 128, 64, 128 and 64 MiB. XLA needs a part.
+# The vector memory of a core is 128, 64, 128 and 64 MiB (jax 0.10.2, pallas/mosaic/tpu_info.py). XLA needs a part of it.
 VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
 LANES = 128
 CHUNK = 256  # the matrix unit's depth on v6e and v7x
@@ -115,7 +115,8 @@ def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> Blo
 
 
 def snug_block(length: int, most: int) -> int:
-    """Return the multiple of 256 between `most` / 2 and `most` that needs the least padding. If two are equal, the larger.
+    """Return the multiple of 256 between `most` / 2 and `most` that needs the least padding. Return the larger of two blocks with
+    equal padding.
 
     If one block covers `length`, return `length` rounded up to a multiple of 128.
     """
@@ -145,7 +146,7 @@ def read_table(path: Path) -> list[TunedSizes]:
 
 
 def write_table(path: Path, rows: list[TunedSizes]) -> None:
-    """Write one row a line, sorted, so that version control shows changed rows."""
+    """Write one row per line, sorted, so that version control shows changed rows."""
     ordered = sorted(rows, key=lambda row: (row.chip, row.form, row.length_q, row.length_kv))
     lines = [json.dumps(dataclasses.asdict(row) | {"sizes": dataclasses.astuple(row.sizes)}) for row in ordered]
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")

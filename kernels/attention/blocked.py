@@ -51,7 +51,7 @@ def blocked_attention(
 
 
 def _even_block(length: int, most: int) -> int:
-    """Return the smallest multiple of 8 that covers `length` in as many blocks as blocks of size `most` do."""
+    """Return the smallest block size, a multiple of 8, that needs no more blocks for `length` than the size `most` needs."""
     blocks = math.ceil(length / most)
     return math.ceil(length / blocks / 8) * 8
 

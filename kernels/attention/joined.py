@@ -23,8 +23,8 @@ def join_attentions(
 ) -> jax.Array:
     """Return the attention [B, S, H, D] to the keys of both parts: their mean, weighted by exp(log-sum-exp).
 
-    The log-sum-exp is the one that `attention_with_lse` returns. In `second` it may be -inf, which means that a query sees no
-    key there. `second` may have fewer queries than `first`: its first query is query number `before` of `first`. Queries
+    `attention_with_lse` returns the attention and the log-sum-exp. In `second` a log-sum-exp may be -inf, which means that the
+    query sees no key there. `second` may have fewer queries than `first`: its query 0 is then query `before` of `first`. Queries
     without a partner in `second` keep their value. `use_pallas` selects one Pallas pass if the numbers of queries allow it.
     Source: FlashAttention (Dao et al., 2022, section 3.1), which joins blocks of keys in the same way.
     """
@@ -42,7 +42,7 @@ def join_attentions(
 
 
 def _rows_per_step(before: int, length: int) -> int | None:
-    """Return the largest number of queries in a grid step that divides both `before` and `length`, or None."""
+    """Return the largest number of queries in a grid step that divides both `before` and `length`. None if no number does."""
     return next((rows for rows in range(ROWS, 0, -SUBLANES) if before % rows == 0 and length % rows == 0), None)
 
 

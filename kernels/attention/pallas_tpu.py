@@ -1,15 +1,15 @@
 """Attention for the TPU's matrix units: bfloat16 in and out, float32 sums, any lengths, no scores in memory.
 
-Scores are computed transposed, [keys, queries] = K Q^T. Then the sums of the softmax run over sublanes, and the probabilities
-are the stationary operand of V^T P. Heads are read and written in place, as 128-wide columns of [B, S, H * D].
+Scores are computed transposed, [keys, queries] = K Q^T. Then the sums of the softmax run over sublanes, and the probabilities are
+the stationary operand of V^T P. Heads are read and written in place, as 128-wide columns of [B, S, H * D].
 
-The kernel has two forms. The form with a constant maximum needs no rescaling, and the matrix units limit its speed. It serves
-every head whose scores provably fit the exponents of float32 (`constant_maximum_is_safe`, computed on the device). The other
-heads use the online softmax.
+The kernel has two forms. The form with a constant maximum subtracts nothing from the scores. It needs no rescaling, and the
+matrix units limit its speed. It serves every head whose scores provably fit the exponents of float32 (`constant_maximum_is_safe`,
+computed on the device). The other heads use the online softmax.
 
-The online form follows Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and FlashAttention
-(Dao et al., 2022, algorithm 1). Subtracting the mean key follows SageAttention (Zhang et al., 2024, section 4.2).
-This module does not choose between implementations: `api` does.
+The online form follows Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and FlashAttention (Dao et
+al., 2022, algorithm 1). Subtracting the mean key follows SageAttention (Zhang et al., 2024, section 4.2). This module does not
+choose between implementations: `api` does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Problem:
     """The properties of a call that are known when the kernel is traced.
 
     Attributes:
-        window: numbers of visible keys (before, after) the index of the query, or None.
+        window: (before, after), the numbers of visible keys before and after the index of the query, or None.
         layout: how the kernel addresses its arrays: "heads" as [B, H, S, D], "columns" as [B, S, H * D].
         min_kv_length: smallest number of keys that a sample sees. None if all samples see `length_kv` keys.
         has_layers: keys and values have the shape [layers, B, S, H * D].
@@ -76,7 +76,7 @@ class Problem:
 
     @property
     def steps_kv(self) -> int:
-        """Number of key blocks that one query block visits. With a window, the largest number that it can touch."""
+        """Number of key blocks that one query block visits. With a window, the largest number that a query block can touch."""
         if self.window is None:
             return self.blocks_kv
         visible = self.sizes.block_q + sum(self.window)
@@ -151,14 +151,14 @@ def tpu_attention(
         window: (before, after). Query i sees the keys i - before to i + after.
         smooth_keys: subtract the mean key. The result does not change, and more heads can use the constant maximum.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite.
-        kv_lengths: the same limit for each sample. Cannot be combined with `bias` or `window`.
-        bounds: given if `kernels.qkv` prepared the arrays: the query is scaled and the mean key is subtracted. Then `scale`
-            and `smooth_keys` are ignored.
+        kv_lengths: a limit like `num_keys` for each sample. Cannot be combined with `bias` or `window`.
+        bounds: bounds of the heads, set only if `kernels.qkv` has prepared the arrays: it has scaled the query, and can have
+            subtracted the mean key. Then `scale` and `smooth_keys` are ignored.
         tests_bounds: if False, every head uses the online form. For few keys that costs less than computing norms.
         layer: scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the kernel reads this layer in place. Allowed if
             `reads_layers`.
         return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, for the keys as they are passed here.
-            Keys whose mean was subtracted have another log-sum-exp.
+            Subtracting the mean key before the call changes the log-sum-exp.
 
     Raises: NotImplementedError for other arguments.
     """
@@ -238,8 +238,8 @@ def _to_kernel_layout(array: jax.Array, layout: Layout) -> jax.Array:
 
 
 def reads_layers(layout: Layout, bounds: HeadBounds | None, tests_bounds: bool) -> bool:
-    """Return whether the kernel can read one layer of stacked keys in place. Computing bounds needs all keys of the layer
-    first."""
+    """Return whether the kernel can read one layer of stacked keys in place. It cannot if bounds must be computed first, because
+    they need all keys of the layer."""
     return layout == "columns" and (bounds is not None or not tests_bounds)
 
 
@@ -324,7 +324,7 @@ def attend_heads(
 ) -> tuple[jax.Array, ...]:
     """Run the kernel for the heads order[:count]. Without a count, run it for all heads in `order`.
 
-    A head's number is sample * H + head. The result is undefined for other heads.
+    A head's number is sample * H + head. The result of heads that are not run is undefined.
 
     Args:
         kv_lengths: [B], the number of keys that each sample sees, if `problem.min_kv_length` is set.
@@ -486,7 +486,7 @@ def _attend_block(
 
 
 def _load_sum(ref: jax.Ref, columns: slice, start: float, position: _Position) -> jax.Array:
-    """Return some columns of a sum. In the first step of a query block, return its start value."""
+    """Return some columns of a sum. In the first step of a query block, return `start` instead."""
     return jnp.where(position.is_first, start, ref[:, columns])
 
 
@@ -503,7 +503,8 @@ def _compute_scores(inputs: Sequence[jax.Ref], position: _Position, starts: tupl
 
 
 def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
-    """Set scores to -inf where the key is past the end or outside the window. Skips rows that no key block needs masked."""
+    """Set scores to -inf where the key is past the end or outside the window. Rows that need no mask in any key block are
+    skipped."""
     start_q, start_kv = starts
     num_unmasked = problem.num_unmasked_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
     if num_unmasked == scores.shape[0]:
