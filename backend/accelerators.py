@@ -106,7 +106,7 @@ def _pci(root: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _device_files(root: Path, folder: str, pattern: str) -> tuple[str, ...]:
-    """Return the paths of the files in `folder` whose names match `pattern`, sorted by number. The paths do not contain `root`."""
+    """Return the paths of the files in `folder` whose names match `pattern`, sorted by number. The paths omit `root`."""
     names = [path.name for path in (root / folder).glob("*") if re.fullmatch(pattern, path.name)]
     return tuple(f"/{folder}/{name}" for name in sorted(names, key=lambda name: (len(name), name)))
 
