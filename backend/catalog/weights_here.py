@@ -81,8 +81,10 @@ def _open_installed(source: str) -> Checkpoint | None:
 
 
 def _is_lora_installed(lora: LoraChoice) -> bool:
-    """Return whether the LoRA needs no download. A name of a file in the `loras` folder is checked later, when the LoRA is
-    merged."""
+    """Return whether the LoRA needs no download.
+
+    Return True for each file name in the `loras` folder. Such a file is checked when the LoRA is merged.
+    """
     if not lora.is_on_hub:
         return True
     from backend.checkpoints.hub import find_cached_file

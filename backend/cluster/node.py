@@ -58,7 +58,7 @@ class NodeWorker:
         self._relay: Relay | None = None
 
     def fingerprint(self) -> str:
-        """Return the hash of the project on this node."""
+        """Return the hash of the project's files on this node."""
         return fingerprint()
 
     def free_port(self, address: str) -> int:
@@ -111,7 +111,7 @@ class NodeMember:
         self._settings = from_environment()
 
     def fingerprint(self) -> str:
-        """Return the hash of the project on this node."""
+        """Return the hash of the project's files on this node."""
         return fingerprint()
 
     def serve(self, hosts: Hosts, index: int) -> None:

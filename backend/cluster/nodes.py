@@ -1,4 +1,4 @@
-"""Use the machines of a Ray cluster as workers: one per free TPU slice or node. Machines may join and leave at any time.
+"""Run workers on the machines of a Ray cluster, one worker per free TPU slice or node. Machines may join and leave at any time.
 
 Ray is imported only when a cluster is requested (`requirements-cluster.txt`).
 """
@@ -164,7 +164,7 @@ class Cluster:
         _connect(address)
 
     def start(self, pool: WorkerPool, plan: WorkerPlan) -> None:
-        """Add machines to the worker pool from now on, each with this plan."""
+        """Start to add workers to the pool: one worker with this plan for each slice or node of the cluster."""
         self._thread = threading.Thread(target=self._run, args=(pool, plan), name="cluster", daemon=True)
         self._thread.start()
 
@@ -255,7 +255,7 @@ class Cluster:
         self._warnings.pop(key, None)
 
     def _connect_hosts(self, claimed: _ClaimedSlot) -> Hosts:
-        """Let the other hosts connect to the first host, at a free port and with a new secret."""
+        """Let the other hosts connect to a free port of the first host, with a new secret. Return the settings of the hosts."""
         first, address = claimed.actors[0], claimed.slot.hosts[0].address
         port = self._calls.ask(first, "free_port", address, seconds=_PORT_SECONDS)
         hosts = Hosts(count=len(claimed.actors), address=address, port=port, secret=secrets.token_urlsafe())

@@ -17,7 +17,10 @@ from backend.workers.messages import Message, decode, encode
 
 PIECE_BYTES = 4 * 2**20
 NOT_SENT = re.compile(rf"({FOLDER}/\d+/)?stage3_frames\.safetensors|live/video\.mp4|{FOLDER}/\d+/{re.escape(FRAMES)}")
-"""Large files that are rewritten often or save only seconds. A worker on another machine repeats their work instead."""
+"""The names of files that are not transferred. These files are large, and they are rewritten often or save only seconds of work.
+
+A worker on another machine repeats this work.
+"""
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}"
 _SHOT = rf"{FOLDER}/\d{{1,3}}"  # each shot of a storyboard has a folder with the same files as a job
 _NAME = re.compile(rf"({_SHOT}/)?{_PART}(/{_PART})?")

@@ -132,7 +132,7 @@ class ClusterTransport:
             self._on_message(cast(Message, item))  # not `Ended`, which `_listen` handles
 
     def _keep(self, piece: Piece) -> None:
-        """Write a piece into the folder of the worker's job. Drop pieces of other jobs."""
+        """Write a piece of a file into the folder of the worker's job. Drop pieces of other jobs' files."""
         job_id, folder = self._job or ("", None)
         if piece.job_id != job_id or folder is None:
             return
@@ -160,7 +160,7 @@ class ClusterTransport:
                 raise ValueError(f"{path} must be a file in the job's folder")
 
     def _write(self) -> None:
-        """Send the queued messages in order, and a job's files before the job."""
+        """Send the queued messages in order, and a job's files before the message that starts the job."""
         try:
             while (message := self._outgoing.get()) is not None:
                 if isinstance(message, Run):

@@ -75,7 +75,7 @@ class EventLog:
         self.touch()
 
     def append_events(self, several: Sequence[tuple[str, Event]]) -> None:
-        """Store events that are not final in one transaction. They are lost if the store cannot be written now."""
+        """Store several events in one transaction. No event may be final. All are lost if the store cannot be written now."""
         try:
             if several:
                 self._sequences |= self._store.append_events(several)

@@ -1,4 +1,4 @@
-"""Store a request with its inputs in a folder: a job of the engine, or a run of the stage commands. Imports no jax."""
+"""Store a request with its inputs in a folder: a job of the engine, or a run of `app.py encode`. Imports no jax."""
 
 import contextlib
 import json

@@ -42,7 +42,7 @@ class Notifications:
         self._thread.start()
 
     def ended(self, job_id: str, event: Event) -> None:
-        """Queue a notification if the event finished or failed the job. Cancelled jobs cause none."""
+        """Queue a notification if the job has finished or failed. Do nothing if the job was cancelled."""
         if not isinstance(event, Finished | Failed):
             return
         try:

@@ -390,7 +390,7 @@ class Store(Database):
     def interruptions(self, job_id: str) -> list[Interrupted]:
         """Return the job's interruptions, oldest first."""
         sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.kind') = 'interrupted' ORDER BY sequence"
-        return [cast(Interrupted, _event(row)) for row in self._rows(sql, (job_id,))]  # the query selects only this kind
+        return [cast(Interrupted, _event(row)) for row in self._rows(sql, (job_id,))]  # the query selects only interruptions
 
     def append_event(self, job_id: str, event: Event) -> int | None:
         """Store an event and return its sequence number, from 1. A final event also ends the job.

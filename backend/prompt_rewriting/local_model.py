@@ -101,7 +101,7 @@ class LocalModel:
                 while not has_ended:
                     message = await asyncio.to_thread(running.next_message, 1.0) or {"ask": number}
                     if message.get("ask", number) != number:
-                        continue  # the rest of a stopped answer
+                        continue  # a message of an earlier answer that was stopped
                     has_ended = "end" in message or "error" in message
                     if "error" in message:
                         raise StudioError("the prompt could not be rewritten:", str(message["error"])[:240], BY_HAND)

@@ -261,7 +261,7 @@ class Worker:
         return [Cue(**cue) for cue in self._sync.decide("cues", [cue.model_dump() for cue in task.new_cues()])]
 
     def _is_load_abandoned(self, task: Task) -> bool:
-        """Return whether the model that loads is no longer needed: the task was cancelled, and no other task needs the model."""
+        """Return whether the loading model is no longer needed: its task was cancelled, and no other task needs the model."""
         if not task.is_cancelled.is_set():
             return False
         models = [self._model.shape_for(other.request).model for other in self._tasks.uncancelled()]

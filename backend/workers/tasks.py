@@ -73,7 +73,7 @@ class Tasks:
             self._tasks.pop(task.job_id, None)
 
     def cancel(self, job_id: str) -> bool:
-        """Cancel a task. Return True if it was not running, so that the caller must report its end."""
+        """Cancel a task. Return True if the task exists but does not run. The caller must then report the task's end."""
         with self._lock:
             task = self._tasks.get(job_id)
             if task is not None:
@@ -81,7 +81,7 @@ class Tasks:
             return task is not None and self._running != job_id
 
     def cancel_all(self) -> None:
-        """Cancel all tasks, and let `wait_for_next` return None."""
+        """Cancel all tasks. `wait_for_next` returns None after the tasks that already wait."""
         with self._lock:
             for task in self._tasks.values():
                 task.is_cancelled.set()

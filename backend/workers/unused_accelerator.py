@@ -65,7 +65,7 @@ def explain_unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccel
     """Return why the first accelerator is not among jax's `devices`. None if all accelerators are used."""
     taken = {_platform(device) for device in devices}
     left = [accelerator for accelerator in here.accelerators if accelerator.platform not in taken]
-    if not left or (taken - {"cpu"}):  # jax uses only one kind of accelerator
+    if not left or (taken - {"cpu"}):  # jax uses one kind of accelerator at a time, so other kinds are not reported
         return None
     return _why_unused(here, left[0])
 
