@@ -19,7 +19,7 @@ MOST_MEMORY = 0.75  # share of a chip's memory that a plan may use; the rest is 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The subject of a plan: the chip, the number of devices, and the number and size of the transformers on them.
+    """The devices and the model to which a plan applies: the chip, the number of devices, and the transformers' number and size.
 
     `layer_bytes` is the size of all matrices of a layer, without sharding.
     """
@@ -69,7 +69,7 @@ class TunedPlan:
 def describe_subject(
     device_kind: str, num_devices: int, sizes: Mapping[str, int], num_layers: int, num_transformers: int
 ) -> Subject | None:
-    """Return the subject of a model. `sizes` are the bytes of a layer's matrices by name. None for an unknown device."""
+    """Return the subject of a model's plans, None for an unknown device. `sizes` are the bytes of a layer's matrices by name."""
     chip = DEVICE_KINDS.get(device_kind)
     if chip is None:
         return None

@@ -94,7 +94,7 @@ class Family(Protocol):
         """
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the floating-point operations of one denoising step, or of one context window of it."""
+        """Return the floating-point operations of one denoising step, or of one context window in this step."""
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """Return other names of a transformer's module in LoRA files: the original authors' names and ComfyUI's names."""

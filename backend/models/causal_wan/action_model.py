@@ -44,7 +44,7 @@ class ActionStepState(BlockStepState):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionStepContext(BlockStepContext):
-    """The inputs that all blocks with one action share.
+    """The inputs that all blocks share until the action changes.
 
     `action` [keys and mouse] is the same in every frame. `channels` [1, 4 + C, latent frames, H, W] are the image channels of the
     first latent frames, as a host array.

@@ -3,8 +3,8 @@
 A latent frame sees the actions in the pixel frames before its last pixel frame. The mouse's movements are appended to each
 token's channels. The token then attends over time to the tokens at the same place in other frames. The keyboard input of a latent
 frame becomes one key and value, to which all tokens attend. Queries and keys are rotated by the number of their frame. Both
-attentions see the same frames as the block's self-attention. Their keys and values are also in rings with one entry for each
-frame.
+attentions see the same frames as the block's self-attention. The keys and values of both attentions are in rings, which have one
+entry for each latent frame.
 
 Heads stay side by side in the channels, because a head is narrower than a row of a TPU register. Sums over a head's channels are
 products with a matrix of zeros and ones. The norms of queries and keys have no weights, because the authors' code does not use

@@ -17,8 +17,8 @@ from kernels.qkv import HeadBounds
 class RingAttention(KernelAttention):
     """A processor for `WanAttention` that reads and extends a ring of keys and values.
 
-    diffusers' module cannot pass the ring through. The caller sets `ring` and `place` before each layer and reads `ring` after
-    it.
+    diffusers' module cannot pass the ring through. Therefore the caller sets `ring` and `place` before each layer, and reads
+    `ring` after the layer.
     """
 
     ring: KeyRing

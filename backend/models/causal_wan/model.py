@@ -298,8 +298,8 @@ def check_unguided(step_plan: StepPlan) -> None:
 def noise_key_data(seed: int, uncounted: int = 0) -> np.ndarray:
     """Return the key of jax's Threefry generator, whose numbers are the same on every device and mesh.
 
-    `uncounted` is the number of latent frames that the past does not count. It is part of the key, because noise would repeat
-    without it.
+    `uncounted` is the number of latent frames that the past does not count. The key includes this number, because `draw_noise`
+    reads only the counted frames and would repeat its noise.
     """
     return np.array([(seed >> 32) ^ uncounted, seed & 0xFFFFFFFF], np.uint32)
 

@@ -35,7 +35,7 @@ class WindowContexts(Protocol):
     Attributes:
         programs: the programs on the step context's mesh.
         length: latent frames of a window.
-        lead: number of latent frames before the video's own, such as reference images. Every window includes them.
+        lead: number of latent frames before the first frame of the video, such as reference images. Every window includes them.
     """
 
     programs: WindowPrograms

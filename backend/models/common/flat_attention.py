@@ -37,7 +37,10 @@ def attend_flat(
     head_width: int,
     num_keys: int | None = None,
 ) -> jax.Array:
-    """Compute attention [B, S, W] of heads that are side by side in W, to the first `kv_lengths` or `num_keys` keys."""
+    """Compute attention [B, S, W] of heads that are side by side in W.
+
+    Queries see the first `num_keys` keys, or the first `kv_lengths` keys of each sample.
+    """
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
     tpu = dataclasses.replace(FLAT_HEADS, bounds=bounds)
     attended = attention(query, key, value, options=AttentionOptions(num_keys=num_keys, kv_lengths=kv_lengths, tpu=tpu))

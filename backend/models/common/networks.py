@@ -30,7 +30,7 @@ def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes
     """Describe the text encoder.
 
     `others_bytes` is the size of the other networks on a device. The encoder's weights stay in host memory if a device has too
-    little memory for both.
+    little memory for the encoder and the other networks.
     """
     network = encoder_network("text_encoder", encoder, plan, layout, **options)
     own, memory = device_bytes(network.described, network.tied), memory_bytes(plan.devices[0].device_kind)

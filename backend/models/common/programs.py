@@ -28,7 +28,7 @@ class ClipPrograms:
 
     The step programs take the weights, the sampler state, the step inputs and the step context:
 
-    - `step`: the denoising step. `small_step` is the same at half of the video's size.
+    - `step`: the denoising step. `small_step` is the denoising step at half of the video's size.
     - `zero_star_step`: the denoising step with CFG-Zero*.
     - `cached_step`: also takes the step cache and its threshold.
     - `still_step`: a step with velocity zero, which runs no transformer. It takes only the state and the step inputs.

@@ -29,7 +29,7 @@ class StackedTransformer:
     """Shapes and modules of one transformer. Methods take the weights as an argument. They are pure, so that jax can compile
     them."""
 
-    _stacks: ClassVar[tuple[str, ...]]  # the prefixes of its layers in the checkpoint
+    _stacks: ClassVar[tuple[str, ...]]  # the prefixes of the layers in the checkpoint
     _columns: ClassVar[tuple[str, ...]]  # name endings of matrices that produce heads and hidden units
     _rows: ClassVar[tuple[str, ...]]  # name endings of matrices that read heads and hidden units
     _patch: tuple[int, int, int]

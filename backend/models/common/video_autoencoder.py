@@ -30,7 +30,7 @@ class StreamedAutoencoder(abc.ABC):
 
     Pixels are float32 in [-1, 1] unless a docstring states another range. Latents are normalised, as the transformer sees them.
     One program serves the first latent frame and another program all later ones. The first call passes None for `before`,
-    except in families whose caches cover the whole clip: they start with zeros.
+    except in families whose caches cover the whole clip. These caches start with zeros.
     """
 
     spatial_scale: int

@@ -66,8 +66,8 @@ class WholeClipStepContext:
 class WholeClipModel:
     """The methods of a `Model` whose video is one chunk.
 
-    The step state is a `StepCache` if the request uses the step cache. With MagCache it is the change by all layers, [B, S, D],
-    for a step that reuses the change. Other steps have no state (None).
+    The step state is a `StepCache` if the request uses the step cache. With MagCache a step that runs all layers returns their
+    change, [B, S, D], as its state. A step that receives this state reuses the change. Without either, there is no step state.
     """
 
     decode_stride = preview_stride = 1

@@ -154,7 +154,7 @@ class LayerRunner(StripRunner):
     def _attend(self, name: str, module: HunyuanVideo15AttnBlock, total: jax.Array) -> jax.Array:
         """Apply attention with one head. The pixels of the frame see all pixels of this and earlier frames.
 
-        Each chip computes all queries with its own keys.
+        Each chip computes the attention of all queries to its own keys.
         """
         norm = self._norm_weight(f"{name}.norm")
         hidden = rms_norm(total.astype(jnp.float32), *norm).astype(total.dtype)

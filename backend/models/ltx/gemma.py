@@ -54,8 +54,8 @@ class Gemma3(Gemma):
 class Gemma4(Gemma):
     """Gemma 4 in its unified form, the text encoder of LTX-2.5. Its image and audio parts are not used.
 
-    Layers with full attention have wider heads and fewer keys than the others. These layers use keys as values, and rotate a
-    quarter of each head's channels. Every layer ends with a learned factor.
+    Layers with full attention have wider heads and fewer key heads than the other layers. They use keys as values, and rotate a
+    quarter of each head's channels. Every layer multiplies its result by a learned factor.
     """
 
     _classes = Gemma4UnifiedTextConfig, Gemma4UnifiedTextRotaryEmbedding, Gemma4UnifiedTextModel

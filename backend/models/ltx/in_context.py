@@ -23,7 +23,7 @@ from backend.sampling.solvers import SamplerState, StepInputs, add_noise, start_
 from backend.schemas.request import GenerationRequest
 
 CONTROL = "control"
-"""The name of the clip's latents in the conditions, and of the clip's sampler state."""
+"""The name of the control clip's latents in the conditions, and of the control clip's sampler state."""
 
 _NOISE = 3  # combined with the request's seed, so that clip and video have different noise
 

@@ -94,7 +94,10 @@ def _step(
     scales: tuple[Scales, Scales],
     noise: FreshNoise | None,
 ) -> States:
-    """Take one guided step of both streams, with `noise` if it is ancestral. The stream `given` stays unchanged at timestep 0."""
+    """Take one guided step of both streams. The stream `given` stays unchanged at timestep 0.
+
+    `noise` is the fresh noise of an ancestral step, None for other steps.
+    """
     beginnings = {VIDEO: context.first_frame, SOUND: context.first_sound}
     for name, first in beginnings.items():  # the inputs' latents count in the standard deviation that `rescale` restores
         if first is not None:
@@ -199,7 +202,7 @@ class LtxModel(WholeClipModel):
     def _given_sound_shape(self, request: GenerationRequest) -> tuple[int, ...]:
         """Return the shape of the latents of an audio input or a clip's audio.
 
-        They are as long as the video. If the video extends a clip, they are only as long as the frames that are kept of the clip.
+        The latents are as long as the video. If the video extends a clip, they are only as long as the frames kept from the clip.
         """
         shape = self.latent_shapes(request)[SOUND]
         if not keeps_clip_audio(request):

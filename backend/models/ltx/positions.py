@@ -22,7 +22,7 @@ Tables = tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]
 class Places:
     """The rotary tables of the video stream and of the audio stream.
 
-    `video` and `sound` are for self-attention. `video_time` and `sound_time` use only the time; they are for attention to the
+    `video` and `sound` are for self-attention. `video_time` and `sound_time` use only the time, for attention to the
     other stream.
     """
 

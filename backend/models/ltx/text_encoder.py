@@ -45,7 +45,7 @@ class TextTokens:
 class TextEncoder(TextEncoderBase):
     """See `backend.models.common.text.TextEncoder`. `config` determines the version of Gemma.
 
-    Text is padded to `length`, or to the tokenizer's maximum length if it is shorter.
+    Text is padded to `length`, or to the tokenizer's maximum length if that is shorter.
     """
 
     _columns = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")

@@ -1,8 +1,9 @@
 """The layers of LTX-2's video autoencoder. Each chip computes one strip of the frames, from the first convolution to the last.
 
 Arrays are [F, H, W, C]. A convolution over three frames is computed as a convolution over one frame with the channels of three
-frames side by side. The TPU's compiler takes a tenth of the time for it. Equal blocks run in a loop, so that they are compiled
-once. Diffusers' modules provide the structure and the settings. The arithmetic is equal to diffusers', with norms in float32.
+frames side by side. The TPU's compiler takes a tenth of the time for this form. Equal blocks run in a loop, so that they are
+compiled once. Diffusers' modules provide the structure and the settings. The arithmetic is equal to diffusers', with norms in
+float32.
 """
 
 import dataclasses

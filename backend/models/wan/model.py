@@ -156,7 +156,7 @@ class WanModel(WholeClipModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
-        """Compute the keys and values of text and images for one expert, and place its other inputs on the devices."""
+        """Compute the keys and values of text and images for one expert, and place the expert's other inputs on the devices."""
         del step_state  # the previous expert's cache is invalid for this expert
         programs, has_nag = self._programs(step_plan.is_guided), request.uses_nag and not step_plan.is_guided
         texts = 2 if step_plan.is_guided or has_nag else 1

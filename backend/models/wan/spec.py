@@ -150,7 +150,8 @@ WAN = WanFamily()
 def transformer_flops(config: Mapping[str, Any], queries: int, keys: int, branches: int) -> StepFlops:
     """Count the operations of a Wan transformer in one step, for all guidance branches.
 
-    They are self-attention of `queries` tokens to `keys`, cross-attention to 512 text positions, projections and feed-forward.
+    The operations are self-attention of `queries` tokens to `keys`, cross-attention to 512 text positions, projections and
+    feed-forward.
     """
     width, layers = transformer_width(config), config["num_layers"] * branches
     attention = 4 * queries * keys * width * layers

@@ -1,7 +1,8 @@
 """Encode prompts with the checkpoint's tokenizer and UMT5 encoder, cleaned and padded as in diffusers' Wan pipelines.
 
-Wan attends to 512 text positions. All padded positions are equal, because their embedding is zero. One position can replace
-them if its logit is raised by the logarithm of their number. The softmax is the same, over far fewer positions.
+Wan attends to 512 text positions. All padded positions are equal, because their embedding is zero. One padded position can
+replace all others if its logit is raised by the logarithm of the number of padded positions. The softmax is the same, over far
+fewer positions.
 """
 
 import dataclasses

@@ -139,8 +139,8 @@ class LayerRunner(StripRunner):
     def _repeat_input(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
         """Return the shortcut of a block that doubles the rows: its values for the upper and for the lower row of each pair.
 
-        Equal frames and columns are stored once. If the block halves the channels, the upper row has channels 0, 2, 4, ... and
-        the lower row has channels 1, 3, 5, ...
+        The epilogue repeats each value over several frames and columns. If the block halves the channels, the upper row has
+        channels 0, 2, 4, ... and the lower row has channels 1, 3, 5, ...
         """
         entered = self._block_input
         if shortcut.in_channels == shortcut.out_channels:
@@ -236,7 +236,7 @@ class LayerRunner(StripRunner):
         return jax.lax.all_gather(strip, self._chip.axes, axis=1, tiled=True) if self._chip.axes else strip
 
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
-        """Run a convolution that sees two frames back. The first call omits the part for earlier frames, which are zero."""
+        """Run a convolution that sees two earlier frames. The first call omits the earlier frames, because they are zero."""
         return self._convolve_after(self._exchange_frames(frames), name, frames, epilogue)
 
     def _exchange_frames(self, frames: jax.Array) -> jax.Array | None:

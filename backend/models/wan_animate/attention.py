@@ -16,9 +16,9 @@ from kernels.qkv import HeadBounds
 class DrivenAttention(KernelAttention):
     """A processor for `WanAttention` that extracts or reads the driving video's keys and values.
 
-    diffusers' module cannot pass them through, so the caller sets attributes before each layer. To extract, it sets `num_frames`
-    of the driving video, and reads `extracted` after the layer. To generate, it sets all layers' `keys` and the number of the
-    `layer`.
+    diffusers' module cannot pass keys and values through, so the caller sets attributes before each layer. To extract, the caller
+    sets `num_frames` of the driving video, and reads `extracted` after the layer. To generate, the caller sets all layers' `keys`
+    and the index of the `layer`.
     """
 
     num_frames: int | None = None
@@ -46,7 +46,10 @@ def _attend_with_log_sums(
     head_width: int,
     num_keys: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute attention [B, S, W] of flat heads with log-sum-exps, to the first `num_keys` keys or to all keys of a `layer`."""
+    """Compute attention [B, S, W] of flat heads, and its log-sum-exps.
+
+    Queries see all keys of a `layer`. Without a `layer`, they see the first `num_keys` keys.
+    """
     heads = (array.reshape(*array.shape[:-1], -1, head_width) for array in (query, key, value))
     count, tpu = num_keys if layer is None else None, dataclasses.replace(FLAT_HEADS, bounds=bounds)
     attended, sums = attention_with_lse(*heads, options=AttentionOptions(num_keys=count, layer=layer, tpu=tpu))

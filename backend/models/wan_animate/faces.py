@@ -1,8 +1,8 @@
 """Animate-1's encoders of faces: a motion vector for each frame of a face clip, then a few tokens for each latent frame.
 
-Neither depends on the timestep, so both are computed once per segment. A motion vector is a weighted sum of 20 directions.
-These directions are the orthogonal Q of a QR decomposition of a 512 x 20 weight. The decomposition runs on the host in float32.
-Source: diffusers, transformer_wan_animate.py.
+Motion vectors and tokens do not depend on the timestep and are computed once per segment. A motion vector is a weighted sum of 20
+directions. These directions are the orthogonal Q of a QR decomposition of a 512 x 20 weight. The decomposition runs on the host
+in float32. Source: diffusers, transformer_wan_animate.py.
 """
 
 from collections.abc import Mapping

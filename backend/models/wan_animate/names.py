@@ -41,7 +41,7 @@ def with_wan_config(configs: Configs) -> dict[str, Mapping[str, Any]]:
 
 
 def to_wan_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert Animate-2's transformer configuration to the equal configuration of plain Wan."""
+    """Convert Animate-2's transformer configuration to the equivalent configuration of plain Wan."""
     width, sees_pictures = config["dim"], config.get("use_img_emb", True)
     return {
         "patch_size": config.get("patch_size", (1, 2, 2)),

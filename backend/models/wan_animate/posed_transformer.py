@@ -29,7 +29,7 @@ POSE = "pose_patch_embedding"
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FaceKeys:
-    """Keys and values of the face tokens, [adapters, B, frames x tokens, H, D]. Each latent frame has the same number."""
+    """Keys and values of the face tokens, [adapters, B, frames x tokens, H, D]. Every latent frame has equally many tokens."""
 
     key: jax.Array
     value: jax.Array

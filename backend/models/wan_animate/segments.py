@@ -1,8 +1,8 @@
 """The generation of a video in segments, shared by both Animate models. Each segment continues the previous segment.
 
-The first latent frame of every segment is the input image, which is removed from the video. The second is the last pixel frame of
-the previous segment, which is decoded and encoded again for this purpose. Each segment has its own noise. Its steps are Wan's
-steps.
+The first latent frame of every segment is the input image, which is removed from the video. The second latent frame is the last
+pixel frame of the previous segment, which is decoded and encoded again for this purpose. Each segment has its own noise. Its
+steps are Wan's steps.
 
 Source: diffusers modular_pipelines/wan_animate_2 (`denoise.py`) and pipelines/wan/pipeline_wan_animate.py.
 """

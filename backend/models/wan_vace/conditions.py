@@ -28,7 +28,7 @@ CONTROL, REFERENCES = "control_latents", "reference_latents"
 def encode_source(
     programs: Programs, weights: Mapping[str, Any], geometry: Geometry, source: Source | None, dtype: jnp.dtype
 ) -> Generator[Effect, Any, jax.Array]:
-    """Encode the `control_latents` of a clip and its mask. Without them, encode a grey clip that is fully regenerated.
+    """Encode the `control_latents` of a clip and its mask. Without a `source`, encode a grey clip that is fully regenerated.
 
     Yields work.
     """

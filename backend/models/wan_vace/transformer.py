@@ -1,8 +1,8 @@
 """VACE's transformer: Wan's transformer with a second stack, the control blocks, which read the control latents.
 
-The control blocks run one after another on separate control tokens. Each outputs a hint, which is added to the video's tokens
-after one of the layers. The layers run in segments that begin with such a layer. A segment runs its control block first, then its
-layers, so that a hint is stored for one layer only.
+The control blocks run one after another on separate control tokens. Each control block outputs a hint, which is added to the
+video's tokens after one of the layers. The layers run in segments that begin with such a layer. A segment runs its control block
+first, then its layers, so that a hint is stored for one layer only.
 """
 
 import copy
