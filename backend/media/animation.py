@@ -1,8 +1,8 @@
 """An animated preview of a denoising step's latents, without decoding all frames. Uses numpy and Pillow only.
 
-Each step decodes the first frame anyway. A ridge regression from its latents to its pixels gives a linear function, which colours
-the latents of all other frames. Where a frame has the colours of the first frame, the first frame's detail is added, so that
-areas without motion stay sharp.
+Each step decodes the first frame anyway. A ridge regression fits a linear function from the first frame's latents to its pixels.
+The function then estimates colours for the latents of all other frames. In areas where a frame has the same colours as the first
+frame, the first frame's detail is added. So areas without motion stay sharp.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from PIL import Image
 from backend.files import replace_file
 
 LONGEST_SIDE = 416  # pixels: half of 832, and a few tens of kilobytes
-RIDGE = 1e-2  # relative to the mean variance; needed because the demo model has more channels than a small frame has latents
+RIDGE = 1e-2  # relative to the latents' mean variance; needed if a small frame has fewer latents than channels (demo model)
 _SHARP = 24.0  # where colours differ by this much (of 255), a third of the first frame's detail is added
 
 

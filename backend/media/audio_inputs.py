@@ -89,7 +89,8 @@ def read_for_model(path: str | Path, part: SoundPart) -> np.ndarray:
 
 
 def read_original(path: str | Path, part: SoundPart) -> Sound:
-    """Decode the part in stereo at its own rate, at most 48,000 samples per second. Raises: SoundError."""
+    """Decode the part in stereo at the file's sample rate, or at 48,000 samples per second if that is less. Raises:
+    SoundError."""
     facts = check_sound_part(path, part)
     return _decode_part(Path(path), part, min(facts.rate, MAX_RATE))
 
@@ -116,7 +117,7 @@ def _decode_part(path: Path, part: SoundPart, rate: int) -> Sound:
 
 
 def _measure_seconds(path: Path) -> float:
-    """Measure the seconds by scanning the file, because a header may be wrong or missing."""
+    """Measure the length in seconds by scanning the file, because a header may be wrong or missing."""
     counting = ["-i", str(path), "-map", "0:a:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"]
     done = _run_ffmpeg(counting, COUNT_SECONDS, path)
     if TRUNCATED.search(done.errors):
@@ -136,7 +137,7 @@ def _check_seconds(seconds: float, path: Path) -> None:
 
 
 def _run_ffmpeg(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Completed:
-    """Run ffmpeg on an untrusted file to its end. Raises: SoundError if it takes too long."""
+    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: SoundError if that takes too long."""
     try:
         return ffmpeg.run_to_end(ffmpeg.verbose_command(*_limit_options(), *arguments), seconds)
     except subprocess.TimeoutExpired:

@@ -40,9 +40,9 @@ TRUNCATED = re.compile(r"partial file|ended prematurely|moov atom not found|Trun
 
 @dataclass(frozen=True, kw_only=True)
 class ClipFacts:
-    """Facts of a clip as it is displayed. `width` and `height` are pixels, upright and square. `fps` is the usual frame rate; the
-    rate of single frames may differ. `seconds` is the length of the video. `suffix` is the file suffix that fits the content, for
-    the name of a copy."""
+    """Facts of a clip as it is displayed. `width` and `height` are the size of an upright frame with square pixels. `fps` is the
+    usual frame rate, but the durations of frames may differ. `seconds` is the length of the video. `suffix` is the file suffix
+    that fits the content, for the name of a copy."""
 
     width: int
     height: int
@@ -97,8 +97,8 @@ def check_part(path: str | Path, part: Part) -> ClipFacts:
 
 
 def read_clip(path: str | Path, part: Part) -> Generator[Frame]:
-    """Decode the part's frames one at a time, each uint8 [height, width, 3], upright, and cropped to the size's aspect or with
-    black bars.
+    """Decode the part's frames one at a time, each uint8 [height, width, 3] and upright. Frames are cropped to the aspect ratio
+    of the part's size, or get black bars if the part `is_whole`.
 
     Frame i is the clip's frame at or nearest to `start` + i / `fps`. Raises: ClipError if the clip has fewer frames.
     """
@@ -130,17 +130,17 @@ def read_part(path: str | Path, part: Part) -> np.ndarray:
 
 
 def read_thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int) -> list[Image.Image]:
-    """Read small images, `height` pixels high, from the middle of `count` equal parts of the clip.
+    """Divide the clip into `count` equal parts and read a small image, `height` pixels high, from the middle of each part.
 
-    For long clips, the images are the intra-coded frames before those times, so that reading takes a few seconds at most. Returns
-    fewer images if the clip ends early. Raises: ClipError if no image can be read.
+    For long clips, each image is the last intra-coded frame before the middle of its part, so that reading takes a few seconds at
+    most. Returns fewer images if the clip ends early. Raises: ClipError if no image can be read.
     """
     width = max(1, round(height * facts.width / facts.height))
     scale = f"scale={width}:{height}:flags=area"
     step = facts.seconds / count
     moments = [step * (index + 0.5) for index in range(count)]
     if facts.width * facts.height * max(facts.fps, 1.0) * facts.seconds <= _WHOLE_PIXELS:
-        longer = f"tpad=stop_mode=clone:stop_duration={2 * step:.6f}"  # the fps filter drops the last frame
+        longer = f"tpad=stop_mode=clone:stop_duration={2 * step:.6f}"  # repeats the last frame, which the fps filter would drop
         times = f"{longer},fps=fps={count / facts.seconds:.6f}:start_time={step / 2:.6f},{scale}"
         pictures = _read_thumbnails(Path(path), 0.0, times, count, (width, height))
     else:
@@ -221,7 +221,7 @@ def _check_seconds(seconds: float, path: Path) -> None:
 
 
 def _measure_seconds(path: Path, stated: float | None) -> float:
-    """Measure the seconds of video by scanning the file, because a header may be wrong or missing."""
+    """Measure the video's length in seconds by scanning the file, because a header may be wrong or missing."""
     counting = ["-i", str(path), "-map", "0:v:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"]
     done = _run_ffmpeg(counting, COUNT_SECONDS, path)
     if TRUNCATED.search(done.errors):
@@ -233,8 +233,8 @@ def _measure_seconds(path: Path, stated: float | None) -> float:
     if int(frames) == 0:
         raise _no_frames_error(path)
     counted = int(last) / 1e6 if last.strip().isdecimal() else 0.0
-    # The scan reports the time at which the last frame is decoded, a few frames before its display. Therefore the header's length
-    # is more exact, if it is nearly equal.
+    # The scan reports the time at which the last frame is decoded, a few frames before its display. Therefore the length in the
+    # header is more exact, unless it exceeds the scanned length by 0.5 s or more.
     seconds = stated if stated and stated - counted < 0.5 else counted
     if seconds <= 0:
         raise ClipError(
@@ -255,14 +255,14 @@ def _display_size(stream: re.Match, header: str) -> Size:
 
 
 def _reader_command(path: Path, start: float, more: list[str] | None = None) -> list[str]:
-    """Return the start of a command that reads from the time `start` on. The frame that is visible at that time may start
-    earlier, so the filters get earlier frames too."""
+    """Return the first arguments of a command that reads the clip from the time `start` on. The frame that is visible at `start`
+    may begin earlier, so the filters receive earlier frames too."""
     seeking = ["-noaccurate_seek", "-ss", f"{start:.6f}"]
     return ffmpeg.command(*ffmpeg.limit_options(MAX_PIXELS), *(more or []), *seeking, "-i", str(path))
 
 
 def _run_ffmpeg(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Completed:
-    """Run ffmpeg on an untrusted file to its end. Raises: ClipError if it takes too long."""
+    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: ClipError if that takes too long."""
     try:
         return ffmpeg.run_to_end(ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), *arguments), seconds)
     except subprocess.TimeoutExpired:

@@ -3,8 +3,9 @@
 It corrects two errors for each channel. First, the model renders its start image a little lighter, darker or flatter. So the
 median and spread of the shot's first frame are set to the values of the previous shot's last frame, and all frames get the same
 linear change. (Objects that enter the scene change the mean, but the median stays a colour of the background.) Second, the
-medians drift during a shot. So each frame is shifted to the median of the first shot, if the difference is at most
-`MOST_DRIFT`; a larger difference is content. The shift is averaged over neighbouring frames against flicker, and starts at zero.
+medians drift during a shot. So each frame is shifted to the median of the first shot, if the difference is at most `MOST_DRIFT`.
+A larger difference is treated as a change of content. To avoid flicker, the shift is averaged over neighbouring frames. It grows
+from zero over `RAMP_FRAMES` frames, so that no step is visible at the cut.
 """
 
 import dataclasses
@@ -16,8 +17,8 @@ import numpy as np
 
 MOST_DRIFT = 12.0  # largest corrected drift, out of 255, per channel
 MOST_GAIN = 1.15
-NEAR = 4  # pixels within this many levels of the median are averaged, because the median itself is a whole level
-RAMP_FRAMES = 8  # frames from no shift to the full shift
+NEAR = 4  # levels (of 255): pixels this near to the median are averaged, because the median itself is a whole level
+RAMP_FRAMES = 8  # number of frames over which the shift grows from zero to its full value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,8 +57,8 @@ def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, same: int =
 
 
 def _gain_and_offset(frame: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each channel's gain and offset that give `frame` the median of `wanted` and, within `MOST_GAIN`, its spread (the
-    mean distance from the median)."""
+    """Return a gain and an offset for each channel. They give `frame` the median of `wanted`, and the spread of `wanted` as far
+    as `MOST_GAIN` allows. The spread is the mean distance from the median."""
     own, other = (one.reshape(-1, 3).astype(np.float64) for one in (frame, wanted))
     middle, aim = _fine_median(own), _fine_median(other)
     spread, goal = np.abs(own - middle).mean(axis=0), np.abs(other - aim).mean(axis=0)
@@ -71,8 +72,7 @@ def _frame_medians(frames: np.ndarray) -> np.ndarray:
 
 
 def _fine_median(pixels: np.ndarray) -> np.ndarray:
-    """Compute the median of each channel of [N, 3] as the mean of the pixels near the median, so that the result is finer than
-    whole levels."""
+    """Compute a median of each channel of [N, 3] that is not rounded to whole levels: the mean of the pixels near the median."""
     median = np.median(pixels, axis=0)
     near = np.abs(pixels - median) <= NEAR
     count = near.sum(axis=0)  # 0 if the median is between two equally frequent colours

@@ -1,7 +1,9 @@
 """The driving clip in segments. The clip is read as needed, so that it can have any length.
 
-If the clip ends within a segment, its last frames follow in reverse, then forwards again, until the segment is full. Source:
-diffusers' pipelines of Animate models, `pad_video_frames`, and `ProcessVideosInputStep` of Animate 2, which pads once.
+If the clip ends within a segment, its last frames follow in reverse, then forwards again, until the segment is full.
+
+Sources in diffusers: `pad_video_frames` of the Animate pipelines shows the frame at each turn once. `ProcessVideosInputStep` of
+Animate 2 shows that frame twice, and turns only once.
 """
 
 import collections
@@ -27,7 +29,7 @@ class SegmentedClip(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivingClip:
-    """A clip on disk. Raises ClipError while it is read."""
+    """A clip on disk. Raises: ClipError from the iterator that reads the clip."""
 
     path: str
     part: Part

@@ -19,7 +19,7 @@ from backend.media.video import MAX_PIXELS, VideoFacts, read_facts, read_frames
 from backend.schemas.formats import Format
 
 LEAST_SIDE = 32  # smallest side in pixels that is tried
-_MARGIN = 0.95  # the next attempt aims at this share of the allowed bytes
+_MARGIN = 0.95  # the next attempt aims at this share of `max_bytes`
 _VP9 = tuple("-c:v libvpx-vp9 -crf 30 -b:v 0 -row-mt 1 -deadline good -cpu-used 4 -pix_fmt yuv420p".split())
 _OPUS = ("-c:a", "libopus", "-b:a", "128k")
 _WEBP = ("-an", "-c:v", "libwebp_anim", "-quality", "80", "-loop", "0")
@@ -105,7 +105,7 @@ def _write_animation(
 
 
 def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | None) -> None:
-    """Write `frame-0001.png` and so on, uncompressed in the zip because PNG is compressed. Raises: RequestError above
+    """Write a zip with `frame-0001.png` and so on. The zip does not compress the images again. Raises: RequestError above
     `max_bytes`."""
     with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         frames, written = report_progress(read_frames(video), round(facts.seconds * facts.fps)), 0

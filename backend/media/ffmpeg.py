@@ -84,7 +84,7 @@ def running_process(line: Sequence[str], **options) -> Generator[subprocess.Pope
             try:
                 pipe.close()
             except BrokenPipeError:
-                pass  # the process that would read the rest has ended
+                pass  # buffered data cannot be written, because the process has ended
 
 
 def input_pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
@@ -109,7 +109,7 @@ class Completed:
 
 
 def run_to_end(line: Sequence[str], seconds: float, *, is_limited: bool = True) -> Completed:
-    """Run ffmpeg to its end. Raises: subprocess.TimeoutExpired if it takes longer than `seconds`; ffmpeg is ended then."""
+    """Run ffmpeg and wait until it ends. Kills ffmpeg after `seconds` seconds and raises subprocess.TimeoutExpired."""
     with running_process(line, is_limited=is_limited) as process:
         output, errors = process.communicate(timeout=seconds)
     decoded = {"output": output.decode(errors="replace"), "errors": errors.decode(errors="replace")}
@@ -119,8 +119,9 @@ def run_to_end(line: Sequence[str], seconds: float, *, is_limited: bool = True) 
 def write_file(
     line: Sequence[str], failure: str, fix: str, seconds: float = threading.TIMEOUT_MAX, *, video_seconds: float = 0.0
 ) -> None:
-    """Run ffmpeg to its end to write a file. If `video_seconds` is given, the length of the written video, report the progress to
-    `backend.media.progress`. Raises: VideoFileError with `failure` and `fix` if ffmpeg fails or takes longer than `seconds`."""
+    """Run ffmpeg to write a file, and wait until it ends. `video_seconds` is the length of the written video; if given, the
+    progress is reported to `backend.media.progress`. Raises: VideoFileError with `failure` and `fix` if ffmpeg fails or takes
+    longer than `seconds`."""
     line = [line[0], "-progress", "pipe:1", *line[1:]]
     try:
         with tempfile.TemporaryFile() as log, running_process(line, errors=log) as process, time_limit(seconds, process):

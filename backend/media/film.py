@@ -64,7 +64,8 @@ def write_storyboard_film(request: GenerationRequest, path: Path) -> dict[str, A
 def write_film(film: Film, path: Path, comment: str) -> dict[str, Any]:
     """Write the film to `path` as an mp4 with this comment. Return `num_frames`, `has_sound` and the `seconds` that it took.
 
-    Raises: RequestError if the film is too long or a part is missing in its clip, ClipError, SoundError, VideoFileError.
+    Raises: RequestError if the film is too long, or a piece or the soundtrack is invalid; ClipError if a clip is shorter than its
+    piece needs; SoundError, VideoFileError.
     """
     began = time.monotonic()
     check_pieces(film.pieces, film.fps)
@@ -127,8 +128,8 @@ def mix_film_audio(
     rate: int = MAX_RATE,
 ) -> Sound | None:  # fmt: skip
     """Return the audio of all pieces with the soundtrack, `rate` samples per second, or None if the film is silent. `sounds` has
-    one function for each piece, None for a silent piece. The function returns a part of the clip's audio. Its arguments are the
-    start and the length of that part in seconds, and a sample rate.
+    one function for each piece, None for a silent piece. The function reads a part of the clip's audio. Its arguments are the
+    part's start in the clip, the part's length (both in seconds), and a sample rate.
 
     Raises: SoundError, VideoFileError.
     """
@@ -141,8 +142,8 @@ def mix_film_audio(
 
 
 def _piece_audio(piece: Piece, sound: Callable[[float, float, int], Sound] | None, fps: int, rate: int) -> Sound:
-    """Return a piece's audio. Without a fade, the audio starts `lead` frames before the piece, because the previous piece ends
-    with the same audio."""
+    """Return a piece's audio. Without a fade, the audio starts `lead` frames before the piece. These frames repeat the end of the
+    previous piece, so both pieces have the same audio there and can be joined."""
     lead = 0 if piece.fade else piece.lead
     start, seconds = (piece.first - lead) / fps, (piece.num_frames + lead) / fps
     if sound is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_COMMENT_BYTES = 1 << 20
-MOST_BOXES = 5000  # boxes that a search visits; our largest files have a few dozen outside their tables
+MOST_BOXES = 5000  # boxes that a search visits; our largest files have a few dozen
 _CONTAINERS_SKIP = {b"meta": 4, b"stsd": 8}  # bytes before the first inner box: a version, flags or a count
 _TRACK_HEADER = (b"moov", b"trak", b"tkhd")
 _SAMPLE_ENTRY = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1")
@@ -29,7 +29,7 @@ def read_comment(path: Path) -> str | None:
         box = next(find_boxes(file, _COMMENT), None)
         if box is None or not 8 <= box.end - box.start <= MAX_COMMENT_BYTES:
             return None
-        file.seek(box.start + 8)  # the data's type and locale
+        file.seek(box.start + 8)  # skip the data's type and locale
         content = file.read(box.end - box.start - 8)
     try:
         return content.decode("utf-8")
@@ -58,8 +58,8 @@ def is_mp4(path: Path) -> bool:
 
 
 def find_boxes(file: BinaryIO, kinds: tuple[bytes, ...]) -> Iterator[Box]:
-    """Yield all boxes to which this path leads, a sequence of box kinds from the outermost box. Safe for any file: invalid data
-    ends the search. At most `MOST_BOXES` boxes are visited."""
+    """Yield all boxes at this path. `kinds` is the path: the kind of the outermost box, then the kind of a box inside, and so on.
+    Safe for any file: invalid data ends the search. At most `MOST_BOXES` boxes are visited."""
     size = file.seek(0, 2)
     yield from _find_boxes(file, kinds, 0, size, iter(range(MOST_BOXES)))
 

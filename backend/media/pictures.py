@@ -79,7 +79,7 @@ def crop_box(size: tuple[int, int], target: tuple[int, int], focus: tuple[float,
 
 
 def _check_file(path: Path) -> None:
-    if not os.path.exists(path):  # unlike Path.exists, it accepts names of any length
+    if not os.path.exists(path):  # os.path.exists accepts names of any length, unlike Path.exists
         raise ImageError(f"image {path.name!r}", "must be a file, but no file is at that path", "check the path")
     if not path.is_file():
         raise ImageError(f"image {path.name!r}", "must be a file, and this is a folder or a device", "give a picture")
@@ -138,10 +138,10 @@ def _to_opaque_rgb(image: Image.Image, path: Path) -> Image.Image:
 
 
 def _flatten_on_white(image: Image.Image) -> Image.Image:
-    """Put the image on white. `image` may become unusable.
+    """Return the image on white. `image` may become unusable.
 
-    It works on a few rows at a time and in place if possible. Pillow stores four bytes per pixel for every colour image, so a
-    copy of a large image takes 200 MB.
+    The image is changed a few rows at a time, and in place if possible. Pillow stores four bytes per pixel for every colour
+    image, so a copy of a large image takes 200 MB.
     """
     if image.mode == "LA":
         grey, alpha = image.getchannel("L"), image.getchannel("A")

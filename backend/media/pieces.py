@@ -32,8 +32,7 @@ class Pieces:
         self._folder, self._request = folder, request
 
     def open_folder(self) -> int:
-        """Create the folder, or find existing pieces. Return how many frames the existing pieces have. Other files in
-        the folder are deleted."""
+        """Create the folder if needed. Return how many frames its existing pieces have. Other files in the folder are deleted."""
         self._folder.mkdir(parents=True, exist_ok=True)
         found = {file: _PIECE.fullmatch(file.name) for file in sorted(self._folder.iterdir())}
         done = 0
@@ -108,7 +107,7 @@ class PieceWriter:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        self._is_discarded = self.count == 0 or kind not in (None, GeneratorExit)  # a closed generator keeps its frames
+        self._is_discarded = self.count == 0 or kind not in (None, GeneratorExit)  # a closed generator does not lose its frames
         while self._thread.is_alive():
             try:
                 self._frames.put(None, timeout=0.1)
@@ -126,7 +125,7 @@ class PieceWriter:
             write_video(self._queued_frames(), self._path, fps=self._request.fps, request=self._request)
         except _Discarded:
             pass
-        except BaseException as error:  # raised by the next `put`
+        except BaseException as error:  # the next `put`, or the end of the block, raises the error
             self._error = error
 
     def _queued_frames(self) -> Iterator[np.ndarray]:

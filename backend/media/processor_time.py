@@ -8,11 +8,11 @@ _SESSION, _FIRST_TIME, _TIMES = (
     3,
     11,
     4,
-)  # index of the session, index of the first time, and number of times, in /proc/PID/stat after the name
+)  # fields of /proc/PID/stat after the name: index of the session, index of the first processor time, number of such times
 
 
 def session_seconds(session: int) -> float:
-    """Return the processor seconds of all processes in a session, including their finished children."""
+    """Return the processor seconds of all processes in a session, identified by its id, including their finished children."""
     ticks = 0
     for path in Path("/proc").iterdir():
         if not path.name.isdecimal():

@@ -18,7 +18,7 @@ def report_share(share: float) -> None:
 
 
 def report_progress(items: Iterable[Item], total: int) -> Iterator[Item]:
-    """Yield the items, and report the share of `total` after each."""
+    """Yield the items. After each item, report the share of `total` items that are done."""
     for number, item in enumerate(items, 1):
         yield item
         report_share(number / max(1, total))
@@ -26,7 +26,8 @@ def report_progress(items: Iterable[Item], total: int) -> Iterator[Item]:
 
 @contextmanager
 def progress_listener(listener: Callable[[float], None]) -> Generator[None]:
-    """Call `listener` with shares that are reported in this block. Skip a share that is less than 0.01 above the last one."""
+    """Call `listener` with the shares that are reported in this block. A share less than 0.01 above the previous share is
+    skipped."""
     last = 0.0
 
     def report_if_grown(share: float) -> None:
@@ -44,7 +45,8 @@ def progress_listener(listener: Callable[[float], None]) -> Generator[None]:
 
 @contextmanager
 def progress_range(first: float, last: float) -> Generator[None]:
-    """Count shares that are reported in this block, from 0 to 1, as shares from `first` to `last` of the whole work."""
+    """Treat this block as the part of the work from share `first` to share `last`. Shares that are reported in the block, from 0
+    to 1, are converted to shares of the whole work."""
     outer = _LISTENER.get()
     token = _LISTENER.set(outer and (lambda share: outer(first + (last - first) * share)))
     try:

@@ -59,8 +59,8 @@ def write_archive(name: str, entries: Sequence[ArchiveEntry], path: Path) -> Non
 def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
     """Unpack a project into an empty folder. Return its `name` and its `videos`.
 
-    Each video has `video` and `inputs` by role as paths in the folder, the file's own `seconds`, `fps`, `width`, `height` and
-    `has_sound`, and in `said` the unchecked values of `project.json`.
+    Each video has `video`, its path in the folder, and `inputs`, the paths of its inputs by role. `seconds`, `fps`, `width`,
+    `height` and `has_sound` are read from the file. `said` has the unchecked values of `project.json`.
 
     Raises: RequestError, ClipError for a video that cannot be played, OSError.
     """
@@ -144,7 +144,7 @@ def _unpack_inputs(archive: zipfile.ZipFile, found: Files, named: object, role: 
 
 
 def _extract(archive: zipfile.ZipFile, found: Files, name: object, kind: re.Pattern[str], path: Path) -> None:
-    """Unpack a file and remove it from `found`, so that a second reference fails."""
+    """Unpack the file called `name` to `path`. The file is removed from `found`, so that a second reference to it fails."""
     info = found.pop(name, None) if isinstance(name, str) and kind.fullmatch(name) else None
     if info is None:
         raise _invalid_project_error("a file is missing in it")

@@ -44,7 +44,7 @@ EXPORT_SECONDS = 300.0  # time limit for writing a video of many frames, such as
 TASK_PROCESSOR_SECONDS = 240.0  # processor limit of one long call: two cores for most of EXPORT_SECONDS
 _LEAST_CHARGE_SECONDS = 1.0  # least processor time charged for long work, because its process must start (measured: 0.5 s)
 _WATCH_SECONDS = 0.5  # interval of the checks of processor time
-LARGEST_KEPT = 200_000_000  # bytes; a larger process is replaced after its call, because it does not return freed memory
+LARGEST_KEPT = 200_000_000  # bytes; a larger process is replaced after its call, because its freed memory is not returned
 
 log = logging.getLogger(__name__)
 
@@ -207,8 +207,8 @@ class SandboxPool:
     ) -> Result:
         """Run the generator `steps` like `run_steps`, with `run_async` for its calls and a thread for the code between them.
 
-        If the caller is cancelled, the generator is closed. During a call this happens immediately, otherwise when the
-        generator's thread reaches the next call. If the generator finishes before the next call, `undo` gets its result.
+        If the caller is cancelled, the generator is closed: immediately if a call is running, otherwise when the generator's
+        thread reaches the next call. If the generator finishes without another call, `undo` receives its result.
         """
         move = functools.partial(next, steps)
         while True:
@@ -255,7 +255,7 @@ class _Pool:
         try:
             return ticket.future.result(self._limits.patience_seconds)
         except TimeoutError:
-            if ticket.future.done() or not self._remove_waiting(ticket):  # a started call has its own time limit
+            if ticket.future.done() or not self._remove_waiting(ticket):  # the call has started: its own time limit applies
                 return ticket.future.result()
             raise _busy_error() from None
         except CancelledError:
@@ -349,7 +349,7 @@ class _Pool:
         thread.start()
 
     def _serve_queue(self) -> None:
-        """Run calls in one sandbox process. Each process has such a thread."""
+        """Run calls in one sandbox process. Each process has a thread of the studio that runs this function."""
         process = None
         try:
             while True:
@@ -406,7 +406,7 @@ class _Pool:
         return None if self._is_closed else _Process(self._modules)
 
     def _take_ticket(self) -> _Ticket | None:
-        """Wait for the first call that may start. Return None once the sandbox is closed."""
+        """Wait until a queued call may start, and return the first such call. Return None once the sandbox is closed."""
         with self._changed:
             while not self._is_closed:
                 ticket = next((ticket for ticket in self._queue if self._can_start(ticket)), None)
@@ -428,7 +428,7 @@ class _Pool:
 
 
 def _next_call(move: Callable[[], SandboxCall]) -> tuple[SandboxCall | None, Any]:
-    """Return the next call, or None and the generator's result. A future cannot hold StopIteration."""
+    """Return the generator's next call and None, or at its end None and its result. A future cannot hold StopIteration."""
     try:
         return move(), None
     except StopIteration as end:
@@ -436,7 +436,8 @@ def _next_call(move: Callable[[], SandboxCall]) -> tuple[SandboxCall | None, Any
 
 
 def _close_steps(steps: Steps[Result], undo: Callable[[Result], object], moving: asyncio.Future) -> None:
-    """Close the generator whose caller was cancelled while a thread ran it."""
+    """Close the generator `steps`, whose caller was cancelled while a thread ran the generator. If the generator has already
+    finished, pass its result to `undo`."""
     if moving.cancelled() or moving.exception() is not None:  # the studio is ending, or the generator has raised an error
         return
     call, result = moving.result()

@@ -52,9 +52,11 @@ def build_source(request: GenerationRequest, inputs: Opened) -> Source | None:
 
 
 def original_frames(request: GenerationRequest) -> Iterator[Frame]:
-    """Yield the frames, uint8 [height, width, 3], that a video was generated from, for comparison. If the request has a clip, its
-    frames are where they are in the video, and new areas and frames are grey. Otherwise these are the frames of the control clip
-    or driving clip. Raises: ClipError while reading."""
+    """Yield the frames, uint8 [height, width, 3], that a video was generated from, for comparison.
+
+    If the request has a clip, the clip's frames are placed as in the video: at the same times and in the same area. All other
+    areas and frames are grey. Without a clip, yields the frames of the control clip or driving clip. Raises: ClipError.
+    """
     if request.video is None:
         role, path = ("control", request.control) if request.control else ("drive", request.drive)
         assert path is not None, "callers check `has_original`"
@@ -97,7 +99,7 @@ class KeptPixels:
 
 
 def _frame_mask(inputs: Opened, index: int, frame: np.ndarray) -> np.ndarray:
-    """Return the pixels to regenerate in a frame of the clip: none without a mask."""
+    """Return the pixels to regenerate in a frame of the clip, bool [H, W]. All are False without a mask."""
     return _clip_frames(inputs, "mask")[index] if inputs.get("mask") else np.zeros(frame.shape[:2], bool)
 
 

@@ -64,8 +64,8 @@ class _Program(ctypes.Structure):
 
 
 def deny_system_calls() -> bool:
-    """Deny the calls to this process, all its threads and all its children. This cannot be undone. Return whether the system
-    supports it."""
+    """Deny the calls to this process, all its threads and all its children. This cannot be undone. Return
+    False if the system does not support such filters."""
     machine = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
     if machine is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
@@ -78,8 +78,8 @@ def deny_system_calls() -> bool:
 
 
 def _build_filter(machine: _Machine) -> bytes:
-    """Build the filter as the kernel reads it. Each test is followed by an answer such as "denied", and skips this answer if the
-    call may be allowed."""
+    """Build the filter program that the kernel runs for each call. Each test is followed by an instruction that denies the call.
+    A test jumps over this instruction if the call may be allowed."""
     denied = _pack_instruction(_RETURN, _ERRNO | errno.EPERM)
     steps = [_pack_instruction(_LOAD, _ARCHITECTURE_AT), _pack_instruction(_EQUALS, machine.architecture, 1, 0), denied]
     steps.append(_pack_instruction(_LOAD, _NUMBER_AT))

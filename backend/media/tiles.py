@@ -1,5 +1,5 @@
-"""Combines several videos side by side into one video. Each has a label. The audio of at most one is used. The file's comment has
-all requests."""
+"""Combines several videos side by side into one video. Each video has a label. The audio of at most one video is used. The file's
+comment has all requests."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -34,8 +34,8 @@ class Tile:
 def write_side_by_side(
     tiles: Sequence[Tile], requests: Sequence[GenerationRequest], path: Path, sound: Path | None = None, columns: int = 2
 ) -> int:
-    """Write the videos in `columns` columns, each at its own speed. Shorter videos stay on their last frame. The audio comes from
-    the video `sound`, or there is no audio. Return the number of frames.
+    """Write the videos in `columns` columns. Each video plays at its own speed. Shorter videos stay on their last frame. The
+    audio comes from the video `sound`, or there is no audio. Return the number of frames.
 
     Raises: VideoFileError.
     """

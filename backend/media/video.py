@@ -84,8 +84,8 @@ def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str)
 
 
 def write_exact_frames(frames: Sequence[Frame], path: Path, *, fps: int) -> None:
-    """Encode frames, each uint8 [height, width, 3], as lossless H.264. Few players show such files; they are clips that a later
-    shot extends. Writes to `path` directly. Raises: VideoFileError."""
+    """Encode frames, each uint8 [height, width, 3], as lossless H.264, for clips that a later shot extends. Few players can play
+    such files. Writes to `path` directly, so a failure leaves an incomplete file. Raises: VideoFileError."""
     height, width = frames[0].shape[:2]
     _run_encoder([*_raw_input_options(width, height, fps), *_EXACT, str(path)], map(np.ascontiguousarray, frames))
 
@@ -230,8 +230,8 @@ def temporary_tags_file(comment: str) -> Generator[Path]:
 
 
 def _encoder_command(width: int, height: int, fps: int, tags: Path, path: Path) -> list[str]:
-    """Return ffmpeg's arguments; `tags` is a file of metadata. Colours are tagged as BT.709, because players guess
-    without a tag."""
+    """Return ffmpeg's arguments; `tags` is a file of metadata. Colours are tagged as BT.709, because players guess the colour
+    standard of files without a tag."""
     kept = ["-i", str(tags), "-map", "0:v", "-map_metadata", "1", "-an"]
     scaled = ["-vf", "scale=out_color_matrix=bt709:out_range=tv:flags=accurate_rnd"]
     return [*_raw_input_options(width, height, fps), *kept, *scaled, *CODING, "-f", "mp4", str(path)]

@@ -36,7 +36,8 @@ class BackgroundWarmUp:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Wait for the thread, except after an error: then the model is not needed, and a program can take minutes."""
+        """Wait for the thread, but not after an error in the block. Then the model is not needed, and compiling can take
+        minutes."""
         self._is_closed.set()
         if error is not None or self._request is None:
             return

@@ -36,7 +36,7 @@ def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, Br
     ratios = []
     for index, step_plan in enumerate(plan.steps):
         if key != step_plan.context_key:
-            step_context = None  # its keys take much memory: free it before the next is created
+            step_context = None  # free its keys, which take much memory, before the next context is created
             (step_context, _), key = (
                 do(model.make_step_context(run.weights, request, first_conditions, step_plan, None)),
                 step_plan.context_key,
@@ -55,11 +55,13 @@ def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, Br
 
 
 def _compute_growth(before: jax.Array | None, added: jax.Array, num_tokens: int) -> tuple[float, float]:
-    """Compute how the layers' output changes: the norm of the sum that the layers add to the tokens, divided by the same norm in
-    the previous step. Return the mean over the tokens.
+    """Compute how much the layers' output grows from the previous step to this step.
 
-    Padding is ignored. Returns: the ratio of the branch with the prompt and of the branch with the negative prompt; the same
-    ratio twice without guidance. Source: the authors' calibration.
+    `before` and `added` are the sums that all layers add to each token, in the previous step and in this step. Each token's ratio
+    is the norm of its `added` divided by the norm of its `before`. Padding is ignored.
+
+    Returns: the mean ratio for the branch with the prompt, then for the branch with the negative prompt. Without guidance, both
+    values are equal. Source: the authors' calibration.
     """
     if before is None:
         return 1.0, 1.0
@@ -70,6 +72,7 @@ def _compute_growth(before: jax.Array | None, added: jax.Array, num_tokens: int)
 
 @jax.jit
 def _mean_ratio(before: jax.Array, added: jax.Array) -> jax.Array:
-    """Divide the norms of tokens `added` by the norms of tokens `before`, [B, S, D]. Return the means over the tokens, [B]."""
+    """Divide the norm of each token of `added` by the norm of the same token of `before`, both [B, S, D]. Return the mean over
+    the tokens, [B]."""
     old, new = (jnp.linalg.norm(tokens.astype(jnp.float32), axis=-1) for tokens in (before, added))
     return jnp.mean(new / jnp.maximum(old, 1e-8), axis=1)

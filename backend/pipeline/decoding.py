@@ -36,8 +36,8 @@ AUDIBLE_SECONDS = 0.05  # a shorter silence at the end is not reported
 def decode_piece(run: Run | Described, latents: Any, first: int = 0, decoder_state: StepState = None) -> Work:
     """Yield the work of decoding one piece of the video's latents, from latent frame `first`.
 
-    Returns: frames [1, 3, F, height, width], and the decoder's state, which decoding the next piece consumes. Some models
-    generate a video in overlapping segments. The first piece of each segment ignores `decoder_state`.
+    Returns: frames [1, 3, F, height, width], and the decoder's state. Pass the state to the call for the next piece, which
+    overwrites it. Some models generate a video in overlapping segments. The first piece of each segment ignores `decoder_state`.
     """
     cut = functools.partial(_slice_frames, first, first + run.model.decode_stride)
     piece = yield OnHost(cut, (latents,))
@@ -58,7 +58,8 @@ def decode_preview(run: Run | Described, latents: Any) -> Work:
 
 
 def decode_all(run: Run | Described, latents: Latents) -> Work:
-    """Yield the work of decoding a whole video and its audio, to list the programs that it calls. The results are dropped."""
+    """Yield the work of decoding a whole video and its audio, and drop the results. Used to list the programs that decoding
+    calls."""
     decoder_state = None
     for first in range(0, latents[VIDEO].shape[2], run.model.decode_stride):
         _, decoder_state = yield from decode_piece(run, latents[VIDEO], first, decoder_state)
@@ -129,7 +130,7 @@ class _DecodingLoop:
                 yield
 
     def _describe_state(self) -> Any:
-        """Return the shapes and shardings of the decoder's state after any piece except the first."""
+        """Return the shapes and shardings of the decoder's state. They are equal after all pieces except the first."""
         decoder_state = None
         for _ in range(2):
             _, decoder_state = describe(decode_piece(self._run, self._latents, 0, decoder_state))
@@ -137,7 +138,7 @@ class _DecodingLoop:
 
 
 def decode(run: Run, latents: Latents) -> Generator[Event]:
-    """Decode all frames, or the remaining ones of an interrupted decoding, and write the mp4.
+    """Decode all frames, or the remaining frames of an interrupted decoding, and write the mp4.
 
     Ends with Finished or Cancelled. Closing the iterator saves the decoded frames.
     """
@@ -161,7 +162,8 @@ def decode(run: Run, latents: Latents) -> Generator[Event]:
 
 
 def restore_kept_pixels(kept_pixels: KeptPixels | None, pixels: np.ndarray, first: int) -> np.ndarray:
-    """Put the clip's unchanged pixels back into frames uint8 [F, H, W, 3]. `first` is the number of the first frame."""
+    """Put the clip's unchanged pixels back into frames uint8 [F, H, W, 3]. `first` is the index of the first frame in the
+    video."""
     return pixels if kept_pixels is None else kept_pixels.put_back(pixels, first)
 
 
@@ -179,7 +181,7 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
         count = sum(map(len, pieces))
         if THIS_HOST.is_first:
             write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
-        if sound is not None and (THIS_HOST.is_first or run.is_shot):  # on all hosts, for the next shot
+        if sound is not None and (THIS_HOST.is_first or run.is_shot):  # all hosts: the next shot may continue the audio
             write_generated_audio(run, sound)
         if THIS_HOST.is_first:
             has_sound = _add_audio(run, path, count, sound)
@@ -192,7 +194,7 @@ def _uses_generated_audio(request: GenerationRequest) -> bool:
 
 
 def _read_audio_input(run: Run, path: str) -> Sound | None:
-    """Read the audio input. Add a note if it ends before the video."""
+    """Read the audio input. Add a note if the audio ends before the video."""
     request = run.request
     if not request.keeps_sound:
         return None
@@ -210,7 +212,7 @@ def _decode_audio(run: Run, latents: Any) -> Sound:
 
 
 def _add_audio(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bool:
-    """Put this audio, or the clip's audio, into the video. Return whether the video has audio then.
+    """Put `sound` into the video, or the clip's audio if no `sound` is given. Return whether the video now has audio.
 
     A failure becomes a note, because a silent video is better than no video. A video that extends a clip does not get the clip's
     audio, because most of the video is new.

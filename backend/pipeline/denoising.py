@@ -32,8 +32,8 @@ MOST_AHEAD = 4
 
 
 class ChunkNoise:
-    """The seed's noise for one chunk after another, float32. PyTorch draws it on the CPU, as in diffusers, stream by stream. A
-    longer video starts with the noise of a shorter video."""
+    """Draws the noise of a seed for one chunk after another, float32. PyTorch draws it on the CPU, as in diffusers, stream by
+    stream (video, then audio). A longer video starts with the same noise as a shorter video."""
 
     def __init__(self, seed: int, chunks: Sequence[Chunk]) -> None:
         self._seed, self._chunks = seed, chunks
@@ -85,9 +85,9 @@ class Denoising:
         self._step_context: StepContext | None = None
         self._context_key: tuple[int, bool, bool] | None = None
         self._step_state: StepState = None
-        self._num_committed = 0  # chunks whose latents are in the step state
+        self._num_committed = 0  # number of chunks whose latents are in the step state
         self._skipped = resumed_from.skipped_steps if resumed_from else 0
-        self._num_ahead = 0  # steps dispatched since the last wait for the devices
+        self._num_ahead = 0  # number of steps dispatched since the last wait for the devices
 
     @property
     def total_steps(self) -> int:
@@ -103,13 +103,13 @@ class Denoising:
 
     @property
     def has_cache(self) -> bool:
-        """Return whether steps depend on more than the sampler's states. The state of such a video is saved only before a step
-        that needs the sampler's states alone."""
+        """True if steps can also depend on the step cache. Then the sampler's states are saved only before a step that turns out
+        not to use the cache."""
         return self._run.request.uses_step_cache
 
     @property
     def needs_only_states(self) -> bool:
-        """Return whether the next step needs only the sampler's states, as far as this is known before the step."""
+        """True if it is known before the next step that this step needs only the sampler's states."""
         return not self.has_cache and not self._reuses_previous(self.steps_done)
 
     def _reuses_previous(self, step: int) -> bool:
@@ -141,7 +141,7 @@ class Denoising:
         return _as_float32(sample if self._finished else do(self._run.model.finish(self._current_conditions(), sample)))
 
     def free_committed_chunk(self) -> None:
-        """Free the last committed chunk's latents, for a video whose latents are not needed later."""
+        """Free the last committed chunk's latents. Only for videos whose whole latents are not needed at the end."""
         if self._num_committed:
             self._finished[self._num_committed - 1] = {}
 
@@ -206,7 +206,7 @@ class Denoising:
         return states
 
     def _has_run(self, step_plan: StepPlan, indices: Sequence[int]) -> bool:
-        """Return whether every program of this step context's steps has run with arguments of these shapes."""
+        """Return whether every program that the steps `indices` call has already run with arguments of the same shapes."""
         model, request = self._run.model, self._request_at(step_plan)
         step_context, step_state = describe(
             model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, None)
@@ -221,7 +221,7 @@ class Denoising:
         do(self.next_step())
 
     def next_step(self) -> Work:
-        """Yield the work of the next step, and of what precedes it: starting a chunk and creating a step context."""
+        """Yield the work of the next step. Before the step, start a new chunk or create a step context if needed."""
         number, index = divmod(self.steps_done, self.schedule.steps)
         if index == 0:
             yield from self._start_chunk(self._chunks[number])
@@ -280,7 +280,7 @@ class Denoising:
         return (yield from self._start_states(request, conditions, noise))
 
     def _draw_noise(self, chunk: Chunk, number: int) -> Make:
-        """Return an effect that draws noise in the chunk's shapes. `number` counts the draws from 0."""
+        """Return the operation that draws noise in the chunk's shapes. `number` is the index of the draw, see `ChunkNoise`."""
         described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in chunk.shapes.items()}
         return Make(lambda: self._noise.draw_chunk(number), described)
 
@@ -288,14 +288,17 @@ class Denoising:
         return (yield OnHost(lambda xp, *given: self._run.model.start(request, *given), (conditions, latents)))
 
     def _change_to_full_size(self, index: int) -> Work:
-        """Change to states at the video's full size, for the step of this number."""
+        """Yield the work that replaces half-size states by full-size states before step `index`."""
         samples = {name: state.sample for name, state in self._current_states.items()}
         with self._run.clock.measure("denoise"):
             self._states = yield from self._enlarge_states(samples, index)
 
     def _enlarge_states(self, samples: Latents, index: int) -> Work:
-        """Yield the work that computes full-size states for step `index` from half-size latents. Either the noisy latents are
-        enlarged directly, or the model enlarges the clean latents and noise of the step's level is added."""
+        """Yield the work that computes full-size states for step `index` from half-size latents.
+
+        If `enlarged_at` is set, the noisy latents are enlarged directly. Otherwise the model enlarges the clean latents, and then
+        noise at the step's level is added.
+        """
         model, request, level = self._run.model, self._run.request, self.schedule.enlarged_at
         if level is None:
             samples = yield from model.finish(self._conditions_at(self._plan[index - 1]), samples)
@@ -350,9 +353,10 @@ def should_warm_up(model: Model, request: GenerationRequest) -> bool:
 
 
 def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int, ...]]:
-    """Yield the number of the first step of each expert, guided and unguided, and of each size, in order.
+    """Yield the index of the first step of each step context, in order. Contexts differ by expert, guidance and size.
 
-    If some of these steps reuse the previous step's output, yield the first such step together with its previous step instead.
+    If some steps of a context reuse the previous step's output, yield two indices instead: the first such step and the step
+    before.
     """
     context_keys = dict.fromkeys(step_plan.context_key for step_plan in plan)
     for step_context in context_keys:
@@ -362,7 +366,8 @@ def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int
 
 
 def select_conditions_for_size(conditions: Conditions, is_full: bool) -> Conditions:
-    """Return the conditions for the video's full size, or for the size of its first steps."""
+    """Return the conditions for the video's full size. If not `is_full`, return the conditions for the size of its first
+    steps."""
     full = {name: value for name, value in conditions.items() if not name.startswith(HALF)}
     small = {name.removeprefix(HALF): value for name, value in conditions.items() if name.startswith(HALF)}
     return full if is_full else full | small

@@ -48,7 +48,7 @@ from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Loadin
 from backend.schemas.progressive import is_half_size_step, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 
-ANIMATED_STEP_SECONDS = 0.25  # previews that are replaced sooner are still images, because they have no time to move
+ANIMATED_STEP_SECONDS = 0.25  # previews of shorter steps are still images: nobody would see them move
 DECODE_SHARE = 0.15  # decoding time divided by denoising time; derived from the demo model
 
 
@@ -92,7 +92,8 @@ def _remaining_stages(conditions: Conditions | None, latents: Latents | None) ->
 
 
 def _encode_and_denoise(run: Run, conditions: Conditions | None) -> Generator[Event, None, Latents | None]:
-    """Encode and denoise, or resume with the stored part. After a cancel, yield Cancelled and return None."""
+    """Encode and denoise, or resume from the conditions and the state that an earlier process stored. Return the latents. After a
+    cancel, yield Cancelled and return None."""
     resumed_from = None if conditions is None else read_state(run.folder, run.request)
     if conditions is None:
         try:
@@ -113,10 +114,10 @@ def _encode_and_denoise(run: Run, conditions: Conditions | None) -> Generator[Ev
 
 
 def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
-    """Merge LoRAs and compile programs before the first of these stages.
+    """Merge LoRAs and compile the programs of these stages, before the first stage starts.
 
-    A cancel stops between two programs. It is checked before each program that is compiled or read, because these are the same on
-    all hosts. Raises: ModelError if a LoRA changes nothing.
+    A cancel takes effect between two programs. All hosts prepare the same programs in the same order, so all hosts stop at the
+    same program. Raises: ModelError if a LoRA changes nothing.
     """
     if "denoise" in stages:
         yield from _merge_loras(run)
@@ -161,7 +162,7 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
 
     With several hosts a cancel does not stop the encoding, because the hosts would stop at different programs.
 
-    Raises: Stopped if the run is cancelled before all programs have run.
+    Raises: Stopped if the run is cancelled before the encoding is complete.
     """
     yield Encoding()
     with run.clock.measure("encode"):
@@ -174,7 +175,7 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
 
 
 def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = None) -> Generator[Event, None, Denoised]:
-    """Run all steps, or those left after `resumed_from`, until a cancel.
+    """Run all steps, or the steps that remain after `resumed_from`, until a cancel.
 
     A step's preview is created, and its state saved, while the next step runs. Closing the generator saves the last step's state.
     """
@@ -243,8 +244,8 @@ def _estimate_seconds_left(spent: float, costs: Sequence[float], first: int, ind
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _StepReport:
-    """A finished step whose preview is not finished. `first` steps were done before this run; `costs` are the costs of all
-    steps."""
+    """A finished step whose preview is not finished. `first` is the number of steps that an earlier process did. `costs` are the
+    relative costs of all steps."""
 
     index: int
     first: int
@@ -265,7 +266,7 @@ class _StepReport:
 
 
 def _create_previews(run: Run) -> StepPreviews:
-    """Create the writer of previews. It works during the next step if the devices allow it."""
+    """Create the writer of previews. A preview is written during the next step if the devices allow it."""
     fps = run.request.fps / run.request.geometry().temporal_scale
 
     def first_frames(latents: np.ndarray) -> jax.Array:
@@ -307,7 +308,7 @@ def _resize_latents(run: Run, latents: Any) -> Any:
 
 
 def _decode_partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:
-    """Decode the clean estimate at the time of the cancel, None if no step was done."""
+    """Decode the clean estimate at the time of the cancel, and write the mp4. Return None if no step was done."""
     if denoised.steps_done == 0:
         return None
     with run.clock.measure("decode"):

@@ -28,8 +28,8 @@ def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, ro
     """Open the request's inputs at the video's size, by role. `roles` limits the result to these roles.
 
     Images are cropped, and compressed if the request asks for it. Reference images stay whole, on white. Clips and audio files
-    are cut to the requested part, clips are converted to the video's rate. A clip that is extended may add its audio. A driving
-    video is read later, part by part. Inputs in `opened` are reused.
+    are cut to the requested part. Clips are converted to the video's frame rate. If the video extends a clip, the clip's audio is
+    an input too, if the model reads it. A driving video is read later, part by part. Inputs in `opened` are reused.
     """
     size = (request.width, request.height)
 
@@ -61,7 +61,7 @@ def open_kept_pixels(request: GenerationRequest) -> KeptPixels | None:
     """Open the clip's pixels that stay unchanged, None if all pixels may change."""
     if not request.video or request.strength is not None or not request.keeps_pixels:
         return None
-    return KeptPixels(request=request, inputs=cast(Opened, open_inputs(request, roles=("video", "mask"))))  # no driving video
+    return KeptPixels(request=request, inputs=cast(Opened, open_inputs(request, roles=("video", "mask"))))  # no DrivingClip
 
 
 def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> Inputs:
@@ -94,7 +94,7 @@ def _open_at_half_size(request: GenerationRequest, open_all: Callable[[Generatio
 
 
 def _read_clip_audio(request: GenerationRequest) -> tuple[np.ndarray, ...]:
-    """Read the audio of the clip that the video extends, () if the clip is silent there."""
+    """Read the audio of the clip that the video extends. Return () if the clip has no audio at that time."""
     assert request.video is not None, "`keeps_clip_audio` checks this"
     facts = read_clip_facts(request.video)
     part = SoundPart.from_clip(request, facts.seconds)

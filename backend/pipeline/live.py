@@ -38,7 +38,7 @@ from backend.schemas.live import FOLDER, KEPT_SECONDS, frame_name
 from backend.schemas.prompt_cues import Cue, check_cue, merge_cues
 from backend.schemas.request import GenerationRequest, find_preset
 
-LEAD_SECONDS = 0.15  # how far the video may be ahead of its playback; a viewer's input appears after that time
+LEAD_SECONDS = 0.15  # how far the video may be ahead of its playback: a viewer's input appears at least this much later
 PICTURE_QUALITY = 90
 MOST_TEXTS = 16  # number of prompts whose conditions are kept: some megabytes each
 _SCRIPT = f"{FOLDER}/script.jsonl"
@@ -156,15 +156,15 @@ class _CueLog:
 
 
 class _Pace:
-    """Limits the generation to the video's playback speed, from its first frames on."""
+    """Limits the generation to the video's playback speed. Playback starts once the first frames exist."""
 
     def __init__(self, fps: int, lead: float) -> None:
         self._fps, self._lead = fps, lead
         self._start_time, self._start_frames = 0.0, 0
 
     def is_ahead(self, num_frames: int) -> bool:
-        """Return whether `num_frames` frames are ahead of their playback by more than the lead. Playback starts with the
-        first frame."""
+        """Return whether the video is ahead of its playback by more than the lead. The video has `num_frames` frames so far.
+        Playback starts once the first frames exist."""
         now = time.monotonic()
         if not self._start_time and num_frames:
             self._start_time, self._start_frames = now, num_frames
@@ -180,7 +180,7 @@ class _BlockDecoder:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._state: StepState = None
-        # All hosts must run programs in the same order.
+        # Two threads could call programs in different orders on different hosts, but all hosts need the same order.
         self._is_beside = THIS_HOST.is_alone and can_run_concurrently(run.model, run.request)
         self._kept_frames = KEPT_SECONDS * run.request.fps
         self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")
@@ -188,7 +188,7 @@ class _BlockDecoder:
         self._video = run.folder / FOLDER / "video.mp4"
         self._encoding = self._encoder.submit(self._encode)
         self._blocks: list[Future[Block]] = []
-        self.num_frames = 0  # frames of all blocks whose decoding has started or finished
+        self.num_frames = 0  # number of frames in all blocks whose decoding has started
 
     def __enter__(self) -> _BlockDecoder:
         return self
@@ -214,7 +214,8 @@ class _BlockDecoder:
             self._blocks[-1].exception()
 
     def finished_blocks(self, waits: bool = False) -> Iterator[Block]:
-        """Yield the blocks decoded since the last call; with `waits`, wait for all blocks. Raises: any error of the decoding."""
+        """Yield the blocks that were decoded since the last call. With `waits`, wait for all blocks first. Raises: any error of
+        the decoding."""
         while self._blocks and (waits or self._blocks[0].done()):
             yield self._blocks.pop(0).result()
 

@@ -58,11 +58,11 @@ def load(
 
     `mesh` fixes axes of the mesh by name. `executables` is a folder of precompiled programs. `files` is the checkpoint if it is
     already open. The programs of `request` are prepared while weights are read. Networks that none of the `stages` uses are not
-    read. Networks in the `model_cache` are shared, and the cache keeps the new model. If the model is not used next, it must fit
-    beside the current model.
+    read. Networks in the `model_cache` are shared, and the cache keeps the new model. If not `is_used`, the model must fit on the
+    devices beside the current model.
 
-    Raises: Stopped if it does not fit. ModelError if the checkpoint is missing, incomplete or of another kind. RequestError if
-    the devices or the model do not allow the mesh. Any error of `on_event`.
+    Raises: Stopped if the model does not fit. ModelError if the checkpoint is missing, incomplete or of another kind.
+    RequestError if the devices or the model do not allow the mesh. Any error of `on_event`.
     """
     use_compilation_cache()
     model_cache = model_cache or ModelCache()
@@ -119,7 +119,7 @@ def describe_model(
 
 
 def _with_boundary(files: ModelFiles, preset: Preset) -> Any:
-    """Return the checkpoint's kind, with the preset's boundary between experts if the checkpoint has no boundary."""
+    """Return the `kind` of the checkpoint. If it has no boundary between experts, the preset's boundary is set."""
     kind = files.kind
     return kind if kind.boundary is not None else dataclasses.replace(kind, boundary=preset.boundary)
 
@@ -176,7 +176,7 @@ def _network_bytes(network: Network) -> int:
 
 
 def _add_speed(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Wrap `on_event` so that each event has the current reading speed."""
+    """Wrap `on_event` so that each event about reading has the current reading speed."""
     speed = Speed()
 
     def report(event: Event) -> None:
@@ -192,7 +192,8 @@ def merge_loras(
     on_event: Callable[[Event], None],
     control_downscale: int | None = None,
 ) -> list[str]:
-    """Merge these LoRAs into the experts, and remove all others. Return a sentence for each LoRA about the keys that were used.
+    """Merge these LoRAs into the experts, and remove all others. Return a sentence for each LoRA about which of its keys were
+    used.
 
     `control_downscale` is the factor by which a control clip is smaller than the video, None without a control clip. Reads and
     writes nothing if the same LoRAs are already merged. Raises: ModelError, also for a LoRA that was trained with control clips

@@ -18,7 +18,7 @@ class ModelCache(Protocol):
 
     @property
     def knows_devices(self) -> bool:
-        """Return whether the memory of programs matters: its size is known, and other models are loaded."""
+        """True if the memory of programs must be reserved: the device memory is known, and several models are cached."""
 
     def reserve_program_memory(self, loaded: LoadedModel, needed: int) -> None:
         """Reserve `needed` bytes of each device for this model's programs, besides its weights."""

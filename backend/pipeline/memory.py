@@ -39,6 +39,6 @@ def max_bytes_beside_weights(model: Model, calls: Iterable[Call]) -> int:
 
 
 def weight_bytes(model: Model, among: Any = None) -> dict[str, int]:
-    """Return the bytes of the weights on each device, by network, 0 for a network that is on the host. `among` limits the count
-    to arrays in these arguments."""
+    """Return the bytes of the weights on each device, by network, 0 for a network that is on the host. If `among` is given,
+    only arrays that are also in that tree are counted."""
     return {network.part: device_bytes(network.program_weights, network.tied, among) for network in model.networks}

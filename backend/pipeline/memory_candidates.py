@@ -12,7 +12,7 @@ from backend.schemas.geometry import latent_frames, pixel_frames
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import list_presets
 
-TRIES = 2  # compilations for each kind of suggestion
+TRIES = 2  # maximum number of candidates that are compiled for each kind of suggestion
 Candidate = TypeVar("Candidate")
 CAUTION = 0.95  # factor on the estimated tokens, because some of a program's memory does not shrink with them
 

@@ -44,7 +44,8 @@ def suggest_smaller_requests(
         return ()
     found = measure_memory(request, devices, mesh, tell)
     needed = UNKNOWN_SIZE_FACTOR * memory if math.isinf(found.peak) else found.peak
-    room = memory if needed > memory else CAUTION * needed  # the program fitted but ran out of memory: less is free while it runs
+    # The request ran out of memory. If it needs less than `memory`, then less than `needed` was free while it ran.
+    room = memory if needed > memory else CAUTION * needed
     if needed <= found.weights:
         return ()
     share = fitting_share_of_tokens(weights=found.weights, needed=int(needed), capacity=int(room))
@@ -82,8 +83,8 @@ class MemoryNeeds:
     key."""
 
     def __init__(self, model: Model, needs: Mapping[str, float], counted: Mapping[str, int]) -> None:
-        """Compute the peak. `needs` maps a program's key to its bytes. `counted` maps the same key to the bytes of weights among
-        them."""
+        """Compute the peak. `needs` maps a program's key to all bytes of the program. `counted` maps the key to the bytes of
+        weights that are included."""
         self.weights = sum(weight_bytes(model).values())
         peaks = {key: size + self.weights - counted[key] for key, size in needs.items()}
         self.largest = max(peaks, key=lambda key: peaks[key]) if peaks else None

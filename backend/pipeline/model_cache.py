@@ -27,7 +27,7 @@ from backend.schemas.worker import CachedModel
 from backend.weights.cached_network import CachedNetwork, Content
 
 ROOM = 0.97  # share of a device's memory for models and programs: the runtime needs the rest
-HOST_SHARE = 0.5  # share of the host memory for cached models; the models themselves count as free memory
+HOST_SHARE = 0.5  # share of the free host memory for cached models; memory that cached models already use counts as free
 
 Key = tuple[str, str]
 """The checkpoint that a model comes from, and the dtype of its weights."""
@@ -39,8 +39,9 @@ logger = logging.getLogger(__name__)
 class Bounds:
     """Limits of the memory for models that are not in use, in bytes.
 
-    `chips` limits all devices together; None allows as many as fit beside the current model. `host` limits the host's memory;
-    None allows half of the free memory. `device_bytes` is the memory of one device, None if devices use the host's memory.
+    `chips` limits all devices together; None allows all models that fit beside the current model. `host` limits the host's
+    memory; None allows half of the free memory. `device_bytes` is the memory of one device, None if devices use the host's
+    memory.
     """
 
     chips: int | None = None
@@ -115,7 +116,8 @@ class ModelCache:
             return model.loaded
 
     def peek(self, key: Key) -> LoadedModel | None:
-        """Return the cached model without moving it, for uses that need no weights. None if it is not cached."""
+        """Return the cached model without moving its weights to the devices, for uses that need no weights. None if it is not
+        cached."""
         with self._lock:
             model = self._models.get(key)
             return None if model is None else model.loaded
@@ -139,7 +141,8 @@ class ModelCache:
             ModelCache._has_loaded = True
 
     def try_make_room_beside(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> bool:
-        """Free memory for a model that is loaded while another is in use. Return False, and free nothing, if both do not fit."""
+        """Free memory for a model that is loaded while another model is in use. If both models do not fit, free nothing and
+        return False."""
         with self._lock:
             current = self._models.get(self._current)
             used = [*found, *(current.loaded.networks.values() if current else ())]
@@ -149,7 +152,7 @@ class ModelCache:
             return True
 
     def add(self, key: Key, loaded: LoadedModel, fingerprints: Sequence[Fingerprint], *, is_used: bool = True) -> None:
-        """Add a loaded model. `fingerprints` are of its files before they were read. `is_used` makes it the current model."""
+        """Add a loaded model. `fingerprints` of its files were taken before reading. `is_used` makes it the current model."""
         with self._lock:
             self._models[key] = _CachedModel(key=key, loaded=loaded, fingerprints=tuple(fingerprints))
             if is_used:
@@ -166,7 +169,7 @@ class ModelCache:
 
     @property
     def knows_devices(self) -> bool:
-        """Return whether the memory of programs matters: the device memory is known, and several models are cached."""
+        """True if the memory of programs must be reserved: the device memory is known, and several models are cached."""
         return self._bounds.device_bytes is not None and len(self._models) > 1
 
     def set_expected(self, models: Iterable[str]) -> None:
@@ -229,9 +232,10 @@ class ModelCache:
     def _make_room(
         self, found: Collection[CachedNetwork] = (), num_bytes: int = 0, bytes_per_device: int = 0, coming: int = 0
     ) -> None:
-        """Offload or unload idle models until the current model, `found` and `num_bytes` more bytes fit.
+        """Offload or unload idle models until the current model, `found` and new networks of `num_bytes` bytes fit.
 
-        `coming` is the size of an idle model that will also be loaded.
+        `bytes_per_device` is the memory that the new networks take on each device. `coming` is the size in bytes of networks that
+        are loaded but not used at first.
         """
         current, is_dropped = self._models.get(self._current), False
         used = set(map(id, [*found, *(current.loaded.networks.values() if current else ())]))
@@ -247,7 +251,7 @@ class ModelCache:
             del self._models[evicted.key]
             is_dropped, evicted = True, None
         if is_dropped:
-            gc.collect()  # free what only those models used, before the memory is used again
+            gc.collect()  # free the memory of the dropped models before it is used again
         on_devices = self._network_ids_on_devices(used)
         networks = list(self._distinct_networks())
         for network in networks:
@@ -289,7 +293,11 @@ class ModelCache:
         )
 
     def _host_share(self, bound: int | None, kept: int, num_bytes: int) -> int:
-        """Return the limit of host memory for cached models, of which `kept` bytes are already used."""
+        """Return the limit of host memory for cached models: `bound`, or else `HOST_SHARE` of the memory that is free without
+        them.
+
+        They already use `kept` bytes. A model that is being loaded needs `num_bytes` bytes of the free memory.
+        """
         return bound if bound is not None else int(HOST_SHARE * max(0, self._available() + kept - num_bytes))
 
 

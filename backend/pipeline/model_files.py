@@ -25,7 +25,7 @@ _KEPT = (".safetensors", ".json", ".pt", ".model")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFiles:
-    """A checkpoint on this machine, opened and recognised. `source` is the requested folder or Hub id."""
+    """A checkpoint on this machine, with its model family and kind. `source` is the requested folder or Hub id."""
 
     source: str
     checkpoint: Checkpoint
@@ -44,7 +44,7 @@ class ModelFiles:
     def paths(self) -> list[Path]:
         """The files that the model is loaded from."""
         folder = self.checkpoint.folder
-        there = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]  # also in folders that are links
+        there = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]  # "**" would not follow links to folders
         kept = sorted(path for path in there if path.suffix in _KEPT and path.is_file() and self._is_used(path))
         return kept + [
             path for path in map(file_path, self.checkpoint.transformer_files.values()) if not path.is_relative_to(folder)

@@ -1,8 +1,8 @@
 """Write the preview of each denoising step in a thread, while the next step runs.
 
 A TPU runs programs in the order of their calls. The decoder's call for step k must precede the call of step k + 1, or the preview
-would wait for that step. So `start_preview` returns once the decoder was called. A CPU runs the programs of two threads at the
-same time.
+would wait for that step. So `start_preview` returns once the decoder was called. A CPU runs programs of two threads at the
+same time, so the order does not matter there.
 """
 
 import threading
@@ -47,7 +47,7 @@ class StepPreviews:
     """Writes the previews of one job into `folder`, on the first host. A context manager: leaving it waits for the last preview.
 
     `decode` decodes the first pixels [1, 3, F, H, W] of latents [1, C, F, h, w]. `fps` are latent frames per second. If
-    `beside_the_next_step` is false, `start_preview` waits for the preview.
+    `beside_the_next_step` is false, `start_preview` waits until the preview is written.
     """
 
     def __init__(self, decode: Callable[[np.ndarray], jax.Array], folder: Path, fps: float, beside_the_next_step: bool) -> None:

@@ -1,7 +1,8 @@
 """Trace some denoising steps and the decoder's first pieces, for TensorBoard and XProf.
 
-`jax.named_scope` marks the operations: `attention`, `products`, `decoder` and `collectives`. `collectives` are the exchanges
-between chips before and after attention. Gathers of weights are not marked, because the compiler adds them.
+In the trace, `jax.named_scope` marks four groups of operations: `attention`, `products` (of matrices), `decoder` and
+`collectives`. `collectives` are the exchanges between chips before and after attention. The exchanges that gather weights belong
+to no group, because the compiler adds them.
 """
 
 import contextlib
@@ -26,7 +27,8 @@ class Profile:
 
 
 class Tracer:
-    """Traces the units of work `first` to `last`, counted from 1, into `folder`; None traces nothing. A context manager."""
+    """Traces units of work, such as steps, into `folder`: units `first` to `last`, counted from 1. Without a folder, traces
+    nothing. A context manager."""
 
     def __init__(self, folder: Path | None, first: int, last: int) -> None:
         self._folder, self._first, self._last = folder, first, last

@@ -32,11 +32,11 @@ class Script:
             self.add_cue(cue)
 
     def add_cue(self, cue: Cue) -> bool:
-        """Add a cue for a block after all earlier cues. Return whether it adds a new text."""
+        """Add a cue, whose block must not precede the blocks of earlier cues. Return whether the cue adds a new text."""
         self._prompt, self._action = cue.prompt or self._prompt, cue.action or self._action
         text = self._prompt, self._action
         is_new = text not in self._known
-        self._known[text] = len(self.texts) if is_new else self._known.pop(text)  # the newest is last
+        self._known[text] = len(self.texts) if is_new else self._known.pop(text)  # the text used most recently is last
         if is_new:
             update = {"prompt": self._prompt, "action": self._action, "cues": (), "is_open": False}
             self.texts.append(self._request.model_copy(update=update))
@@ -45,9 +45,9 @@ class Script:
         return is_new
 
     def forget_oldest(self, most: int) -> list[int]:
-        """Keep up to `most` texts, the last used ones. Remove all other texts. Return the indices of the removed texts.
+        """Forget all texts except the `most` texts that were used last. Return the indices of the forgotten texts.
 
-        A removed text counts as new when it is used again.
+        A forgotten text counts as new when it is used again.
         """
         old = list(self._known)[:-most]
         return [self._known.pop(text) for text in old]

@@ -14,15 +14,15 @@ from backend.schemas.windows import num_step_calls
 
 
 def add_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:
-    """Add the operations of each stage, and the devices' peak, to the result of a whole video."""
+    """Add the floating-point operations of each stage, and the devices' peak rate, to the result of a whole video."""
     return dataclasses.replace(result, flops=count_stage_flops(loaded, result.request), peak_flops=total_peak_flops(loaded))
 
 
 def count_stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, float]:
     """Return the floating-point operations of a whole video by stage. A multiplication and an addition count as two.
 
-    Denoising with the step cache has no number, because the cache skips parts of steps. Not counted are the attention that NAG
-    adds, less than one per cent of a step, and the network that enlarges latents.
+    With the step cache, the result has no entry for denoising, because the cache skips parts of steps. The count omits the
+    attention that NAG adds (less than one per cent of a step) and the network that enlarges latents.
     """
     flops = {"encode": loaded.model.encode_flops(request), "decode": loaded.model.decode_flops(request)}
     if not request.uses_step_cache:

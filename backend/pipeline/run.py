@@ -28,7 +28,7 @@ class WorkClock:
         self.before: dict[str, float] = {}  # seconds of an earlier process that worked on this video
 
     def total_seconds(self) -> dict[str, float]:
-        """Return the seconds of this process and earlier ones."""
+        """Return the seconds of each part of the work, in this process and in earlier processes together."""
         return {name: self.seconds.get(name, 0.0) + self.before.get(name, 0.0) for name in {**self.seconds, **self.before}}
 
     @contextlib.contextmanager
@@ -43,7 +43,8 @@ class WorkClock:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Described:
-    """A video of which only the shapes are known, for describing its work. A `Run` has arrays instead."""
+    """A video of which only the shapes are known. It replaces a `Run`, which has arrays, where programs are only compiled or
+    listed."""
 
     is_described: ClassVar[bool] = True
     request: GenerationRequest
@@ -60,8 +61,8 @@ class Described:
 class Run:
     """One video that is being generated.
 
-    `notes` are shown with the result. `match_colors` changes the finished frames before they are written; frames are uint8
-    [F, H, W, 3] in pieces.
+    `notes` are shown with the result. `match_colors` changes the finished frames before they are written. It gets and returns a
+    list of arrays uint8 [F, H, W, 3], the pieces of the video.
 
     Raises: ModelError if the model is of another kind than the request's preset.
     """
@@ -126,8 +127,8 @@ class Run:
 class Denoised:
     """A denoising after `steps_done` steps, counted over all chunks.
 
-    `states` are the sampler's states of the current chunk, `chunks` the clean latents of earlier chunks. `skipped_steps` of the
-    steps reused an earlier step's output.
+    `states` are the sampler's states of the current chunk, `chunks` the clean latents of earlier chunks. `skipped_steps` is the
+    number of steps that reused an earlier step's output.
     """
 
     states: States

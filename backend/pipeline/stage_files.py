@@ -1,8 +1,8 @@
 """Write the files that each stage of a video leaves in its folder, and read them in another process.
 
-`stage1_embeddings.safetensors` contains the denoiser's inputs under the names of the model family. Prompts' embeddings have the
-format of diffusers' pipelines. `stage2_state.safetensors` is an unfinished denoising, `stage2_latents.safetensors` the result of
-a finished one. `stage3_frames.safetensors` is an unfinished decoding, `stage3_sound.wav` a model's audio.
+`stage1_embeddings.safetensors` contains the denoiser's inputs. The model family defines their names. Embeddings of prompts have
+the format of diffusers' pipelines. `stage2_state.safetensors` is an unfinished denoising, `stage2_latents.safetensors` the result
+of a finished one. `stage3_frames.safetensors` is an unfinished decoding, `stage3_sound.wav` a model's audio.
 
 Each file also contains the request that it was written for, the model's source, and the seconds of work so far. Arrays of streams
 other than the video are prefixed with the stream, as in `sound.latents`. Files are replaced atomically. Only the first of several
@@ -98,7 +98,7 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
     if written_for is None or (request.reads_negative_prompt and not written_for.reads_negative_prompt):
         return None
     wanted, written = request.for_sharing(), written_for.for_sharing()
-    names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY  # a clip is converted to this rate
+    names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY  # before encoding, a clip is converted to `fps`
     if any(written.get(name) != wanted.get(name) for name in names):
         return None
     # Images are also encoded at the size of the first steps, so these sizes must be equal.
@@ -152,7 +152,7 @@ def _array_name(stream: str, name: str) -> str:
 
 
 def _group_by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """Group arrays by stream, the video first, under their names without the stream."""
+    """Group arrays by stream, the video first. In each group, the arrays' names have no prefix for the stream."""
     found: dict[str, dict[str, np.ndarray]] = {VIDEO: {}}
     for name, array in arrays.items():
         stream, _, own = name.rpartition(".")
@@ -220,10 +220,10 @@ def _read_metadata(path: Path) -> dict[str, str]:
 
 
 def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
-    """Return whether two requests have the same latents.
+    """Return whether two requests lead to the same latents.
 
-    Images are compared by their names, because a folder may be moved. fps counts only with a clip, which is converted to that
-    rate.
+    Images are compared by their names, because a folder may be moved. `fps` is compared only if the request has a clip, which is
+    converted to that rate.
     """
     rate = {} if one.reads_clip else {"fps": 0}
     return one.for_sharing() | rate == other.for_sharing() | rate

@@ -28,7 +28,7 @@ from backend.weights.read import read_tensor
 
 MARGIN = 20  # pixels by which tiles overlap on each side: the embedded model sees 18 pixels around each pixel
 MOST_AT_ONCE = 8  # maximum frames or tiles per device: more are not faster, and a stop waits longer
-HOST_BYTES = 2**29  # for the activations of layers, if the devices use the host's memory
+HOST_BYTES = 2**29  # memory for the activations of layers on all devices together, if the devices use the host's memory
 CHIP_SHARE = 1 / 16  # share of a chip's memory for activations; programs use four times as much (1280 x 720, v6e, 2026-11-26)
 UNKNOWN_CHIP_BYTES = 16 * 2**30  # memory of a described chip, and of a chip that does not report it
 COPIES = 3  # copies of a layer's activations at a time: input, output, and another layout
@@ -40,7 +40,7 @@ Frame = np.ndarray
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiling:
     """A plan that divides frames of `height` x `width` pixels into `rows` x `columns` tiles of size `tile` (height, width). The
-    last tiles overlap their neighbors more."""
+    tiles are spaced evenly and overlap."""
 
     height: int
     width: int
@@ -105,7 +105,8 @@ def _compute_tile_starts(length: int, tile: int, count: int) -> list[int]:
 
 
 def _visible_range(begin: int, tile_starts: Sequence[int], tile: int, length: int) -> tuple[int, int]:
-    """Return the first and last pixel of a tile that the frame shows: up to the middle of each overlap."""
+    """Return the rows or columns of the frame that are taken from the tile at `begin`: the first, and the end (exclusive). Tiles
+    meet in the middle of their overlap. `length` is the side of the frame, `tile` the side of the tile."""
     place = tile_starts.index(begin)
     first = 0 if place == 0 else (begin + tile_starts[place - 1] + tile) // 2
     end = length if place == len(tile_starts) - 1 else (tile_starts[place + 1] + begin + tile) // 2
@@ -146,11 +147,12 @@ class Upscaler:
             raise RequestError(f"upscale={scale}", f"is not supported by {name}, whose scale is {self.scale}", fix)
 
     def plan_tiling(self, height: int, width: int) -> Tiling:
-        """Return how frames of this size are divided on these devices."""
+        """Return how frames of this size are divided into tiles that fit into a device's memory."""
         return Tiling.plan(height, width, self._max_pixels_at_once)
 
     def choose_batch_size(self, tiling: Tiling, num_frames: int) -> int:
-        """Return the number of tiles of one run, for a clip of `num_frames`: a multiple of the number of devices."""
+        """Return the number of tiles in each call of the program, for a clip of `num_frames`: a multiple of the number of
+        devices."""
         devices, tiles = self._layout.mesh.size, num_frames * tiling.num_tiles
         max_tiles = max(1, min(MOST_AT_ONCE, self._max_pixels_at_once // math.prod(tiling.tile))) * devices
         runs = math.ceil(tiles / max_tiles)

@@ -51,10 +51,11 @@ MakeSmaller = Callable[[GenerationRequest], Generator[Event]]
 def upscale_video(
     request: GenerationRequest, folder: Path, is_cancelled: Callable[[], bool], make_smaller: MakeSmaller
 ) -> Generator[Event]:
-    """Generate the request's video by `make_smaller`, unless it is already finished, and upscale it in `folder`.
+    """Generate the request's video at its original size with `make_smaller`, unless that is already done. Then upscale it in
+    `folder`.
 
-    Ends with Finished, or with Cancelled and the smaller video, if it was generated here. Closing the iterator saves the work so
-    far.
+    Ends with Finished, or with Cancelled. Cancelled contains the smaller video if this job generated it. Closing the iterator
+    saves the work so far.
 
     Raises: RequestError for a scale that the model does not have, or on several hosts; ModelError, ClipError, VideoFileError.
     """
@@ -88,7 +89,8 @@ def _upscale_file(
     source: Path,
     smaller_result: VideoResult | None,
 ) -> Generator[Event]:
-    """Upscale the video in the file `source`. `smaller_result` is its result, if it was generated here."""
+    """Upscale the video in the file `source`. `smaller_result` is the result of that video, None if this job did not generate
+    it."""
     total = request.total_frames
     remove_half_written(folder)
     pieces = Pieces(folder / PIECES, request)
@@ -137,8 +139,8 @@ def _write_frames(
     clock: WorkClock,
     is_cancelled: Callable[[], bool],
 ) -> Generator[Event, None, int]:
-    """Write the upscaled frames in pieces. `first` is the number of the first frame to write. Return the number of frames written
-    in all, fewer than the video has after a cancel."""
+    """Write the upscaled frames in pieces. `first` is the number of the first frame to write. Return the total number of written
+    frames, including frames of an earlier process. After a cancel, the number can be less than the video's number of frames."""
     total, start_time, reported, done = request.total_frames, time.monotonic(), 0.0, first
     yield Upscaling(done, total)
     if done == total:

@@ -34,11 +34,11 @@ MEMORY_OF_COMPILER = 8 * 10**9  # bytes of the host's memory that must be free f
 
 
 def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Generator[Event]:
-    """Compile the programs that these stages of the request still need, several at once. The last programs come first, because a
-    decoder takes longest.
+    """Compile the programs that these stages of the request still need, several at once. The programs that run last are compiled
+    first, because the decoder takes longest.
 
-    Yields an event before the wait for each program, with its name, its number and the remaining time, and a second event if the
-    program was loaded from a file. If the caller stops, programs that are being compiled are finished.
+    Before waiting for a program, yields an event with the program's name, its number and the remaining time. Yields a second
+    event if the program was loaded from a file. If the caller closes the generator, compilations in progress are finished.
     """
     unready = _find_unready_calls(model, request, stages)[::-1]
     if not unready:
@@ -88,9 +88,9 @@ def _find_unready_calls(model: Model, request: GenerationRequest, stages: Collec
 
 
 def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Call]:
-    """Yield the calls of programs in these stages of the video, in order, each as often as it runs. Arguments are shapes.
+    """Yield all calls of programs in these stages of the video, in order. Arguments are shapes.
 
-    Previews count once, not once per step.
+    A program that runs several times is yielded several times, but a preview only once, not once per step.
     """
     work, result = _video_work(model, request, stages), None
     while True:
@@ -112,10 +112,11 @@ def _video_work(model: Model, request: GenerationRequest, stages: Collection[Sta
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total_steps:
             yield from loop.next_step()
-    is_enlarged = model.kind.enlarges and request_at_first_size(request) != request  # otherwise previews have the video's size
+    # If the model enlarges latents itself, previews of the first steps have the smaller size. Others have the video's size.
+    is_enlarged = model.kind.enlarges and request_at_first_size(request) != request
     sizes = (request, request_at_first_size(request)) if is_enlarged else (request,)
     for sized in sizes if "denoise" in stages else ():
-        # Otherwise previews use the decoder's program.
+        # Otherwise a preview uses the decoder's program, which the stage "decode" yields below.
         if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:
             yield from decode_preview(run, _describe_latents(model, sized)[VIDEO])
     own = select_conditions_for_size(prompt_schedule.select_conditions(conditions, 0), is_full=True)

@@ -34,9 +34,9 @@ def resize_latents(latents: Any, rows: int, columns: int) -> Any:
 
 @functools.lru_cache(maxsize=32)
 def upsampling_matrix(length: int, least: int) -> np.ndarray:
-    """Return the matrix [length, least] float32 that maps `least` values to `length` values with equal low frequencies.
+    """Return the matrix [length, least] float32 that maps `least` values to `length` values.
 
-    All frequencies above the lowest `least` are zero.
+    The lowest `least` frequencies of the result equal the frequencies of the input. All higher frequencies are zero.
     """
     return (cosine_transform(length)[:least].T @ cosine_transform(least)).astype(np.float32)
 

@@ -3,7 +3,8 @@
 The noise depends only on the seed, the stream and the step. Therefore a resumed video and every mesh get the same noise.
 
 Source of the rule: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, which uses a separate generator with the video's seed +
-10,000. The numbers differ, because they come from the GPU's generator there and from jax's Threefry generator here.
+10,000. The same seed gives other values than in LTX-2, which uses the GPU's random generator. This module uses jax's Threefry
+generator.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ import numpy as np
 
 from backend.sampling.solvers import SamplerState, Schedule
 
-SEED_OFFSET = 10_000  # published, see the module's docstring
+SEED_OFFSET = 10_000  # the value that LTX-2 uses, see the module's docstring
 
 
 @jax.tree_util.register_dataclass
@@ -35,7 +36,7 @@ class FreshNoise:
 
 
 def make_fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | None:
-    """Return the noise of step `index` (0 is the first), or None if the solver adds no noise."""
+    """Return the values that determine the noise of step `index`, counted from 0. None if the solver adds no noise."""
     if schedule.noise is None:
         return None
     own = seed + SEED_OFFSET
@@ -44,8 +45,9 @@ def make_fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | 
 
 
 def add_fresh_noise(state: SamplerState, noise: FreshNoise, stream: int) -> SamplerState:
-    """Add a step's noise to the sample of `state`, the state after that step. Each `stream` number gets different noise."""
-    key = jax.random.wrap_key_data(cast(jax.Array, noise.key), impl="threefry2x32")  # a jax array inside a program
+    """Add a step's noise to the sample of `state`, the state after that step. `stream` is the stream's number; each stream gets
+    different noise."""
+    key = jax.random.wrap_key_data(cast(jax.Array, noise.key), impl="threefry2x32")  # inside a program, the key is a jax array
     own = jax.random.fold_in(jax.random.fold_in(key, stream), noise.step)
     drawn = jax.random.normal(own, state.sample.shape, jnp.float32)
     return dataclasses.replace(state, sample=state.sample + noise.deviation * drawn)

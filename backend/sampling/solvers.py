@@ -86,7 +86,7 @@ def start_state(noise: jax.Array) -> SamplerState:
 
 
 def frozen_state(latents: jax.Array) -> SamplerState:
-    """Return a state of clean latents that no step changes."""
+    """Return a state of clean latents for a stream that stays unchanged in all steps."""
     # A copy, because a step's program overwrites each array of the state
     return dataclasses.replace(start_state(latents), clean=jnp.array(latents, copy=True))
 
@@ -101,8 +101,8 @@ def take_step(
 ) -> SamplerState:
     """Take one step. `velocity` (noise - data) is the model's output for `state.sample`.
 
-    `sigma` is a scalar. `corrector` and `predictor` are this step's rows of the schedule, and "." is their dot product. Let
-    new = sample - sigma * velocity. The other names are the fields of `state`:
+    `sigma` is a scalar. `corrector` and `predictor` are this step's rows of the schedule. Let new = sample - sigma * velocity.
+    The other names are the fields of `state`, and "." is the dot product:
 
         corrected = corrector . (sample, before, new, clean, older)
         next sample = predictor . (corrected, new, clean)
@@ -124,14 +124,14 @@ _LTX_SHIFTS, _LTX_TOKENS, _LTX_LAST = (
     (0.95, 2.05),
     (1024, 4096),
     0.1,
-)  # the logarithm of the shift at two numbers of tokens, these two numbers, and the last noise level
+)  # logarithms of the shift for two token counts, these two token counts, and the last noise level
 
 
 def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None, num_tokens: int = 0) -> Schedule:
     """Compute the tables of `steps` steps.
 
-    With `last`, keep only that many last steps. The solver then starts without earlier estimates. "ltx" also needs `num_tokens`,
-    the number of tokens of the video.
+    With `last`, keep only the final `last` steps. The solver then starts without earlier estimates. "ltx" also needs
+    `num_tokens`, the number of tokens of the video.
 
     Raises: ValueError for an unknown solver. Source of `last`: diffusers' video-to-video pipelines, `get_timesteps`.
     """
@@ -155,8 +155,8 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
 
 
 def schedule_for_request(request: GenerationRequest) -> Schedule:
-    """Compute the tables for a request. If the request restyles a clip, the tables have only the last steps. Refining steps
-    follow all others.
+    """Compute the tables for a request. If the request restyles a clip, the tables have only the last steps. If the preset
+    refines, refining steps follow all other steps.
 
     For "ltx", keyframes and control clips count as tokens, as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`.
     """
@@ -230,8 +230,8 @@ def _ltx_sigmas(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
 
 
 def _euler_schedule(sigmas: np.ndarray) -> Schedule:
-    """Compute the tables of Euler. x' = x + (s' - s) v is rewritten with the clean estimate: x' = (s' / s) x + (1 - s' / s)
-    clean."""
+    """Compute the tables of Euler. A step goes from noise level s to s' with the velocity v: x' = x + (s' - s) v. The clean
+    estimate is x - s v. So the step is x' = (s' / s) x + (1 - s' / s) clean."""
     steps, ratio = len(sigmas) - 1, sigmas[1:] / sigmas[:-1]
     predictor = np.stack([ratio, 1 - ratio, np.zeros(steps)], 1)
     corrector = np.tile([1.0, 0, 0, 0, 0], (steps, 1))
@@ -278,7 +278,7 @@ def _log_snr(sigma: float) -> float:
 def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]:
     """Return UniP's weights of (corrected sample, new clean estimate, last clean estimate) in the next sample."""
     now, following = sigmas[step], sigmas[step + 1]
-    growth = -math.expm1(_log_snr(now) - _log_snr(following))  # 1 - exp(-h), so 1 at the last step
+    growth = -math.expm1(_log_snr(now) - _log_snr(following))  # 1 - exp(-h); h: increase of lambda. 1 at the last step
     weight = (1 - following) * growth
     if order == 1:
         return [following / now, weight, 0.0]
@@ -290,7 +290,7 @@ def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]
 def _corrector_weights(sigmas: np.ndarray, step: int) -> list[float]:
     """Return UniC's weights of (sample, before, new clean estimate, clean, older) in the corrected sample.
 
-    The order is equal to the last predictor's order.
+    Its order is the order of the previous step's predictor.
     """
     if step == 0:
         return [1.0, 0.0, 0.0, 0.0, 0.0]
@@ -307,7 +307,7 @@ def _corrector_weights(sigmas: np.ndarray, step: int) -> list[float]:
 
 
 def _unic_weights(h: float, ratios: list[float]) -> np.ndarray:
-    """Solve R rho = b of UniC-p with B(h) = exp(-h) - 1 (Zhao et al. 2023, eq. 9). The weight of order 1 is one half."""
+    """Solve R rho = b of UniC-p with B(h) = exp(-h) - 1 (Zhao et al. 2023, eq. 9). For order 1, the only weight is one half."""
     order = len(ratios)
     if order == 1:
         return np.array([0.5])
@@ -333,7 +333,7 @@ def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
 
 
 def guide_by_zero_star(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
-    """Apply guidance after replacing the unprompted velocity by the prompted velocity's projection on it.
+    """Apply guidance, with another unprompted velocity: the projection of the prompted velocity on the unprompted velocity.
 
     The projection is computed in float32. Source: CFG-Zero*, arXiv:2503.18886, as diffusers' `ClassifierFreeZeroStarGuidance`.
     """
@@ -376,7 +376,8 @@ def make_step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInp
 def take_guided_step(
     state: SamplerState, velocity: jax.Array, inputs: StepInputs, guide_branches: Callable[..., jax.Array] = guide
 ) -> SamplerState:
-    """Take one step with the velocity of one or both guidance branches, [1 or 2, C, F, H, W]. `guide_branches` combines both."""
+    """Take one step with the velocity of one or both guidance branches, [1 or 2, C, F, H, W]. `guide_branches` combines the
+    branches."""
     return take_step(state, guide_branches(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
 
 
