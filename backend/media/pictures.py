@@ -12,7 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from backend.errors import ImageError
 
-MAX_PIXELS = 50_000_000  # 8660 x 5773: above the ordinary mode of any camera phone, and 150 MB once decoded
+MAX_PIXELS = 50_000_000  # 8660 x 5773: above the ordinary mode of any camera phone; 200 MB once decoded (4 bytes per pixel)
 MIN_SIDE = 16  # smaller images show nothing useful
 ROWS_AT_ONCE = 256
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")

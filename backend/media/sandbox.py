@@ -33,7 +33,7 @@ from backend.media.processor_time import session_seconds
 from backend.media.sandbox_wire import read_reply, write_work
 from backend.settings import module_environment
 
-AT_ONCE = 2  # an image of 50 million pixels takes 200 MB once decoded, and another 200 MB while it is changed
+AT_ONCE = 2  # number of short calls that run at once; each can need 400 MB: an image of 50 million pixels, and a changed copy
 MOST_WAITING = 64
 MOST_OF_VISITOR = 4
 MOST_OF_ADDRESS = 16
@@ -97,8 +97,8 @@ class SandboxCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Requester:
-    """The visitor who asked for a call: an owner name and an address. Empty values are not limited. `has_budget` is False for the
-    operator, whose long work is not counted."""
+    """The visitor who asked for a call: an owner name and an address. An empty name or address has no limits of its own.
+    `has_budget` is False for the operator, whose long work is not counted."""
 
     owner: str = ""
     address: str = ""

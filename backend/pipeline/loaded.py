@@ -28,8 +28,8 @@ class ModelCache(Protocol):
 class LoadedModel:
     """A model with its weights.
 
-    `networks` are by part of the checkpoint; other models may share them. `source` is the folder or Hub id of the checkpoint.
-    `model_cache` is the worker's cache, if it keeps other models.
+    `networks` has a network for each part of the checkpoint. Other models may share these networks. `source` is the folder or Hub
+    id of the checkpoint. `model_cache` is the worker's cache, if it keeps other models.
     """
 
     source: str

@@ -30,7 +30,8 @@ def find_first_fitting(
 def fitting_share_of_tokens(*, weights: int, needed: int, capacity: int) -> float:
     """Return the share of the request's tokens that fits into `capacity` bytes of each device.
 
-    `needed` are the bytes that the request needs, `weights` among them. The share is below 0 if the weights alone do not fit.
+    `needed` are all bytes that the request needs on each device, including `weights`. The share is below 0 if the weights alone
+    do not fit.
     """
     return CAUTION * (capacity - weights) / (needed - weights)
 

@@ -54,7 +54,7 @@ class StateSaver(Generic[State]):
         self._next = now + max(self._seconds, (now - began) / MOST_SHARE)
 
     def write(self, state: State) -> None:
-        """Write a state that is already on the host, as `save` does."""
+        """Write a state in the thread, like `save`, but without copying, because the state is already on the host."""
         self._raise_full_disk()
         self._next = time.monotonic() + self._seconds
         self._writing = self._thread.submit(self._write, state)

@@ -114,7 +114,7 @@ def _visible_range(begin: int, tile_starts: Sequence[int], tile: int, length: in
 
 
 class Upscaler:
-    """An upscaling model on devices. `scale` is the model's own scale; half of it is possible too."""
+    """An upscaling model on devices. `scale` is the model's own scale. Results can also have half of that scale."""
 
     def __init__(
         self,
