@@ -55,7 +55,7 @@ class Epilogue:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Edges:
-    """The columns left and right of the array, [T + F, 1, H, C] each, with the T earlier frames.
+    """The columns left and right of the frames and of the T earlier frames, [T + F, 1, H, C] each.
 
     They are columns of a neighbouring chip, or zero.
     """
@@ -305,7 +305,7 @@ def _kernel(*all_refs: jax.Ref, plan: TilePlan, epilogue: _Flags) -> None:
 def _compute_products(
     gathered: jax.Ref, weight: jax.Ref, summed: jax.Ref | None, frame: jax.Array | int, plan: TilePlan
 ) -> jax.Array:
-    """Compute the products of one frame and its earlier frames, summed: [columns * H, row parts * N].
+    """Compute the sum of the products of one frame and of its earlier frames, [columns * H, row parts * N].
 
     `summed` is a buffer for the sum if a loop adds the products of the earlier frames, otherwise None.
     """
@@ -323,7 +323,8 @@ def _compute_products(
 
 
 def _gather(sources: list[list[jax.Ref]], edges: tuple[jax.Ref, jax.Ref], gathered: jax.Ref, plan: TilePlan) -> None:
-    """Copy the three input columns under the kernel side by side, for each frame and each column of the result."""
+    """Copy the three input columns under the convolution's kernel next to each other, for each frame and each column of the
+    result."""
     is_first, is_last = pl.program_id(1) == 0, pl.program_id(1) == pl.num_programs(1) - 1
     places = [0, plan.earlier, plan.earlier + plan.count] if plan.earlier else [0, plan.count]
     for (left, middle, right), start, end in zip(sources, places[:-1], places[1:], strict=True):

@@ -132,7 +132,7 @@ class TilePlan:
 
     @property
     def row_parts(self) -> int:
-        """Number of parts side by side in the columns of the weight and of each product.
+        """Number of parts into which the columns of the weight and of each product are divided.
 
         There is one part for each of the three kernel rows. If the rows of the frames are doubled, there are four parts: two for
         the upper copy of a row and two for the lower copy.

@@ -132,7 +132,7 @@ class Preset(BaseModel):
     description: str
     """One sentence for lists: what the model is for, and its size."""
     series: str
-    """Groups models of one version; `SERIES` lists them in the order of the lists."""
+    """The version of the model, such as `wan2.2`. `SERIES` contains the series in the order of lists."""
     model: str
     """The checkpoint: a Hugging Face id, a folder, `embedded:NAME`, or `owner/base+owner/repository:file.pt` for a single-file
     transformer with another checkpoint's other parts."""
@@ -159,11 +159,11 @@ class Preset(BaseModel):
     guidance: tuple[float, ...] = Field(min_length=1)
     """Classifier-free guidance, one value per expert, the high-noise expert first; 1 or less is off."""
     sound_guidance: float | None = Field(default=None, ge=0)
-    """Guidance of the audio; without it the value of `guidance` counts."""
+    """Guidance of the audio. By default it equals `guidance`."""
     perturbed_guidance: tuple[float, float] = (0.0, 0.0)
-    """Guidance away from a step without one layer's self-attention, for image and audio; 0 is off."""
+    """Strength of the guidance away from a result without one layer's self-attention, for image and audio; 0 is off."""
     modality_guidance: tuple[float, float] = (1.0, 1.0)
-    """Guidance away from image and audio that do not see each other; 1 is off."""
+    """Strength of the guidance away from a result in which image and audio do not see each other, for both; 1 is off."""
     guidance_rescale: tuple[Share, Share] = (0.0, 0.0)
     """Share of the contrast added by guidance that is removed again, for image and audio; 0 is off."""
     flow_shift: float = Field(gt=0)
@@ -175,12 +175,12 @@ class Preset(BaseModel):
     negative_prompt: str
     """The default negative prompt."""
     boundary: Share | None = None
-    """The noise level at and above which the first of two experts works. Required for models with two experts."""
+    """The lowest noise level at which the first of two experts is used. Required for models with two experts."""
     guidance_interval: tuple[Share, Share] = (0.0, 1.0)
     """The shares of the steps between which guidance runs."""
     first_guidance: float | None = Field(default=None, gt=1)
-    """The guidance that is offered for the first steps of a model that needs none. Without it, guided first steps are not
-    offered."""
+    """The guidance that is offered for the first steps of a model that needs no guidance. Without a value, guided first steps are
+    not offered."""
     nag: float = Field(default=0.0, ge=0)
     """Default strength of the negative prompt in steps without guidance (NAG); 0 is off."""
     takes_nag: bool = False
@@ -216,11 +216,12 @@ class Preset(BaseModel):
     face_side: PositiveInt | None = None
     """Width and height in pixels of the face clip of models that take one."""
     drive_prompt: str = ""
-    """The default prompt that describes the driving clip."""
+    """The default prompt that describes the driving video."""
     makes_sound: bool = False
     """Whether the videos have audio."""
     latent_spectrum: tuple[PositiveFloat, PositiveFloat] | None = None
-    """A and b of the latents' power A * w ** -b at w cycles an image, where noise has 1. Required for progressive resolution."""
+    """The numbers A and b of the latents' power spectrum A * w ** -b. The frequency w is in cycles per image, and the power of
+    noise is 1. Required for progressive resolution."""
     refines: bool = False
     """Whether videos are generated at half the size, and enlarged and refined by the last steps."""
     image_crf: int = Field(default=0, ge=0, le=51)

@@ -40,7 +40,7 @@ def torch_attention(
     num_keys: int | None = None,
     kv_lengths: KvLengths | None = None,
 ) -> jax.Array:
-    """Compute the same attention with PyTorch alone, in float32 or bfloat16. Only for programs of a CPU."""
+    """Compute the result of `attention` with PyTorch alone, in float32 or bfloat16. Only for programs of a CPU."""
     if kv_lengths is not None:
         hidden = jnp.where(jnp.arange(key.shape[1]) < kv_lengths.values[:, None], 0.0, -jnp.inf)[:, None, None, :num_keys]
         bias = hidden if bias is None else bias + hidden

@@ -46,7 +46,8 @@ class KernelCrashGuard:
     def withdraw_recorded(self, folder: Path, combine_uses: Callable[[str], list[str]] = lambda own: [own]) -> None:
         """Withdraw the kernels that files in `folder` name, and store this process's records there.
 
-        `combine_uses` sends this host's withdrawn uses to the other hosts and returns the uses of all hosts.
+        `combine_uses` sends the kernel uses that this host withdraws to the other hosts, and returns the uses that all hosts
+        withdraw.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -57,7 +58,7 @@ class KernelCrashGuard:
 
     @contextlib.contextmanager
     def guard_first_run(self, program: str, uses: Collection[str]) -> Generator[None]:
-        """Guard the first run of a program with these uses of kernels. The run must be finished when the block ends.
+        """Guard the first run of a program whose kernels have these uses. The run must be finished when the block ends.
 
         Ends the process if the run takes `HANGS_SECONDS`. Raises: KernelRefused instead of an error of the runtime that a kernel
         may have caused.
@@ -121,7 +122,7 @@ def _write_record(file: IO[str], uses: Collection[str], why: str) -> None:
 
 
 def _read_record(path: Path) -> dict[str, str]:
-    """Return the uses of kernels in this file, with the reasons to withdraw them, {} if its process is running.
+    """Return the kernel uses that this file names, each with the reason to withdraw it; {} if the file's process is running.
 
     Files that are too old, broken or from other versions are deleted.
     """

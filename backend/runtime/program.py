@@ -82,7 +82,7 @@ class Program:
         self._places = places or layout.replicate_shapes
         self._compiler = compiler
         self._compiled: dict[Any, Compilation] = {}
-        self._untried: dict[Any, frozenset[str]] = {}  # uses of kernels in executables that have not run yet
+        self._untried: dict[Any, frozenset[str]] = {}  # kernel uses of executables that have not run yet
         self._described: dict[Any, Any] = {}
         self._has_run: set[Any] = set()
 

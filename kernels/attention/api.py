@@ -1,7 +1,7 @@
 """The attention function. It chooses an implementation by platform and shape, unless the caller names one.
 
 The platform is taken from the mesh in context (`jax.set_mesh`, or inside `jax.shard_map`), because a host without a TPU can
-compile a program for TPUs. Without a mesh, jax chooses when it lowers the program.
+compile a program for TPUs. Without a mesh, the platform for which jax lowers the program decides.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Window = tuple[int, int]
 Attended = jax.Array | tuple[jax.Array, jax.Array]
 """The attention, with its log-sum-exp if requested."""
 
-SMALL_SCORES = 2**22  # scores per head, 16 MiB in float32: up to here one product is faster than a loop of blocks on a CPU
-SMALL_SCORES_TPU = 2**16  # scores per head: up to here starting a kernel costs more than storing the scores (not measured)
+SMALL_SCORES = 2**22  # scores per head (16 MiB in float32): up to this number, one product is faster on a CPU than blocks
+SMALL_SCORES_TPU = 2**16  # scores per head: up to this number, starting a kernel costs more than storing scores (not measured)
 BLOCK_Q = 1024
 BLOCK_KV = 512
 
@@ -40,7 +40,7 @@ _disabled: set[str] = set()
 
 
 def disable_implementation(implementation: Implementation) -> None:
-    """Stop choosing an implementation in this process, because it failed here. Callers can still name it."""
+    """Exclude an implementation from the automatic choice in this process, because it failed here. Callers can still name it."""
     _disabled.add(implementation)
 
 
@@ -51,9 +51,9 @@ class TpuOptions:
     Attributes:
         chip: the TPU generation; by default of the mesh in context, or of this process's devices.
         layout: "heads" if the operations around the attention store [B, S, H, D] head by head, as XLA does on a TPU by default.
-            "columns" if they store [B, S, H * D]. The wrong value is also correct, but costs copies.
+            "columns" if they store [B, S, H * D]. The wrong value gives the same result, but costs copies.
         bounds: bounds of the heads, set only if `kernels.qkv` prepared the arrays. Other implementations cannot use such arrays.
-        tests_bounds: if False, all heads use the online form.
+        tests_bounds: if False, no head's bounds are tested, and all heads use the online form.
         smooth_keys: subtract the mean key, so that more heads can use the constant maximum.
         sizes, online_sizes: block sizes that replace the tuned ones.
     """
@@ -246,7 +246,7 @@ def _run_implementation(implementation: Implementation, call: _Call, arrays: _Ar
 
 
 def select_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
-    """Return the layer of [layers, ...], or the array itself without a layer."""
+    """Return one layer of [layers, ...], or the array itself without a `layer`."""
     return array if layer is None else jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)
 
 

@@ -1,4 +1,4 @@
-"""Block sizes of the TPU kernel, with the instruction bundles that the TPU's compiler schedules for each.
+"""Block sizes of the TPU kernel, with the number of instruction bundles that the TPU's compiler schedules for each size.
 
 `python -m benchmarks.tune_attention` writes `block_sizes.json`. This module reads the file and computes default sizes for other
 shapes. A bundle is the group of instructions that a TPU core issues in one cycle.
@@ -25,7 +25,7 @@ CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
 VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
 LANES = 128
 CHUNK = 256  # the matrix unit's depth on v6e and v7x
-UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}  # twice v6e's figures: a pessimistic guess for a chip that is not in the table
+UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}  # per tile, for chips without rows: pessimistic, twice the figures of v6e
 MOST_QUERIES = 2048
 MOST_KEYS = {"constant": 9472, "online": 2048}
 
@@ -57,7 +57,8 @@ class BlockSizes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunedSizes:
-    """One row of the table. `bundles` is the length of the program of one grid step as libtpu schedules it. Loops count once."""
+    """One row of the table. `bundles` is the number of instruction bundles that libtpu schedules for one grid step. The body of a
+    loop counts once."""
 
     chip: Chip
     form: Form
@@ -67,7 +68,7 @@ class TunedSizes:
     bundles: int
 
     def bundles_a_tile(self) -> float:
-        """Return the scheduled bundles per 8 x 128 tile of scores. Tiles that only pad the blocks are not counted as tiles."""
+        """Return the scheduled bundles per 8 x 128 tile of scores. Tiles of padding do not count, but their bundles do."""
         return self.bundles * self.sizes.steps(self.length_q, self.length_kv) / (self.length_q * self.length_kv / 1024)
 
 
@@ -106,7 +107,8 @@ def tuned_sizes() -> tuple[TunedSizes, ...]:
 
 
 def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
-    """Return blocks up to the size that was best at 75,600 tokens on v6e, with little padding after the last row."""
+    """Return sizes for shapes that are not in the table, with little padding. They are at most the sizes that were best at 75,600
+    tokens on v6e."""
     block_q = snug_block(length_q, MOST_QUERIES)
     block_kv = snug_block(length_kv, MOST_KEYS[form])
     if form == "online":

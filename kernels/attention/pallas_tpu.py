@@ -285,8 +285,8 @@ def bounds_are_safe(bounds: HeadBounds, num_keys: int, bias: jax.Array | None = 
       with the values loses the same amount again. The weights are at least 2^-m and the product at most 2^-m * w. Both errors
       stay below 2^-10, a quarter of bfloat16's own rounding, if m + max(-log2 w, 0) <= 126 - log2 N - 10.
 
-    Both hold if m + |log2 w| <= 116 - log2 N. One is subtracted for the rounding of norms and sums. At 75,600 keys m may reach
-    98.
+    Both conditions hold if m + |log2 w| <= 116 - log2 N. The code subtracts one more for the rounding of norms and sums. At
+    75,600 keys m may reach 98.
     """
     bound = bounds.query * bounds.key
     if bias is not None:
@@ -523,14 +523,15 @@ def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int]
 
 
 def _weigh(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, None]:
-    """Return exp2 of the scores, which are known not to overflow. Adds the sum to `state`."""
+    """Return the weights exp2(scores), and add their sums to `state`. The scores are known not to overflow."""
     weights = jnp.exp2(scores)
     state[1] = state[1] + _sum_by_sublane(weights)
     return weights.astype(jnp.bfloat16), None
 
 
 def _weigh_online(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the weights relative to the running maximum, and the factor that rescales earlier sums to the new maximum."""
+    """Return the weights relative to the running maximum, and the factor that rescales earlier sums to the new maximum. Update
+    the maximum and the sums in `state`."""
     maximum = jnp.maximum(state[2], scores.max(axis=0, keepdims=True))
     weights = jnp.exp2(scores - maximum)
     shrink = jnp.exp2(state[2] - maximum)
@@ -546,12 +547,14 @@ def _add_values(state: list[jax.Array], value_t: jax.Array, weights: jax.Array, 
 
 
 def _sum_by_sublane(weights: jax.Array) -> jax.Array:
-    """Sum [keys, queries] to [8, queries] by adding whole registers. The end of the query block adds the eight sublanes."""
+    """Sum [keys, queries] to [8, queries] by adding whole registers. The eight sublanes are added at the end of the query
+    block."""
     return weights.reshape(-1, SUBLANES, weights.shape[1]).sum(axis=0)
 
 
 def _write_output(output_ref: jax.Ref, attended_ref: jax.Ref, total_ref: jax.Ref, problem: Problem) -> None:
-    """Divide by the sums and transpose to [block_q, D]. Runs once per query block, so a loop keeps its code short."""
+    """Divide by the sums and transpose to [block_q, D]. Runs only once per query block. Therefore a loop with short code is fast
+    enough."""
     chunk = math.gcd(problem.sizes.block_q, 256)
 
     def write_chunk(index: jax.Array, carry: None) -> None:
