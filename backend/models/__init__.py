@@ -22,7 +22,7 @@ FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, WAN_VACE, WAN_ANIMA
 
 
 def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:
-    """Return the checkpoint's family and kind. Raises: ModelError, with the supported models, if no family matches."""
+    """Return the checkpoint's family and kind. Raises: ModelError, which lists the supported models, if no family matches."""
     checkpoint = complete_checkpoint(checkpoint)
     for family in FAMILIES:
         if (kind := family.recognise(checkpoint.index, checkpoint.configs)) is not None:

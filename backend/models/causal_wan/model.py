@@ -61,7 +61,8 @@ class BlockStepState:
     """The `past` that the next block sees, and the block's rotary `positions`. The block begins with latent frame `first`.
 
     If the kind recaches, `clean` has the clean blocks in the window, each with the number of its first latent frame. A recomputed
-    past counts only the frames in the window. `uncounted` is the number of the video's latent frames that it does not count.
+    past counts only the frames in the window. `uncounted` is the number of the video's latent frames that the past does not
+    count.
     """
 
     past: Past

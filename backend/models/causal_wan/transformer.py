@@ -47,7 +47,7 @@ class Window:
 class Past:
     """The part of earlier blocks that a block sees: the `ring` of keys and values, and the number of latent `frames` so far.
 
-    `sink` are the sink's keys before any rotation, [layers, chips, tokens, W], None without a sink.
+    `sink` has the sink's keys before any rotation, [layers, chips, tokens, W], None without a sink.
     """
 
     ring: KeyRing

@@ -37,7 +37,7 @@ class FamilyBase:
         return self._kind(index, configs) if index.get("_class_name") in self.pipelines else None
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> Kind:
-        """Return the kind of a checkpoint of this family. Raises: ModelError, with the reason, if it is not supported."""
+        """Return the kind of a checkpoint of this family. Raises: ModelError if the checkpoint is not supported."""
         raise NotImplementedError
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:

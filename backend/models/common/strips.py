@@ -33,8 +33,8 @@ class Strips:
     def choose(cls, layout: Layout, height: int, width: int, *, pads: bool = False) -> Self:
         """Choose the strips for latents of this size that give each chip the fewest pixels.
 
-        `pads`: the network supports padding columns. Strips with padding are considered only if the last chip has
-        at least one real column.
+        `pads`: the network supports padding columns. Strips with padding are considered only if the last chip has at least one
+        real column.
         """
         spec = layout.spatial_partition(height, width)
         across, down = (_as_tuple(spec[place]) for place in (4, 3))

@@ -43,7 +43,7 @@ from backend.schemas.progressive import HALF
 from backend.schemas.request import GenerationRequest
 from backend.weights.host_offload import load_onto_devices
 
-SHORT_LENGTHS = (64, 256, SHORT_TOKENS)  # padded lengths of prompts with quoted text, except on TPUs, where compiling is slow
+SHORT_LENGTHS = (64, 256, SHORT_TOKENS)  # padded lengths of prompt and quoted text; TPUs use only the last, to compile less
 MOST_CONTEXT_TOKENS = QUOTED_TOKENS + TEXT_TOKENS
 
 

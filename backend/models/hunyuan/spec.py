@@ -129,7 +129,10 @@ class HunyuanFamily(FamilyBase):
         return cast(HunyuanKind | None, self.recognise(model_index(configs, _class_name=pipeline), configs))
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`. For the transformer: the input projection, which depends on the inputs, and a last layer's tensor."""
+        """See `Family`.
+
+        For the transformer, these are the input projection, which depends on the inputs, and a tensor of the last layer.
+        """
         config = configs[part]
         if part == "transformer":
             width = transformer_width(config)

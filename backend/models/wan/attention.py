@@ -25,7 +25,7 @@ NAG_LONGEST, NAG_SHARE = 2.5, 0.25
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextKeys:
-    """One layer's cross-attention keys and values. They depend on the prompt only and are computed once per video.
+    """One layer's cross-attention keys and values. They depend on prompt and images only, and are computed once per video.
 
     `key` and `value` are [B, L, H, D]. `bias` [B, 1, 1, L] is added to the logits, None if all positions have equal weight.
     `image` has keys and values of the image encoder's tokens for a separate attention, None for models without it. With `nag`, a

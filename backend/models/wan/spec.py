@@ -117,7 +117,10 @@ class WanFamily(FamilyBase):
         return self._kind(model_index(configs, **own), configs)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`. The shapes depend on the inputs (first tensor) and on the number of layers (last layer)."""
+        """See `Family`.
+
+        For the transformer, these are the input projection, which depends on the inputs, and a tensor of the last layer.
+        """
         if part == "text_encoder":
             return t5_shapes(configs[part])
         if part == "vae":

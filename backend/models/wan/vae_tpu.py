@@ -118,8 +118,8 @@ class _Plan:
     def run(self, method, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
         """Run `method` of `LayerRunner` on every chip.
 
-        Height and width of `array` [1, C, F, ...] are `shrinks` times the latents'. Returns frames [C, F, height, width], with
-        `patch` x `patch` pixels for each pixel of the last convolution, and the caches.
+        Height and width of `array` [1, C, F, ...] are `shrinks` times the latents' height and width. Returns frames
+        [C, F, height, width], with `patch` x `patch` pixels for each pixel of the last convolution, and the caches.
         """
         strips, rows = self.strips, shrinks * self.rows
         chip_weights = {

@@ -1,8 +1,8 @@
 """Recognise Wan 2.2 Animate-2 from its configurations only. Reads no file.
 
 The transformer takes noisy latents, a mask and an image's latents, like Wan's image-to-video models. It also reads keys and
-values that it extracts from a driving video. Videos are generated in segments. The checkpoint's model_index.json can state their
-length. Source: diffusers modular_pipelines/wan_animate_2; the published checkpoints' model_index.json names
+values that it extracts from a driving video. Videos are generated in segments. The checkpoint's model_index.json can state the
+segments' length. Source: diffusers modular_pipelines/wan_animate_2; the published checkpoints' model_index.json names
 `WanAnimate2Pipeline`.
 """
 
