@@ -99,7 +99,7 @@ class NodeWorker:
         return self._relay
 
     def stop(self) -> None:
-        """Ask the worker to save its work and end. Kill it if it does not."""
+        """Ask the worker to save its work and end. Kill the worker if it does not end in time."""
         if self._relay is not None:
             self._relay.worker.stop()
 

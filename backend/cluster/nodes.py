@@ -175,7 +175,7 @@ class Cluster:
             self._thread.join(_CLOSE_SECONDS)
 
     def disconnect(self) -> None:
-        """Release all machines. The worker pool must be closed."""
+        """Release all machines. The worker pool must be closed first."""
         import ray
 
         if self._calls.end(_DISCONNECT_SECONDS):

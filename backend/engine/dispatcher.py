@@ -251,7 +251,7 @@ class Dispatcher:
             logger.exception("The partial files of job %s could not be removed", job_id)
 
     def _decide_recovery(self, job_id: str, interrupted: Interrupted) -> Requeue | Failed | Cancelled:
-        """Store the interruption and return whether to requeue the job, or the event that ends it."""
+        """Store the interruption. Return `Requeue`, or the event that ends the job."""
         before: list[Interrupted] = []
         try:
             if self._store.job(job_id).is_stopped:
@@ -433,7 +433,7 @@ class Dispatcher:
         return moved
 
     def _record_timing(self, job_id: str, event: Event) -> None:
-        """Report the timings of a finished video. Timings of interrupted, live and storyboard videos are not comparable."""
+        """Report the timings of a finished video. Ignore interrupted, live and storyboard videos, which are not comparable."""
         worker = self.pool.worker_of(job_id)
         if not isinstance(event, Finished) or worker is None:
             return

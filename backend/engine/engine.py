@@ -491,7 +491,7 @@ class Engine:
             check_weights_installed(request, self._model)
 
     def _check_upscaling_space(self, request: GenerationRequest) -> None:
-        """Check that the disk has space for an upscaled video, because the queue would wait for it. Raises: RequestError."""
+        """Check that the disk has space for an upscaled video. Without space the queue would wait. Raises: RequestError."""
         lacking = find_shortage(self._runs, needed_bytes(request))
         if lacking is not None:
             what = f"this video, upscaled {request.upscale} times,"

@@ -16,8 +16,8 @@ from backend.schemas.windows import equivalent_tokens, mean_step_calls
 from backend.schemas.worker import Device
 
 Basis = Literal["measured", "scaled", "predicted"]
-# A step's time grows with this power of the number of tokens. Projections grow with power 1 and dominate short videos. Attention
-# grows with power 2 and dominates long videos.
+# A step's time grows with this power of the number of tokens. Linear layers grow with power 1 and dominate short videos.
+# Attention grows with power 2 and dominates long videos.
 _SCALING = 1.5
 # If a run spent less time on a stage, its programs were already compiled or its model was already loaded.
 _DONE_SECONDS = {"compile": 0.5, "load": 0.2}
@@ -97,7 +97,7 @@ def estimate_upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[
 
 
 def _weight_ratios(model: str, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> dict[str, float]:
-    """Return this model's number of weights divided by the number of each model in `runs`, by model.
+    """Map each model in `runs` to a ratio: the number of weights in `model` divided by the number in the other model.
 
     Leave out models with an unknown number of weights.
     """
@@ -136,7 +136,7 @@ def load_seconds(model: str, runs: Sequence[Run]) -> float | None:
 
 
 def _median_seconds(stage: str, runs: Sequence[Run]) -> float | None:
-    """Return the median seconds of a stage in the last 20 runs that had it. None without such runs."""
+    """Return the median seconds of a stage in the last 20 runs that needed this stage. None without such runs."""
     seconds = [run.seconds[stage] for run in runs if run.seconds.get(stage, 0.0) > _DONE_SECONDS[stage]]
     return median(seconds[:20]) if seconds else None
 

@@ -142,9 +142,9 @@ def _keep_picture(source: Path, stem: Path) -> Path:
 
 
 def link_or_copy(source: Path, place: Path) -> None:
-    """Link a finished video to another path, or copy it if links are not possible. Finished videos are never rewritten.
+    """Link a finished video to another path, or copy it if links are not possible. Raises: OSError.
 
-    Raises: OSError.
+    The linked file never changes, because finished videos are never rewritten.
     """
     try:
         os.link(source, place)

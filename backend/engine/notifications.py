@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 def is_address(text: str) -> bool:
     """Return whether Apprise supports this address."""
-    from apprise import Apprise  # late: it imports requests, and most servers send no notifications
+    from apprise import Apprise  # late, because Apprise imports the library requests, and most servers need neither
 
     return bool(Apprise().add(text))
 

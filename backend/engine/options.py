@@ -27,7 +27,7 @@ class EngineOptions:
         shares: the parts of this machine. Each part gets one worker.
         transport: how the engine reaches the workers of this machine.
         hosts: several hosts that run one worker together.
-        cluster: the address of a Ray cluster. Each of its machines becomes a worker.
+        cluster: the address of a Ray cluster. A worker runs on each free slice or node of the cluster.
         limits: the limits of the data folder.
         has_standby: start a standby process for each worker of this machine, which replaces a dead worker quickly.
         notify: the addresses that are notified when the operator's videos end (see `backend.engine.notifications`).

@@ -96,7 +96,7 @@ ReadJob = TypeVar("ReadJob", Job, ListedJob)
 class Store(Database):
     """The SQLite file of jobs. Each method is one transaction."""
 
-    _wait_seconds = 2.0  # each write takes milliseconds
+    _wait_seconds = 2.0  # the longest wait for another process's write, which takes milliseconds
     _use = " as job store"
     _fix = "move it and its -wal and -shm files away (the videos stay in runs), or choose another folder with --data-dir"
 
@@ -294,7 +294,10 @@ class Store(Database):
         return self._rows(sql, (owner, owner))[0][0]
 
     def oldest_deleted(self, owner: str | None) -> str | None:
-        """Return the id of the job that was deleted first, of one owner or of all owners. None if the bin is empty."""
+        """Return the id of the job that has been in the bin for the longest time, of one owner or of all owners for None.
+
+        Return None if the bin is empty.
+        """
         where = "deleted IS NOT NULL AND (? IS NULL OR owner = ?)"
         rows = self._rows(f"SELECT id FROM jobs WHERE {where} ORDER BY deleted LIMIT 1", (owner, owner))
         return rows[0]["id"] if rows else None

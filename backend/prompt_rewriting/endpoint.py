@@ -20,7 +20,7 @@ from backend.prompt_rewriting.request import RewriteRequest
 CHAT = "/chat/completions"
 MOST_BYTES = 1_000_000
 KEY_REFUSED = (401, 403)
-CANNOT_SEE = (400, 404, 415, 422, 500, 501)  # answers of servers whose model does not accept images
+CANNOT_SEE = (400, 404, 415, 422, 500, 501)  # status codes of servers whose model does not accept images
 
 
 @dataclass(kw_only=True)

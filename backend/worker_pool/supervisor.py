@@ -103,7 +103,7 @@ class Supervisor:
             transport.send(Run(job_id=job_id, request=request, folder=folder))
 
     def cancel(self, job_id: str) -> None:
-        """Ask the worker to stop this job. Its final event follows. A worker that does not stop in time is killed."""
+        """Ask the worker to stop this job and send its final event. A worker that does not stop in time is killed."""
         with self._lock:
             if self._transport is not None and self._job_id == job_id:
                 self._watchdog.count_stop_request(time.monotonic())

@@ -28,7 +28,7 @@ class Transport(Protocol):
         """Kill a worker that does not answer. If possible, the worker first writes its threads' stacks to its log."""
 
     def stop(self) -> None:
-        """Ask the worker to save its work and end. Kill it if it does not. Must not be called from a callback."""
+        """Ask the worker to save its work and end. Kill it if it does not end in time. Must not be called from a callback."""
 
 
 Open = Callable[[WorkerPlan, Path, OnMessage, OnExit], Transport]

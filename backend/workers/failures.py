@@ -1,4 +1,4 @@
-"""Convert a worker's exceptions to messages for visitors and outcomes for other hosts, and detect lost devices."""
+"""Convert a worker's exceptions to messages for visitors and to outcomes that hosts compare, and detect lost devices."""
 
 from backend.errors import StudioError, is_memory_short, one_line
 from backend.schemas.events import Failed

@@ -1,4 +1,4 @@
-"""Load, replace and prepare the model that a worker uses. Handles only the jobs that wait for the model."""
+"""Load, replace and prepare the model that a worker uses. Reports the progress of loading to the waiting jobs."""
 
 import functools
 import logging
@@ -116,7 +116,7 @@ class WorkerModel:
         return self.started.load(preset, self._model, report, files=files, request=request)
 
     def unload_idle(self) -> bool:
-        """Unload the cached models that are not in use. Return whether one was unloaded.
+        """Unload the cached models that are not in use. Return whether any model was unloaded.
 
         With several hosts, do nothing: one host must not decide alone.
         """

@@ -37,7 +37,7 @@ class ModelCache(Protocol):
         """Unload a model."""
 
     def unload_idle(self, model: str | None = None) -> bool:
-        """Unload all models that are not in use, or only `model`. Return whether one was unloaded."""
+        """Unload all models that are not in use or, if given, only `model`. Return whether any model was unloaded."""
 
     def list_models(self) -> tuple[CachedModel, ...]:
         """Return the cached models, last used first."""

@@ -124,7 +124,7 @@ class WorkerProcess:
         os.killpg(self._process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ask the process to save its work and end. Kill it if it does not. Must not be called from a callback."""
+        """Ask the process to save its work and end. Kill it if it does not end in time. Must not be called from a callback."""
         self.send(Stop())
         try:
             self._process.wait(_STOP_SECONDS)
