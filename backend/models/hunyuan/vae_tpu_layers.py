@@ -42,8 +42,8 @@ class LayerRunner(StripRunner):
 
     Args:
         before: for the first frame only zeros for keys and values, later all caches.
-        padding: number of padding columns at the end of the last strip. Convolutions see only the first of them, which repeats
-            the border.
+        padding: number of padding columns at the end of the last strip. Convolutions see only the first padding column, which
+            repeats the border.
         seen: number of latent frames with cached keys and values.
     """
 

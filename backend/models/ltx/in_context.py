@@ -1,8 +1,8 @@
 """A control clip as tokens after the video's tokens: its latents and, if it has noise, its sampler state.
 
 Source: diffusers, `LTX2InContextPipeline`. With `control_scale` 1 the clip stays clean at timestep 0. With a smaller scale the
-clip's noise level and timestep are 1 - scale times the video's noise level and timestep. The clip's estimate is blended with its
-clean latents in each step, and the scale is the weight of the latents. Ancestral steps add no fresh noise to the clip.
+clip's noise level and timestep are (1 - scale) times the video's noise level and timestep. The clip's estimate is blended with
+its clean latents in each step, and the scale is the weight of the latents. Ancestral steps add no fresh noise to the clip.
 """
 
 import dataclasses

@@ -66,8 +66,8 @@ def window_conditions(
 
     A window has `length` latent frames. If the condition is `first_frame`, only the first window reads it. The other windows
     generate from text only, for which the model was also trained. If the condition is `image_channels`, every window needs them.
-    Each window then has the channels of a video of its length that begins with the first image. This image hardly shows in the
-    later windows, because a window's first frame has the least weight in the blend. Only the last window has the last image.
+    Each window then has the channels of a video of its length that begins with the first image. A window's first frame has the
+    least weight in the blend, which limits the effect of this image on later windows. Only the last window has the last image.
     """
     if "image_channels" not in conditions:
         others = {name: value for name, value in conditions.items() if name != "first_frame"}
