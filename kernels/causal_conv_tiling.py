@@ -56,14 +56,14 @@ class TilePlan:
     Attributes:
         count: number of frames.
         earlier: number of frames before them that the convolution sees.
-        columns: number of columns of the input.
+        columns: number of input columns in a grid step.
         rows: number of rows of the arrays, with padding.
         num_rows: number of real rows.
         repeats_rows: pad above and below with the first and last row instead of zeros.
         channels: number of input channels.
         width: number of output channels in a block.
         factor: 2 if the frames are doubled, else 1.
-        residuals, outputs: numbers of arrays.
+        residuals, outputs: numbers of residuals and of results.
         weight_buffers: 2 if the next block of the weight is loaded during a grid step. 1 if the weight has one block, or if two
             blocks do not fit.
     """

@@ -27,7 +27,7 @@ SERIES = (
 KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace", "animate")  # sort order within a series, by the word in the preset's name
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # sort order of variants, by the end of the name
 
-LEAST_STEPS = 14  # least default steps for MagCache: distilled models have at most 12
+LEAST_STEPS = 14  # smallest default number of steps for MagCache; distilled models have at most 12 steps
 
 Task = Literal["t2v", "i2v"]
 Solver = Literal["unipc", "euler", "euler-distilled", "lcm", "ltx", "ltx-distilled", "ltx-ancestral"]

@@ -54,7 +54,7 @@ def _remove_from(repository: str, patterns: Collection[str], others: Collection[
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """Return the files of all commits."""
+    """Return the files of all commits in a repository's folder of the cache."""
     return [path for path in (folder / "snapshots").glob("*/**/*") if path.is_symlink() or path.is_file()]
 
 

@@ -1,6 +1,6 @@
 """Compiled programs stored as files, so that a later start, here or on a TPU machine, compiles nothing.
 
-A file's name is a digest of everything that determines the executable. These are the program's text, the compiler's options and
+A file's name contains a digest of everything that determines the executable: the program's text, the compiler's options and
 flags, the versions, and the devices with their positions. The text contains shapes, shardings and the code of our kernels. A
 changed program has another file, so an outdated executable never runs. Any file may be deleted.
 
@@ -49,7 +49,7 @@ class Identity:
 
 
 def identify_program(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Identity:
-    """Return everything that determines which executable a program needs."""
+    """Return the identity of the executable that a program needs."""
     libraries = ("jax", "jaxlib", *(["libtpu"] if layout.platform == "tpu" else []))
     versions = {library: installed_version(library) for library in libraries}
     flags = compiler_flags() | {key: str(value) for key, value in sorted(layout.compiler_options.items())}

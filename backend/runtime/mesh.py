@@ -47,7 +47,7 @@ def with_sharding(shapes: Any, sharding: Sharding) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshPlan:
-    """The number of chips of each axis."""
+    """The number of chips along each axis of the mesh."""
 
     dp: int = 1
     sp: int = 1

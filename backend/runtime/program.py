@@ -1,4 +1,4 @@
-"""A function that is compiled ahead of time, once for each set of argument shapes, and run from those executables."""
+"""A function that is compiled ahead of time for each set of argument shapes. Calls run the compiled executables."""
 
 from __future__ import annotations
 

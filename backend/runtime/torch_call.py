@@ -118,7 +118,8 @@ _Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
 
 
 def _handle(call: TorchCall, frame_pointer) -> int | None:
-    """Run the call, or report the version of the interface. Returns: None, or the address of an error that XLA will own."""
+    """Run the call, or report the interface's version if XLA asks for it. Returns: None, or the address of an error that XLA will
+    own."""
     frame = frame_pointer.contents
     extension = ctypes.cast(frame.extensions, ctypes.POINTER(_MetadataExtension))
     if extension and extension.contents.base.type == _METADATA_EXTENSION:

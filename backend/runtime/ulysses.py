@@ -199,14 +199,14 @@ def _local_ring_attention(
 
 
 def exchange_for_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
-    """Exchange tokens for heads: [groups, B, S, W / groups] of this chip's tokens to [B, groups * S, W / groups] of this chip's
+    """Exchange tokens for heads: [group, B, S, W / group] of this chip's tokens to [B, group * S, W / group] of this chip's
     heads."""
     exchanged = _exchange_parts(grouped, group, sp)
     return jnp.moveaxis(exchanged, 0, 1).reshape(grouped.shape[1], -1, grouped.shape[3])
 
 
 def exchange_for_tokens(attended: jax.Array, group: int, sp: int, use_pallas: bool) -> jax.Array:
-    """Exchange heads for tokens: [B, groups * S, W / groups] to [B, S, W]."""
+    """Exchange heads for tokens: [B, group * S, W / group] to [B, S, W]."""
     batch, _, width = attended.shape
     exchanged = _exchange_parts(jnp.moveaxis(attended.reshape(batch, group, -1, width), 1, 0), group, sp)
     return ungroup_heads(exchanged, use_pallas=use_pallas)

@@ -36,7 +36,7 @@ SUFFIXES = {
     **{f".{role}": role for role in (*LOHA, *LOKR, *MAGNITUDES)},
     **{f".{ROWS_MAGNITUDE}.{ending}": ROWS_MAGNITUDE for ending in ("weight", "default", "default.weight")},
 }  # fmt: skip
-ENDINGS = {"bias": ".bias", "modulation": ".modulation"}  # endings of tensors' names, for roles that change no weight
+ENDINGS = {"bias": ".bias", "modulation": ".modulation"}  # names' endings of tensors that are not weights, by role
 SHOWN_KEYS = 3
 
 
