@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # for torch: one thread runs tiny
 lazy_imports.install()
 
 DURATIONS = Path(__file__).with_name("durations.json")
-"""Seconds of each file of tests, by its path. `STUDIO_KEEP_DURATIONS=1 bash tests/run` measures them anew."""
+"""Seconds of each file of tests, by its path. `STUDIO_KEEP_DURATIONS=1 bash tests/run` measures them again."""
 
 LOADED_ONCE = ("tiny_ltx", "tiny")
 """Fixtures of tests/parity that load models and compile programs for all files that use them: one process has those files."""

@@ -58,7 +58,7 @@ def test_a_slice_of_two_hosts_is_one_worker_and_its_videos_go_on_when_one_host_i
 
 @pytest.mark.slow
 @pytest.mark.demo_model
-def test_a_storyboard_goes_on_on_another_slice_with_the_shot_that_it_had_reached(tmp_path):
+def test_a_storyboard_continues_on_another_slice_with_the_shot_that_it_had_reached(tmp_path):
     words = "--nodes 2 --jobs 2 --steps 40 --shots 2 --kill-seconds 25".split()
     figures = broken(tmp_path, *words, seconds=600)
     assert figures["jobs"] == 2 and figures["raylets_killed"] >= 1 and figures["jobs_interrupted"] >= 1

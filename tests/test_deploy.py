@@ -72,7 +72,7 @@ def test_without_pip_and_uv_it_says_what_is_missing(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing: apt-get install tmux")
-def test_it_begins_in_tmux_and_goes_on_without_a_terminal(tmp_path):
+def test_it_begins_in_tmux_and_continues_without_a_terminal(tmp_path):
     """The environment of these tests replaces .venv. The port and the tmux server are separate."""
     variables = {"STUDIO_VENV": sys.prefix, "STUDIO_DATA_DIR": str(tmp_path / "data"), "TMUX_TMPDIR": str(tmp_path)}
     port = str(20000 + uuid.uuid4().int % 20000)

@@ -37,7 +37,7 @@ def test_the_same_facts_are_not_made_twice():
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:40], lambda data: b"", lambda data: data.replace(b"\xf0\x3f", b"\xf0\x40")]
 )
-def test_a_damaged_file_is_made_anew(cache, damage):
+def test_a_damaged_file_is_created_again(cache, damage):
     counted("a")
     (path,) = cache.rglob("*.npz")
     path.write_bytes(damage(path.read_bytes()))

@@ -231,7 +231,7 @@ def test_what_is_done_changes_the_blocks_from_there_on(tiny, tmp_path):
 
 
 @pytest.mark.slow  # test_causal_wan.py resumes another causal model
-def test_a_stopped_video_goes_on_and_comes_to_the_same(tiny, tmp_path):
+def test_a_stopped_video_continues_and_comes_to_the_same(tiny, tmp_path):
     request, steps = tiny.request(**STEERED), iter(range(100))
     whole = run_ours(tiny, request, tmp_path / "whole")
     events = pipeline_module.generate(request, tiny.loaded, tmp_path / "stopped", lambda: False)

@@ -182,7 +182,7 @@ def test_another_seed_makes_another_video(tiny):
     assert np.abs(videos[0] - videos[1]).max() > 0.1
 
 
-def test_a_stopped_video_goes_on_and_comes_to_the_same(tiny, tmp_path):
+def test_a_stopped_video_continues_and_comes_to_the_same(tiny, tmp_path):
     request, steps = tiny.request(cues=(Cue(block=1, prompt="a small blue square"),)), iter(range(100))
     whole = latents_of(request, tiny.loaded)
     events = pipeline_module.generate(request, tiny.loaded, tmp_path / "stopped", lambda: False)
@@ -193,7 +193,7 @@ def test_a_stopped_video_goes_on_and_comes_to_the_same(tiny, tmp_path):
     np.testing.assert_array_equal(latents_of(request, tiny.loaded, tmp_path / "stopped"), whole)
 
 
-def test_a_picture_is_the_first_block_and_the_video_goes_on_from_it(tiny, picture, tmp_path):
+def test_a_picture_is_the_first_block_and_the_video_continues_from_it(tiny, picture, tmp_path):
     request = tiny.request(image=str(picture))
     ours = run_ours(tiny, request, tmp_path)
     assert request.task == "i2v" and ours.shape[2] == 3 * BLOCK
@@ -201,7 +201,7 @@ def test_a_picture_is_the_first_block_and_the_video_goes_on_from_it(tiny, pictur
     assert np.abs(ours[:, :, :BLOCK] - still_clip(tiny, picture, 4 * BLOCK - 3).numpy()).max() <= CLOSE
 
 
-def test_a_video_from_a_picture_goes_on_where_it_was_stopped_and_is_made_again_from_a_live_one(tiny, picture, tmp_path):
+def test_a_video_from_a_picture_continues_where_it_was_stopped_and_is_made_again_from_a_live_one(tiny, picture, tmp_path):
     *_, finished = run_live(tiny, tmp_path / "live", 3, {1: Cue(block=0, prompt=OTHER)}, image=str(picture))
     request, steps = finished.result.request, iter(range(100))
     assert request.image == str(picture) and request.cues == (Cue(block=1, prompt=OTHER),)
@@ -212,7 +212,7 @@ def test_a_video_from_a_picture_goes_on_where_it_was_stopped_and_is_made_again_f
     np.testing.assert_array_equal(pixels(tmp_path / "live/video.mp4"), pixels(tmp_path / "stopped/video.mp4"))
 
 
-def test_a_new_prompt_makes_the_past_anew_where_the_model_was_trained_so(tiny, tmp_path, monkeypatch):
+def test_a_new_prompt_regenerates_the_past_where_the_model_was_trained_so(tiny, tmp_path, monkeypatch):
     """The window contains the whole past, so every block uses the new prompt. A stopped and resumed video is the same to the
     last bit.
     """
@@ -287,7 +287,7 @@ def test_an_open_video_is_made_again_by_its_request(tiny, tmp_path):
 
 
 @pytest.mark.slow  # tests/backend/pipeline/test_live.py resumes the demo model
-def test_an_open_video_goes_on_after_its_process_was_killed(tiny, tmp_path):
+def test_an_open_video_continues_after_its_process_was_killed(tiny, tmp_path):
     said = {2: Cue(block=0, prompt="a small blue square")}
     events = run_live(tiny, tmp_path / "live", 100, said)
     next(event for event in events if isinstance(event, Block) and event.index == 2)

@@ -228,7 +228,7 @@ def test_a_clip_that_is_followed_in_part_goes_to_the_next_level(solver):
 
 
 @pytest.mark.slow
-def test_a_clip_that_is_followed_in_part_goes_on_after_a_stop(tiny_ltx, clip, pictures, tmp_path):  # noqa: F811
+def test_a_clip_that_is_followed_in_part_continues_after_a_stop(tiny_ltx, clip, pictures, tmp_path):  # noqa: F811
     """The bits are the same: the clip's noisy latents are stored with the states of the streams."""
     made = tiny_ltx(KINDS[2])
     request = request_of(made, clip, pictures, steps=8, **ANCESTRAL, **IN_PART)
@@ -261,7 +261,7 @@ def test_its_tokens_count_wherever_a_step_is_described(tiny_ltx, clip, pictures,
 
 
 @pytest.mark.slow
-def test_a_video_that_goes_on_follows_a_clip_too(tiny_ltx, clip, pictures, tmp_path):  # noqa: F811
+def test_a_video_that_continues_follows_a_clip_too(tiny_ltx, clip, pictures, tmp_path):  # noqa: F811
     """The video begins with the frames of one clip, and follows another clip."""
     made = tiny_ltx(KINDS[1])
     given = dict(video=clip, extend="after", overlap=9, keeps_pixels=False)

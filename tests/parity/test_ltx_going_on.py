@@ -120,7 +120,7 @@ def test_a_silent_clip_leaves_the_sound_to_the_model(tiny_ltx, silent, clip):  #
     assert steps and all(one.program.has_run(*one.arguments) for one in steps)
 
 
-def test_each_shot_of_a_storyboard_goes_on_from_the_sound_before_it(tiny_ltx, tmp_path):  # noqa: F811
+def test_each_shot_of_a_storyboard_continues_from_the_sound_before_it(tiny_ltx, tmp_path):  # noqa: F811
     made = tiny_ltx(KINDS[0])
     request = made.request(steps=1, num_frames=33, shots=[dict(prompt="a dog barks"), dict(prompt="it runs")])
     *_, last = generate_video(request, made.loaded, tmp_path, lambda: False)

@@ -152,7 +152,7 @@ def test_both_sizes_equal_diffusers(made, pictures, given, changes, steps):
 
 
 @pytest.mark.parametrize("stop", [1, pytest.param(2, marks=pytest.mark.slow), 4])
-def test_a_denoising_goes_on_after_a_stop_in_either_size(made, tmp_path, stop):
+def test_a_denoising_continues_after_a_stop_in_either_size(made, tmp_path, stop):
     """The bits are the same: the seed determines the noise of the refining steps."""
     request = made.request(steps=5)
     events = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)

@@ -91,7 +91,7 @@ def test_wan_equals_the_papers_steps(family, given, level, tiny, pictures, with_
 
 
 @pytest.mark.parametrize("stop", [1, 4])
-def test_a_denoising_goes_on_after_a_stop_in_either_size(stop, tiny, pictures, with_spectrum, tmp_path):
+def test_a_denoising_continues_after_a_stop_in_either_size(stop, tiny, pictures, with_spectrum, tmp_path):
     """A resumed video has the same bits."""
     made = with_spectrum(tiny("wan2.1-i2v"))
     request = progressive(made, image=pictures["image"])
@@ -130,7 +130,7 @@ def test_it_is_told_how_many_steps_were_small(tiny, with_spectrum):
     assert np.abs(plain - finished(request, made.loaded)[0]).max() > 0.1
 
 
-def test_a_step_cache_begins_anew_at_the_full_size(tiny, with_spectrum):
+def test_a_step_cache_begins_again_at_the_full_size(tiny, with_spectrum):
     """A step cache that never reuses a step changes nothing."""
     made = with_spectrum(tiny("wan2.1-t2v"))
     request = progressive(made)

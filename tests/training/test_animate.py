@@ -111,7 +111,7 @@ def test_a_driving_clip_of_another_form_stands_between_black_bars():
         assert not (video_of(given, size) == -1).all(0).all(0).any()
 
 
-def test_nothing_that_is_held_out_is_drawn_and_half_of_the_tasks_go_on():
+def test_nothing_that_is_held_out_is_drawn_and_half_of_the_tasks_continue():
     rng = random.Random(1)
     pairs = [sample_pair(rng) for _ in range(1000)]
     drawn = {one for given in pairs for one in (given.triple, given.picture.triple, given.driving.triple)}

@@ -71,7 +71,7 @@ def test_kinds_of_shape_have_tones_of_their_own():
     assert max(unit[one] @ unit[other] for one in range(4) for other in range(one)) < 0.95
 
 
-def test_a_note_begins_anew_with_each_frame_of_the_spectrum():
+def test_a_note_begins_again_with_each_frame_of_the_spectrum():
     up = heard(motion="up", start=(0.5, 0.8), travel=0.6)
     assert np.abs(up[:, ::HOP]).max() < 1e-6  # every tone is zero there, so that changes of notes do not click
     assert len({round(loudest(part)) for part in up.sum(0).reshape(17, -1)}) > 4

@@ -123,7 +123,7 @@ def detect_on_white(picture: np.ndarray) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("use", "known"), [("after", range(9)), ("before", range(8, 17))])
-def test_one_end_is_shown_where_a_clip_goes_on(use, known):
+def test_one_end_is_shown_where_a_clip_continues(use, known):
     given = dataclasses.replace(task(use), overlap=9)
     source, frames = source_of(given, SIZE), to_frames(video_of(given, SIZE))
     assert [index for index in range(17) if not source.is_new[index].any()] == list(known)

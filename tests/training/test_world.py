@@ -81,7 +81,7 @@ def test_full_sentences_name_everything():
         assert scene.background.replace("grey", "gr") in sentence.replace("gray", "gr").replace("grey", "gr")
 
 
-def test_the_detector_reads_the_speed_that_stands_in_quotes():
+def test_the_detector_reads_the_speed_that_is_in_quotes():
     rng = random.Random(5)
     speeds = collections.Counter()
     for _ in range(60):

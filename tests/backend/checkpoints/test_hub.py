@@ -75,7 +75,7 @@ def test_the_library_finds_what_we_have_fetched(hub: FakeHub, tmp_path):
     assert (Path(found) / WEIGHTS).read_bytes() == (DEMO / WEIGHTS).read_bytes()
 
 
-def test_a_broken_connection_goes_on_within_the_file(hub: FakeHub, tmp_path):
+def test_a_broken_connection_continues_within_the_file(hub: FakeHub, tmp_path):
     hub.stop_after = CHUNK + 100_000
     done = app(tmp_path, hub.url, *DOWNLOAD)
     assert done.returncode == 0, done.stderr
@@ -98,7 +98,7 @@ def test_a_server_without_ranges_sends_all_again(hub: FakeHub, tmp_path):
     assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
 
 
-def test_a_file_that_has_changed_on_the_hub_begins_anew(hub: FakeHub, tmp_path):
+def test_a_file_that_has_changed_on_the_hub_begins_again(hub: FakeHub, tmp_path):
     kill_midway(hub, tmp_path)
     data = bytearray((DEMO / WEIGHTS).read_bytes())
     data[100_000:100_004] = b"new!"
@@ -218,7 +218,7 @@ def test_a_connection_that_brings_nothing_more_is_an_error(file: HubFile, monkey
         download_to_cache(file, threading.Event())
 
 
-def test_a_begun_file_that_is_too_long_begins_anew(file: HubFile, monkeypatch):
+def test_a_begun_file_that_is_too_long_begins_again(file: HubFile, monkeypatch):
     file.blob_path.parent.mkdir(parents=True)
     file.unfinished_path.write_bytes(b"abcdefgh")
     monkeypatch.setattr(hub_file, "http_get", lambda url, out, *, resume_size, **options: out.write(b"abcdef"[resume_size:]))

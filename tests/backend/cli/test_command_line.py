@@ -232,7 +232,7 @@ def test_serve_takes_names_of_hosts_and_of_presets(capsys):
     assert "must be one of" in refusal(capsys, "--models", "wan-tiny,")
 
 
-def test_a_live_video_goes_on_from_a_picture_and_does_as_it_is_told(tmp_path, monkeypatch):
+def test_a_live_video_continues_from_a_picture_and_does_as_it_is_told(tmp_path, monkeypatch):
     """The prompt is optional if the model reads none. 8 seconds of 25 frames are 16 blocks of 12 after the first 9, hence 17."""
     monkeypatch.chdir(tmp_path)
     words = ["live", "--preset", "matrix-game-2.0", "--image", "a.png", "--seconds", "8"]

@@ -109,7 +109,7 @@ def test_what_is_there_is_told_and_not_made_again_and_a_changed_seed_keeps_the_o
     assert "The previous video was renamed to video-1.mp4" in capsys.readouterr().err
 
 
-def test_a_stopped_denoising_goes_on_and_comes_to_the_same(encoded, whole, tmp_path, capsys):
+def test_a_stopped_denoising_continues_and_comes_to_the_same(encoded, whole, tmp_path, capsys):
     stopped = copy_of(encoded, tmp_path / "stopped")
     with started("denoise", stopped) as process:
         for line in process.stderr:
@@ -181,7 +181,7 @@ def test_a_stop_among_steps_that_reuse_others_leaves_a_state_that_reuses_nothing
 
 
 @pytest.mark.slow  # tests/backend/pipeline/test_resume.py has a faster test of a kill
-def test_a_killed_denoising_goes_on_from_its_last_kept_step(encoded, whole, tmp_path, capsys):
+def test_a_killed_denoising_continues_from_its_last_kept_step(encoded, whole, tmp_path, capsys):
     killed = killed_midway(encoded, tmp_path)
     capsys.readouterr()
     run("denoise", killed)

@@ -94,7 +94,7 @@ def test_the_jobs_picture_is_there_and_is_named_where_the_studio_has_it(node, tm
     assert isinstance(last, Finished) and last.result.request.image == str(folder / "image.png")
 
 
-def test_work_goes_on_where_it_was_if_its_files_come_along(node, tmp_path):
+def test_work_continues_where_it_was_if_its_files_come_along(node, tmp_path):
     folder = tmp_path / "studio/runs" / JOB
     folder.mkdir(parents=True)
     node.begin(JOB)
@@ -158,7 +158,7 @@ def test_the_fingerprint_is_that_of_what_runs(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.demo_model
-def test_a_storyboard_goes_on_on_another_node_with_the_shot_that_it_had_reached(tmp_path, monkeypatch, plan):
+def test_a_storyboard_continues_on_another_node_with_the_shot_that_it_had_reached(tmp_path, monkeypatch, plan):
     """Run the real pipeline on two nodes. The second node gets the files that the first node sent to the studio."""
     studio, plan = tmp_path / "studio/runs" / JOB, replace(plan, pipeline=None)
     studio.mkdir(parents=True)

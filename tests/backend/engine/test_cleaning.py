@@ -317,7 +317,7 @@ def test_saved_comparisons_go_with_their_videos_and_after_a_month(engine, age):
     assert [engine.user_presets.comparison(one.id) is not None for one in found] == [True, False, True, False]
 
 
-def test_a_long_log_keeps_its_end_while_its_writer_goes_on(engine, monkeypatch):
+def test_a_long_log_keeps_its_end_while_its_writer_continues(engine, monkeypatch):
     monkeypatch.setattr(cleaning, "MOST_LOG", 1000)
     wait_for(lambda: engine.worker_status().state == "ready")
     path = engine.workers()[0].log

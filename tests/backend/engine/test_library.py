@@ -107,7 +107,7 @@ def test_a_waiting_job_can_be_changed_and_a_running_one_cannot(engine, close_gat
     assert (result.request.prompt, result.width, engine.job(waiting.id).request.steps) == ("green", 128, 2)
 
 
-def test_an_owner_may_have_only_so_many_in_line(engine, close_gate, tmp_path):
+def test_an_owner_may_have_a_limited_number_queued(engine, close_gate, tmp_path):
     close_gate("a held square")
     engine.submit(request("a held square"), owner="ann")
     for _ in range(2):

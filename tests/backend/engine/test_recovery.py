@@ -28,13 +28,13 @@ def test_a_place_is_the_step_that_was_being_made():
     assert describe_progress(None) == describe_progress(Queued(0)) == describe_progress(Loading(1, 2, "the model")) == "the start"
 
 
-def test_a_job_goes_on_twice_at_the_same_step_and_then_fails_with_its_history():
+def test_a_job_continues_twice_at_the_same_step_and_then_fails_with_its_history():
     assert decide_recovery([stop()]) == decide_recovery([stop(), stop()]) == Requeue()
     verdict = decide_recovery([stop(cause="it fell"), stop(cause="it ran out of memory"), stop(cause="it fell")])
     assert verdict == Failed("It stopped three times at step 3 of 5: it fell; it ran out of memory", "Stand up")
 
 
-def test_steps_that_were_made_between_two_stops_begin_the_count_anew():
+def test_steps_that_were_made_between_two_stops_begin_the_count_again():
     stops = [stop(place=f"step {number} of 50") for number in range(1, 40)]
     assert decide_recovery(stops) == Requeue()
 
@@ -55,7 +55,7 @@ def test_a_shutdown_and_a_full_disk_are_no_fault_of_the_job():
     assert decide_recovery([stop(by="shutdown")] * 20) == decide_recovery([stop(by="disk")] * 20) == Requeue()
 
 
-def test_a_job_whose_machine_was_lost_goes_on_elsewhere_twice():
+def test_a_job_whose_machine_was_lost_continues_elsewhere_twice():
     lost = [stop(by="loss", place=place) for place in ("step 3 of 5", "the start", "step 4 of 5")]
     assert decide_recovery(lost[:1]) == decide_recovery(lost[:2]) == decide_recovery([*lost[:2], stop(by="worker")]) == Requeue()
     assert decide_recovery(lost) == Failed("The machine of its worker was lost three times", "Generate it again")
@@ -93,7 +93,7 @@ def test_a_held_job_waits_and_others_go_before_it(held, monkeypatch):
     assert isinstance(all_events(engine, job_id)[-1], Finished) and not engine.job(job_id).is_held
 
 
-def test_a_held_job_goes_on_after_quiet_minutes(held, monkeypatch):
+def test_a_held_job_continues_after_quiet_minutes(held, monkeypatch):
     engine, job_id = held
     assert engine.job(job_id).is_held
     monkeypatch.setattr(dispatcher, "QUIET_SECONDS", 0.5)
@@ -126,7 +126,7 @@ def test_a_shortage_ends_with_the_queue(make_engine, monkeypatch):
     wait_for(lambda: engine.disk_shortage() is None)
 
 
-def test_the_queue_waits_for_room_on_the_disk_and_goes_on_by_itself(make_engine, monkeypatch):
+def test_the_queue_waits_for_room_on_the_disk_and_continues_by_itself(make_engine, monkeypatch):
     free = [10**6]
     monkeypatch.setattr(
         dispatcher, "find_shortage", lambda folder, needed: Shortage(free=free[0], needed=needed) if free[0] < needed else None
@@ -180,7 +180,7 @@ def test_what_a_job_needs_grows_with_its_size():
     assert small < 25e6 and 0.5e9 < large < 1.5e9
 
 
-def test_a_video_whose_kernel_is_refused_is_made_on_the_model_laid_out_anew(engine):
+def test_a_video_whose_kernel_is_refused_is_made_on_the_model_laid_out_again(engine):
     job = engine.submit(request("please refuse"))
     events = all_events(engine, job.id)
     assert isinstance(events[-1], Finished)

@@ -47,7 +47,7 @@ def killed(engine):
     return engine.job(job.id), seen
 
 
-def test_it_goes_on_with_the_shot_that_it_had_reached(killed):
+def test_it_continues_with_the_shot_that_it_had_reached(killed):
     job, seen = killed
     assert job.state == "finished" and isinstance(seen[-1], Finished) and seen[-1].result.num_frames == 25
     cut = next(place for place, event in enumerate(seen) if isinstance(event, Interrupted))

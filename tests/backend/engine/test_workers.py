@@ -49,7 +49,7 @@ def test_two_videos_are_made_at_the_same_time(engine, held):
     assert engine.job(second.id).started < engine.job(first.id).ended
 
 
-def test_a_killed_workers_job_goes_on_where_it_was_and_so_do_the_others(engine, held):
+def test_a_killed_workers_job_continues_where_it_was_and_so_do_the_others(engine, held):
     (killed, other), gates = held
     waiting = engine.submit(request())
     os.kill(worker_of(engine, killed).pid, signal.SIGKILL)

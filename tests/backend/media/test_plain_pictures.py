@@ -61,7 +61,7 @@ def test_a_picture_is_stored_as_it_came_without_its_metadata(tmp_path, name, opt
         assert set(image.getexif()) <= {ExifTags.Base.Orientation}
 
 
-def test_what_follows_a_jpeg_or_stands_in_its_thumbnail_is_dropped(tmp_path):
+def test_what_follows_a_jpeg_or_is_in_its_thumbnail_is_dropped(tmp_path):
     noise().save(tmp_path / "a.jpg", quality=80)
     data = (tmp_path / "a.jpg").read_bytes()
     thumbnail = b"\xff\xe0" + (16 + 3 * 9).to_bytes(2, "big") + b"JFIF\0\1\1\0\0\1\0\1\3\3" + SECRET + b"1234567"

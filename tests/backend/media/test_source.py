@@ -33,7 +33,7 @@ def test_without_frames_there_is_no_source():
     assert build_source(request(references=("/r.png",)), {"references": (Image.new("RGB", (256, 256)),)}) is None
 
 
-def test_a_control_clip_is_made_anew_all_over():
+def test_a_control_clip_is_regenerated_all_over():
     source = build_source(request(control="/c.mp4"), {"control": (clip(),)})
     assert source.is_new.all() and (source.frames == clip()).all()
 
@@ -61,7 +61,7 @@ def test_margins_are_new_and_the_clip_lies_between_them():
 
 
 @pytest.mark.parametrize(("extend", "known"), [("after", range(5)), ("before", range(4, 9))])
-def test_a_clip_goes_on_after_its_end_or_leads_up_to_its_beginning(extend, known):
+def test_a_clip_continues_after_its_end_or_leads_up_to_its_beginning(extend, known):
     source = build_source(request(video="/v.mp4", extend=extend, overlap=5), {"video": (clip(5),)})
     assert [index for index in range(9) if not source.is_new[index].any()] == list(known)
     assert [source.frames[index, 0, 0, 0] for index in known] == [1, 2, 3, 4, 5]
@@ -91,7 +91,7 @@ def test_the_last_and_the_first_frames_of_a_clip_are_found(tmp_path):
         read_part(short, Part.from_request(request(video=str(short), overlap=5, extend="after")))
 
 
-def test_what_was_not_made_anew_comes_back_to_the_last_bit():
+def test_what_was_not_regenerated_comes_back_to_the_last_bit():
     mask = np.zeros((9, 256, 256), bool)
     mask[:, 100:150, 100:150] = True
     kept = KeptPixels(request=request(video="/v.mp4", mask="/m.png"), inputs={"video": (clip(),), "mask": (mask,)})

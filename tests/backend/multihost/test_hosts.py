@@ -96,7 +96,7 @@ def test_a_cancel_stops_all_hosts_at_one_step_and_they_go_on_together(pair, clos
 
 @pytest.mark.bench
 @pytest.mark.parametrize("what", [pytest.param("the process", marks=pytest.mark.slow), "the member", "the first process"])
-def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_goes_on(pair, close_gate, tmp_path, what):
+def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_continues(pair, close_gate, tmp_path, what):
     gate = close_gate("a held square")
     engine, member = pair
     job = engine.submit(request("a held square", steps=4))

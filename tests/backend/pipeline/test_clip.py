@@ -76,7 +76,7 @@ def test_warming_up_finds_the_encoders_programs(loaded, clip):
     assert not list(warm_up(loaded.model, make_request("/clip.mp4", strength=0.9)))
 
 
-def test_the_less_is_made_anew_the_more_stays(loaded, clip, tmp_path):
+def test_the_less_is_regenerated_the_more_stays(loaded, clip, tmp_path):
     whole = np.stack(list(read_frames(clip)))[4:21].astype(float)
     distances = []
     for strength in (0.2, 0.6, 1.0):
@@ -111,7 +111,7 @@ def test_the_same_request_makes_the_same_pixels(loaded, clip, tmp_path):
     np.testing.assert_array_equal(frames_of(tmp_path / "one"), frames_of(tmp_path / "two"))
 
 
-def test_a_denoising_that_was_killed_goes_on_without_its_clip(loaded, clip, tmp_path, at_every_step):
+def test_a_denoising_that_was_killed_continues_without_its_clip(loaded, clip, tmp_path, at_every_step):
     """The clip's latents are among the files of the first stage."""
     own = shutil.copy(clip, tmp_path / "own.mp4")
     request, whole, killed = make_request(own, steps=10), tmp_path / "whole", tmp_path / "killed"

@@ -110,7 +110,7 @@ def test_a_kill_within_a_segment_or_between_two_costs_a_step(loaded, files, whol
 
 
 @pytest.mark.parametrize("frame", KILLED_FRAMES)
-def test_a_decoding_that_was_killed_goes_on_at_its_frame(loaded, files, whole, tmp_path, at_every_step, frame):
+def test_a_decoding_that_was_killed_continues_at_its_frame(loaded, files, whole, tmp_path, at_every_step, frame):
     killed = shutil.copytree(whole[1].parent / f"frame {frame}", tmp_path / "killed")
     assert (killed / FRAMES).exists()
     assert isinstance(list(events_of(a_request(files), loaded, killed))[-1], Finished)

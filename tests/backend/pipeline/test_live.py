@@ -80,7 +80,7 @@ def test_a_stopped_video_knows_what_was_said_and_is_made_again_to_the_same_pixel
     np.testing.assert_array_equal(frames_of(result.path), frames_of(again.result.path))
 
 
-def test_one_that_was_killed_goes_on_as_it_was_told_before(loaded, tmp_path):
+def test_one_that_was_killed_continues_as_it_was_told_before(loaded, tmp_path):
     folder, killed = tmp_path / "live", tmp_path / "killed"
 
     def copy_in_the_middle(event) -> None:

@@ -9,7 +9,7 @@ from backend.pipeline.live_events import stop_when, stream_events
 from backend.schemas.events import Loading
 
 
-def test_each_event_arrives_before_the_work_goes_on():
+def test_each_event_arrives_before_the_work_continues():
     seen = threading.Event()
 
     def work(tell):

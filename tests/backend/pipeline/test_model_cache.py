@@ -234,7 +234,7 @@ def test_models_in_turn_make_the_videos_that_they_make_alone(tmp_path, monkeypat
 
 @pytest.mark.parity
 @pytest.mark.demo_model
-def test_a_checkpoint_that_is_replaced_on_disk_is_loaded_anew(tmp_path, monkeypatch):
+def test_a_checkpoint_that_is_replaced_on_disk_is_loaded_again(tmp_path, monkeypatch):
     monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
     preset, folder = load_preset("wan-tiny"), tmp_path / "model"
     shutil.copytree(preset.model_source, folder)

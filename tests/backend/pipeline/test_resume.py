@@ -33,7 +33,7 @@ def events_of(request, loaded, folder, is_cancelled=lambda: False):
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE_KINDS)])
-def test_a_denoising_that_was_killed_goes_on_and_ends_the_same(loaded, tmp_path, at_every_step, kind):
+def test_a_denoising_that_was_killed_continues_and_ends_the_same(loaded, tmp_path, at_every_step, kind):
     request = a_request(**(KINDS | MORE_KINDS)[kind])
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     make_with_copies(request, loaded, whole, {killed: lambda event: isinstance(event, Step) and event.index == 4})
@@ -69,7 +69,7 @@ def test_a_closed_iterator_keeps_the_last_step_though_no_file_was_due(loaded, tm
     assert_same_video(tmp_path / "whole", tmp_path / "closed")
 
 
-def test_a_decoding_that_was_killed_goes_on_at_its_frame(loaded, tmp_path, at_every_step):
+def test_a_decoding_that_was_killed_continues_at_its_frame(loaded, tmp_path, at_every_step):
     request = a_request()
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     make_with_copies(request, loaded, whole, {killed: lambda event: isinstance(event, Decoding) and event.frame == 13})
@@ -102,7 +102,7 @@ def test_a_file_that_the_disk_has_torn_is_made_again(loaded, tmp_path, at_every_
     assert_same_video(whole, torn)
 
 
-def test_another_model_begins_anew(loaded, tmp_path, at_every_step):
+def test_another_model_begins_again(loaded, tmp_path, at_every_step):
     request = a_request()
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     make_with_copies(request, loaded, whole, {killed: lambda event: isinstance(event, Step) and event.index == 4})

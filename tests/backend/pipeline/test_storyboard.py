@@ -76,7 +76,7 @@ def test_events_say_which_shot_is_made_and_name_files_of_the_folder(whole):
 
 
 @pytest.mark.parametrize("moment", ["in the second shot", "between two shots"])
-def test_a_process_that_goes_on_after_a_kill_begins_with_the_shot_that_it_had_reached(loaded, whole, tmp_path, moment):
+def test_a_process_that_continues_after_a_kill_begins_with_the_shot_that_it_had_reached(loaded, whole, tmp_path, moment):
     killed = tmp_path / "killed"
     is_there = {
         "in the second shot": lambda event: isinstance(event, Step) and "shots/2" in event.preview,
@@ -103,7 +103,7 @@ def test_stop_keeps_what_there_is(loaded, tmp_path):
     assert first[-1] == Cancelled(None)
 
 
-def test_another_shot_makes_those_after_it_anew(loaded, whole, tmp_path):
+def test_another_shot_regenerates_the_shots_after_it(loaded, whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "again")
     changed = story(shots=[ROWS[0], ROWS[1] | {"seed": 77}, ROWS[2]])
     events = list(generate_video(changed, loaded, tmp_path / "again", lambda: False))
@@ -115,7 +115,7 @@ def test_another_shot_makes_those_after_it_anew(loaded, whole, tmp_path):
     assert len(frames_of(tmp_path / "again" / "video.mp4")) == 29
 
 
-def test_a_film_of_a_made_shot_one_that_goes_on_from_it_and_one_that_fades_in(loaded, whole, tmp_path):
+def test_a_film_of_a_made_shot_one_that_continues_from_it_and_one_that_fades_in(loaded, whole, tmp_path):
     folder, _ = whole
     made = {"video": str(folder / "shots" / "2" / "video.mp4"), "num_frames": 17, "trim": (0.25, 0.75)}
     rows = [made, ROWS[2] | {"num_frames": 17}, ROWS[0] | {"cut": True, "fade": 0.125}]
@@ -129,7 +129,7 @@ def test_a_film_of_a_made_shot_one_that_goes_on_from_it_and_one_that_fades_in(lo
     source = frames_of(folder / "shots" / "2" / "video.mp4")
     second, third = (frames_of(tmp_path / "film" / "shots" / number / "video.mp4") for number in ("2", "3"))
     assert np.abs(video[:8] - source[4:12]).mean() <= CODEC
-    assert np.abs(second[:5] - source[7:12]).mean() <= 2 * CODEC, "it goes on from the last frames that are seen"
+    assert np.abs(second[:5] - source[7:12]).mean() <= 2 * CODEC, "it continues from the last shown frames"
     assert np.abs(video[8:18] - second[5:15]).mean() <= CODEC and np.abs(video[20:] - third[2:]).mean() <= CODEC
     assert np.abs(video[18] - (2 * second[15] + third[0]) / 3).mean() <= CODEC
     sound = read_sound(tmp_path / "film" / "video.mp4")

@@ -158,7 +158,7 @@ def test_a_stop_comes_between_two_batches_and_leaves_the_smaller_video(tmp_path,
 
 
 @pytest.mark.parametrize("end", ["killed", "closed"])
-def test_another_process_goes_on_with_the_pieces_that_are_whole(tmp_path, clip, monkeypatch, end):
+def test_another_process_continues_with_the_pieces_that_are_whole(tmp_path, clip, monkeypatch, end):
     monkeypatch.setattr(upscaling, "PIECE_SECONDS", 0.0)  # each frame is one piece of work
     monkeypatch.setattr(upscaling, "EVENT_SECONDS", -1.0)
     request, folder, copy = upscale_file_request(clip, 4), tmp_path / "first", tmp_path / "second"
@@ -182,7 +182,7 @@ def test_another_process_goes_on_with_the_pieces_that_are_whole(tmp_path, clip, 
     assert read_clip_facts(copy / "video.mp4").seconds == read_clip_facts(tmp_path / "third" / "video.mp4").seconds
 
 
-def test_pieces_of_another_request_are_made_anew(tmp_path, clip):
+def test_pieces_of_another_request_are_upscaled_again(tmp_path, clip):
     request, folder = upscale_file_request(clip, 4), tmp_path / "job"
     events = upscale_video(request, folder, lambda: False, nothing)
     next(event for event in events if isinstance(event, Upscaling) and event.frame == 12)

@@ -86,7 +86,7 @@ def test_a_storyboards_shots_are_shown_the_figures_that_they_name(made, files, t
         if isinstance(event, ShotFinished)
     ]
     assert [one.references for one in shots] == [(files["picture.png"],)] * 2
-    assert [one.extend for one in shots] == [None, "after"], "what goes on is shown it too"
+    assert [one.extend for one in shots] == [None, "after"], "a shot that continues receives them too"
     other = StoryboardFiles(request_of(preset, shots=rows, steps=1), tmp_path / "a")
     assert StoryboardFiles(story, tmp_path / "a").read_result(0) and other.read_result(0) is None, (
         "without the figure it is another shot"

@@ -71,7 +71,7 @@ def test_it_writes_piece_by_piece_can_be_stopped_and_asked_again(model):
     assert len(begun) == 1 and suggestion and set(suggestion) <= set(CHARACTERS)
 
 
-def test_one_that_has_died_is_loaded_anew(model):
+def test_one_that_has_died_is_loaded_again(model):
     process = model._running.process
     process.kill()
     process.wait()

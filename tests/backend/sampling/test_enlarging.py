@@ -46,7 +46,7 @@ def test_noise_stays_white_and_a_flat_picture_keeps_its_colour():
 
 
 @pytest.mark.parametrize("solver", ["unipc", "euler", "euler-distilled"])
-def test_steps_before_are_the_plain_schedules_and_those_after_begin_anew(solver):
+def test_steps_before_are_the_plain_schedules_and_those_after_begin_again(solver):
     request = example_request(WAN, solver=solver, progressive=2)
     plain, found, first = make_schedule(solver, 50, 5.0), schedule_for_request(request), num_half_size_steps(request)
     for name in ("sigmas", "timesteps", "corrector", "predictor"):

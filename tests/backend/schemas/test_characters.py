@@ -56,7 +56,7 @@ def test_a_shot_is_shown_the_pictures_of_the_figures_that_it_names_and_no_others
     story = asked("Anna walks", "a street", "The dog finds Anna", {"prompt": "anna again", "cut": True})
     assert shown(story) == [("/a.png",), (), ("/a.png", "/d.png"), ("/a.png",)]
     third = shot_request(story, 2, load_preset(VACE), "/before")
-    assert (third.video, third.extend) == ("/before/last.mp4", "after"), "it goes on from the shot before, and sees them too"
+    assert (third.video, third.extend) == ("/before/last.mp4", "after"), "it continues the previous shot and has references"
     assert not third.figures and not third.figure_images and Shape.from_request(third).num_references == 2
     assert shown(asked("Anna", "a street", references=("/style.png",))) == [("/style.png", "/a.png"), ("/style.png",)]
     both = asked("Anna and her sister", figures=(A, {"name": "her sister", "image": "/a.png"}))

@@ -24,7 +24,7 @@ def test_clips_are_taken_from_their_beginning_and_nothing_is_made_by_strength():
 
 
 @pytest.mark.parametrize(("num_frames", "overlap"), [(81, 17), (33, 17), (29, 9), (9, 5), (5, 1)])
-def test_a_clip_that_goes_on_overlaps_by_whole_latent_frames(num_frames, overlap):
+def test_a_clip_that_continues_overlaps_by_whole_latent_frames(num_frames, overlap):
     made = request(VACE, **EXTENDED, num_frames=num_frames)
     assert (made.overlap, made.trim, made.num_frames) == (overlap, None, num_frames)
 
@@ -105,7 +105,7 @@ def test_values_of_a_wrong_kind_are_refused_too(changes):
 
 
 @pytest.mark.parametrize(("num_frames", "overlap"), [(17, 9), (9, 5), (5, 1), (33, 17), (65, 17)])
-def test_a_model_whose_videos_begin_with_frames_of_a_clip_goes_on_after_it(num_frames, overlap):
+def test_a_model_whose_videos_begin_with_frames_of_a_clip_continues_after_it(num_frames, overlap):
     made = request(num_frames=num_frames, **EXTENDED)
     assert (made.overlap, made.strength, made.trim, made.num_steps, made.task) == (overlap, None, None, made.steps, "t2v")
     assert request(**EXTENDED, keeps_pixels=False).to_json()["keeps_pixels"] is False

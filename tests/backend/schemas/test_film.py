@@ -31,7 +31,7 @@ def seen(request: GenerationRequest) -> list[tuple[int, int, int]]:
     return [(one.first, one.end, one.fade) for one in plan_pieces(request, load_preset(request.preset))]
 
 
-def test_a_shot_goes_on_or_starts_from_its_words_or_from_its_own_picture():
+def test_a_shot_continues_or_starts_from_its_words_or_from_its_own_picture():
     film = asked({}, {}, {"cut": True}, {"image": "/b.png"}, {"image": "/a.png"}, {"image": "/b.png"}, image="/first.png")
     assert film.shot_images == ("/b.png", "/a.png") and [one.image for one in film.shots] == [None, None, None, 0, 1, 0]
     assert [(shot(film, index).task, shot(film, index).image) for index in range(6)] == [

@@ -248,7 +248,7 @@ def test_earlier_limits_still_load():
 CLIP = {"video": "/a/clip.mp4"}
 
 
-def test_a_clip_is_taken_from_its_beginning_as_long_as_the_video_and_made_mostly_anew():
+def test_a_clip_is_taken_from_its_beginning_as_long_as_the_video_and_mostly_regenerated():
     made = request(**CLIP)
     assert (made.task, made.strength, made.trim, made.num_frames) == ("t2v", 0.8, (0.0, 17 / 16), 17)
     assert request(**CLIP, num_frames=33, fps=8).trim == (0.0, 33 / 8)

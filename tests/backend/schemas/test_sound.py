@@ -30,7 +30,7 @@ def test_a_clip_whose_sound_is_made_keeps_its_pictures():
     assert GenerationRequest.from_stored(made.to_json()) == made and not made.is_from_pictures
 
 
-def test_a_video_that_goes_on_hears_its_clip_unless_it_is_silent_or_has_a_sound_of_its_own():
+def test_a_video_that_continues_hears_its_clip_unless_it_is_silent_or_has_a_sound_of_its_own():
     made = request(video="/clip.mp4", extend="after")
     assert made.overlap == 17 and keeps_clip_audio(made) and GenerationRequest.from_stored(made.to_json()) == made
     part = SoundPart.from_clip(made, 5.04)  # as files state it: 121 frames last 5.0417 s

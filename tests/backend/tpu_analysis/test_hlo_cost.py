@@ -100,7 +100,7 @@ def cost():
     return predict(MODULE, CHIP, lambda instruction: 3500.0)
 
 
-def test_what_stands_in_a_loop_counts_as_often_as_it_runs(cost):
+def test_what_is_in_a_loop_counts_as_often_as_it_runs(cost):
     assert cost.seconds["matmul"] == pytest.approx((40 * 1750 + 3500) / CHIP.clock_hz)  # and one kernel each
     assert cost.seconds["element-wise"] == pytest.approx((40 * 350 + 3500) / CHIP.clock_hz)
 

@@ -206,7 +206,7 @@ def test_what_a_lost_worker_still_says_is_not_heard(pool, transports, heard):
     assert heard == [("1", "interrupted")] and len(pool) == 1
 
 
-def test_who_is_let_go_is_killed_and_its_job_goes_on_elsewhere(pool, transports, heard):
+def test_who_is_let_go_is_killed_and_its_job_continues_elsewhere(pool, transports, heard):
     give(pool, "1")
     pool.remove_worker("a")
     pool.remove_worker("nobody")

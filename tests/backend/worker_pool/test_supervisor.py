@@ -41,7 +41,7 @@ def interruptions_of(engine, job_id: str) -> list[Interrupted]:
     return [event for event in all_events(engine, job_id) if isinstance(event, Interrupted)]
 
 
-def test_a_killed_workers_job_goes_on_before_the_next_one(engine, close_gate):
+def test_a_killed_workers_job_continues_before_the_next_one(engine, close_gate):
     gate = close_gate("a held square", "step 3")
     job, following = engine.submit(request("a held square", steps=5)), engine.submit(request())
     gate.wait()
@@ -81,7 +81,7 @@ def test_a_worker_that_ends_itself_points_to_its_log(engine, tmp_path):
     assert final.fix.startswith(f"Generate it again; if it stops again, the reason is at the end of {tmp_path}/data/logs/")
 
 
-def test_a_lost_device_ends_the_worker_and_the_job_goes_on(engine):
+def test_a_lost_device_ends_the_worker_and_the_job_continues(engine):
     job = engine.submit(request("lost", steps=4))
     assert isinstance(all_events(engine, job.id)[-1], Finished) and steps_of(engine, job.id) == [1, 2, 3, 4]
     assert interruptions_of(engine, job.id)[0].cause == "A device was lost (UNAVAILABLE: the square has left the slice)"
@@ -91,7 +91,7 @@ def test_a_lost_device_ends_the_worker_and_the_job_goes_on(engine):
     ("is_frozen", "silence", "least", "cause"),
     [(True, 5.0, 30.0, "The worker gave no sign of life for"), (False, 30.0, 2.0, "The worker reported nothing for")],
 )
-def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_goes_on(
+def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_continues(
     make_engine, close_gate, tmp_path, monkeypatch, is_frozen, silence, least, cause
 ):
     engine, gate = make_engine(), close_gate("a held square", "step 3")
@@ -224,7 +224,7 @@ threading.Event().wait()
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGINT))]
 )
-def test_a_dead_parent_takes_its_worker_with_it_and_the_next_engine_goes_on(make_engine, close_gate, tmp_path, number):
+def test_a_dead_parent_takes_its_worker_with_it_and_the_next_engine_continues(make_engine, close_gate, tmp_path, number):
     gate = close_gate("a held square", "step 3")
     parent = subprocess.Popen(
         [sys.executable, "-c", ENGINE_PROGRAM, str(tmp_path / "data")],

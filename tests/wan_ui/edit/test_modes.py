@@ -126,7 +126,7 @@ def test_margins_references_and_the_pixels_that_stay(engine, visitor, clip, pict
     assert [load_checked_image(path).size for path in request.references] == [(40, 50), (60, 20)]
 
 
-def test_a_clip_goes_on_after_its_end_or_before_its_beginning(engine, visitor, clip):
+def test_a_clip_continues_after_its_end_or_before_its_beginning(engine, visitor, clip):
     after = {"way": "extend", "clip": clip, "start": 0.5, "end": 1.5, "num_frames": 9, "extend": "after", "overlap": 5}
     request = made(engine, visitor(), **after)
     assert (request.extend, request.overlap, request.num_frames, request.trim) == ("after", 5, 9, (0.5, 1.5))
@@ -134,7 +134,7 @@ def test_a_clip_goes_on_after_its_end_or_before_its_beginning(engine, visitor, c
     assert (request.extend, request.overlap, request.trim) == ("before", 5, None) and request_mode(request) == "extend"
 
 
-def test_the_demo_model_makes_a_clip_anew_or_goes_on_after_it(engine, visitor, clip):
+def test_the_demo_model_regenerates_a_clip_or_continues_after_it(engine, visitor, clip):
     assert supported_modes(find_preset("wan-tiny")) == ("anew", "extend")
     given = WANTED | {"preset": "wan-tiny", "width": 96, "height": 96, "way": "extend", "clip": clip, "start": 0.5, "end": 1.5}
     request = made(engine, visitor(), **given, num_frames=9, extend="after", overlap=5)

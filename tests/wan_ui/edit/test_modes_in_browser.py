@@ -169,7 +169,7 @@ def test_a_mask_is_brought_turned_around_and_comes_back_with_its_video(visit, cl
     page.locator('.stage[data-phase="finished"] [data-act="edit:use"]').click()
     page.locator('.edit[data-way="paint"]:not([data-clip=""])').wait_for()
     wait_until(page, f"{PAINTED} > 0")
-    assert page.evaluate(PAINTED) == pytest.approx(120 * 120, abs=240), "what was made anew is painted"
+    assert page.evaluate(PAINTED) == pytest.approx(120 * 120, abs=240), "the regenerated area is painted"
     page.locator('.stage [data-act="again:same"]').click()
     wait_until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
     page.locator('.stage[data-phase="finished"]').wait_for()
@@ -181,7 +181,7 @@ def test_a_mask_is_brought_turned_around_and_comes_back_with_its_video(visit, cl
     )
 
 
-def test_margins_are_seen_at_once_and_a_clip_goes_on(visit, clip, data_dir, pictures):
+def test_margins_are_seen_at_once_and_a_clip_continues(visit, clip, data_dir, pictures):
     page = visit()
     open_edit(page)
     taken(page, clip)
@@ -261,7 +261,7 @@ def test_key_frames_are_dropped_and_dragged_to_their_places(visit, pictures, dat
     assert page.locator("#edit-length").input_value() == "17"
 
 
-def test_the_demo_model_goes_on_after_a_clip_and_its_last_frame_begins_another_video(visit, clip, data_dir):
+def test_the_demo_model_continues_after_a_clip_and_its_last_frame_begins_another_video(visit, clip, data_dir):
     page = visit()
     open_edit(page)
     taken(page, clip)
@@ -281,7 +281,7 @@ def test_the_demo_model_goes_on_after_a_clip_and_its_last_frame_begins_another_v
 
 
 @pytest.mark.slow  # the demo model extends a clip above
-def test_a_model_that_sounds_goes_on_from_the_end_of_its_video(visit, clip, data_dir):
+def test_a_model_that_sounds_continues_from_the_end_of_its_video(visit, clip, data_dir):
     page = visit()
     open_edit(page)
     page.locator("#edit-preset").select_option(LTX)

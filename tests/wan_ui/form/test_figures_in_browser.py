@@ -46,7 +46,7 @@ def faces(page) -> list[int]:
 
 
 @pytest.mark.parametrize("width", [pytest.param(1440, marks=pytest.mark.slow), 390])
-def test_shots_show_the_figures_that_they_name_and_only_those_are_made_anew(width, visit, pictures):
+def test_shots_show_the_figures_that_they_name_and_only_those_are_regenerated(width, visit, pictures):
     page = visit(width=width, height=844)
     begin(page, "Anna waits", "a red square", "anna's house")
     assert page.locator(".film-figures .hint").inner_text().startswith("Characters need a VACE model")

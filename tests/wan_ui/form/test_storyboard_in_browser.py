@@ -114,7 +114,7 @@ def test_two_shots_are_made_reordered_given_a_sound_cut_and_opened(visit, music,
     assert rows(page) == [] and page.locator("#prompt").is_visible()
 
 
-def test_what_goes_on_from_a_changed_shot_is_said_before_it_is_made_anew(visit):
+def test_what_continues_from_a_changed_shot_is_said_before_it_is_regenerated(visit):
     page = visit()
     begin(page, "a red square", "a second square", "a third square")
     generated(page)

@@ -50,7 +50,7 @@ def test_a_visitor_and_all_together_have_so_many_lines_a_minute():
     assert out.getvalue().endswith("| later\n")
 
 
-def test_a_log_that_is_large_begins_anew(tmp_path):
+def test_a_log_that_is_large_begins_again(tmp_path):
     log = tmp_path / "server.log"
     with log.open("a") as file:
         guarded = GuardedStream(file, log)

@@ -74,7 +74,7 @@ def test_frames_can_be_stepped_through(page):
     wait_until(page, "document.querySelector('.player output').textContent === '3 / 17'")
 
 
-def test_a_video_goes_on_from_its_last_frame(page):
+def test_a_video_continues_from_its_last_frame(page):
     made(page, "a long walk")
     page.locator('.stage [data-act="fill:continue"]').click()
     page.locator("#crop-preview img").wait_for()

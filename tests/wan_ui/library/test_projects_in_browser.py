@@ -83,7 +83,7 @@ def test_a_video_goes_into_a_project_is_moved_found_and_taken_along(visit, studi
     other.locator("#message .message.shown", has_text="A project may have at most 60 MB").wait_for()
 
 
-def test_the_menu_keeps_what_is_typed_when_it_is_drawn_anew_and_imports_by_keyboard(visit, studio):
+def test_the_menu_keeps_what_is_typed_when_it_is_drawn_again_and_imports_by_keyboard(visit, studio):
     page = visit()
     page.locator('#views [data-view="library"]').click()
     page.locator("#projects summary").click()

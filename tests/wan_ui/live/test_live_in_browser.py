@@ -91,7 +91,7 @@ def test_a_new_prompt_holds_from_the_next_block_on(running):
     assert running.locator(".live .dot").is_visible()
 
 
-def test_a_page_that_is_loaded_again_goes_on(running):
+def test_a_page_that_is_loaded_again_continues(running):
     frame = square(running)["frame"]
     running.reload()
     wait_until(running, "window.studio?.isOpen")

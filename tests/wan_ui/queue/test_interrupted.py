@@ -22,7 +22,7 @@ def view_after(*events) -> StageView:
     return view
 
 
-def test_the_stage_says_why_and_where_and_that_it_goes_on():
+def test_the_stage_says_why_and_where_and_that_it_continues():
     html = stage_html(view_after(Step(3, 20, 0.1, 2.0), STOP, Queued(0)), replace(a_job(), state="queued"), ENGLISH)
     assert "The worker was killed by SIGKILL" in html and "continues by itself" in html and "queue:go_on" not in html
     assert progress_texts(view_after(STOP), ENGLISH)[:2] == (

@@ -194,7 +194,7 @@ def test_in_another_browser_the_operator_finds_the_job_with_its_progress_and_sto
     browser.locator('.stage[data-phase="cancelled"]').wait_for()
 
 
-def test_a_restarted_server_goes_on_with_the_queue(chromium, close_gate, tmp_path):
+def test_a_restarted_server_continues_with_the_queue(chromium, close_gate, tmp_path):
     gates = [close_gate("a held square", f"step {number}") for number in (2, 3)]  # a dying server's worker ends its step
     with _serving("fake", tmp_path) as server:
         page = chromium.new_context().new_page()

@@ -184,7 +184,7 @@ def test_a_program_gets_a_video_and_its_facts(studio, picture):
 
 @pytest.mark.browser
 @model_does_not_matter
-def test_a_program_has_a_clip_made_anew(studio, tmp_path):
+def test_a_program_has_a_clip_regenerated(studio, tmp_path):
     import gradio_client
 
     clip = gradio_client.handle_file(str(counting_clip(tmp_path / "clip.mp4", 32, 16)))

@@ -159,7 +159,7 @@ def test_a_failure_for_memory_says_what_would_fit():
     assert error["message"] == "Too large; It would fit at 96x96 with 17 frames"
 
 
-def test_a_clip_is_widened_or_goes_on_with_a_preset_of_vace():
+def test_a_clip_is_widened_or_continues_with_a_preset_of_vace():
     def made(**fields):
         return to_request(
             VideoBody(fields={"prompt": "x", "model": "wan2.1-vace-1.3b-480p", **fields}, picture=None, clip=Path("/a.mp4")), ""

@@ -117,7 +117,7 @@ def test_a_picture_is_where_a_video_begins(client, data_dir, tmp_path):
     assert list((data_dir / "tmp").rglob(".part-*")) == []
 
 
-def test_a_clip_is_made_anew(client, url, data_dir, tmp_path):
+def test_a_clip_is_regenerated(client, url, data_dir, tmp_path):
     path = counting_clip(tmp_path / "clip.mov", 32, 16, options=["-c:v", "libx264", "-pix_fmt", "yuv420p"])
     headers = {"authorization": f"Bearer {client.api_key}"}
     fields = {"model": "wan-tiny", "prompt": PROMPT, "strength": "0.5", "trim": "[0.5, 1.5625]", "steps": "4"}

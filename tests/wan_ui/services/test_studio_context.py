@@ -132,7 +132,7 @@ def test_visitors_use_only_the_presets_that_the_operator_names(context, running,
     assert queued(narrow, a_request(), everything).request.preset == "wan-tiny"
 
 
-def test_a_new_cookie_is_no_new_place_in_line(context, running):
+def test_a_new_cookie_is_no_new_place_in_the_queue(context, running):
     narrow = replace(context, most_of_address=2, most_in_all=4)
 
     def queue(number: int, host: str) -> None:

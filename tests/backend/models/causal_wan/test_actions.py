@@ -109,5 +109,5 @@ def differences(request) -> dict[str, float]:
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.slow) if case == "1,1,3,9,3" else case for case in ROLLOUTS]
 )
-def test_a_video_made_with_rings_is_what_all_frames_made_anew_give(differences, case):
+def test_a_video_made_with_rings_is_what_all_frames_regenerated_give(differences, case):
     assert differences[case] <= ROLLOUTS[case]
