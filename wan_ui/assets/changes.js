@@ -106,7 +106,7 @@ const listenAlone = options => {
   navigator.locks.request(NAME, options, () => new Promise(listen)).catch(stopListening);
 };
 
-/** Requests an update of the open view if its content may have changed. Runs in every tick. @param {number} now */
+/** Requests an update of the open view if its content may have changed. Runs in every tick of `studio.js`. @param {number} now */
 export const drawView = now => {
   if (count === drawnCount || now - drawnAt < VIEW_MILLISECONDS || document.hidden || !canAct()) return;
   if (openedView() === 'create') return; // the job's own stream updates its stage

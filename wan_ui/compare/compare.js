@@ -43,7 +43,7 @@ export const stepTogether = by => {
   seekTogether(timeOfFrame(frameAtTime(lead.currentTime, videoFps(lead)) + by, videoFps(lead)));
 };
 
-/** Synchronizes the videos and shows their time. Runs in every tick. */
+/** Synchronizes the videos and shows their time. Runs in every tick of `studio.js`. */
 export const followLeader = () => {
   const section = find('.compare');
   const lead = findLeader();
@@ -104,7 +104,7 @@ export const toggleAudio = tile => {
   showAudibleVideo();
 };
 
-/** Shows which video is audible. Runs in every tick, because the comparison may be rendered again. */
+/** Shows which video is audible. Runs in every tick of `studio.js`, because the comparison may be rendered again. */
 export const showAudibleVideo = () => {
   const section = find('.compare');
   if (!section) return;
@@ -125,7 +125,7 @@ export const showAudibleVideo = () => {
 
 let started = '';
 
-/** Starts a comparison when all of its videos can play. Runs in every tick. */
+/** Starts a comparison when all of its videos can play. Runs in every tick of `studio.js`. */
 export const startLoadedComparison = () => {
   const section = find('.compare');
   const state = `${section?.dataset.comparison} ${section?.dataset.done}`;

@@ -21,7 +21,7 @@ export const openView = name => {
   if (!isShown(find('.stage'))) findVideo('.stage video')?.pause();
 };
 
-/** Shows the columns of the open view. Runs in each tick, because the header can be rendered again. */
+/** Shows the columns of the open view. Runs in every tick of `studio.js`, because the header can be rendered again. */
 export const showPlace = () => {
   document.body.dataset.view ||= views()[0] ?? '';
   const { queue } = document.body.dataset;

@@ -26,7 +26,7 @@ export const startQueue = () => {
   });
 };
 
-/** Shows the number of queued videos at the queue's button. Runs in every tick. */
+/** Shows the number of queued videos at the queue's button. Runs in every tick of `studio.js`. */
 export const showCount = () => {
   const count = find('.queue')?.dataset.count ?? '0';
   const badge = find('#queue-toggle .badge');

@@ -31,7 +31,7 @@ export const stepStage = by => {
   video.currentTime = timeOfFrame(wrapFrame(frameAtTime(video.currentTime, fps, numFrames), by, numFrames), fps);
 };
 
-/** Shows the player's current frame. Runs in every tick. */
+/** Shows the player's current frame. Runs in every tick of `studio.js`. */
 export const showStageTime = () => {
   const shown = shownPlayer();
   if (!shown) return;

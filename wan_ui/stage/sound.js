@@ -53,7 +53,7 @@ const startWithSound = async video => {
   }
 };
 
-/** Updates the audio controls. Runs in every tick, because the stage may be rendered again. */
+/** Updates the audio controls. Runs in every tick of `studio.js`, because the stage may be rendered again. */
 export const showSound = () => {
   const player = find('.stage .player');
   if (player?.dataset.sound !== 'true' || !isShown(player)) return;
