@@ -283,10 +283,12 @@ def _make_pass(
     specs: list[pl.BlockSpec],
     num_bytes: int | None = None,
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """Return a Pallas call over blocks of tokens. It reads [B, S, W] and the arrays of `specs`, and writes groups and one
-    statistic.
+    """Return a Pallas call over blocks of tokens.
 
-    `num_bytes` tells XLA how many bytes the call reads and writes. It is needed if the tables are large.
+    The call reads an array [B, S, W] and the arrays of `specs`. It writes the head groups [groups, B, S, W / groups] and a
+    statistic of every block of tokens [B, N, 1, W]. `shape` is (B, S, W, tokens per block, groups).
+
+    `num_bytes` tells XLA how many bytes the call reads and writes. It is needed if an array of `specs` is large.
     """
     batch, length, width, rows, groups = shape
     blocks = length // rows

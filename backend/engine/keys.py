@@ -184,5 +184,5 @@ def _key(row: tuple) -> Key:
 
 def _add_later_column(database: sqlite3.Connection) -> None:
     if "notify" not in {row[1] for row in database.execute("PRAGMA table_info(keys)")}:
-        with contextlib.suppress(sqlite3.OperationalError):  # another process has just added it
+        with contextlib.suppress(sqlite3.OperationalError):  # another process has just added the column
             database.execute(_ADD_NOTIFY)

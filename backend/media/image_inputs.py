@@ -11,7 +11,7 @@ from backend.schemas.request import GenerationRequest
 
 def write_frame(video: Path, index: int, path: Path) -> None:
     """Write a frame as an image. `index` counts from the end if negative. Raises: VideoFileError."""
-    read_facts(video)  # for a clear error about too large frames: the decoder's error would not name the reason
+    read_facts(video)  # raises a clear error for frames that are too large; the decoder's error would not name the reason
     extract_frame(video, index).save(path, compress_level=1)
 
 

@@ -37,7 +37,7 @@ AT_ONCE = 2  # number of short calls that run at once; each can need 400 MB: an 
 MOST_WAITING = 64
 MOST_OF_VISITOR = 4
 MOST_OF_ADDRESS = 16
-PATIENCE_SECONDS = 60.0  # longest wait for a process: an image takes a few seconds, and many can wait
+PATIENCE_SECONDS = 60.0  # longest wait for a process: an image takes a few seconds, and `MOST_WAITING` calls can wait
 QUICK_SECONDS = 20.0  # time limit of short work: an image of 50 million pixels takes 2 to 4 s
 LONG_SECONDS = 60.0
 EXPORT_SECONDS = 300.0  # time limit for writing a video of many frames, such as a comparison
@@ -464,7 +464,7 @@ class _Process:
         self._written, self._read = self._process.stdin, self._process.stdout
         self._has_ended, self._lock = False, threading.Lock()
         self.is_fit = True
-        self.processor_seconds = 0.0  # last measured, for this process and its children; long work only
+        self.processor_seconds = 0.0  # processor time of the process and its children; measured only if a call has a limit
         self._is_over_budget = False
 
     def execute(self, call: SandboxCall, processor_seconds: float | None = None, ticket: _Ticket | None = None) -> Any:

@@ -117,7 +117,7 @@ def read_request(path: Path) -> GenerationRequest:
     try:
         data = json.loads(mp4_boxes.read_comment(path) or "")
         return GenerationRequest.from_stored(data["request"])
-    except Exception as error:  # the comment can be any text
+    except Exception as error:  # the file's comment can be any text, so parsing can fail in any way
         raise NoRequestInVideo(
             f"{path.name!r} contains no request and",
             "must have been generated here and not edited since",

@@ -44,7 +44,7 @@ def suggest_smaller_requests(
         return ()
     found = measure_memory(request, devices, mesh, tell)
     needed = UNKNOWN_SIZE_FACTOR * memory if math.isinf(found.peak) else found.peak
-    # The request ran out of memory. If it needs less than `memory`, then less than `needed` was free while it ran.
+    # The request ran out of memory. If `needed` is at most `memory`, the free memory must have been less than `needed`.
     room = memory if needed > memory else CAUTION * needed
     if needed <= found.weights:
         return ()

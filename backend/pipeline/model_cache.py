@@ -271,7 +271,10 @@ class ModelCache:
         return {*used, *(id(network) for model in models for network in model.loaded.networks.values())}
 
     def _exceeds_devices(self, used: Collection[int], num_bytes: int, bytes_per_device: int, coming: int) -> bool:
-        """Return whether the models on the devices exceed the device memory or the limit."""
+        """Return whether the models on the devices exceed the device memory, or idle models exceed their limit (see `Bounds`).
+
+        `used` are the ids of the networks in use. See `_make_room` for the other arguments.
+        """
         on_devices = self._network_ids_on_devices(used)
         networks_there = [network for network in self._distinct_networks() if id(network) in on_devices]
         idle = sum(network.num_bytes for network in networks_there if id(network) not in used)

@@ -193,7 +193,7 @@ def check_trim(request: VideoSettings, preset: Preset) -> None:
 
 
 def check_time_range(trim: tuple[float, float]) -> None:
-    """Check that `trim` is two times of a clip in seconds. Raises: RequestError."""
+    """Check that `trim` is a start and a later end in seconds, both 0 or more. Raises: RequestError."""
     start, end = trim
     if not (math.isfinite(start) and math.isfinite(end) and 0 <= start < end):
         rule = "must be two times of the clip, in seconds, 0 or more, the later time second"

@@ -145,8 +145,8 @@ def _compare_attention(*, norm: float = 1.0, has_bias: bool = False, counted: in
 
 
 def _compare_token_norm(*, is_centred: bool) -> Outcome:
-    """Compare a norm's Pallas pass with XLA. Both round each value once, so they differ by at most one step of bfloat16. Values
-    are at most 8."""
+    """Compare a norm's Pallas pass with XLA. Both round each value once, so they differ by at most one step of bfloat16.
+    Values are at most 8, so the limit is 8 * 2^-7."""
     tokens, scale = _draw_normal(0, 1, 256, HEADS * WIDTH, scale=2.0), jnp.full((HEADS * WIDTH,), 1.1, jnp.float32)
     norm = functools.partial(layer_norm if is_centred else rms_norm, eps=1e-6)
     vectors = (scale, scale) if is_centred else (scale,)

@@ -232,7 +232,7 @@ class WorkerModel:
         self.mark_warm(request)
 
     def report_facts(self) -> None:
-        """Send the worker's facts. First remove the compiled shapes of models that are no longer cached."""
+        """Send the `WorkerFacts`. Their `warm` shapes are only the shapes of models that are still loaded or cached."""
         kept = self.started.model_cache.list_models()
         models = {model.model for model in kept} | ({self._source[0]} if self._source else set())
         self._warm = {shape for shape in self._warm if shape.model in models}

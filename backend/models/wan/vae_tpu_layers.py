@@ -137,10 +137,11 @@ class LayerRunner(StripRunner):
         return self._entered
 
     def _repeat_input(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
-        """Return the shortcut of a block that doubles the rows: its values for the upper and for the lower row of each pair.
+        """Return the shortcut's values for a block that doubles the rows: one array for the upper row of each pair, and one for
+        the lower row.
 
-        The epilogue repeats each value over several frames and columns. If the block halves the channels, the upper row has
-        channels 0, 2, 4, ... and the lower row has channels 1, 3, 5, ...
+        The convolution's `Epilogue` adds each value to several frames and columns. If the block halves the channels, the upper
+        row has channels 0, 2, 4, ... and the lower row has channels 1, 3, 5, ...
         """
         entered = self._block_input
         if shortcut.in_channels == shortcut.out_channels:

@@ -176,7 +176,7 @@ class AnimateModel(SegmentModel):
             text=step_context.clip_text, positions=step_context.clip_positions, condition=ImageChannels(values=clip_channels)
         )
         keys = yield Call(programs.extract, (weights[transformer_part(0)], clip, context))
-        shared = cast(Context, step_context.context)  # no windows
+        shared = cast(Context, step_context.context)  # not `WindowContexts`: Animate has no context windows
         return DrivenContext(text=shared.text, positions=shared.positions, condition=ImageChannels(values=channels), clip=keys)
 
 

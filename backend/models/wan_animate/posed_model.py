@@ -100,7 +100,8 @@ class PosedModel(SegmentModel):
         pose = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[POSE],))
         face = yield from self._encode_faces(programs, weights[transformer_part(0)], step_context, conditions[FACES][index])
         channels, pose = yield Put((channels, pose), layout.replicated)
-        shared, condition = cast(Context, step_context.context), ImageChannels(values=channels)  # no windows
+        # `step_context.context` is never `WindowContexts`, because Animate has no context windows.
+        shared, condition = cast(Context, step_context.context), ImageChannels(values=channels)
         return PosedContext(text=shared.text, positions=shared.positions, condition=condition, pose=pose, face=face)
 
     def _encode_faces(
