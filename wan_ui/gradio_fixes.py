@@ -115,9 +115,9 @@ def keep_component_ids() -> None:
 def insert_page_head(head: str, language: Callable[[Mapping[str, str]], str]) -> None:
     """Insert `head` at the start of the head of Gradio's pages, for all apps of this process (6.31, `routes.templates`).
 
-    Gradio's own `head` option is placed after its scripts, too late for `wan_ui/scripts.py`. Gradio's `css` option loses cascade
-    layers and repeats every other rule. The body's `lang` becomes the language that `language` reads from the request's headers.
-    Gradio sets "en", then the browser's language, even if the page has another language.
+    Gradio's own `head` option is placed after its scripts, too late for `wan_ui/scripts.py`. Gradio's `css` option drops cascade
+    layers and writes each style rule twice, with and without a prefix. The body's `lang` becomes the language that `language`
+    reads from the request's headers. Gradio sets "en", then the browser's language, even if the page has another language.
     """
     from gradio.routes import templates
 

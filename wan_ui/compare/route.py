@@ -81,9 +81,9 @@ async def _write_comparison(engine: Engine, found: Comparison, tile: str, who: R
 
 
 def _find_audio_source(engine: Engine, found: Comparison, tile: str) -> Path | None:
-    """Return the video with the audio of a tile, by the tile's number from 1. None for a missing or silent tile.
+    """Return the video file whose audio the comparison plays. `tile` is the tile's number, from 1.
 
-    A source clip is the first of two tiles, and silent.
+    None for a missing or silent tile. In a comparison of one video with its source clip, the clip is tile 1, always silent.
     """
     try:
         jobs = [engine.job(job_id) for job_id in found.jobs]

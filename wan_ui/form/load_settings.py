@@ -188,7 +188,7 @@ class LoadHandlers:
         return self.show_request(request, texts, message) | self._load_input_files(request)
 
     def _continue_video(self, job: Job, caller: Caller) -> Steps[Updates]:
-        """Load image to video with the video's last frame as the first frame."""
+        """Load settings of "Image to video" into the form, with the video's last frame as the first frame."""
         texts = caller.texts
         picture = yield from _extract_frame(job.folder / "video.mp4", -1)
         preset = self._choose_image_preset(job.request)

@@ -130,9 +130,9 @@ class RewriteHandlers:
 
         Raises: Busy if too many suggestions are being written, or were written within an hour.
         """
-        address = (
-            caller.queue_limits.address if caller.queue_limits else ""
-        )  # empty for a caller without limits, or on this machine: many visitors can share its address
+        # No address is counted for callers without limits. It is also empty for this machine, from which a proxy can send the
+        # requests of many visitors.
+        address = caller.queue_limits.address if caller.queue_limits else ""
         most = {f"visitor {caller.owner}": PROMPTS_WRITTEN.of_visitor, "all": PROMPTS_WRITTEN.in_all}
         if address:
             most[f"address {address}"] = PROMPTS_WRITTEN.of_address

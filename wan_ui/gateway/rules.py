@@ -2,8 +2,9 @@
 
 - `public`: all callers.
 - `login`: visitors who have logged in (all, if no password is set), and programs with a key.
-- `visitor`: the owner of the job or project in the address. The route itself checks the cookie or the ticket in the address.
-- `owner`: programs with a key, and visitors. Both see only their own videos.
+- `visitor`: all callers pass this check. The route itself checks the cookie, or the ticket in the address (`Access.ticket`), and
+  serves only callers who may see the job or project in the address.
+- `owner`: programs with a key, and visitors as in `login` who also send the visitor's cookie. Both see only their own videos.
 - `program`: if a password is set, only programs with a key.
 - `operator`: if a password is set, only programs with the operator's key.
 - `refused`: no caller. Gradio defines the address, and the studio does not need it.

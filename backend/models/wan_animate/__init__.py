@@ -1,1 +1,1 @@
-"""Wan 2.2 Animate: the person of an image moves as the person of a clip moves."""
+"""Wan 2.2 Animate: the person in an image moves as the person in a clip moves."""

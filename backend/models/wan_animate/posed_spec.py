@@ -1,6 +1,6 @@
 """Recognise Wan 2.2 Animate-1 from its configurations only. Reads no file.
 
-The person of the image moves like a clip of poses and a clip of faces. With a further clip and its mask, the person of the image
+The person in the image moves like a clip of poses and a clip of faces. With a further clip and its mask, the person in the image
 replaces the person in the masked area. Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 """
 
