@@ -19,9 +19,10 @@ TAPS = 3  # columns of the convolution's kernel, and its rows
 VMEM_LIMIT_BYTES = 52 * 2**20  # the smallest core has 64 MiB (v5p, v7x)
 PLANNED_BYTES = 46 * 2**20  # memory that a `TilePlan` may use; the compiler stores spilled registers in the rest
 MOST_WEIGHT_BYTES = 22 * 2**20  # largest weight that is not divided into blocks, bfloat16
-# Largest number of matrix unit cycles in a program without a loop, for all frames and for the products of one frame. Longer
-# programs compile too slowly. Libtpu schedules about 2,000 bundles a second (2026-11-21, one core).
-UNROLLED_CYCLES, FRAME_CYCLES = 10_000, 6_000
+# Limits of the matrix unit's cycles in code without a loop. Longer code compiles too slowly: libtpu schedules about 2,000 bundles
+# a second (2026-11-21, one core).
+UNROLLED_CYCLES = 10_000  # all frames together; above this limit the program loops over the frames
+FRAME_CYCLES = 6_000  # the products of one frame; above this limit the program loops over the frame and its earlier frames
 ROWS_A_CYCLE = 4  # rows of a tile's product per cycle, with both matrix units of v6e
 ENOUGH_ROWS = 192  # rows of an efficient product: loading a 256 x 256 tile takes as long as multiplying 128 rows
 

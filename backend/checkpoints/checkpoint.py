@@ -58,7 +58,7 @@ def split_source(source: str | Path) -> tuple[str, str]:
 
 
 def part_folder(part: str, transformer: str) -> str:
-    """Return the folder of a part, for a checkpoint whose transformer is in the folder `transformer`."""
+    """Return the name of a part's folder: `transformer` for the first transformer, otherwise the name of the part."""
     return transformer if part == TRANSFORMER else part
 
 

@@ -53,7 +53,7 @@ class TorchFile:
 
 
 def read_torch_tensors(file: TorchFile) -> dict[str, TensorPlace]:
-    """Return the tensors' places by name, in the order of their bytes.
+    """Return the place of each tensor's bytes in the file, by name and in the order of the bytes.
 
     Raises: ModelError for a file that is incomplete or unsafe, or has no such dictionary.
     """
@@ -63,10 +63,10 @@ def read_torch_tensors(file: TorchFile) -> dict[str, TensorPlace]:
 
 @functools.lru_cache(maxsize=8)
 def _read_tensors(file: TorchFile, size: int, changed: int) -> dict[str, TensorPlace]:
-    """Read the tensors' places.
+    """Read the place of each tensor's bytes in the file.
 
-    Results are cached, because every page calls this function. The file's size and time of the last change are part of the
-    cache's key, so that a changed file is read again.
+    Results are cached, because every request and every page of the studio needs them. The cache's key includes the file's size
+    and the time of its last change, so that a changed file is read again.
     """
     path = file.path
     try:

@@ -378,9 +378,10 @@ class Cleaner:
 
 
 def _is_export(path: Path, whole: Collection[str]) -> bool:
-    """Return whether the file is the export of a comparison in `whole`, or may still be written.
+    """Return whether the file is the export of a comparison in `whole`, or an unfinished file less than an hour old.
 
-    `whole` holds ids of comparisons. An export's name is the id with a suffix. Names of unfinished files start with a dot.
+    `whole` holds the ids of comparisons of which no job was deleted. An export's name is the id with a suffix. Names of
+    unfinished files start with a dot.
     """
     return path.name.partition(".")[0] in whole or (path.name.startswith(".") and _age_seconds(path) < _HOUR)
 

@@ -27,7 +27,7 @@ from backend.worker_pool.pool import WorkerPool
 from backend.workers.process import WorkerPlan
 
 _LOOK_SECONDS = 1.0
-_NEAR_PLACES = 10  # changes of this many places at the front of the queue are reported immediately
+_NEAR_PLACES = 10  # places at the front of the queue whose changes are reported immediately
 # The interval between two reports of all places. It prevents a thousand events per started job in a queue of a thousand jobs.
 _FAR_SECONDS = 5.0
 _PREPARE_DELAY_SECONDS = 1.0

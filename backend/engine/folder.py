@@ -108,7 +108,10 @@ def write_request_file(request: GenerationRequest, folder: Path) -> None:
 
 
 def _stem(role: str, place: int) -> str:
-    """Return an input's file name without suffix, such as "image", "input-video" ("video" is the result) or "references-2"."""
+    """Return an input's file name without suffix, such as "image" or "references-2".
+
+    An input clip is "input-video" and input audio is "input-sound", because the job's result is "video".
+    """
     name = f"input-{role}" if role in ("video", "sound") else role
     return f"{name}-{place + 1}" if SETTINGS[role].is_list else name
 

@@ -9,8 +9,8 @@ from backend.schemas.events import Event, Failed, Interrupted
 
 MOST_STOPS = 3  # interruptions at the same place, after which the job fails
 MOST_KILLS = 10  # consecutive kills from outside before the job's first step, after which the job is held
-MOST_LOSSES = 2  # lost machines, after which the job fails at the next loss
-MOST_SERVER_DEATHS = 1  # crashes of the server, after which the job is held at the next crash
+MOST_LOSSES = 2  # lost machines after which the job is still requeued; the next loss fails the job
+MOST_SERVER_DEATHS = 1  # server crashes after which the job is still requeued; the next crash holds the job
 QUIET_SECONDS = 600.0  # time without faults after which held jobs resume
 START = "the start"  # the place of an interruption before the job's first reported stage, also while its model loads
 _COUNTED = ("worker", "signal", "server")

@@ -1,7 +1,8 @@
 """Starts ffmpeg, for our files and, within limits, for untrusted files. No other module starts it.
 
 An untrusted file cannot refer to other files or addresses. It is read by a few demuxers and decoders only, in two threads and 1
-GiB of memory. No frame above a number of pixels is decoded, even for the file's facts. The caller sets the time limit.
+GiB of memory. A frame with more pixels than the caller allows is never decoded, not even to read the size or length of a clip.
+The caller sets the time limit.
 """
 
 import re

@@ -47,7 +47,7 @@ class KernelFallbacks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sentences: dict[str, str] = {}  # by the name of the option or the use
+        self._sentences: dict[str, str] = {}  # the sentence for users, by the option's name or the kernel's use
 
     def __contains__(self, name: str) -> bool:
         return name in self._sentences

@@ -19,7 +19,8 @@ LOHA = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"
 LOKR = ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2")
 KINDS = {"LoRA": LORA, "LoHa": LOHA, "LoKr": LOKR}
 ROWS_MAGNITUDE, MAGNITUDE = "lora_magnitude_vector", "dora_scale"
-"""DoRA's lengths. In peft they are lengths of rows, in LyCORIS of rows or columns, depending on their shape."""
+"""DoRA's magnitudes, the Euclidean lengths of a weight's rows or columns. peft stores lengths of rows. LyCORIS stores lengths of
+rows or columns, depending on the shape."""
 MAGNITUDES = (ROWS_MAGNITUDE, MAGNITUDE)
 DIFFERENCE = "difference"
 _NEEDED = {"LoRA": LORA, "LoHa": LOHA[:4]}
@@ -79,11 +80,11 @@ class Change:
         return product if self.alpha is None or rank is None else product * (self.alpha / rank)
 
     def _own_rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the rows of `self.part`, if several tensors are stacked."""
+        """Return this tensor's rows of an array for stacked tensors, or the whole array if nothing is stacked."""
         return tensor if self.parts == 1 else tensor.chunk(self.parts)[self.part]
 
     def _has_row_lengths(self, shape: Sequence[int]) -> bool:
-        """Return whether DoRA's lengths are the lengths of the tensor's rows, not of its columns."""
+        """Return whether DoRA's magnitudes are the lengths of the tensor's rows, not of its columns."""
         if ROWS_MAGNITUDE in self.factors:
             return True
         lengths = self.factors[MAGNITUDE].shape
@@ -107,7 +108,10 @@ class Change:
         return place is None or math.prod(place.shape) == math.prod(shape) * self.parts
 
     def _magnitude_fits(self, shape: Sequence[int]) -> bool:
-        """Return whether DoRA's lengths fit. Columns span all parts, so lengths of columns do not fit a single part."""
+        """Return whether the shape of DoRA's magnitudes fits the tensor. True without DoRA.
+
+        Lengths of columns do not fit a tensor that is stored with others, because the columns span all stacked tensors.
+        """
         place = next((self.factors[role] for role in MAGNITUDES if role in self.factors), None)
         if place is None:
             return True

@@ -264,7 +264,7 @@ def subtract_mean_key(key: jax.Array) -> jax.Array:
 
 
 def head_bounds(scaled: jax.Array, key: jax.Array, value: jax.Array) -> HeadBounds:
-    """Compute the bounds of arrays [B, S, H, D]. The query is scaled by log2(e) * scale."""
+    """Compute the largest norms and values of arrays [B, S, H, D]. `scaled` is the query times log2(e) * scale."""
     largest_value = jnp.abs(value).max(axis=(1, 3)).astype(jnp.float32)
     return HeadBounds(query=_largest_norm(scaled), key=_largest_norm(key), value=largest_value)
 

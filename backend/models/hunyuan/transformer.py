@@ -78,7 +78,7 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
 
 
 class Denoiser(ClipTransformer):
-    """See `ClipTransformer`. A token is one latent."""
+    """See `ClipTransformer`. A token is one position of the latents: patches have size 1."""
 
     _stacks = (BLOCKS,)
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "add_q_proj.weight", "add_k_proj.weight", "add_v_proj.weight",

@@ -100,7 +100,7 @@ class FrameRunner:
     def _upsample(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
         """Double height and width, and the number of frames in some layers.
 
-        The clip's first frame stays one frame, which uses only every second group of channels.
+        Where the number of frames is doubled, the clip's first frame stays one frame. It uses only half of the channels.
         """
         hidden, repeats = self._convolve(name + ".conv", layer.conv, entered), layer.repeats
         times = 2 if layer.add_temporal_upsample and not self._is_first else 1
@@ -112,7 +112,7 @@ class FrameRunner:
     def _downsample(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
         """Halve height and width, and the number of frames in some layers.
 
-        The clip's first frame stays one frame, which fills the channels twice.
+        Where the number of frames is halved, the clip's first frame is used for both frames of its pair.
         """
         times = 2 if layer.add_temporal_downsample and not self._is_first else 1
         packed = layer._dcae_downsample_rearrange(self._convolve(name + ".conv", layer.conv, entered), r1=times)

@@ -41,7 +41,10 @@ def encode_control(
 
 
 def control_noise(request: GenerationRequest) -> np.float32 | None:
-    """Return the clip's share of the video's noise. None with `control_scale` 1, or without a clip."""
+    """Return the clip's noise level divided by the video's noise level. None if the clip stays clean.
+
+    The clip stays clean with `control_scale` 1. The result is also None without a clip.
+    """
     return np.float32(1 - request.control_scale) if request.control and request.control_scale < 1 else None
 
 

@@ -60,7 +60,7 @@ class Context:
         first_sound: [1, C, N, M], audio latents of the clip that the video extends.
         is_heard: scalar, 1 if `first_sound` is used, 0 for a silent clip.
         control: [1, C, F', H', W'], latents of a control clip.
-        control_noise: scalar above 0, the control clip's share of the video's noise. None if the clip is clean.
+        control_noise: scalar above 0, the clip's noise level divided by the video's noise level. None if the clip is clean.
     """
 
     text: jax.Array
@@ -108,7 +108,7 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
 
 
 class Denoiser(StackedTransformer):
-    """See `StackedTransformer`. A token is one latent."""
+    """See `StackedTransformer`. A token is one position of the latents: patches have size 1."""
 
     _stacks = (BLOCKS,)
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "net.0.proj.weight")

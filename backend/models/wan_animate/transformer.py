@@ -90,8 +90,8 @@ class DrivenDenoiser(Denoiser):
     def extracted(self, weights: StackedWeights, latents: jax.Array, context: Context) -> ClipKeys:
         """Extract every layer's keys and values from a driving video's `latents` [1, C, F, H, W].
 
-        The context's condition has a mask of ones and the same latents. The context's text has one row for each index on the mesh
-        axis dp. All rows are equal.
+        The caller passes a context for the driving video. Its condition must contain a mask of ones and the same latents. Its
+        text must have one row for each index on the mesh axis dp, and all rows must be equal.
         """
         (hidden,), time = self._begin(weights, latents, jnp.float32(CLIP_TIMESTEP), context)
         text, positions = context.text, context.positions
