@@ -12,9 +12,13 @@ from PIL import Image
 
 from backend.files import replace_file
 
-LONGEST_SIDE = 416  # pixels: half of 832, and a few tens of kilobytes
-RIDGE = 1e-2  # relative to the latents' mean variance; needed if a small frame has fewer latents than channels (demo model)
-_SHARP = 24.0  # where colours differ by this much (of 255), a third of the first frame's detail is added
+# Longest side of a preview in pixels. It is half of the usual 832, so that a preview's file has only a few tens of kilobytes.
+LONGEST_SIDE = 416
+# The regression's penalty on weights, relative to the latents' mean variance. Without the penalty, the regression has no unique
+# solution if a frame has fewer latents than channels, as small frames of the demo model do.
+RIDGE = 1e-2
+# A pixel whose estimated colour differs by this much (of 255) from the first frame gets a third of the first frame's detail.
+_SHARP = 24.0
 
 
 def write_animation(latents: np.ndarray, first: np.ndarray, path: Path, fps: float) -> None:
@@ -31,7 +35,7 @@ def write_animation(latents: np.ndarray, first: np.ndarray, path: Path, fps: flo
 
 
 def preview_frames(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return the preview, uint8 [F, height, width, 3], with sides of at most `LONGEST_SIDE` pixels."""
+    """Return the frames of the preview, uint8 [F, height, width, 3], with sides of at most `LONGEST_SIDE` pixels."""
     colours = estimate_colours(latents, first)
     height, width = _preview_size(first.shape[:2])
     rough = np.stack([_resize(frame, (height, width)) for frame in colours])

@@ -18,18 +18,21 @@ from backend.media.sound import Sound
 from backend.schemas.sound import SoundPart
 
 FORMATS = "wav, mp3, m4a, ogg, flac, or a video with audio"
-MODEL_RATE = 16_000  # samples per second of the input of LTX-2's audio autoencoder
+MODEL_RATE = 16_000  # samples per second that LTX-2's audio autoencoder expects
 CHANNELS = 2
 MAX_SECONDS = 3600.0
 MAX_RATE = 48_000  # largest sample rate of a video's audio
 READ_SECONDS = 20.0
 COUNT_SECONDS = 60.0
-LEAD_SECONDS = 0.5  # decoded before the part, because each AAC packet needs the previous packet
-SHORT = 0.5  # seconds by which a complete file may be shorter than its header states
-_SUFFIXES = {"wav": ".wav", "mp3": ".mp3", "ogg": ".ogg", "flac": ".flac", "aac": ".aac", "webm": ".webm"}  # other formats: .mp4
+# ffmpeg decodes this much audio before the requested part and drops it, because each AAC packet needs the previous packet.
+LEAD_SECONDS = 0.5
+# A file that is shorter than its header states is refused as incomplete only if the difference exceeds this many seconds.
+SHORT = 0.5
+# File suffixes by ffmpeg's name of the format. Files of all other formats get the suffix ".mp4".
+_SUFFIXES = {"wav": ".wav", "mp3": ".mp3", "ogg": ".ogg", "flac": ".flac", "aac": ".aac", "webm": ".webm"}
 _STREAM = re.compile(r"Audio: .*?, (?P<rate>\d+) Hz, (?P<channels>[^,\n]+)")
 _INPUT = re.compile(r"Input #0, ([\w,]+), from")
-_ENDLESS = 2**32 - 1  # length in a WAV file that was written before its length was known
+_ENDLESS = 2**32 - 1  # a WAV header states this length if a program wrote the header before it knew the length
 _GUESSED = "Estimating duration from bitrate"
 
 
@@ -89,8 +92,7 @@ def read_for_model(path: str | Path, part: SoundPart) -> np.ndarray:
 
 
 def read_original(path: str | Path, part: SoundPart) -> Sound:
-    """Decode the part in stereo at the file's sample rate, or at 48,000 samples per second if that is less. Raises:
-    SoundError."""
+    """Decode the part in stereo at the file's sample rate, but at most at 48,000 samples per second. Raises: SoundError."""
     facts = check_sound_part(path, part)
     return _decode_part(Path(path), part, min(facts.rate, MAX_RATE))
 
@@ -137,7 +139,7 @@ def _check_seconds(seconds: float, path: Path) -> None:
 
 
 def _run_ffmpeg(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Completed:
-    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: SoundError if that takes too long."""
+    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: SoundError if ffmpeg needs more than `seconds`."""
     try:
         return ffmpeg.run_to_end(ffmpeg.verbose_command(*_limit_options(), *arguments), seconds)
     except subprocess.TimeoutExpired:

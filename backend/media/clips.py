@@ -21,15 +21,18 @@ from backend.media.video import Frame, Size
 from backend.schemas.clip import Part, max_frames_within
 
 FORMATS = {"mp4 or mov": ".mp4", "webm": ".webm", "gif": ".gif"}  # accepted formats, and the suffix of a copy's name
-MAX_PIXELS = 4096 * 2304  # largest frame: 4K in any shape. ffmpeg holds up to 20 frames of 15 MB
+# Most pixels of a clip's frame: 4K in any shape. ffmpeg holds up to 20 frames in memory, and such a frame takes 15 MB.
+MAX_PIXELS = 4096 * 2304
 MAX_SECONDS = 3600.0
 MIN_SIDE = 16
 READ_SECONDS = 20.0  # time limit for reading a file's `ClipFacts`
 COUNT_SECONDS = 60.0  # time limit for scanning a file without decoding
 KEPT_FACTS = 64  # number of clips whose facts are cached
-FRAME_SECONDS = 60.0  # time limit for one frame: up to 600 earlier frames of 4K (10 s) are decoded first, on one slow core
+# Time limit for reading one frame. ffmpeg may first have to decode 10 s of earlier frames: 600 frames of 4K on one slow core.
+FRAME_SECONDS = 60.0
 _RAW = ("-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-")
-_WHOLE_PIXELS = 1_500_000_000  # clips with fewer pixels in all frames are decoded completely for thumbnails, in about 3 s
+# To read thumbnails, a clip is decoded completely (in about 3 s) if all its frames together have at most this many pixels.
+_WHOLE_PIXELS = 1_500_000_000
 _STREAM = re.compile(r"Video: .*?, (?P<width>\d+)x(?P<height>\d+)(?P<rest>.*)")
 _SHAPE = re.compile(r"SAR (\d+):(\d+)")
 _RATE = re.compile(r"([\d.]+)(k?) fps")
@@ -140,7 +143,8 @@ def read_thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int)
     step = facts.seconds / count
     moments = [step * (index + 0.5) for index in range(count)]
     if facts.width * facts.height * max(facts.fps, 1.0) * facts.seconds <= _WHOLE_PIXELS:
-        longer = f"tpad=stop_mode=clone:stop_duration={2 * step:.6f}"  # repeats the last frame, which the fps filter would drop
+        # The fps filter would drop the last frame, so the tpad filter repeats that frame after the end.
+        longer = f"tpad=stop_mode=clone:stop_duration={2 * step:.6f}"
         times = f"{longer},fps=fps={count / facts.seconds:.6f}:start_time={step / 2:.6f},{scale}"
         pictures = _read_thumbnails(Path(path), 0.0, times, count, (width, height))
     else:
@@ -158,7 +162,8 @@ def _part_filters(facts: ClipFacts, part: Part) -> str:
     rate = f"fps=fps={part.fps}:start_time=0:round=near"
     wide, high, cut = _pad_filter(facts, part) if part.is_whole else _crop_filter(facts, part)
     size = f"scale={wide}:{high}:flags=lanczos+accurate_rnd+full_chroma_int,format=rgb24,{cut}"
-    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"  # one more frame: see `backend.schemas.clip.ROUNDING`
+    # The tpad filter repeats the last frame once: the clip's stated length can be one frame too long, because it is rounded.
+    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"
 
 
 def _crop_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
@@ -183,7 +188,7 @@ def _pad_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
 def _read_thumbnails(
     path: Path, start: float, filters: str, count: int, size: Size, only_keys: bool = False
 ) -> list[Image.Image]:
-    """Read up to `count` small images from the time `start` on."""
+    """Read up to `count` small images from the clip, beginning at the time `start` in seconds."""
     width, height = size
     keys = ["-skip_frame", "nokey"] if only_keys else []
     command = [*_reader_command(path, start, keys), "-map", "0:v:0", "-an", "-vf", filters, "-frames:v", str(count)]
@@ -233,8 +238,8 @@ def _measure_seconds(path: Path, stated: float | None) -> float:
     if int(frames) == 0:
         raise _no_frames_error(path)
     counted = int(last) / 1e6 if last.strip().isdecimal() else 0.0
-    # The scan reports the time at which the last frame is decoded, a few frames before its display. Therefore the length in the
-    # header is more exact, unless it exceeds the scanned length by 0.5 s or more.
+    # The scan reports the decoding time of the last frame, which is a few frames earlier than its display time. Therefore the
+    # header's length is used, unless that length exceeds the scanned length by 0.5 s or more.
     seconds = stated if stated and stated - counted < 0.5 else counted
     if seconds <= 0:
         raise ClipError(
@@ -262,7 +267,7 @@ def _reader_command(path: Path, start: float, more: list[str] | None = None) -> 
 
 
 def _run_ffmpeg(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Completed:
-    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: ClipError if that takes too long."""
+    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: ClipError if ffmpeg needs more than `seconds`."""
     try:
         return ffmpeg.run_to_end(ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), *arguments), seconds)
     except subprocess.TimeoutExpired:

@@ -15,9 +15,9 @@ from typing import Self
 
 import numpy as np
 
-MOST_DRIFT = 12.0  # largest corrected drift, out of 255, per channel
+MOST_DRIFT = 12.0  # a channel's drift above this (of 255) is not corrected, because it may be a change of content
 MOST_GAIN = 1.15
-NEAR = 4  # levels (of 255): pixels this near to the median are averaged, because the median itself is a whole level
+NEAR = 4  # levels (of 255): the fine median is the mean of all pixels that differ by at most this from the whole-level median
 RAMP_FRAMES = 8  # number of frames over which the shift grows from zero to its full value
 
 
@@ -57,8 +57,11 @@ def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, same: int =
 
 
 def _gain_and_offset(frame: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a gain and an offset for each channel. They give `frame` the median of `wanted`, and the spread of `wanted` as far
-    as `MOST_GAIN` allows. The spread is the mean distance from the median."""
+    """Return a gain and an offset for each channel that give `frame` the median and the spread of `wanted`.
+
+    The gain is at most `MOST_GAIN` (at least 1 / `MOST_GAIN`), so a very different spread is only approached. The spread is the
+    mean distance from the median.
+    """
     own, other = (one.reshape(-1, 3).astype(np.float64) for one in (frame, wanted))
     middle, aim = _fine_median(own), _fine_median(other)
     spread, goal = np.abs(own - middle).mean(axis=0), np.abs(other - aim).mean(axis=0)
@@ -75,7 +78,8 @@ def _fine_median(pixels: np.ndarray) -> np.ndarray:
     """Compute a median of each channel of [N, 3] that is not rounded to whole levels: the mean of the pixels near the median."""
     median = np.median(pixels, axis=0)
     near = np.abs(pixels - median) <= NEAR
-    count = near.sum(axis=0)  # 0 if the median is between two equally frequent colours
+    # If the median is the mean of two distant levels, no pixel is near the median. Then the median itself is the result.
+    count = near.sum(axis=0)
     return np.where(count > 0, (pixels * near).sum(axis=0) / np.maximum(count, 1), median)
 
 

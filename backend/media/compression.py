@@ -10,7 +10,7 @@ from PIL import Image
 from backend.errors import ImageError
 from backend.media import ffmpeg
 
-SECONDS = 60.0  # far above the need of one frame on a busy machine
+SECONDS = 60.0  # time limit for ffmpeg: even a busy machine needs far less for one frame
 
 
 def compress_image(picture: Image.Image, crf: int) -> Image.Image:

@@ -7,7 +7,7 @@ from backend.media.video import Frame
 from backend.schemas.settings import ControlKind
 
 EDGE = 12.0  # least change of one colour between neighbouring pixels (of 255): weaker changes are texture or noise
-BLUR = 1.0  # pixels
+BLUR = 1.0  # radius in pixels of the Gaussian blur that removes noise before the edges are detected
 
 
 def control_frame(frame: Frame, kind: ControlKind) -> Frame:
@@ -37,7 +37,8 @@ def detect_edges(picture: Image.Image) -> np.ndarray:
     def neighbour(row: int, column: int) -> np.ndarray:
         return around[1 + row : 1 + row + height, 1 + column : 1 + column + width]
 
-    turn = np.round(np.arctan2(down, right) / (np.pi / 4)).astype(int) % 4  # direction of the gradient, in eighths of a circle
+    # The gradient's direction in eighths of a circle, 0 to 3. Opposite directions have the same number.
+    turn = np.round(np.arctan2(down, right) / (np.pi / 4)).astype(int) % 4
     largest = np.select(
         [turn == index for index in range(4)],
         [np.maximum(neighbour(row, column), neighbour(-row, -column)) for row, column in ((0, 1), (1, 1), (1, 0), (1, -1))],

@@ -41,7 +41,7 @@ class DrivingClip:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlankClip:
-    """A black clip of this size (width, height). It is used to compile programs, which depend on shapes only."""
+    """A black clip of `size` (width, height). It replaces the driving clip where programs are only compiled."""
 
     size: tuple[int, int]
 
@@ -64,7 +64,7 @@ def split_into_segments(frames: Iterator[np.ndarray], count: int, length: int, r
 
 
 def _back_and_forth(frames: Iterator[np.ndarray], length: int, repeats_end: bool) -> Iterator[np.ndarray]:
-    """Yield the frames, then the last `length` of them back and forth without end."""
+    """Yield all `frames`, then the last `length` frames backwards and forwards again without end."""
     last: collections.deque[np.ndarray] = collections.deque(maxlen=length)
     for frame in frames:
         last.append(frame)

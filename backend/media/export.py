@@ -18,7 +18,7 @@ from backend.media.progress import progress_range, report_progress
 from backend.media.video import MAX_PIXELS, VideoFacts, read_facts, read_frames
 from backend.schemas.formats import Format
 
-LEAST_SIDE = 32  # smallest side in pixels that is tried
+LEAST_SIDE = 32  # pixels: a gif or webp whose shorter side is this small is not made smaller to reach `max_bytes`
 _MARGIN = 0.95  # the next attempt aims at this share of `max_bytes`
 _VP9 = tuple("-c:v libvpx-vp9 -crf 30 -b:v 0 -row-mt 1 -deadline good -cpu-used 4 -pix_fmt yuv420p".split())
 _OPUS = ("-c:a", "libopus", "-b:a", "128k")
@@ -43,7 +43,8 @@ def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = N
     """Export one of our videos to `path` at the video's frame rate and with its comment. Return the format, the size in pixels
     and the number of bytes. A gif or webp above a limit gets a smaller size and fewer frames until it fits.
 
-    Raises: RequestError if the video fits at no size or is too long; VideoFileError if it cannot be read or written.
+    Raises: RequestError if the export exceeds `max_bytes` at every size, or if the video is longer than `max_seconds`.
+    VideoFileError if the video cannot be read or the export cannot be written.
     """
     first = next(read_frames(video), None)
     if first is None:
@@ -64,7 +65,7 @@ def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = N
 def _write_within(
     video: Path, form: Format, part: Path, size: tuple[int, int], facts: VideoFacts, limits: ExportLimits
 ) -> tuple[int, int]:
-    """Write the file at smaller and smaller sizes until it is within the limits. Return the last size."""
+    """Write the gif or webp at smaller and smaller sizes until the file is within the limits. Return the last size."""
     if limits.max_seconds is not None and facts.seconds > limits.max_seconds:
         what, rule = f"this video lasts {facts.seconds:.1f} s and", f"a {form} may last at most {limits.max_seconds:g} s"
         raise RequestError(what, rule, "choose webm, or cut it shorter")
@@ -74,7 +75,8 @@ def _write_within(
     attempt = 0
     while True:
         sides = max(1, round(size[0] * share)), max(1, round(size[1] * share))
-        with progress_range(1 - 0.5**attempt, 1 - 0.5 ** (attempt + 1)):  # each attempt counts as half of the remaining progress
+        # The number of attempts is unknown, so each attempt advances the progress by half of the remaining distance to 1.
+        with progress_range(1 - 0.5**attempt, 1 - 0.5 ** (attempt + 1)):
             _write_animation(video, form, part, None if sides == size else sides, fps, facts.seconds)
         attempt += 1
         made = part.stat().st_size

@@ -21,7 +21,7 @@ from backend.errors import VideoFileError
 from backend.media.progress import report_share
 
 PIPE = subprocess.PIPE
-MEMORY_BYTES = 2**30  # limit of mapped memory, including ffmpeg's own 130 MB and the stacks of its threads
+MEMORY_BYTES = 2**30  # limit of the memory that ffmpeg maps. It includes ffmpeg's own 130 MB and the stacks of its threads
 THREADS = ("-threads", "2")
 TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
 _DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
@@ -48,7 +48,7 @@ def verbose_command(*arguments: str) -> list[str]:
 
 
 def limit_options(max_pixels: int, demuxers: str = DEMUXERS) -> list[str]:
-    """Return the options before the `-i` of each untrusted file. `max_pixels` is the largest frame."""
+    """Return the options that must precede the `-i` of each untrusted file. Frames above `max_pixels` are not decoded."""
     safe = ["-protocol_whitelist", "file", "-format_whitelist", demuxers, "-codec_whitelist", _DECODERS]
     return [*safe, "-max_pixels", str(max_pixels), *THREADS]
 

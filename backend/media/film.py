@@ -62,7 +62,7 @@ def write_storyboard_film(request: GenerationRequest, path: Path) -> dict[str, A
 
 
 def write_film(film: Film, path: Path, comment: str) -> dict[str, Any]:
-    """Write the film to `path` as an mp4 with this comment. Return `num_frames`, `has_sound` and the `seconds` that it took.
+    """Write the film to `path` as an mp4 with this comment. Return `num_frames`, `has_sound` and the `seconds` of the work.
 
     Raises: RequestError if the film is too long, or a piece or the soundtrack is invalid; ClipError if a clip is shorter than its
     piece needs; SoundError, VideoFileError.
@@ -92,8 +92,8 @@ def check_clip_length(facts: ClipFacts, end: int, fps: int, what: str) -> None:
 
 
 def check_shot_clips(request: GenerationRequest) -> None:
-    """Check that finished videos and driving clips of shots are long enough. Raises: ClipError, also for files that are not
-    clips."""
+    """Check that the finished videos and the driving clips are as long as their shots need. Raises: ClipError, also for files
+    that are not clips."""
     pieces = plan_pieces(request, find_preset(request.preset)) if request.shot_videos else ()
     for number, (shot, piece) in enumerate(zip(request.shots, pieces, strict=False), 1):
         if shot.video is not None:
@@ -106,7 +106,7 @@ def check_shot_clips(request: GenerationRequest) -> None:
 
 def cross_fade(parts: Iterable[Iterable[Frame]], fades: Sequence[int]) -> Iterator[Frame]:
     """Yield the frames of all parts, each uint8 [height, width, 3], in sequence. The first `fades[i]` frames of part i are mixed
-    with the last frames of the previous part, and the weight of part i grows. Only those frames are held in memory."""
+    with the last frames of the previous part, and the weight of part i grows. Only frames that are mixed are held in memory."""
     before: Sequence[Frame] = ()
     for part, fade, following in zip(parts, fades, [*fades[1:], 0], strict=True):
         frames, held = iter(part), deque()
@@ -142,8 +142,8 @@ def mix_film_audio(
 
 
 def _piece_audio(piece: Piece, sound: Callable[[float, float, int], Sound] | None, fps: int, rate: int) -> Sound:
-    """Return a piece's audio. Without a fade, the audio starts `lead` frames before the piece. These frames repeat the end of the
-    previous piece, so both pieces have the same audio there and can be joined."""
+    """Return a piece's audio. Without a fade, the audio starts `lead` frames before the piece's first visible frame. These frames
+    repeat the end of the previous piece, so both pieces have the same audio there, and a join in these frames is inaudible."""
     lead = 0 if piece.fade else piece.lead
     start, seconds = (piece.first - lead) / fps, (piece.num_frames + lead) / fps
     if sound is None:

@@ -12,7 +12,8 @@ from backend.schemas.request import GenerationRequest
 
 def upscale_file_request(path: str | Path, scale: int, upscaler: str = "", name: str = "") -> GenerationRequest:
     """Return the request that upscales the video at this absolute path. For one of our videos the request has the settings of
-    that video, unless the video was edited. For any other clip, `name` becomes the prompt. Raises: ClipError, RequestError."""
+    that video. For a foreign clip, or if the file's size, rate or length no longer fit its request, `name` becomes the prompt.
+    Raises: ClipError, RequestError."""
     path = Path(path)
     facts = read_clip_facts(path)
     made = _read_matching_request(path, facts)
@@ -24,12 +25,13 @@ def upscale_file_request(path: str | Path, scale: int, upscaler: str = "", name:
 
 
 def upscale_file_values(path: Path, scale: int, upscaler: str) -> dict[str, Any]:
-    """Return the request as plain values, for use in the sandbox."""
+    """Return `upscale_file_request` as plain values, because the sandbox cannot return a request."""
     return upscale_file_request(path, scale, upscaler).to_json()
 
 
 def _read_matching_request(path: Path, facts: ClipFacts) -> GenerationRequest | None:
-    """Return the request that generated this file, or None for other files and edited videos."""
+    """Return the request that generated this file. None if the file contains no request, or if the file's size, rate or length do
+    not fit the request, because the video was edited."""
     try:
         made = read_request(path)
         same_size = made.final_size == (facts.width, facts.height) and abs(made.fps - facts.fps) < 0.01

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_COMMENT_BYTES = 1 << 20
-MOST_BOXES = 5000  # boxes that a search visits; our largest files have a few dozen
-_CONTAINERS_SKIP = {b"meta": 4, b"stsd": 8}  # bytes before the first inner box: a version, flags or a count
+MOST_BOXES = 5000  # number of boxes after which a search ends; our largest files have a few dozen boxes
+# Number of bytes (a version, flags or a count) between the header of a box of this kind and its first inner box.
+_CONTAINERS_SKIP = {b"meta": 4, b"stsd": 8}
 _TRACK_HEADER = (b"moov", b"trak", b"tkhd")
 _SAMPLE_ENTRY = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1")
 _COMMENT = (b"moov", b"udta", b"meta", b"ilst", b"\xa9cmt", b"data")
@@ -40,7 +41,8 @@ def read_comment(path: Path) -> str | None:
 def set_shown_size(path: Path, width: int, height: int) -> None:
     """Write the display size in pixels into the track and its H.264 sample entry.
 
-    Source: ISO/IEC 14496-12, 8.3.2 (a header ends in two 16.16 numbers), 12.1.3 (two 16-bit numbers after 24 bytes).
+    Source: ISO/IEC 14496-12. By 8.3.2 a track header ends in the width and the height, each 16 bits and a fraction of 16 bits. By
+    12.1.3 a sample entry has the width and the height, 16 bits each, after 24 bytes.
     """
     with path.open("r+b") as file:
         for box in list(find_boxes(file, _TRACK_HEADER)):

@@ -12,8 +12,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from backend.errors import ImageError
 
-MAX_PIXELS = 50_000_000  # 8660 x 5773: above the ordinary mode of any camera phone; 200 MB once decoded (4 bytes per pixel)
-MIN_SIDE = 16  # smaller images show nothing useful
+# Larger images are refused, because a decoded image takes 4 bytes per pixel: 200 MB at this limit. It allows 8660 x 5773 pixels,
+# more than any camera phone takes in its ordinary mode.
+MAX_PIXELS = 50_000_000
+MIN_SIDE = 16  # pixels: images with a shorter side are refused, because they show nothing useful
 ROWS_AT_ONCE = 256
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
@@ -129,7 +131,7 @@ def _to_opaque_rgb(image: Image.Image, path: Path) -> Image.Image:
             "must have 8 or 16 bits a channel",
             "save it as an ordinary PNG",
         )
-    if image.mode.startswith("I"):  # 16 bits, a single channel
+    if image.mode.startswith("I"):  # one channel of 16 bits, which is reduced to 8 bits
         grey = np.asarray(image, dtype=np.float32) / 257 + 0.5
         return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
@@ -154,7 +156,7 @@ def _flatten_on_white(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", part.size, "white")
         white.alpha_composite(part)
         opaque.paste(white, (0, top))
-    opaque.im.setmode("RGB")  # convert() would copy it
+    opaque.im.setmode("RGB")  # opaque.convert("RGB") would copy the image
     opaque._mode = "RGB"
     return opaque
 

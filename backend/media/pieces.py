@@ -20,7 +20,7 @@ from backend.media.video import read_request, temporary_tags_file, write_video
 from backend.schemas.request import GenerationRequest
 
 READ_SECONDS = 20.0  # time limit for reading the codec of a file's audio
-JOIN_SECONDS = 1800.0  # limit for copying an hour of video and encoding its audio: far above the need of a busy machine
+JOIN_SECONDS = 1800.0  # time limit for copying an hour of video and encoding its audio: even a busy machine needs far less
 _PIECE = re.compile(r"(\d{7})-(\d{7})\.mp4")
 _AAC = ("-c:a", "aac", "-b:a", "192k", "-ac", "2")
 
@@ -49,7 +49,7 @@ class Pieces:
 
     def join(self, path: Path, source: Path, comment: str, seconds: float) -> bool:
         """Write all pieces as one mp4 with this comment and the first `seconds` of the audio of the video `source`. Return
-        whether it has audio. Raises: VideoFileError."""
+        whether `source` has audio. Raises: VideoFileError."""
         sound = _audio_codec(source)
         with (
             replace_file(path) as part,
@@ -107,7 +107,8 @@ class PieceWriter:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        self._is_discarded = self.count == 0 or kind not in (None, GeneratorExit)  # a closed generator does not lose its frames
+        # If the generator that feeds this writer is closed inside the block, the piece keeps the frames that were put so far.
+        self._is_discarded = self.count == 0 or kind not in (None, GeneratorExit)
         while self._thread.is_alive():
             try:
                 self._frames.put(None, timeout=0.1)

@@ -53,7 +53,7 @@ def _strip_jpeg(data: bytes, orientation: int) -> bytes:
             return b"".join([*kept, b"\xff\xd9"])
         end = place + 2 + int.from_bytes(data[place + 2 : place + 4], "big")
         kept.append(_strip_segment(marker, data[place:end]))
-        if len(kept) == 2:  # JFIF requires its segment to be the first
+        if len(kept) == 2:  # the orientation follows the first segment, because a JFIF segment must be the first
             kept.append(_orientation_segment(orientation))
             orientation = 1
         if marker == 0xDA:
@@ -66,8 +66,8 @@ def _strip_jpeg(data: bytes, orientation: int) -> bytes:
 
 
 def _strip_segment(marker: int, segment: bytes) -> bytes:
-    """Return the segment, reduced or empty. JFIF loses its thumbnail. Application segments are dropped except the colour profile
-    and Adobe's transform."""
+    """Return the segment of a JPEG without metadata. JFIF loses its thumbnail. Return no bytes for comments and for all other
+    application segments except the colour profile and Adobe's colour transform. Return all other segments unchanged."""
     if marker == 0xE0:
         return b"\xff\xe0\x00\x10" + segment[4:16] + b"\x00\x00" if segment[4:9] == b"JFIF\0" and len(segment) >= 18 else b""
     is_foreign = 0xE0 < marker <= 0xEF or marker == 0xFE

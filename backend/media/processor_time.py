@@ -8,7 +8,7 @@ _SESSION, _FIRST_TIME, _TIMES = (
     3,
     11,
     4,
-)  # fields of /proc/PID/stat after the name: index of the session, index of the first processor time, number of such times
+)  # in /proc/PID/stat after the process name: index of the session, index of the first of four processor times, and their number
 
 
 def session_seconds(session: int) -> float:

@@ -33,17 +33,20 @@ from backend.media.processor_time import session_seconds
 from backend.media.sandbox_wire import read_reply, write_work
 from backend.settings import module_environment
 
-AT_ONCE = 2  # number of short calls that run at once; each can need 400 MB: an image of 50 million pixels, and a changed copy
+# Number of short calls that run at once. A call can need 400 MB, for an image of 50 million pixels and a changed copy of it.
+AT_ONCE = 2
 MOST_WAITING = 64
 MOST_OF_VISITOR = 4
 MOST_OF_ADDRESS = 16
-PATIENCE_SECONDS = 60.0  # longest wait for a process: an image takes a few seconds, and `MOST_WAITING` calls can wait
+# A call that waits longer for a process is refused as "busy". An image takes a few seconds, and up to `MOST_WAITING` calls wait.
+PATIENCE_SECONDS = 60.0
 QUICK_SECONDS = 20.0  # time limit of short work: an image of 50 million pixels takes 2 to 4 s
 LONG_SECONDS = 60.0
 EXPORT_SECONDS = 300.0  # time limit for writing a video of many frames, such as a comparison
-TASK_PROCESSOR_SECONDS = 240.0  # processor limit of one long call: two cores for most of EXPORT_SECONDS
-_LEAST_CHARGE_SECONDS = 1.0  # least processor time charged for long work, because its process must start (measured: 0.5 s)
-_WATCH_SECONDS = 0.5  # interval of the checks of processor time
+TASK_PROCESSOR_SECONDS = 240.0  # processor seconds after which a long call is stopped
+# Each long call takes at least this much from the hour's budget, because the start of its process needs 0.5 s (measured).
+_LEAST_CHARGE_SECONDS = 1.0
+_WATCH_SECONDS = 0.5  # interval at which the processor time of a long call is compared with its limit
 LARGEST_KEPT = 200_000_000  # bytes; a larger process is replaced after its call, because its freed memory is not returned
 
 log = logging.getLogger(__name__)
@@ -51,7 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class PoolLimits:
-    """Limits of a pool: calls that run at once, calls that wait (in all, per visitor, per address), and the longest wait."""
+    """Limits of a pool: how many calls run at once, how many wait (in all, per visitor, per address), and the longest wait."""
 
     at_once: int
     waiting: int
@@ -65,8 +68,10 @@ TASKS = PoolLimits(at_once=1, waiting=8, waiting_of_visitor=2, waiting_of_addres
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorBudget:
-    """Processor seconds of long work per hour: for each visitor, for each address, and for all together (half the time of two
-    cores)."""
+    """Processor seconds that long work may use per hour: for each visitor, for each address, and for all visitors together.
+
+    The limit for all together is half of the time that two cores have in an hour.
+    """
 
     of_visitor: float = 600.0
     of_address: float = 1200.0
@@ -80,7 +85,8 @@ BUDGET = ProcessorBudget()
 class SandboxCall:
     """A call to run in the sandbox: a function at the top of a module, its arguments and its time limit.
 
-    `task` is the kind of long work, such as "export", or "" for short work. Long work may use `processor_seconds`.
+    `task` is the kind of long work, such as "export", or "" for short work. Long work that needs more processor time than
+    `processor_seconds` is stopped.
     """
 
     work: Callable[..., Any]
@@ -91,13 +97,14 @@ class SandboxCall:
 
     @property
     def is_long(self) -> bool:
-        """Return whether the call takes longer than opening an image. Such calls never use all processes."""
+        """Return whether the call may take longer than opening an image. Such calls never use all processes of a pool."""
         return self.seconds > QUICK_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requester:
-    """The visitor who asked for a call: an owner name and an address. An empty name or address has no limits of its own.
+    """The visitor who asked for a call: an owner name and an address. Limits per visitor or per address do not apply if that
+    name or address is empty.
     `has_budget` is False for the operator, whose long work is not counted."""
 
     owner: str = ""
@@ -135,8 +142,10 @@ class _Ticket:
 
 
 class SandboxPool:
-    """Runs sandbox calls: short work up to `at_once` at a time, long work within `tasks`. Processes start when they are first
-    needed, or with `start` for short work."""
+    """Runs sandbox calls: at most `at_once` short calls at a time, and long calls within the limits `tasks`.
+
+    Processes for short calls start with `start` or when they are first needed, processes for long calls when they are needed.
+    """
 
     def __init__(
         self,
@@ -255,7 +264,8 @@ class _Pool:
         try:
             return ticket.future.result(self._limits.patience_seconds)
         except TimeoutError:
-            if ticket.future.done() or not self._remove_waiting(ticket):  # the call has started: its own time limit applies
+            # A call that has started is not interrupted here, because its own time limit applies.
+            if ticket.future.done() or not self._remove_waiting(ticket):
                 return ticket.future.result()
             raise _busy_error() from None
         except CancelledError:
@@ -353,8 +363,9 @@ class _Pool:
         process = None
         try:
             while True:
+                # A process for short work starts before there is a call. A process for long work starts once a call needs it.
                 if self._budget is None and (process := process or self._start_process()) is None:
-                    return  # processes for short work start ahead; a process for long work starts when a call needs it
+                    return
                 if (ticket := self._take_ticket()) is None:
                     return
                 if (process := process or self._start_process()) is None:
@@ -428,7 +439,8 @@ class _Pool:
 
 
 def _next_call(move: Callable[[], SandboxCall]) -> tuple[SandboxCall | None, Any]:
-    """Return the generator's next call and None, or at its end None and its result. A future cannot hold StopIteration."""
+    """Return (the generator's next call, None), or at the generator's end (None, its result). A thread runs this function, and a
+    future cannot hold StopIteration."""
     try:
         return move(), None
     except StopIteration as end:
@@ -450,7 +462,8 @@ class _Process:
     """One process in the sandbox."""
 
     def __init__(self, modules: Sequence[str]):
-        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # these libraries map memory for each thread
+        # Numerical libraries start one thread per core and map memory for each, which could exceed the memory limit.
+        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         self._process = start_module(
             "backend.media.sandbox_process",
             modules,
@@ -506,7 +519,7 @@ class _Process:
                 return
 
     def _update_processor_seconds(self) -> None:
-        """Measure the processor time. After the process has ended, keep the last value."""
+        """Measure the process's processor time. After the process has ended, its time cannot be measured and stays unchanged."""
         self.processor_seconds = max(self.processor_seconds, session_seconds(self._process.pid))
 
     def kill(self, *, is_waited_for: bool = True) -> None:
@@ -525,7 +538,7 @@ class _Process:
 
 
 def _decode_error(said: dict[str, Any]) -> Exception:
-    """Rebuild an error that the process reported. Errors that are not ours become RuntimeError."""
+    """Rebuild an error that the process reported. Unknown kinds of errors become RuntimeError."""
     kind = getattr(errors, str(said.get("kind")), None)
     words = [str(word) for word in said.get("words", ())][:3]
     if isinstance(kind, type) and issubclass(kind, StudioError):

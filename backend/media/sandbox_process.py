@@ -22,9 +22,9 @@ from backend.media.progress import progress_listener
 from backend.media.sandbox_wire import read_work, write_reply
 from backend.media.system_calls import deny_system_calls
 
-MEMORY_BYTES = 2**30  # private memory: an image of 50 million pixels with transparency takes 0.75 GB
+MEMORY_BYTES = 2**30  # limit of private memory; an image of 50 million pixels with transparency takes 0.75 GB
 OPEN_FILES = 128
-NICE = 5  # lower priority than the studio, which must stay responsive
+NICE = 5  # gives the process a lower priority than the studio, which must stay responsive
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def _limit_process() -> None:
             resource.setrlimit(kind, (most, most))
     with contextlib.suppress(OSError):
         os.nice(NICE)
-    deny_system_calls()  # `doctor` reports if that is not possible
+    deny_system_calls()  # not possible on every machine; `doctor` reports that
 
 
 def _receive_work(requests: IO[bytes], works: queue.SimpleQueue) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 _LENGTH = struct.Struct(">I")
-_MOST_REPLIED = 16_000_000  # bytes; the largest reply is a row of thumbnails as text
+_MOST_REPLIED = 16_000_000  # bytes of a reply; larger replies are refused. The largest real replies are thumbnails in base64
 
 
 def write_work(pipe: IO[bytes], work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

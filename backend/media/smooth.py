@@ -12,12 +12,13 @@ from backend.media.clips import read_clip_facts
 from backend.media.video import CODING, MAX_PIXELS, temporary_tags_file
 
 MOST_FPS = 120
-_BETWEEN = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:vsbmc=1:scd=fdiff"  # `scd` repeats a frame at each cut
+# Options of ffmpeg's minterpolate filter. With `scd`, the filter detects cuts and repeats a frame there instead of mixing shots.
+_BETWEEN = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:vsbmc=1:scd=fdiff"
 
 
 def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
     """Write the video with `fps` frames per second and the same length. Return its size, frame rate and number of frames. The
-    audio and the comment are copied; the comment gets the entry "smoothed".
+    audio is copied. The comment is copied too, with the additional entry "smoothed", which has the value of `fps`.
 
     Raises: RequestError unless `fps` is above the video's own rate and at most `MOST_FPS`, ClipError, VideoFileError.
     """

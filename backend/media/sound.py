@@ -15,8 +15,8 @@ from backend.media import mp4 as mp4_boxes
 from backend.media.clips import MAX_PIXELS
 
 MODEL_SOUND = "stage3_sound.wav"  # in a job's folder: the model's audio before AAC encoding
-FADE_SECONDS = 0.02  # cross-fade between two audio parts
-SOUND_SECONDS = 120.0  # limit for adding or reading a video's audio: far above the need of a busy machine
+FADE_SECONDS = 0.02  # default length of the cross-fade that hides the join of two audio parts
+SOUND_SECONDS = 120.0  # time limit for adding or reading a video's audio: even a busy machine needs far less
 _AAC = ("-c:a", "aac", "-b:a", "192k")
 _LOUDEST = 32767
 
@@ -54,7 +54,8 @@ def join_sounds(sounds: Sequence[Sound], overlaps: Sequence[float], fades: Seque
 
     Each part after the first starts `overlaps[i]` seconds before the previous part's end. In the overlap, the parts cross-fade
     with equal power during at most `fades[i]` seconds (default `FADE_SECONDS`) before the previous part's end. Without an
-    overlap, both fade at the seam. The length is the sum of all lengths minus the overlaps, exact to a sample.
+    overlap, the previous part fades out and the next part fades in. The length of the result is the sum of all lengths minus the
+    overlaps, exact to a sample.
     """
     fades = [FADE_SECONDS] * len(overlaps) if fades is None else fades
     channels = max(sound.samples.shape[0] for sound in sounds)
@@ -85,8 +86,8 @@ def read_sound(path: Path) -> Sound:
 
 
 def write_sound(video: Path, seconds: float, exact: Path | None, path: Path) -> None:
-    """Write the audio of one of our videos as a 16-bit WAV file of this length. The audio comes from the WAV file `exact` if it
-    can be read, else from the video. Leaves no other file in the folder. Raises: VideoFileError, OSError."""
+    """Write the first `seconds` of the audio of one of our videos as a 16-bit WAV file. The audio comes from the WAV
+    file `exact` if that can be read, else from the video. Leaves no other file in the folder. Raises: VideoFileError, OSError."""
     sound = _read_model_audio(exact)
     if sound is None:
         _decode(video, path)
@@ -102,7 +103,8 @@ def _read_model_audio(path: Path | None) -> Sound | None:
 
 
 def replace_audio(video: Path, sound: Sound, size: tuple[int, int]) -> None:
-    """Put audio into one of our videos, whose `size` is (width, height), as `copy_clip_audio` does. Raises: VideoFileError."""
+    """Put audio into one of our videos, whose `size` is (width, height). The video's frames and comment stay. Raises:
+    VideoFileError."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sound.wav"
         sound.write(file)
@@ -110,8 +112,8 @@ def replace_audio(video: Path, sound: Sound, size: tuple[int, int]) -> None:
 
 
 def copy_clip_audio(video: Path, clip: str | Path, start: float, seconds: float, size: tuple[int, int]) -> None:
-    """Copy `seconds` of the clip's audio, from `start` on, into one of our videos of this size. The video's frames and comment
-    stay. If the clip's audio ends sooner, the video's audio ends there too.
+    """Copy `seconds` of the clip's audio, from `start` on, into one of our videos, whose `size` is (width, height). The video's
+    frames and comment stay. If the clip's audio ends sooner, the video's audio ends there too.
 
     Raises: VideoFileError; the video is then unchanged.
     """

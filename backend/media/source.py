@@ -16,8 +16,8 @@ from backend.media.video import Frame
 from backend.schemas.clip import Part
 from backend.schemas.request import GenerationRequest
 
-GREY = 128  # value of pixels to generate, as in diffusers' documentation of editing clips
-FEATHER = (0.5, 0.75)  # weights of the new video in the first two pixels inside a mask; 1 further inside
+GREY = 128  # the model's input has this value in pixels that the model generates, as in diffusers' documentation
+FEATHER = (0.5, 0.75)  # weights of the new video in the two outermost pixels inside a mask. Further inside, the weight is 1
 Opened = Mapping[str, Sequence[Image.Image | np.ndarray]]
 """Inputs by role: images, clips as uint8 [F, H, W, 3], masks as bool [F, H, W] where white is True."""
 
@@ -31,7 +31,7 @@ class Source:
 
 
 def build_source(request: GenerationRequest, inputs: Opened) -> Source | None:
-    """Build the input of the control blocks. None if no input has frames."""
+    """Build the input of the control blocks. None if no clip, control clip or keyframe is given."""
     if not inputs.keys() & {"video", "control", "keyframes"}:
         return None
     size = (request.num_frames, request.height, request.width)
@@ -104,7 +104,7 @@ def _frame_mask(inputs: Opened, index: int, frame: np.ndarray) -> np.ndarray:
 
 
 def _clip_frames(inputs: Opened, role: str) -> np.ndarray:
-    """Return the frames of the clip of this role."""
+    """Return the frames of the clip with this `role`, such as "mask"."""
     return cast(np.ndarray, inputs[role][0])
 
 

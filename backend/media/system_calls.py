@@ -17,11 +17,13 @@ import sys
 from dataclasses import dataclass
 
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_LOAD, _EQUALS, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF_LD|W|ABS, JMP|JEQ, JMP|JGE, JMP|JSET, RET
+# Codes of instructions: BPF_LD|W|ABS, BPF_JMP|JEQ, BPF_JMP|JGE, BPF_JMP|JSET and BPF_RET.
+_LOAD, _EQUALS, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # byte offsets of fields in struct seccomp_data
 _NO_NEW_PRIVILEGES, _SET_FILTER, _ALL_THREADS = 38, 1, 1
-_NAMESPACES = 0x7E020000  # flags of clone: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-_X32 = 0x40000000  # first number of the calls of x86-64's x32 interface
+# Flags with which `clone` is denied: CLONE_NEWNS, CLONE_NEWCGROUP, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID and _NEWNET.
+_NAMESPACES = 0x7E020000
+_X32 = 0x40000000  # first system call number of x86-64's x32 interface, whose calls are all denied
 
 # Denied system calls that have the same number on both architectures: io_uring_setup, _enter, _register; open_tree, move_mount,
 # fsopen, fsconfig, fsmount; pidfd_send_signal, pidfd_open, pidfd_getfd; process_madvise; mount_setattr.
@@ -64,8 +66,10 @@ class _Program(ctypes.Structure):
 
 
 def deny_system_calls() -> bool:
-    """Deny the calls to this process, all its threads and all its children. This cannot be undone. Return
-    False if the system does not support such filters."""
+    """Forbid this process, its threads and its children to use the denied system calls. This cannot be undone.
+
+    Return whether the filter is active. It is not active if the system does not support such filters.
+    """
     machine = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
     if machine is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
@@ -87,7 +91,8 @@ def _build_filter(machine: _Machine) -> bytes:
         steps += [_pack_instruction(_AT_LEAST, _X32, 0, 1), denied]
     for number in (*machine.denied, *_COMMON):
         steps += [_pack_instruction(_EQUALS, number, 0, 1), denied]
-    # A filter cannot read the flags of clone3, which are in memory. If clone3 is missing, the C library uses clone.
+    # A filter cannot read the flags of clone3, because they are in memory. Therefore clone3 fails with ENOSYS, as on systems that
+    # lack it, and the C library calls clone instead.
     steps += [_pack_instruction(_EQUALS, machine.clone3, 0, 1), _pack_instruction(_RETURN, _ERRNO | errno.ENOSYS)]
     steps += [_pack_instruction(_EQUALS, machine.clone, 0, 3), _pack_instruction(_LOAD, _FIRST_ARGUMENT_AT)]
     steps += [_pack_instruction(_ANY_BIT, _NAMESPACES, 0, 1), denied]

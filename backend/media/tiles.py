@@ -16,9 +16,9 @@ from backend.media.sound import read_sound, replace_audio
 from backend.media.video import FORMAT, Frame, read_facts, read_frames, write_frames
 from backend.schemas.request import GenerationRequest
 
-LABEL_HEIGHT = 28  # pixels
-SMALLEST_TILE = 320  # least width in pixels: smaller videos are enlarged, so that labels can be read
-LARGEST_SHEET = 3840  # largest width in pixels: larger grids are shrunk
+LABEL_HEIGHT = 28  # pixels below each video for its label
+SMALLEST_TILE = 320  # pixels: narrower videos are enlarged to at least this width, so that labels can be read
+LARGEST_SHEET = 3840  # pixels: if the grid of videos would be wider, all its videos are shrunk
 _INK, _PAPER = (235, 235, 235), (18, 18, 20)
 
 
@@ -35,7 +35,7 @@ def write_side_by_side(
     tiles: Sequence[Tile], requests: Sequence[GenerationRequest], path: Path, sound: Path | None = None, columns: int = 2
 ) -> int:
     """Write the videos in `columns` columns. Each video plays at its own speed. Shorter videos stay on their last frame. The
-    audio comes from the video `sound`, or there is no audio. Return the number of frames.
+    audio comes from the video file `sound`; None gives no audio. Return the number of frames.
 
     Raises: VideoFileError.
     """
@@ -65,7 +65,7 @@ def _sheet_frames(tiles: Sequence[Tile], fps: int, columns: int) -> Iterator[Fra
 
 
 def _repeat_to_rate(frames: Iterator[Frame], own_fps: int, fps: int) -> Iterator[Frame]:
-    """Repeat the frames of a slower video to reach the faster rate."""
+    """Repeat frames of a video with `own_fps` frames per second, so that the result has `fps` frames per second."""
     shown = 0
     for index, frame in enumerate(frames, 1):
         until = max(shown + 1, round(index * fps / own_fps))

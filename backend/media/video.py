@@ -21,18 +21,18 @@ from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.schemas.request import GenerationRequest
 
-QUALITY = 16  # libx264's constant rate factor: at 18 and below the loss is hard to see
-FORMAT = 1  # version of the embedded metadata
+QUALITY = 16  # libx264's constant rate factor; values up to 18 cause a loss that is hard to see
+FORMAT = 1  # version of the JSON in a file's comment
 CODING = (
     *("-c:v", "libx264", "-preset", "medium", "-crf", str(QUALITY), "-pix_fmt", "yuv420p"),
     *("-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709", "-color_range", "tv"),
     *("-movflags", "+faststart"),
 )
 """ffmpeg's options for our videos: H.264 in BT.709 colours."""
-READ_SECONDS = (
-    20.0  # limit for reading a file's header and for each frame: a frame of 49 million pixels takes 1 to 2 s (measured, 2 cores)
-)
-ENCODE_SECONDS = 300.0  # limit for encoding one frame and for finishing the file: far above the need of a busy machine
+# Time limit for reading a file's header, and for reading each frame. A frame of 49 million pixels takes 1 to 2 s (measured on 2
+# cores).
+READ_SECONDS = 20.0
+ENCODE_SECONDS = 300.0  # time limit for encoding one frame, and for finishing the file: even a busy machine needs far less
 
 _EXACT = ("-c:v", "libx264rgb", "-preset", "veryfast", "-qp", "0", "-f", "mp4")
 
@@ -42,13 +42,14 @@ Size = tuple[int, int]
 _STREAM = re.compile(  # such as "Video: h264 (High) (avc1 / 0x31), yuv420p(tv, bt709), 127x97 [SAR 1:1], 16 fps,"
     r"Video: (?P<codec>\w+).*?, (?P<pixels>\w+)(?:\([^)]*\))?, (?P<width>\d+)x(?P<height>\d+).*?, (?P<fps>[\d.]+) fps"
 )
-MAX_PIXELS = 8192 * 4320  # largest frame: 8K in any shape. A frame with 16 bits takes 210 MB, and 110 MB as RGB
+# Larger frames are refused. The limit is 8K in any shape: such a frame takes 210 MB with 16 bits, and 110 MB as 8-bit RGB.
+MAX_PIXELS = 8192 * 4320
 _SPECIAL = re.compile(r"[=;#\\\n]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoFacts:
-    """Facts of a video file: pixels, frames per second, seconds, names of codec and pixel format."""
+    """Facts of a video file: its size in pixels, frames per second, seconds, and the names of its codec and pixel format."""
 
     width: int
     height: int
@@ -218,9 +219,9 @@ def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
 
 @contextmanager
 def temporary_tags_file(comment: str) -> Generator[Path]:
-    """Write the comment to a temporary file in ffmpeg's format, because a command line holds 128 KB at most.
+    """Write the comment to a temporary metadata file for ffmpeg, because an argument of a command has at most 128 KB.
 
-    Source: ffmpeg.org/ffmpeg-formats.html, "Metadata": these characters need a backslash.
+    Source: ffmpeg.org/ffmpeg-formats.html, "Metadata": the characters in `_SPECIAL` need a backslash.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
         escaped = _SPECIAL.sub(lambda found: "\\" + found[0], comment)
@@ -244,8 +245,8 @@ def _raw_input_options(width: int, height: int, fps: int) -> list[str]:
 
 
 def _reader_command(path: Path) -> list[str]:
-    """Return the first arguments of a command that reads a file, which may be untrusted. No frame above `MAX_PIXELS` is decoded,
-    even for the file's facts."""
+    """Return the first arguments of a command that reads a file, which may be untrusted. ffmpeg decodes no frame above
+    `MAX_PIXELS`, not even to read the file's facts."""
     return ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), "-i", str(path))
 
 
@@ -270,7 +271,7 @@ def _read_frame(process: subprocess.Popen) -> Frame | None:
         if output.readline() != b"P6\n":
             return None
         width, height = (int(word) for word in output.readline().split())
-        output.readline()  # skip the line with the largest value, 255
+        output.readline()  # skip the PPM header's last line, the largest pixel value (255)
         pixels = output.read(width * height * 3)
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3) if len(pixels) == width * height * 3 else None
 
