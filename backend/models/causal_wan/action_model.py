@@ -33,7 +33,7 @@ from backend.weights.stacked import StackedWeights
 class ActionStepState(BlockStepState):
     """The state of a video before its next block: the past, the latest actions, and the next block's inputs.
 
-    `past_actions` [pixel frames, keys and mouse] are the actions of the last pixel frames, None before the first block.
+    `past_actions` [pixel frames, keys and mouse] are the actions of the video's latest pixel frames, None before the first block.
     `steering` and `channels` are the next block's inputs, None until `_add_steering` adds them.
     """
 
@@ -115,9 +115,9 @@ class ActionWanModel(CausalWanModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[ActionStepContext, ActionStepState]]:
-        """Compute the image's keys and values, and the next block's steering. Without a step state, create an empty past.
+        """Compute the image's keys and values, and the next block's steering.
 
-        Raises: RequestError under guidance.
+        Without a step state, the returned step state has an empty past. Raises: RequestError if the step has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)
@@ -163,7 +163,7 @@ class ActionWanModel(CausalWanModel):
         denoiser = cast(ActionDenoiser, step_context.programs.denoiser)
         shape, frames = self.kind.shape, self._block_shape(request, step_state.first)[2]
         before = _earlier_actions(step_state, step_context, shape.reach - shape.stride + 1)
-        # no latent frame of the block sees the action in the block's last pixel frame
+        # One action is left out: no latent frame of the block sees the action in the block's last pixel frame.
         block_actions = np.tile(step_context.action, (shape.stride * frames - 1, 1))
         steering = yield from denoiser.block_steering(np.concatenate([before, block_actions]), step_state.first, frames)
         channels = yield OnHost(
@@ -178,7 +178,7 @@ class ActionWanModel(CausalWanModel):
 
 
 def _earlier_actions(step_state: ActionStepState, step_context: ActionStepContext, count: int) -> np.ndarray:
-    """Return the actions of the `count` pixel frames before the next block. Before the video, repeat the action."""
+    """Return the actions of the `count` pixel frames before the next block. Without past actions, repeat the current action."""
     return np.tile(step_context.action, (count, 1)) if step_state.past_actions is None else step_state.past_actions
 
 

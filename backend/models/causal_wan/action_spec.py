@@ -34,8 +34,9 @@ from backend.schemas.settings import VideoSettings
 PIPELINES = ("MatrixGameCausalDMDPipeline", "MatrixGame2CausalDMDPipeline")  # FastVideo's old and new name of the class
 TRANSFORMERS = ("CausalMatrixGameWanModel", "CausalMatrixGame2WanModel")
 SUPPORTED = "Matrix-Game 2.0 (distilled), in FastVideo's layout"
-TRAINED_FRAMES = 15  # latent frames of a training clip of 57 frames
-USUAL_WINDOWS = {2: 4, 4: 6, 7: 6}  # number of keys -> window, if the entry is missing
+TRAINED_FRAMES = 15  # the default for the longest window in training: the latent frames of a clip of 57 pixel frames
+# The window in latent frames for each number of keys. It is used if config.json has no window.
+USUAL_WINDOWS = {2: 4, 4: 6, 7: 6}
 ACTIONS = "actions."  # our prefix for the action modules' weights; the checkpoint has these weights inside the layers
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "ffn_dim", "action_config"),
@@ -44,12 +45,12 @@ NEEDED_ENTRIES = {
 }
 
 STAY = "stay"
-KEYS = {  # number of keys -> their names; only models with seven keys have a key for "stay"
+KEYS = {  # the names of the keys for each number of keys; only models with seven keys have a key for "stay"
     2: ("forward", "back"),
     4: ("forward", "back", "left", "right"),
     7: (STAY, "jump", "slide", "turn-left", "turn-right", "left", "right"),
 }
-LOOK_STEP = 0.1  # how far the mouse moves in one frame, vertically or horizontally, as in training
+LOOK_STEP = 0.1  # the mouse's movement in one pixel frame, vertically or horizontally, in the unit of the training data
 LOOKS = {
     "look-up": (LOOK_STEP, 0.0),
     "look-down": (-LOOK_STEP, 0.0),
@@ -80,8 +81,8 @@ class ActionShape:
 
     A module has `heads` heads in `width` channels. The states of all `keys` in a pixel frame are embedded in `key_width`
     channels. `mouse_width` is the number of mouse values per frame, 0 without a mouse. A latent frame holds `stride` pixel
-    frames. It sees the actions in the `reach` pixel frames before its last pixel frame. `time_width` channels of a head are
-    rotated by the frame's number, with base `theta`.
+    frames. It sees the actions in the `reach` pixel frames before its last pixel frame. The rotary
+    embedding rotates `time_width` channels of a head by the number of the latent frame, with base `theta`.
     """
 
     layers: int
@@ -109,7 +110,7 @@ class ActionWanKind(CausalWanKind):
         return (*keys, *(LOOKS if self.shape.mouse_width else ()), STAY)
 
     def encode_action(self, action: str | None) -> tuple[list[float], list[float]]:
-        """Return the state of each key, 1 if the key is pressed, and the mouse's movement, empty without a mouse.
+        """Return the state of each key, 1 if the key is pressed, else 0. Also return the mouse's movement, empty without a mouse.
 
         An `action` of None means "stay". Raises: RequestError for an unknown action.
         """
@@ -130,7 +131,8 @@ class ActionWanFamily(CausalWanFamily):
     pipelines = PIPELINES
     transformers = TRANSFORMERS
     body = "backend.models.causal_wan.action_model:ActionWanModel"
-    complete_checkpoint = FamilyBase.complete_checkpoint  # unlike causal Wan, which has single-file checkpoints
+    # The method of causal Wan reads single-file checkpoints, which this family does not support.
+    complete_checkpoint = FamilyBase.complete_checkpoint
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> ActionWanKind:
         _check_networks(configs)
@@ -139,7 +141,7 @@ class ActionWanFamily(CausalWanFamily):
         return kind
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`. FastVideo and diffusers use the same names for these tensors."""
+        """See `Family`. FastVideo and diffusers use the same names for these tensors, so no name is converted."""
         if part != "transformer":
             return super().distinctive_shapes(configs, part)
         config, shape = configs[part], read_action_shape(configs[part])

@@ -63,7 +63,7 @@ class ActionDenoiser(BlockDenoiser):
         """Build the modules. `image_width` is the number of channels of the image encoder's tokens."""
         replaced = {"text_dim": 1, "image_dim": image_width, "added_kv_proj_dim": None, "qk_norm": "rms_norm_across_heads"}
         super().__init__({**config, **replaced}, layout, window)
-        self._model.condition_embedder.text_embedder = None  # the checkpoint has no weights for it
+        self._model.condition_embedder.text_embedder = None  # the checkpoint has no weights for a text embedder
         self._shape = shape
 
     def describe_weights(self, dtype: jnp.dtype) -> StackedWeights:

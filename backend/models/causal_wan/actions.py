@@ -194,7 +194,7 @@ def _spread_over_heads(shape: ActionShape, value: jax.Array) -> jax.Array:
 
 
 def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -> jax.Array:
-    """Normalise queries or keys [F, ..., C] to a root mean square of 1 in each head, then rotate them by their frame."""
+    """Normalise queries or keys [F, ..., C] to a root mean square of 1 in each head, then rotate them by their frame's angles."""
     wide, width = value.astype(jnp.float32), shape.width // shape.heads
     scale = jax.lax.rsqrt(_head_sums(shape, wide * wide) / width + NORM_EPS)
     normed = (wide * _spread_over_heads(shape, scale)).astype(value.dtype).astype(jnp.float32)
@@ -230,14 +230,14 @@ def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) 
 def _attend_to_same_place(
     shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Compute attention [F, T, C] of each token to the tokens [W, T, C] at the same place in the valid frames."""
+    """Compute attention [F, T, C] of each token to the tokens at its place in the first `count` of W frames [W, T, C]."""
     products = query[:, None].astype(jnp.float32) * keys[None].astype(jnp.float32)
     shares = _attention_weights(shape, _head_sums(shape, products), count)
     return (_spread_over_heads(shape, shares) * values[None].astype(jnp.float32)).sum(axis=1).astype(query.dtype)
 
 
 def _attend_to_frames(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
-    """Compute attention [F, T, C] of all tokens to one key [W, C] for each valid frame.
+    """Compute attention [F, T, C] of all tokens to the first `count` of W keys [W, C], one key for each frame.
 
     A matrix with one column for each frame and head computes all heads in one product.
     """

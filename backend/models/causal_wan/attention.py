@@ -35,8 +35,8 @@ def _attend_to_ring(
 ) -> jax.Array:
     """Compute attention [B, S, W] to the valid keys of one layer, with heads side by side in W.
 
-    `keys` and `values` are [layers, B, S_kv, W]. At least `least` keys are valid. A full ring needs no mask, and takes a faster
-    branch.
+    `keys` and `values` are [layers, B, S_kv, W]. The caller guarantees that at least `least` keys are valid. If all keys are
+    valid, a faster branch without a mask runs.
     """
     options = AttentionOptions(layer=place.layer, tpu=dataclasses.replace(FLAT_HEADS, bounds=bounds))
     heads = tuple(array.reshape(*array.shape[:-1], -1, head_width) for array in (query, keys, values))

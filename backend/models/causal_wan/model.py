@@ -44,7 +44,8 @@ from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, ma
 from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
 
-ALL_NOISE = 0.999  # a step with a higher noise level is the first: a schedule starts at 1, up to rounding
+# A step is the first step of a schedule if its noise level is at least this high. Schedules start at 1, up to rounding.
+ALL_NOISE = 0.999
 FIRST_BLOCK = "first_block"  # name of the condition with the input image's latents [1, C, F, H, W] float32
 
 
@@ -61,8 +62,8 @@ class BlockStepState:
     """The `past` that the next block sees, and the block's rotary `positions`. The block begins with latent frame `first`.
 
     If the kind recaches, `clean` has the clean blocks in the window, each with the number of its first latent frame. A recomputed
-    past counts only the frames in the window. `uncounted` is the number of the video's latent frames that the past does not
-    count.
+    past counts only the frames in the window. `uncounted` is the number of the video's earlier latent frames that the
+    past therefore does not count.
     """
 
     past: Past

@@ -1,10 +1,10 @@
 """Recognise causal Wan checkpoints: Wan's networks, trained to generate a video block by block in a few steps. Reads no file.
 
 The transformer's config.json can describe the training, with the names of hao-ai-lab/FastVideo's `WanVideoArchConfig`.
-`num_frames_per_block` latent frames are generated together. A frame sees `local_attn_size` latent frames (-1: all of a video of
-81 frames), of which the first `sink_size` always stay. This project adds two entries: with `kv_recache` a new prompt recomputes
-the past (LongLive), and `first_block_steps` is the minimum number of steps for the first block (Causal-Forcing++). The defaults
-are Self-Forcing's values.
+`num_frames_per_block` latent frames are generated together. A frame sees `local_attn_size` latent frames. The value -1 means as
+many latent frames as a video of 81 pixel frames has. The video's first `sink_size` latent frames stay visible. This project
+adds two entries: with `kv_recache` a new prompt recomputes the past (LongLive), and `first_block_steps` is the minimum number of
+steps for the first block (Causal-Forcing++). The defaults are Self-Forcing's values.
 
 An input image becomes the first block of the video, as a still clip. The models were trained on whole blocks, and accept input
 frames only as a multiple of the block length (guandeh17/Self-Forcing pipeline/causal_inference.py).
@@ -30,7 +30,7 @@ from presets import Preset
 
 PIPELINES = ("WanCausalDMDPipeline",)  # the class in hao-ai-lab/FastVideo, used by wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers
 TRANSFORMER = "CausalWanTransformer3DModel"
-TRAINED_FRAMES = 21  # latent frames of a video of 81 frames, the size of Self-Forcing's cache
+TRAINED_FRAMES = 21  # the default for the longest window in training: latent frames of 81 pixel frames, as in Self-Forcing
 BLOCK, WINDOW, SINK, TRAINED = "num_frames_per_block", "local_attn_size", "sink_size", "sliding_window_num_frames"
 RECACHE, FIRST_STEPS = "kv_recache", "first_block_steps"
 TRAINING = (BLOCK, WINDOW, SINK, TRAINED, RECACHE, FIRST_STEPS)
@@ -62,7 +62,8 @@ class CausalWanFamily(WanFamily):
     pipelines = PIPELINES
     transformers = (TRANSFORMER,)
     body = "backend.models.causal_wan.model:CausalWanModel"
-    kind_for_preset = FamilyBase.kind_for_preset  # not plain Wan's method, which distinguishes several kinds
+    # Plain Wan's method distinguishes several kinds. Causal Wan has one kind, so it uses the method of the base class.
+    kind_for_preset = FamilyBase.kind_for_preset
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> CausalWanKind:
         check_networks(index, configs, TRANSFORMER)

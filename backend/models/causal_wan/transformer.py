@@ -1,7 +1,8 @@
 """Wan's transformer over one block of latent frames at a time. A block sees the earlier blocks through their keys and values.
 
-The keys and values of the latest frames are in a ring of fixed size. A new frame replaces the oldest, except the first frames,
-the sink, which always stay. One program therefore serves every block of a video of any length, and memory and time do not grow.
+The keys and values of the latest frames are in a ring of fixed size. A new frame replaces the oldest frame. The first
+frames, called the sink, always stay. One program therefore serves every block of a video of any length. Memory and time per block
+do not grow with the length of the video.
 
 Positions: a frame's rotary angle follows from its number in the video, computed in float64 without a table. Attention depends on
 the distance between frames only. Within the ring no distance is longer than in training, but the distance to the sink would grow
@@ -59,7 +60,8 @@ class BlockDenoiser(Denoiser):
     """Shapes and modules of one causal transformer. Weights are passed to every call. Methods are pure and can be compiled."""
 
     def __init__(self, config: Mapping[str, Any], layout: Layout, window: Window) -> None:
-        known = inspect.signature(WanTransformer3DModel.__init__).parameters  # the module rejects the entries about training
+        # diffusers' class rejects entries of config.json that it does not know, such as the entries about training.
+        known = inspect.signature(WanTransformer3DModel.__init__).parameters
         super().__init__({name: value for name, value in config.items() if name in known}, layout)
         self._window, self._attention = window, RingAttention(layout)
         self._block.attn1.set_processor(self._attention)
@@ -135,7 +137,7 @@ class BlockDenoiser(Denoiser):
         return self._finish(weights, hidden, time, positions, latents.shape), ring
 
     def _ring_places(self, frames: jax.Array, latent_shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-        """Return where each frame of a block starts in the ring, and how many tokens are valid after the block.
+        """Return the ring's index of each frame's first token, and the number of valid tokens in the ring after the block.
 
         `frames` is the number of latent frames before the block.
         """

@@ -23,7 +23,7 @@ from backend.schemas.windows import Window, windows_at
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowPrograms:
-    """The programs that windows need in addition to the step: `cut` extracts a window, `add` adds its result to the blend."""
+    """The programs that windows need besides the step. `cut` extracts a window. `add` adds the window's result to the blend."""
 
     cut: Program
     add: Program
@@ -93,7 +93,7 @@ def step_in_windows(
 
 
 def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> Any:
-    """Return the state's `leading` frames, followed by its window: len(shares) frames of the video from frame `begin` on."""
+    """Return the first len(leading) frames of the state, then a window: len(shares) frames of the video from `begin` on."""
     lead = 0 if leading is None else len(leading)
 
     def cut(leaf: jax.Array) -> jax.Array:
@@ -106,8 +106,8 @@ def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | N
 def _add(blend: SamplerState, part: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
     """Add a window's result to the blend.
 
-    The window's F frames are multiplied by `shares` [F] and added from frame `begin` on. Frames before the video, such as
-    reference images, are multiplied by `leading`.
+    The window's F frames are multiplied by their weights `shares` [F] and added from frame `begin` on. Frames before the video,
+    such as reference images, are multiplied by their weights `leading`, and added at the start.
     """
     lead = 0 if leading is None else len(leading)
 

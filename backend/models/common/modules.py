@@ -1,4 +1,4 @@
-"""Helpers for PyTorch modules: the shapes of their parameters, parts of a network's parameters, calls."""
+"""Helpers for PyTorch modules: describe parameters, select the parameters of a submodule, read configurations."""
 
 import functools
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def parameter_shapes(module: torch.nn.Module, dtype: jnp.dtype) -> dict[str, jax
 
 
 def select_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
-    """Return the parameters whose names start with `prefix`, without the prefix."""
+    """Return the parameters whose names start with `prefix`. The returned names omit the prefix."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
@@ -31,7 +31,7 @@ def module_parameters(state: Mapping[str, jax.Array], name: str) -> dict[str, ja
 
 
 def call(module: torch.nn.Module, *arguments: Any) -> Any:
-    """Call `module` with the arguments. Used where a function of a module and its arguments is expected."""
+    """Call `module` with the arguments. Callers that expect a function of a module and its arguments can pass this function."""
     return module(*arguments)
 
 
@@ -41,7 +41,7 @@ def network_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_transformers_5_name(name: str) -> str:
-    """Return transformers 5's name of a vision encoder's tensor. Files of transformers 4 have a prefix."""
+    """Return transformers 5's name of a vision encoder's tensor. In files of transformers 4 the name has a prefix."""
     return name.removeprefix(OLD_PREFIX)
 
 

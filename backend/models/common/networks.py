@@ -51,7 +51,10 @@ def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:
 
 
 def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
-    """Read a folder of the checkpoint with `read`. None without a checkpoint. Raises: ModelError if the folder is broken."""
+    """Read a folder of the checkpoint with `read`. Return None if the plan has no checkpoint.
+
+    Raises: ModelError if the folder is broken.
+    """
     if plan.folder is None:
         return None
     try:
@@ -63,5 +66,8 @@ def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
 
 
 def read_tokenizer(plan: ModelPlan, name: str = "tokenizer") -> PreTrainedTokenizerBase | None:
-    """Read the tokenizer in this folder. None without a checkpoint. Raises: ModelError if the folder is broken."""
+    """Read the tokenizer in this folder. Return None if the plan has no checkpoint.
+
+    Raises: ModelError if the folder is broken.
+    """
     return read_part(plan, name, AutoTokenizer.from_pretrained)

@@ -19,7 +19,7 @@ def transformer_width(transformer: Mapping[str, Any]) -> int:
 
 
 def apply_patterns(name: str, patterns: Iterable[tuple[str, str]]) -> str:
-    """Replace each pattern in the name, one after the other."""
+    """Apply the pairs of a regular expression and its replacement to the name, one pair after the other."""
     for pattern, replacement in patterns:
         name = re.sub(pattern, replacement, name)
     return name
@@ -36,9 +36,10 @@ def t5_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def check_parts(index: Mapping[str, Any], configs: Configs, needed: Mapping[str, Sequence[str]], whole: str) -> None:
-    """Check that the index names all parts in `needed`, and that their configurations have the needed entries.
+    """Check that model_index.json, `index`, names all parts in `needed`, and that each part's configuration has its entries.
 
-    `whole` describes a complete checkpoint, for the error message. Raises: ModelError.
+    The error message tells the user to give `whole`, such as "a whole LTX-2 checkpoint". Raises: ModelError if a part or entry is
+    missing.
     """
     named = named_parts(index)
     for part, entries in needed.items():

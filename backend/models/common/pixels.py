@@ -38,5 +38,5 @@ def as_float32(xp: Any, array: jax.Array) -> jax.Array:
 
 
 def cast_to(dtype: jnp.dtype) -> Callable[[Any, jax.Array], jax.Array]:
-    """Return a function of (xp, array) that casts the array."""
+    """Return a function of (xp, array) that casts the array to `dtype`."""
     return lambda xp, array: array.astype(dtype)

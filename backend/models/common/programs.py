@@ -138,7 +138,7 @@ def _cached_step_function(denoiser: ClipTransformer) -> Callable:
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[SamplerState, StepCache]:
-        """Take the step. Reuse the last full step's change if the first layer's output hardly changed."""
+        """Take the step. If the first layer's output hardly changed, reuse the later layers' change from the last full step."""
         times = denoiser.times(inputs)
         velocity, cache = denoiser.cached_velocity(weights, state.sample, times, context, cache, threshold)
         return take_guided_step(state, velocity, inputs), cache

@@ -23,7 +23,7 @@ class FamilyBase:
     """The methods of a `Family` that depend only on class names.
 
     Attributes:
-        pipelines: class names of pipelines. Presets use the first.
+        pipelines: class names of pipelines. A preset's model counts as the first of these classes.
         transformers: class names of transformers.
         body: the family's `Model` as "module:Class".
     """
@@ -50,6 +50,6 @@ class FamilyBase:
         return self._kind(model_index(configs, _class_name=self.pipelines[0]), configs)
 
     def model(self) -> type[Model]:
-        """Import the model late, because it imports jax and torch. Hide torchvision from transformers."""
+        """See `Family`. Hides torchvision first, so that transformers does not import it."""
         hide_library(TORCHVISION)
         return resolve_name(self.body)

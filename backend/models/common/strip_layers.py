@@ -74,7 +74,8 @@ class StripRunner(abc.ABC):
 
     def __init__(self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches | None, rows: int) -> None:
         self._chip, self._weights, self._widths, self._before, self._rows = chip, weights, widths, before, rows
-        self._later_frames = 1  # frames per latent frame at this layer; the video's first latent frame always has one
+        # The number of frames that a latent frame has at this layer. The video's first latent frame always has one.
+        self._later_frames = 1
         self.after: Caches = {}
 
     @property
@@ -105,11 +106,11 @@ class StripRunner(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, step: Step, total: jax.Array, following: str | None) -> tuple[jax.Array, jax.Array | None]:
-        """Run a module that is not a residual block. Returns the same as `_run`."""
+        """Run a module that is not a residual block. Return its sum and, if `following` names a norm, the normalised sum."""
 
     @abc.abstractmethod
     def _shortcut(self, step: Step, total: jax.Array) -> jax.Array:
-        """Return the shortcut, which is added to the convolutions of a residual block."""
+        """Return the shortcut of a residual block, which is added to the result of its second convolution."""
 
     @abc.abstractmethod
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
@@ -124,7 +125,8 @@ class StripRunner(abc.ABC):
     def _swap_cache(self, place: Any, frames: jax.Array) -> jax.Array:
         """Return the frames that the previous call cached under the key `place`, and cache the current frames.
 
-        Caches at least two frames. Arrays are cached whole, because extracting frames would copy them.
+        The new cache has all current frames, because extracting two of them would copy them. If there are fewer than two,
+        earlier frames are added.
         """
         assert self._before is not None, "only later calls read the cache"
         before = self._before[place]
@@ -164,5 +166,5 @@ class StripRunner(abc.ABC):
         return self._weights[f"{name}.gamma"], self._widths[name]
 
     def _zero_padding_rows(self, frames: jax.Array) -> jax.Array:
-        """Set the padding rows to zero."""
+        """Set the rows after the real rows to zero."""
         return jnp.where(jnp.arange(frames.shape[2])[:, None] < self._rows, frames, 0)

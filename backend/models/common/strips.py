@@ -80,7 +80,7 @@ class Strips:
     ) -> tuple[jax.Array, Any]:
         """Run `one_chip(weights, frames, caches, *shared)` on every chip's strip of frames and caches.
 
-        Returns: the joined result [C, F, height, width], and the new caches.
+        Every chip gets the whole arrays `shared`. Returns: the joined result [C, F, height, width], and the new caches.
         """
         axes = self.axes or None
         pictures = P(None, None, axes, None) if self.is_transposed else P(None, None, None, axes)

@@ -33,8 +33,10 @@ class StackedTransformer:
     _columns: ClassVar[tuple[str, ...]]  # name endings of matrices that produce heads and hidden units
     _rows: ClassVar[tuple[str, ...]]  # name endings of matrices that read heads and hidden units
     _patch: tuple[int, int, int]
-    _cuts_copies: bool = True  # see `Layout.gather`
-    _for_few: ClassVar[tuple[str, ...]] = ()  # parts of the names of matrices that multiply few tokens: without `cuts_copies`
+    # If true, `Layout.gather` cuts a layer's matrix out of the stack before the product. This is faster for many tokens.
+    _cuts_copies: bool = True
+    # Matrices with such a string in their names multiply few tokens. For them, cutting inside the product is faster.
+    _for_few: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
         self._model, self._layout = model.eval(), layout
@@ -62,7 +64,7 @@ class StackedTransformer:
         return weights_sharding(shapes, self._layout, self.matrix_role)
 
     def _weight_dtype(self, name: str, dtype: jnp.dtype) -> jnp.dtype:
-        """Return the dtype of a weight in a model of this dtype."""
+        """Return the dtype of the weight `name`, if `dtype` is the dtype of the model."""
         return dtype
 
     def spread_matrices(self, weights: StackedWeights) -> Stacks:
@@ -143,7 +145,7 @@ class ClipTransformer(StackedTransformer):
 
     @staticmethod
     def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
-        """Return the timesteps that the transformer reads in a step, scalars."""
+        """Return the scalar timesteps that the transformer reads in a step."""
         return (inputs.timestep,)
 
     def velocity(self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Any) -> jax.Array:
@@ -198,7 +200,10 @@ class ClipTransformer(StackedTransformer):
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """Run all layers, or only the first if the cache allows it. Return the video's tokens and the new cache."""
+        """Run the first layer and, unless `reuse_or_run` reuses their change, the other layers.
+
+        Returns the video's tokens [B, S, D] after all layers, and the new cache.
+        """
         run_layer, layers = self._layer_runner(time, context), self._layers(weights, context)
 
         def run(index, tokens):

@@ -37,8 +37,10 @@ class StreamedAutoencoder(abc.ABC):
     temporal_scale: int
     latent_channels: int
     _on_tpu: ClassVar[ModuleType]  # the family's `vae_tpu`: arrange, encode, decode
-    _convolution: ClassVar[str]  # the name of a convolution's weight: five axes in the checkpoint, three after `arrange`
-    _pads_strips: ClassVar[bool] = False  # `vae_tpu` supports padding columns if the chips do not divide the frames
+    # The name of a convolution's weight. It shows the form of the weights: five axes in the checkpoint, three after `arrange`.
+    _convolution: ClassVar[str]
+    # If true, `vae_tpu` supports padding columns. They are needed if the number of chips does not divide the number of columns.
+    _pads_strips: ClassVar[bool] = False
 
     def __init__(self, vae: torch.nn.Module, layout: Layout) -> None:
         self._vae, self._layout = vae.eval(), layout

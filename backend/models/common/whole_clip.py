@@ -66,8 +66,9 @@ class WholeClipStepContext:
 class WholeClipModel:
     """The methods of a `Model` whose video is one chunk.
 
-    The step state is a `StepCache` if the request uses the step cache. With MagCache a step that runs all layers returns their
-    change, [B, S, D], as its state. A step that receives this state reuses the change. Without either, there is no step state.
+    The step state is a `StepCache` if the request uses the step cache. With MagCache a step that runs all layers returns the
+    change that the layers made to the tokens, [B, S, D], as step state. A step that receives this step state reuses the change.
+    Without step cache and MagCache, there is no step state.
     """
 
     decode_stride = preview_stride = 1
@@ -75,7 +76,8 @@ class WholeClipModel:
     _repeats: ClassVar[tuple[int, ...]]  # repetitions of an example prompt that reach each padded length of text
     _text_tokens: int  # number of tokens of a prompt that the transformer sees
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
-    _layer_matrix_bytes: ClassVar[Callable[[Mapping[str, Any], int], dict[str, int]]]  # see `plan_layouts`
+    # The function of (config, itemsize) that returns the bytes of each matrix of a layer by name, for `plan_layouts`.
+    _layer_matrix_bytes: ClassVar[Callable[[Mapping[str, Any], int], dict[str, int]]]
     _text_encoder: Any  # None if the model reads no text
     _image_encoder: Any  # None if the model has no image encoder
 
@@ -99,7 +101,8 @@ class WholeClipModel:
         denoiser, vae = self._guided.denoiser, self._guided.vae
         yield from self._encoder_networks(plan)
         for expert in range(self.kind.num_experts):
-            described = denoiser.describe_weights(self.dtype)  # a new object for each expert, because callers compare identity
+            # Each expert needs an object of its own, because callers compare descriptions by identity.
+            described = denoiser.describe_weights(self.dtype)
             renamed = self._name_mapping(described)
             yield Network(part=transformer_part(expert), stages=DENOISE, described=described, expert=expert, renamed=renamed)
         yield autoencoder_network(vae, self.dtype)
@@ -128,7 +131,7 @@ class WholeClipModel:
         return list(self._tokenize_prompts(request).notes)
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """Return a prompt for each padded length of text. One prompt if there is one length, or no tokenizer."""
+        """Return a prompt for each padded length of text. With one padded length, or without a tokenizer, return one prompt."""
         times = self._repeats if self._text_encoder.has_several_lengths else (1,)
         return [" ".join([example] * count) for count in times]
 
@@ -243,7 +246,7 @@ class WholeClipModel:
         return ()
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """Return the lengths after `backend.runtime.ulysses` has divided the attention over the chips."""
+        """See `Model`. The sizes are for one chip, after `backend.runtime.ulysses` has exchanged tokens for heads."""
         programs, shape = self._programs(request.is_guided), self.step_shape(request)
         layout, denoiser, branches = programs.layout, programs.denoiser, 2 if request.is_guided else 1
         heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
@@ -276,7 +279,7 @@ class WholeClipModel:
         return {VIDEO: (yield from self._finish(conditions, latents[VIDEO]))}
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
-        """Return the video's latents unchanged, because no input is inserted."""
+        """Return the video's latents unchanged. Families override this method to insert or remove latent frames."""
         yield from ()
         return latents
 

@@ -122,7 +122,7 @@ class HunyuanModel(WholeClipModel):
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
         """See `Model`. Compute the tokens that do not depend on the step, and copy the other inputs to the devices."""
-        del step_state  # the caches of guided and unguided steps are different
+        del step_state  # its cache does not fit this context: the caches of guided and unguided steps have different shapes
         programs, branches = self._programs(step_plan.is_guided), 2 if step_plan.is_guided else 1
         picture = conditions.get("image_embeds")
         of_branches = tuple({name: conditions[prefix + name] for name in _TEXT_CONDITIONS} for prefix in PREFIXES[:branches])
@@ -166,7 +166,7 @@ class HunyuanModel(WholeClipModel):
         return ((yield Zeros(vae.describe_keys(shape, self.dtype)["decoder"])),)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """Return the lengths after `backend.runtime.joint_attention` has divided the attention over the chips.
+        """See `Model`. The sizes are for one chip, after `backend.runtime.joint_attention` has exchanged tokens for heads.
 
         `text_queries` and `text` describe the self-attention of the prompt's tokens.
         """

@@ -35,7 +35,7 @@ class QuotedTextEncoder(Encoder):
         self._tokenizer = tokenizer
 
     def tokenize(self, prompts: list[str]) -> QuotedTokens:
-        """Return the tokens of the quoted text in each prompt, at most `QUOTED_TOKENS`. Their shapes without a tokenizer."""
+        """Return at most `QUOTED_TOKENS` tokens of the quoted text in each prompt. Without a tokenizer, return only shapes."""
         if self._tokenizer is None:
             ids = jax.ShapeDtypeStruct((len(prompts), QUOTED_TOKENS), jnp.int32)
             return QuotedTokens(ids=ids, counts=jax.ShapeDtypeStruct((len(prompts),), jnp.int32))

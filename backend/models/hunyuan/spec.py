@@ -94,7 +94,8 @@ ORIGINAL_NAMES = (
 # Patterns from the authors' names to ComfyUI's names; source: Comfy-Org/ComfyUI, comfy/supported_models.py,
 # HunyuanVideo.process_unet_state_dict
 COMFY_NAMES = ((r"_mod\.linear$", "_mod.lin"), (r"_attn_proj$", "_attn.proj"), (r"mlp\.fc1$", "mlp.0"), (r"mlp\.fc2$", "mlp.2"))
-QUERY_KEY_VALUE = re.compile(r"(.*_attn)_([qkv])")  # one matrix in ComfyUI and in the authors' refiner
+# The authors' names of query, key and value. ComfyUI and the authors' token refiner join them in one matrix.
+QUERY_KEY_VALUE = re.compile(r"(.*_attn)_([qkv])")
 
 
 class HunyuanFamily(FamilyBase):

@@ -60,7 +60,7 @@ class TextEncoder(TextEncoderBase):
         self._rotation = Qwen2_5_VLRotaryEmbedding(config=settings).inv_freq.numpy()
         with torch.device("meta"):
             self._model = Qwen2_5_VLTextModel(settings).eval()
-        self._model.norm = torch.nn.Identity()  # the norm follows the layers that are not used
+        self._model.norm = torch.nn.Identity()  # the norm is not used, because it belongs after the layers that are not built
         self._tokenizer, self._lengths = tokenizer, lengths
 
     def tokenize(self, prompts: list[str]) -> TextTokens:

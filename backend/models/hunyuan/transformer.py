@@ -54,7 +54,7 @@ class Tokens:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """The inputs of the step that do not change.
+    """The inputs that all steps share.
 
     Attributes:
         still: [B, N, D], the tokens of the image and of the quoted text.

@@ -99,7 +99,8 @@ class LayerRunner(StripRunner):
     def _upsample(self, name: str, module: HunyuanVideo15Upsample, total: jax.Array) -> jax.Array:
         """Double height and width, and the number of frames in some layers.
 
-        The clip's first frame stays one frame, which uses only every second group of channels.
+        Where the number of frames is doubled, the clip's first frame stays one frame. Each of its pixels keeps only the first
+        half of the channels.
         """
         packed, entered = module.conv.conv.out_channels, module.conv.conv.in_channels
         if module.add_temporal_upsample and self._is_first:
@@ -129,7 +130,7 @@ class LayerRunner(StripRunner):
     def _downsample(self, name: str, module: HunyuanVideo15Downsample, total: jax.Array) -> jax.Array:
         """Halve height and width, and the number of frames in some layers.
 
-        The clip's first frame stays one frame, which fills the channels twice.
+        Where the number of frames is halved, the clip's first frame is used for both frames of its pair.
         """
         entered, made = module.conv.conv.in_channels, module.conv.conv.out_channels
         times = 2 if module.add_temporal_downsample and not self._is_first else 1
@@ -145,7 +146,10 @@ class LayerRunner(StripRunner):
         return _fit_padding(packed, self._rows) + _fit_padding(mean, self._rows)
 
     def _split_strided(self, frames: jax.Array, times: int) -> list[jax.Array]:
-        """Split into every second row and column, and every second frame if `times` is 2, in diffusers' order of channels."""
+        """Return the arrays that take every second row and column and, if `times` is 2, every second frame.
+
+        Their order is the order in which diffusers joins them as channels.
+        """
         orders = [(frame, row, column) for frame in range(times) for row in range(2) for column in range(2)]
         if self._chip.is_transposed:
             return [frames[frame::times, row::2, column::2] for frame, row, column in orders]
@@ -170,7 +174,7 @@ class LayerRunner(StripRunner):
         return total + self._apply_matrix(f"{name}.proj_out", attended)
 
     def _attend_to_kept(self, query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-        """Compute attention [1, W, H, C] float32 to the keys of all chips, with running sums over frames up to `seen`."""
+        """Compute attention [1, W, H, C] float32 to the cached keys of all chips, frame by frame, as an online softmax."""
         axes = self._chip.axes
         everyones = jax.lax.all_gather(query, axes, axis=1, tiled=True) if axes else query
         queries = everyones.reshape(-1, query.shape[3])
@@ -243,16 +247,19 @@ def _fit_padding(frames: jax.Array, rows: int) -> jax.Array:
 
 
 def _repeat_channels(frames: jax.Array, channels: int, times: int) -> jax.Array:
-    """Repeat each of the first `channels` by an exact product with zeros and ones, because moving lanes is slow on a TPU."""
+    """Repeat each of the first `channels` channels `times` times, side by side.
+
+    Uses an exact product with zeros and ones, because moving lanes is slow on a TPU.
+    """
     source, made = jnp.arange(frames.shape[3])[:, None], jnp.arange(padded_channels(channels * times))
     picked = (made // times == source) & (made < channels * times)
     return jnp.einsum("fwhc,cn->fwhn", frames, picked.astype(frames.dtype), preferred_element_type=frames.dtype)
 
 
 def _grouped_mean(parts: Sequence[jax.Array], channels: int, made: int) -> jax.Array:
-    """Join the first `channels` of each part, and reduce them to `made` channels.
+    """Join the first `channels` channels of each array in `parts`, and reduce the joined channels to `made` channels.
 
-    Each result is the mean of a group of neighbouring channels.
+    Each of the `made` channels is the mean of neighbouring joined channels.
     """
     size = channels * len(parts) // made
     source, places = jnp.arange(parts[0].shape[3])[:, None], jnp.arange(padded_channels(made))
