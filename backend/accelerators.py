@@ -11,13 +11,15 @@ from typing import Literal
 
 Platform = Literal["tpu", "gpu"]
 
-# PCI vendors and devices. Source: jax 0.10.2, jax/_src/hardware_utils.py. Network cards can have Google's vendor id too.
+# PCI ids of vendors and of TPU chips. Network cards can have Google's vendor id too, so the chip's id must also match.
+# Source: jax 0.10.2, jax/_src/hardware_utils.py.
 _GOOGLE, _NVIDIA = "0x1ae0", "0x10de"
 _TPU_CHIPS = {"0x0027": "v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", "0x006f": "v6e", "0x0076": "tpu7x"}
 # The largest denoising step that is run on a CPU, in floating-point operations. Two cores take a few seconds for it.
 MOST_FLOPS_ON_A_CPU = 1e12
-_DISPLAY_CLASS = "0x03"  # prefix of the PCI class of graphics cards, VGA or 3D; their audio devices have another class
-_TPU_TYPES = {"v5litepod": "v5e"}  # name in Google's machine type -> name of the chip
+# The prefix of the PCI classes of graphics cards (VGA, 3D). The audio device of a graphics card has another class.
+_DISPLAY_CLASS = "0x03"
+_TPU_TYPES = {"v5litepod": "v5e"}  # chip names by their names in Google's machine types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,10 @@ def find_holders(root: Path, files: Sequence[str]) -> tuple[Holder, ...]:
 
 
 def _find_tpu(root: Path, tpu_type: str) -> Accelerator | None:
-    """Find TPU chips. Count vfio groups only if the PCI bus or the machine type shows a TPU: other devices use vfio too."""
+    """Find TPU chips. Files in /dev/vfio count only if the PCI bus or the machine type shows a TPU.
+
+    Other kinds of devices have such files too.
+    """
     named = tpu_type.partition("-")[0]
     on_bus = [_TPU_CHIPS[device] for vendor, device, _ in _pci(root) if vendor == _GOOGLE and device in _TPU_CHIPS]
     files = _device_files(root, "dev", r"accel\d+")
@@ -85,7 +90,7 @@ def _find_tpu(root: Path, tpu_type: str) -> Accelerator | None:
 def _find_gpu(root: Path) -> Accelerator | None:
     on_bus = [1 for vendor, _, kind in _pci(root) if vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS)]
     known = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
-    files = _device_files(root, "dev", r"nvidia\d+|dxg")  # dxg: Windows' subsystem for Linux
+    files = _device_files(root, "dev", r"nvidia\d+|dxg")  # /dev/dxg is the GPU in Windows' subsystem for Linux
     count = len(known) or len(files) or len(on_bus)
     if count == 0:
         return None
@@ -100,13 +105,16 @@ def _model(known: Sequence[Path]) -> str:
 
 
 def _pci(root: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield the vendor, device and class of each PCI device, such as "0x1ae0"."""
+    """Yield (vendor, device, class) of each PCI device, as hexadecimal ids such as "0x1ae0"."""
     for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
         yield _line(folder / "vendor"), _line(folder / "device"), _line(folder / "class")
 
 
 def _device_files(root: Path, folder: str, pattern: str) -> tuple[str, ...]:
-    """Return the paths of the files in `folder` whose names match `pattern`, sorted by number. The paths omit `root`."""
+    """Return the paths of the files in `folder` whose names match `pattern`, sorted by the number in the name.
+
+    The paths do not contain `root`.
+    """
     names = [path.name for path in (root / folder).glob("*") if re.fullmatch(pattern, path.name)]
     return tuple(f"/{folder}/{name}" for name in sorted(names, key=lambda name: (len(name), name)))
 

@@ -1,4 +1,7 @@
-"""Limit what owners and addresses use within an hour."""
+"""Limit an amount that each owner, each network address and all owners together use within an hour.
+
+The caller chooses the unit of the amount.
+"""
 
 import threading
 import time
@@ -20,7 +23,7 @@ class _Use:
 class HourlyBudget:
     """Limits the total amount that each owner, each address, and all owners together use within an hour.
 
-    An empty owner or address has no limit of its own; its uses count only for all owners together.
+    The limit of an owner does not apply to an empty owner. The limit of an address does not apply to an empty address.
     `read_clock` returns seconds. The methods may be called from any thread.
     """
 
@@ -31,7 +34,7 @@ class HourlyBudget:
         self._lock = threading.Lock()
 
     def remaining(self, owner: str, address: str) -> float:
-        """Return the amount that the owner may still use at this address. It may be negative."""
+        """Return the amount that the owner may still use at this address. The amount is negative if a limit is exceeded."""
         with self._lock:
             self._forget_old()
             return min(limit - sum(use.amount for use in uses) for limit, uses in self._applicable_limits(owner, address))
@@ -56,7 +59,7 @@ class HourlyBudget:
         return 0.0 if expired is None else expired.moment + HOUR_SECONDS - self._read_clock()
 
     def _applicable_limits(self, owner: str, address: str) -> list[tuple[float, list[_Use]]]:
-        """Return each limit that applies to this owner and address, with the uses that count towards the limit."""
+        """Return (limit, uses) for each limit that applies to this owner and address. A limit applies to the sum of its uses."""
         found = [(self._in_all, list(self._uses))]
         if owner:
             found.append((self._of_owner, [use for use in self._uses if use.owner == owner]))

@@ -49,7 +49,7 @@ SLICES = {"v5e": _SQUARES, "v6e": _SQUARES, "v5p": {"2x2x1": 4, "2x2x2": 8, "2x2
 
 
 def chip_of(topology: str) -> Chip:
-    """Return the chip of a topology such as "v6e:2x4". Raises: KeyError."""
+    """Return the chip of a topology such as "v6e:2x4". Raises: KeyError for an unknown chip."""
     return CHIPS[topology.partition(":")[0]]
 
 

@@ -58,7 +58,7 @@ class Settings:
 
     @property
     def comparisons_dir(self) -> Path:
-        """The folder of exported comparisons, which can be exported again."""
+        """The folder of exported comparisons. They may be deleted, because they can be exported again."""
         return self.data_dir / "comparisons"
 
     @property

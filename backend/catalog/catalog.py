@@ -91,7 +91,8 @@ def _lora_entries() -> Iterator[Entry]:
 
     for source in dict.fromkeys(lora.source for preset in list_presets() for lora in preset.loras):
         users = tuple(preset for preset in list_presets() if any(lora.source == source for lora in preset.loras))
-        path = find_cached_file(source)  # no `begun_bytes`: a repository's cached bytes belong to all its LoRAs
+        path = find_cached_file(source)
+        # `begun_bytes` stays 0, because a repository's incomplete files can belong to any of its LoRAs.
         yield Entry(kind="lora", source=source, presets=users, num_bytes=None if path is None else count_bytes(source, path))
 
 
@@ -104,7 +105,8 @@ def _find_folder(preset: Preset) -> Path | None:
 def _count_partial_bytes(model: str) -> int:
     """Return the bytes that have arrived of an incomplete checkpoint.
 
-    Files that this checkpoint shares with another checkpoint count only after the download of its own transformer has started.
+    Files that this checkpoint shares with another checkpoint count only after the download of this checkpoint's own
+    transformer has started.
     Transformers of other checkpoints never count.
     """
     from backend.checkpoints.checkpoint import split_source

@@ -25,7 +25,7 @@ Verdict = Literal["runs", "short", "slow", "untried", "unknown"]
 """
 
 
-DEVICES_OF_A_CHIP = {"tpu7x": 2}  # jax devices per chip; 1 for all other chips
+DEVICES_OF_A_CHIP = {"tpu7x": 2}  # number of jax devices per chip; a chip that is not listed is one device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +74,15 @@ def _judge(needs: Needs | None, devices: Sequence[Device], memory: int | None) -
 
 
 def _matches_slice(need: SliceNeed, devices: Sequence[Device]) -> bool:
-    """Return whether the devices are the slice's kind of chip, and at least as many as the slice has."""
+    """Return whether the devices are of the slice's kind, and at least as many as the devices of the slice."""
     return DEVICE_KINDS.get(devices[0].kind) == _chip_name(need.slice) and len(devices) >= _num_devices(need.slice)
 
 
 def _smallest_slice(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | None:
-    """Return the smallest known slice of this machine's kind of chip, else of any kind. None if no slice is known."""
+    """Return the smallest known slice of this machine's kind of chip. Without such a slice, return the smallest known slice.
+
+    None if no slice is known.
+    """
     if needs is None or not needs.slices:
         return None
     chip = DEVICE_KINDS.get(devices[0].kind) if devices else None

@@ -55,7 +55,7 @@ class Downloads:
     def __init__(self, settings: Settings, on_change: Callable[[], None]):
         self._settings, self._on_change = settings, on_change
         self._lock = threading.Lock()
-        self._shown: dict[str, Download] = {}  # by source, in the order of their requests
+        self._shown: dict[str, Download] = {}  # downloads by source, in the order in which they were requested
         self._process: subprocess.Popen | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -141,7 +141,7 @@ class Downloads:
             return source
 
     def _download(self, source: str) -> Download | None:
-        """Run the process to its end. Return a `Download` that describes the failure, or None."""
+        """Run the process to its end. Return a `Download` that describes the failure, None without a failure."""
         speed, last = Speed(), {}
         with tempfile.TemporaryFile("w+") as errors:
             with self._lock:

@@ -120,9 +120,9 @@ class Models:
         )
 
     def _sources_to_keep(self, source: str) -> list[str]:
-        """Return the other sources whose files must stay when `source` is removed.
+        """Return the sources other than `source` whose files must not be deleted when `source` is removed.
 
-        These are complete sources and sources whose download has started.
+        These sources are complete, or their download has started.
         """
         others = [entry for entry in self._scan_entries() if entry.is_on_hub and entry.source != source]
         return [one.source for one in others if one.is_here or self.downloads.total(one.source)]

@@ -29,7 +29,10 @@ def has_weights(preset: Preset, model: str | None = None) -> bool:
 
 
 def matches_preset(preset: Preset, model: str) -> bool:
-    """Return whether the preset supports the checkpoint `model`. True if its files are not on this machine."""
+    """Return whether the preset supports the checkpoint `model`.
+
+    Return True if the checkpoint's files are not on this machine, because they cannot be checked.
+    """
     try:
         checkpoint = _open_installed(model)
         if checkpoint is None:

@@ -76,7 +76,7 @@ def _trim_setting(arguments: argparse.Namespace, preset: Preset) -> tuple[float,
 
 
 def _live_request(arguments: argparse.Namespace, preset: Preset) -> GenerationRequest:
-    """Build a live request of at least `--seconds`, rounded up to whole blocks."""
+    """Build a live request. The video lasts at least `--seconds` and has only whole blocks."""
     if not preset.live:
         live = ", ".join(one.name for one in list_presets() if one.live)
         raise RequestError(f"preset={preset.name}", "makes its videos in one piece", f"use `generate`, or one of {live}")
@@ -125,7 +125,8 @@ def _resolve_transformer_file(file: str) -> str:
 
 
 def _resolve_checkpoint(model: str | None) -> str | None:
-    """Return the absolute path of a local folder. A Hub id, with or without "+" and a file, is returned unchanged.
+    """Return the absolute path of a local folder. A Hub id such as OWNER/NAME or OWNER/NAME+FILE is returned
+    unchanged.
 
     Raises: RequestError.
     """

@@ -79,7 +79,10 @@ def _summary_lines(report: dict[str, Any]) -> list[str]:
 
 
 def _remedies(report: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each size, length and slice with which the preset fits. Compiling has confirmed each of them."""
+    """Yield a line for each combination of size, length and slice with which the preset fits into memory.
+
+    The TPU's compiler has confirmed each combination.
+    """
     for remedy in report["would_fit"]:
         what = f"{remedy['width']}x{remedy['height']}, {remedy['num_frames']} frames on {remedy['topology']}"
         yield f"would fit: {what}, {remedy['hbm_bytes_per_device'] / GIB:.1f} GiB a chip"

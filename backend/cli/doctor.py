@@ -23,8 +23,8 @@ from backend.settings import compiler_environment, from_environment, hub_address
 from backend.workers.unused_accelerator import Surroundings, explain_error, explain_unused
 from presets import list_presets
 
-# The longest time without a message. One program of a 14B model compiles in 30 to 170 s (docs/performance.md). If the other hosts
-# of a slice do not start, jax waits forever.
+# The separate process is killed after this time without a message. One program of a 14B model compiles in 30 to 170 s
+# (docs/performance.md). If the other hosts of a slice do not start, jax waits forever.
 SILENT_SECONDS = 300.0
 VERDICTS = {
     "ok": "All checks passed.",

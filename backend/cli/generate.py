@@ -72,9 +72,10 @@ def generate(
 
 
 def _regenerate_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return keyword arguments of `Engine.submit` for --again (the storyboard) and --from-shot (its first regenerated shot).
+    """Return keyword arguments of `Engine.submit` for --again and --from-shot, {} if neither option is given.
 
-    Empty if neither option is given. Raises: RequestError if only one is given.
+    --again names a storyboard, and --from-shot the first of its shots to regenerate.
+    Raises: RequestError if only one of the options is given.
     """
     job, first = getattr(arguments, "again", None), getattr(arguments, "from_shot", None)
     if job is None and first is None:

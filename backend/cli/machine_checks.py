@@ -1,6 +1,6 @@
 """The checks of `doctor` that need no jax: Python, packages, memory, disk, folders, the port, the Hub.
 
-Each check gets the facts that it checks as arguments, so that tests can produce each fault.
+The values to check are arguments of the checks, so that tests can produce each fault.
 """
 
 import errno
@@ -27,7 +27,8 @@ from backend.workers.unused_accelerator import Surroundings, pinned_version
 from presets import Preset, list_presets
 
 PYTHONS = ((3, 11), (3, 13))  # the oldest and newest Python for which all requirements are released
-LEAST_MEMORY = 3 * 2**30  # the demo model's worker and its server take 1.3 GB (docs/performance.md)
+# `memory_check` warns if fewer bytes are free. The demo model's worker and its server take 1.3 GB (docs/performance.md).
+LEAST_MEMORY = 3 * 2**30
 HUB_SECONDS = 4.0
 
 

@@ -37,7 +37,9 @@ THRESHOLDS = (0.06, 0.12, 0.24)  # values of --mag-cache for which the printed s
 
 
 def run_in_this_process(arguments: argparse.Namespace) -> int:
-    """Measure the ratios for MagCache, write them to a file, and print a summary.
+    """Measure for MagCache how much the output of the layers changes from step to step.
+
+    Write the ratios between the steps to a file, and print a summary.
 
     Raises: RequestError before the model is loaded.
     """

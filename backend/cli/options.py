@@ -23,7 +23,7 @@ def add_settings(parser: argparse.ArgumentParser, *stages: str, required: tuple[
 def add_setting(parser: Any, setting: Setting, **more: Any) -> None:
     """Add the setting's option. The default is [] for an option that can be repeated, otherwise None."""
     flag = option_name(setting)
-    text = setting.help.replace("%", "%%")  # argparse replaces names after a percent sign
+    text = setting.help.replace("%", "%%")  # argparse would replace a single percent sign and the name after it
     parser.add_argument(flag, dest=setting.name, help=text, **_reader_options(setting, flag), **more)
 
 

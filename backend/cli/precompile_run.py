@@ -109,7 +109,8 @@ def main() -> None:
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     sizes = {"width": arguments.width, "height": arguments.height, "num_frames": arguments.frames}
     sizes |= {"mag_cache": arguments.mag_cache}
-    # A program from JAX's own cache cannot be loaded again after it is written to a file ("Function ... not found" on a CPU).
+    # JAX's own cache is disabled, because a program from this cache cannot be loaded again after it is written to a file
+    # ("Function ... not found" on a CPU).
     jax.config.update("jax_enable_compilation_cache", False)
     preset = find_preset(arguments.preset)
     write_message({"report": write_programs(preset, arguments.topology, arguments.output, mesh, sizes, arguments.progressive)})

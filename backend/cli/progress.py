@@ -25,9 +25,8 @@ class Progress:
     def show(self, event: Event) -> None:
         """Show the event if it changes the text."""
         text = describe(event)
-        if (
-            self._is_terminal and isinstance(event, Loading) and event.bytes_per_second
-        ):  # only on a terminal: elsewhere each change of the speed would add a line
+        # The speed is shown only on a terminal, because each change of the speed would add a line to other streams.
+        if self._is_terminal and isinstance(event, Loading) and event.bytes_per_second:
             left = (event.bytes_total - event.bytes_done) / event.bytes_per_second
             text += f" at {event.bytes_per_second / 1e6:.1f} MB/s, {left:.0f} s left"
         if text and text != self._last:
@@ -70,7 +69,10 @@ def describe(event: Event) -> str:
 
 
 def _format_share(index: int, total: int, seconds_left: float) -> str:
-    """Format the position among the missing programs and the estimated time left. "" if `total` is 0."""
+    """Format how many of the missing programs were reached, such as " (2 of 5, about 30 s left)".
+
+    Return "" if `total` is 0.
+    """
     if not total:
         return ""
     return f" ({index} of {total}{f', about {seconds_left:.0f} s left' if seconds_left >= 1 else ''})"

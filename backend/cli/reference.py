@@ -65,7 +65,10 @@ def _commands() -> str:
 
 
 def list_parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, tuple[argparse.ArgumentParser, str]]]:
-    """Yield (name, (parser, help)) of each command without subcommands. Names of subcommands include their command."""
+    """Yield (name, (parser, help)) for each command that has no subcommands, and for each subcommand.
+
+    The name of a subcommand starts with the name of its command.
+    """
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}

@@ -14,8 +14,8 @@ _STOP_SECONDS = 20.0  # more than `backend.cli.stages_run.STOP_SECONDS`, within 
 def run_stage(words: Sequence[str]) -> int:
     """Run `backend.cli.stages_run`, or the command's own module, with the command line `words`. Return its exit code.
 
-    The stage uses this process's output, and ends when this process ends. At the first Ctrl+C, this process sends SIGTERM to the
-    stage and waits until the stage has written its state.
+    The stage writes to this process's standard output and error, and ends when this process ends. At the first Ctrl+C, this
+    process sends SIGTERM to the stage and waits until the stage has written its state.
     """
     module = _MODULES.get(words[0], "backend.cli.stages_run")
     with start_module(module, words, module_environment(), start_new_session=True) as process:

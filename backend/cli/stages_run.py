@@ -176,7 +176,9 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
 
 
 def _reuses_previous_output(run: Run, step: int) -> bool:
-    """Return whether step `step` reuses the previous step's output. Stored states lack this output, so no run can start there.
+    """Return whether step `step` reuses the previous step's output.
+
+    A stored state does not contain this output. Therefore no later run can start at such a step.
 
     The video must have one chunk.
     """

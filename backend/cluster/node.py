@@ -62,7 +62,7 @@ class NodeWorker:
         return fingerprint()
 
     def free_port(self, address: str) -> int:
-        """Return a free port for the hosts of this slice. Raises: OSError if this node does not have the address."""
+        """Return a free port of `address` for the hosts of this slice. Raises: OSError if this node does not have `address`."""
         return free_port(address)
 
     def open(self, plan: WorkerPlan) -> None:

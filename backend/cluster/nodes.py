@@ -30,11 +30,11 @@ SLICE_LABEL, TOPOLOGY_LABEL, HOST_LABEL = "ray.io/tpu-slice-name", "ray.io/tpu-t
 _HEAD = re.compile(r"TPU-.+-head")  # the resource that only a slice's first host has
 _ADDRESS = re.compile(r"auto|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.\-]+):\d{1,5}")
 _LOOK_SECONDS = 1.0
-# The delay before a machine is used again: after its worker could not start, and after its worker was lost.
+# The delays before a machine is used again: the first if its worker could not start, the second if its worker was lost.
 _AGAIN_SECONDS, _SOON_SECONDS = 30.0, 3.0
 _CONNECT_SECONDS, _CLOSE_SECONDS, _DISCONNECT_SECONDS = 5.0, 2.0, 3.0
 _PORT_SECONDS = 10.0  # time limit for a slice's first host to find a free port
-_CALLS_AT_ONCE = 8  # concurrent method calls per actor
+_CALLS_AT_ONCE = 8  # the most method calls that an actor runs at the same time
 
 Node = Mapping[str, Any]  # an entry of `ray.nodes()`
 
@@ -128,7 +128,7 @@ class _ClaimedSlot:
 
     slot: WorkerSlot
     actors: list[Any]
-    answers: list[Any]  # each actor's pending fingerprint of the project on its host
+    answers: list[Any]  # each actor's pending `fingerprint` call, which hashes the project's files on the actor's host
     serving: list[Any] = field(default_factory=list)  # each member's `serve` call, which is pending until the member ends
     has_worker: bool = False
 

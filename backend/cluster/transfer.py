@@ -123,7 +123,7 @@ class Inbox:
         with part.open("wb" if piece.is_first else "ab") as file:
             file.write(piece.data)
         if piece.is_last:
-            if "previews/" not in piece.name:  # losing previews in a power cut is acceptable
+            if "previews/" not in piece.name:  # previews need not survive a power cut
                 flush_to_disk(part)
             os.replace(part, path)
 

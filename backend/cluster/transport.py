@@ -150,7 +150,7 @@ class ClusterTransport:
         """Check the files that an event names. Raises: ValueError if a file is not in the job's folder."""
         event, job = message.event, self._job
         if job is None or message.job_id != job[0]:
-            return  # the supervisor drops events of earlier jobs
+            return  # not checked, because the supervisor drops events of earlier jobs
         folder = job[1]
         if (preview := getattr(event, "preview", None)) is not None:
             check_name(preview)

@@ -36,7 +36,8 @@ BIN_SECONDS = 7 * _DAY  # a deleted video can be restored within this time
 EXPORT_SECONDS = 30 * _DAY  # lifetime of a comparison's exported video, which can be generated again
 KEPT_BYTES = 20_000_000_000  # quota of one visitor's videos with their inputs, including videos in the bin
 BIN_BYTES_OF_OWNER, BIN_BYTES = 2_000_000_000, 10_000_000_000  # quotas of deleted videos, per owner and in total
-MOST_UPLOADED = 5_000_000_000  # bytes that all visitors together may upload per hour
+# The most bytes of uploads that are kept per server. Uploads of the last hour are kept in any case.
+MOST_UPLOADED = 5_000_000_000
 MOST_COMPILED = 20_000_000_000  # bytes of compiled programs that are kept
 MOST_LOG = 20_000_000  # bytes of one log file; the first half of a longer file is deleted
 _EVERY_SECONDS = _HOUR

@@ -13,9 +13,11 @@ _LATENT_BYTES = 0.25
 _LATENTS = 11  # stored latent arrays: four in the state file, four in its next version, the result, and two of an input image
 # The bytes per pixel of each frame: the decoded frames, which exist twice while their file is replaced, and the video.
 _PIXEL_BYTES = 6.6
-_LARGER_BYTES = 0.6  # bytes per pixel of each upscaled frame: the parts of the video and the joined video
-_PREVIEW_BYTES = 2.0  # bytes of previews per pixel of a frame and per step
-# The bytes per pixel of a frame and per shot: the shot's last frames, stored in its folder and as the next shot's input.
+# The bytes per pixel of each upscaled frame: the upscaled parts of the video, and the video that joins these parts.
+_LARGER_BYTES = 0.6
+_PREVIEW_BYTES = 2.0  # size of one step's previews in bytes, divided by the number of pixels of one frame
+# The bytes per pixel of one frame and per shot, for the shot's last frames. They are stored in the shot's folder, and again as
+# the next shot's input.
 _CARRIED_BYTES = 6.0 * max(OVERLAP_LENGTHS)
 # The bytes per token of the longest prompt: embeddings of two prompts and an image, 4,096 numbers each.
 _TOKEN_BYTES = 36 * 2**10

@@ -33,7 +33,7 @@ _FAR_SECONDS = 5.0
 _PREPARE_DELAY_SECONDS = 1.0
 _MOST_PREPARATIONS = 8
 _PREPARE_LIMIT_SECONDS = 120.0  # time limit for preparing one recent request, before the next recent request is prepared
-_ADOPT_INTERVAL_SECONDS = 10.0  # between two searches for jobs of engines that have ended
+_ADOPT_INTERVAL_SECONDS = 10.0  # interval between two searches for jobs of engines that have ended
 _CLOSED = Interrupted(cause="The studio was stopped", fix="Start it again", by="shutdown")
 _DIED = Interrupted(cause="The studio ended unexpectedly", fix="Generate it again", by="server")
 
@@ -90,7 +90,7 @@ class Dispatcher:
         self._next_report = 0.0  # monotonic time of the next report of all places
         self._running: dict[str, QueueEntry] = {}  # by job id, in the order of their starts
         self._last: QueueEntry | None = None  # the job that started last
-        self._last_fault = time.monotonic()  # held jobs resume `QUIET_SECONDS` after the last fault
+        self._last_fault = time.monotonic()  # monotonic time of the last fault; held jobs resume `QUIET_SECONDS` later
         self._next_adoption = math.inf
         # A request that a visitor may submit soon, its shape, and the monotonic time at which its preparation may start.
         self._preparation: tuple[GenerationRequest, Shape, float] | None = None
@@ -134,7 +134,7 @@ class Dispatcher:
     def prepare_for(self, request: GenerationRequest, shape: Shape) -> None:
         """Prepare for this request when all workers are idle.
 
-        Only the last call counts. The preparation starts one second after it.
+        Only the last call counts. The preparation starts one second after the last call.
         """
         with self._event_log.changed:
             self._preparation = (request, shape, time.monotonic() + _PREPARE_DELAY_SECONDS)

@@ -48,7 +48,8 @@ from backend.settings import from_environment
 from backend.workers.stale_processes import kill_stale_workers
 from presets import Preset
 
-# After a start: how many of the last jobs are read, and for how many of their shapes the workers prepare.
+# After its start, the engine reads the last `_MOST_RECENT_JOBS` jobs. Idle workers prepare for at most `_MOST_PREPARED_SHAPES`
+# shapes of these jobs.
 _MOST_RECENT_JOBS, _MOST_PREPARED_SHAPES = 40, 3
 
 __all__ = ["Engine", "Job", "WorkerStatus"]
@@ -491,7 +492,7 @@ class Engine:
             check_weights_installed(request, self._model)
 
     def _check_upscaling_space(self, request: GenerationRequest) -> None:
-        """Check that the disk has space for an upscaled video. Without space the queue would wait. Raises: RequestError."""
+        """Check that the disk has space for an upscaled video, so that the job does not wait for space. Raises: RequestError."""
         lacking = find_shortage(self._runs, needed_bytes(request))
         if lacking is not None:
             what = f"this video, upscaled {request.upscale} times,"

@@ -19,7 +19,8 @@ Basis = Literal["measured", "scaled", "predicted"]
 # A step's time grows with this power of the number of tokens. Linear layers grow with power 1 and dominate short videos.
 # Attention grows with power 2 and dominates long videos.
 _SCALING = 1.5
-# If a run spent less time on a stage, its programs were already compiled or its model was already loaded.
+# The shortest times, in seconds, that count as compiling and as loading. In a shorter stage, all programs were already compiled,
+# or the model was already loaded.
 _DONE_SECONDS = {"compile": 0.5, "load": 0.2}
 
 
@@ -97,7 +98,8 @@ def estimate_upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[
 
 
 def _weight_ratios(model: str, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> dict[str, float]:
-    """Map each model in `runs` to a ratio: the number of weights in `model` divided by the number in the other model.
+    """Map each model in `runs` to a ratio: the number of weights of `model` divided by the number of weights of this
+    model.
 
     Leave out models with an unknown number of weights.
     """

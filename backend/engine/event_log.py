@@ -29,7 +29,7 @@ class EventLog:
         self._count = 0
         self._sequences: dict[str, int] = {}  # the number of the last stored event, by id of each job that has not ended
         self._pending_changes: list[Callable[[], object]] = []  # failed writes, in order
-        self._next_try = 0.0  # seconds of the monotonic clock
+        self._next_try = 0.0  # monotonic time until which `is_stuck` stays True after an error
 
     @property
     def is_stuck(self) -> bool:

@@ -29,7 +29,7 @@ FILE = "keys.sqlite3"
 PREFIX = "studio-"  # distinguishes keys from other bearer tokens, for example of a proxy
 _OWNER = "key-"  # prefix of programs' names in the job store
 USUAL_LIMIT = 20  # default number of queued videos, as for a visitor
-MOST_LIMIT = 100  # the most videos that can be queued in total
+MOST_LIMIT = 100  # largest limit of a key; the queue takes at most this number of videos in total
 _WAIT_SECONDS = 2.0  # the longest wait for another process's write, which takes milliseconds
 _USE_SECONDS = 60.0  # the last use is stored at most once per minute
 _SCHEMA = """
@@ -89,7 +89,7 @@ class Keys:
         return sorted((_key(row) for row in self._rows()), key=lambda key: key.created)
 
     def revoke(self, name: str) -> None:
-        """Revoke a key. The operator keeps the videos of its program. A new key with this name is a different owner.
+        """Revoke a key. The videos of the key's program remain for the operator. A new key with this name is a different owner.
 
         Raises: RequestError if no such key exists, DataFolderError.
         """

@@ -23,7 +23,7 @@ from backend.schemas.settings import INPUTS, to_input_fields
 from backend.schemas.shots import check_shots
 
 VIDEO = "video.mp4"
-_LONGEST_TABLE = 50  # most imported entries of a video's `seconds`, and of its `versions`
+_LONGEST_TABLE = 50  # the most entries that are imported from a video's `seconds`, and from its `versions`
 _LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # limits of one entry: the characters of a text, and the value of a number
 
 
@@ -171,9 +171,9 @@ def _line(given: object) -> str:
 
 
 def _table(given: object, kinds: tuple[type, ...]) -> dict[str, Any]:
-    """Return the valid entries of an untrusted dictionary.
+    """Return the valid entries of an untrusted dictionary, at most `_LONGEST_TABLE`.
 
-    An entry is valid if the type of its value is in `kinds`, and the value is within the limits.
+    An entry is valid if the type of its value is in `kinds`. `_LONGEST_TEXT` and `_MOST_SECONDS` limit the value.
     """
     if not isinstance(given, dict):
         return {}

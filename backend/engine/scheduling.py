@@ -36,10 +36,10 @@ class QueueEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueLimits:
-    """The most jobs that may wait: per owner, per `address` (no such limit if empty), and in total.
+    """The most jobs that may wait: per owner, per address, and in total.
 
-    If visitors have no separate addresses, `without_key` limits all visitors together. The remaining places are for programs
-    with a key.
+    If `address` is empty, no limit per address applies. If visitors have no separate addresses, `without_key` limits the jobs of
+    all visitors together. The remaining places are for programs with a key.
     """
 
     of_owner: int

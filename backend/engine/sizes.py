@@ -15,7 +15,7 @@ _SHOT = re.compile(rf"^{FOLDER}/\d+/")  # each shot of a storyboard has a folder
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The bytes of a job's folder: intermediate files and the rest."""
+    """The size of a job's folder in bytes: `intermediate` for intermediate files, `rest` for all other files."""
 
     intermediate: int = 0
     rest: int = 0

@@ -40,9 +40,9 @@ CREATE TABLE IF NOT EXISTS timings (
 # Columns that later versions added. They are added to an older file when it is opened.
 _LATER_COLUMNS = {
     "jobs": {
-        "place": "REAL",  # orders an owner's waiting jobs; NULL: by creation
+        "place": "REAL",  # orders an owner's waiting jobs; NULL: the order of their creation
         "starred": "INTEGER NOT NULL DEFAULT 0",
-        "deleted": "REAL",  # seconds since the epoch
+        "deleted": "REAL",  # when the job was moved to the bin, in seconds since the epoch; NULL: not in the bin
         "has_video": "INTEGER",
         "held": "INTEGER NOT NULL DEFAULT 0",  # 1: waits until a visitor presses Resume
         "stopped": "INTEGER NOT NULL DEFAULT 0",  # 1: a visitor pressed Stop while the job ran
@@ -81,8 +81,8 @@ DELETE FROM events WHERE job_id = :job AND (SELECT ended FROM jobs WHERE id = :j
     UNION SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = :job AND json_extract(event, '$.preview') IS NOT NULL
         AND (SELECT has_video FROM jobs WHERE id = :job) = 0)
 """
-# Lists read the column `request`, which may be long, only of jobs without a summary. An older server on the same data folder
-# adds such jobs.
+# Lists read the column `request` only for jobs without a summary, because the column may be long. An older server on the same
+# data folder adds jobs without a summary.
 _LISTED = (
     "id, owner, summary, state, created, started, ended, folder, place, starred, deleted, held, stopped, told, project, tags,"
     " has_video, made_seconds, CASE WHEN summary IS NULL THEN request END AS request"

@@ -1,6 +1,7 @@
 """Run a multihost worker's part on a host other than the first.
 
-The member connects to the first host and runs a process when the first host requests it. It reconnects after each connection.
+The member connects to the first host and runs a process when the first host requests it. Whenever a connection ends, the
+member reconnects.
 
 A job's files are in a temporary folder, which is deleted when the connection ends. The first host has the job's real folder.
 """

@@ -329,7 +329,7 @@ class MultihostTransport:
 
 
 def free_port(address: str) -> int:
-    """Return a free port whose next port is free too. Raises: OSError if this machine does not have the address."""
+    """Return a free port of `address`. The port after it is free too. Raises: OSError if this machine does not have `address`."""
     while True:
         with socket.create_server((address, 0)) as one:
             port = one.getsockname()[1]
@@ -338,7 +338,10 @@ def free_port(address: str) -> int:
 
 
 def _job_for_members(job: Run) -> tuple[RunWithFiles, list[bytes]]:
-    """Return the message that gives a job to the members, and its files: the request's inputs and the stored progress."""
+    """Return the message that gives a job to the members, and the contents of the job's files.
+
+    These files are the request's inputs and the stored progress.
+    """
     inputs = {role: list(map(Path, paths)) for role, paths in job.request.inputs().items()}
     given = [path for paths in inputs.values() for path in paths]
     begun = [path for pattern in _SENT_FILES for path in sorted(job.folder.glob(pattern))]

@@ -72,7 +72,8 @@ class Wire:
             values = json.loads(self._read(int.from_bytes(self._read(8))))
             sizes = values.pop("sizes")
             return values, [self._read(size) for size in sizes]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:  # from untrusted data
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            # An untrusted message can cause any of these errors.
             raise ConnectionLost(str(error)) from error
 
     def _read(self, size: int) -> bytes:
@@ -105,7 +106,7 @@ class Wire:
     def _check(self, secret: str, role: str, numbers: tuple[str, str]) -> None:
         proof = _text(self._receive()[0], "proof")
         if not hmac.compare_digest(proof.encode(), _proof(secret, role, numbers).encode()):
-            self._send({"proof": ""})  # so that a host with a wrong secret can report the error
+            self._send({"proof": ""})  # the other host then reports the wrong secret too
             raise WrongSecret
 
     def _send_heartbeats(self) -> None:

@@ -108,7 +108,8 @@ async def _read_lines(response: httpx2.Response) -> AsyncIterator[str]:
 async def _read_json_body(response: httpx2.Response) -> str:
     """Return the body of a successful JSON answer. Raises: StudioError."""
     text = "\n".join([line async for line in _read_lines(response)])
-    if response.status_code in KEY_REFUSED:  # the body may quote the key, and visitors read errors
+    if response.status_code in KEY_REFUSED:
+        # This error must not quote the body, because the body may contain the key, and visitors read the error.
         raise _rewrite_error("the endpoint refuses the studio's key")
     if response.status_code != httpx2.codes.OK:
         raise _rewrite_error(f"the endpoint answered {response.status_code}: {_error_reason(text)}")

@@ -27,7 +27,7 @@ ENDED = {"error": "its process has ended"}
 
 @dataclass
 class _Running:
-    """The process and its messages that are not yet read. A thread fills the list."""
+    """The process of the model. A thread adds the process's messages to the list `waiting`, until `next_message` returns them."""
 
     process: subprocess.Popen
     waiting: list[dict[str, Any]] = field(default_factory=list)

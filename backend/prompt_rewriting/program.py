@@ -60,12 +60,12 @@ class Program:
             while data := await process.stdout.read(4096):
                 yield decoder.decode(data)
             if await process.wait():
-                await asyncio.wait({errors}, timeout=1.0)  # the program's children may keep the pipe open
+                await asyncio.wait({errors}, timeout=1.0)  # not longer, because the program's children may keep the pipe open
                 raise _rewrite_error(_last_error_line(said) or f"it ended with {process.returncode}")
         finally:
             with contextlib.suppress(ProcessLookupError):  # kills the program's children too
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.stdout.read()  # asyncio waits until both pipes are read to their end
+            await process.stdout.read()  # `wait` returns only after both pipes were read to their end
             await process.wait()
             errors.cancel()
 

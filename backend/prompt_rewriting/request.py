@@ -73,8 +73,10 @@ def has_instructions(preset: Preset) -> bool:
 
 
 def extract_suggestion(answer: str) -> str:
-    """Extract the suggestion from the answer so far: a single line without reasoning, enclosing quotation marks and invisible
-    characters, at most LONGEST characters."""
+    """Extract the suggestion from the answer so far, as a single line of at most LONGEST characters.
+
+    Remove the model's reasoning, the enclosing quotation marks, and invisible characters.
+    """
     text = "".join(
         character if character.isprintable() else " "
         for character in _THOUGHT.sub("", answer[: 4 * LONGEST], count=1)

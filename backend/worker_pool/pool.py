@@ -169,7 +169,7 @@ class WorkerPool:
             self._ends[job_id] = time.monotonic() + event.seconds_left
         elif isinstance(event, Interrupted) or event.is_final:
             self._ends.pop(job_id, None)
-        if isinstance(event, Interrupted):  # before `_on_event`, which may assign the job to another worker
+        if isinstance(event, Interrupted):  # removed before `_on_event`, which may assign the job to another worker
             self._worker_by_job.pop(job_id, None)
         self._on_event(job_id, event)
         if event.is_final:

@@ -227,7 +227,10 @@ class Supervisor:
                 self._forward_event(job_id, event)
 
     def _store_facts(self, facts: WorkerFacts) -> None:
-        """Store the worker's facts. Log each new warning about an accelerator that should be used but is not."""
+        """Store the report of the worker's devices and models.
+
+        Log each new warning about an accelerator that should be used but is not.
+        """
         with self._lock:
             is_new, self._facts = facts.notice != self._last_unused, facts
             self._last_unused = facts.notice or self._last_unused

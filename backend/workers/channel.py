@@ -22,7 +22,7 @@ class Channel:
             try:
                 self._outgoing.write(line)
                 self._outgoing.flush()
-            except (BrokenPipeError, ValueError):  # ValueError: closed on this side
+            except (BrokenPipeError, ValueError):  # ValueError means that this side closed the pipe
                 return False
         return True
 

@@ -135,7 +135,10 @@ class Worker:
                     threading.Thread(target=self._handle_model_messages, name="models", daemon=True).start()
 
     def _handle_model_messages(self) -> None:
-        """Handle the queued messages about models. Several hosts handle the same messages, between two jobs."""
+        """Handle the queued messages about models.
+
+        All hosts of a multihost worker call this between two jobs, and handle the messages of the first host.
+        """
         new = [encode(self._model_messages.get()) for _ in range(self._model_messages.qsize())]
         for message in map(decode, self._sync.decide("model messages", new)):
             match message:
@@ -195,7 +198,7 @@ class Worker:
         """
         try:
             if task.request.finished_video:
-                self._model.start()  # upscaling needs no preset's model
+                self._model.start()  # upscaling needs only the devices, not the model of a preset
             else:
                 self._model.load(find_preset(task.request.preset), lambda: self._is_load_abandoned(task), task.request)
             return (self._generate_with_fallbacks(task) if self._begin_task(task) else None), "made"

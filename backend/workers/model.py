@@ -38,7 +38,7 @@ class WorkerModel:
         self.loaded: Any = None  # the result of the pipeline's `load`
         self.can_serve = False  # False if all requests are expected to fail
         self.rates: dict[str, Rate] = {}  # the last video's arithmetic speed by stage
-        self._source: tuple[str, str] | None = None  # the checkpoint and the dtype
+        self._source: tuple[str, str] | None = None  # the checkpoint and the dtype of the model in use
         self._unused: UnusedAccelerator | None = None
         self._warm: set[Shape] = set()  # shapes with all programs compiled
         self._prefetch: Prefetch | None = None  # loads the model of the next job

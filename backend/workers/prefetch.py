@@ -82,7 +82,7 @@ class Prefetch:
 
     def _run(self) -> None:
         """Load and compile with idle processor time. Threads that this thread starts also get only idle processor time."""
-        with contextlib.suppress(AttributeError, OSError):  # the system lacks this, or the container forbids it
+        with contextlib.suppress(AttributeError, OSError):  # the system lacks SCHED_IDLE, or the container forbids it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
             self._load(self._report)

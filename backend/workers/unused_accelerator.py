@@ -62,7 +62,7 @@ def find_unused(devices: Sequence[Device] | Exception, root: Path = Path("/")) -
 
 
 def explain_unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccelerator | None:
-    """Return why the first accelerator is not among jax's `devices`. None if all accelerators are used."""
+    """Return why jax uses no accelerator of this machine. None if jax uses any, or the machine has no accelerator."""
     taken = {_platform(device) for device in devices}
     left = [accelerator for accelerator in here.accelerators if accelerator.platform not in taken]
     if not left or (taken - {"cpu"}):  # jax uses one kind of accelerator at a time, so other kinds are not reported
@@ -102,7 +102,10 @@ def explain_error(here: Surroundings, error: str) -> UnusedAccelerator | None:
 
 
 def explain_from_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | None:
-    """Explain the end of the log of a worker that died before it had devices. Some errors of libtpu end the process."""
+    """Explain the error at the end of the log of a worker that died before it had devices.
+
+    Some errors of libtpu end the process, so only the log contains them.
+    """
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -168,7 +171,7 @@ def _gpu_refusal(here: Surroundings) -> UnusedAccelerator:
 
 
 def _held_by_unknown(here: Surroundings, tpu: Accelerator | None, chips: str) -> UnusedAccelerator:
-    """Name the process that uses the chips, if this user may see it."""
+    """Explain that another process uses the chips. Name the process if this user may see it."""
     holders = here.holders(tpu.files) if tpu else ()
     if holders:
         return _held(chips, holders[0].pid, holders[0].name)

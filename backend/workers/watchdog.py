@@ -22,15 +22,17 @@ STOP_SECONDS = 30.0
 class Watchdog:
     """The times of one worker's reports and the limits for them. Times are monotonic seconds."""
 
+    # The longest time without progress, in seconds, by stage.
     limits: ClassVar[dict[str, float]] = {
         "starting": 600.0,
-        "loading": 600.0,  # counted from the last bytes that were read
-        "warming": 3600.0,  # for one program
+        "loading": 600.0,  # each report of more bytes restarts this time
+        "warming": 3600.0,  # the limit for one program
         "compiling": 3600.0,
         "encoding": 600.0,
-        "first": 1800.0,  # for the first step or frame
+        "first": 1800.0,  # the limit for the first step or frame
     }
-    factor: ClassVar[float] = 20.0  # the limit for a step or frame is the job's longest step or frame so far, times this factor
+    # The limit for a later step or frame is the time of the job's longest step or frame so far, times this factor.
+    factor: ClassVar[float] = 20.0
     least: ClassVar[float] = 30.0
 
     alive: float
