@@ -32,7 +32,7 @@ from kernels.causal_conv_tiling import (
     padded_channels,
 )
 
-NORM_EPS = 1e-12  # torch.nn.functional.normalize
+NORM_EPS = 1e-12  # the default `eps` of torch.nn.functional.normalize
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -310,7 +310,8 @@ def _compute_products(
     `summed` is a buffer for the sum if a loop adds the products of the earlier frames, otherwise None.
     """
 
-    if summed is None:  # one product for all frames, because the depth of each product is padded to whole tiles
+    if summed is None:
+        # One product for the frame and its earlier frames together, because the depth of each product is padded to whole tiles
         inputs = jnp.concatenate([gathered[frame + tap].reshape(-1, plan.depth) for tap in range(plan.earlier + 1)], axis=-1)
         return jnp.dot(inputs, weight[0], preferred_element_type=jnp.float32)
 
@@ -368,7 +369,7 @@ def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.
     lower += _roll_rows(from_below, -1, plan)
     if added:
         upper, lower = (part + more.reshape(part.shape) for part, more in zip((upper, lower), added, strict=True))
-    for part, ref in enumerate(doubled):  # a strided store writes 128 lanes
+    for part, ref in enumerate(doubled):  # one buffer for each 128 channels, because a strided store writes 128 lanes
         ref[pl.ds(0, count, 2)] = upper[:, _block_slice(part, LANES)]
         ref[pl.ds(1, count, 2)] = lower[:, _block_slice(part, LANES)]
     both = jnp.concatenate([ref[...] for ref in doubled], axis=-1).reshape(plan.output_columns, 2 * plan.rows, plan.width)

@@ -16,7 +16,7 @@ LANES = 128
 ROW_ALIGNMENT = 16  # sublanes of a bfloat16 tile
 MATRIX_UNIT = 256  # depth and width of the matrix unit on v6e and v7x; matrices are padded to a multiple
 TAPS = 3  # columns of the convolution's kernel, and its rows
-VMEM_LIMIT_BYTES = 52 * 2**20  # the smallest core has 64 MiB (v5p, v7x)
+VMEM_LIMIT_BYTES = 52 * 2**20  # vector memory that the kernel requests; the smallest core has 64 MiB (v5p, v7x)
 PLANNED_BYTES = 46 * 2**20  # memory that a `TilePlan` may use; the compiler stores spilled registers in the rest
 MOST_WEIGHT_BYTES = 22 * 2**20  # largest weight that is not divided into blocks, bfloat16
 # Limits of the matrix unit's cycles in code without a loop. Longer code compiles too slowly: libtpu schedules about 2,000 bundles
@@ -163,7 +163,7 @@ class TilePlan:
 
     @property
     def vmem_bytes(self) -> int:
-        """Bytes of vector memory for bfloat16 arrays.
+        """Bytes of vector memory that a grid step needs for bfloat16 arrays.
 
         Inputs and outputs count twice, because the next block is copied during a grid step.
         """
@@ -178,7 +178,7 @@ class TilePlan:
     def scratch_shapes(self, dtype: jnp.dtype) -> list[pl.MemoryRef]:
         """Return the scratch arrays: the gathered columns, one buffer for each 128 channels of doubled rows, and the sum.
 
-        The buffers exist only if rows are doubled. The sum exists only if the products are a loop.
+        The buffers exist only if rows are doubled. The sum exists only if a loop adds the products.
         """
         gathered = pltpu.VMEM((self.earlier + self.count, self.columns, self.factor, self.rows, self.depth), dtype)
         buffers = self.width // LANES if self.factor == 2 else 0

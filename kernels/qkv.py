@@ -22,7 +22,9 @@ Statistic = Literal["square", "sum", "magnitude"]
 
 LOG2_E = math.log2(math.e)
 LANES = 128
-ROW_BLOCKS = (256, 128)  # tokens per grid step: the first that divides the length. 256 x 5,120 channels are 2.6 MB in bfloat16
+# Tokens per grid step: the first of these numbers that divides the number of tokens. 256 tokens with 5,120 channels take
+# 2.6 MB of the vector memory in bfloat16.
+ROW_BLOCKS = (256, 128)
 VMEM_LIMIT_BYTES = 48 * 2**20
 
 

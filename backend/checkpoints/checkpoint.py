@@ -15,7 +15,7 @@ from backend.errors import ModelError
 TRANSFORMER = "transformer"
 WITHOUT_WEIGHTS = ("tokenizer", "scheduler", "feature_extractor", "image_processor", "guider")
 """Parts of diffusers' pipelines that are not networks. A number may follow the name, as in tokenizer_2."""
-UNUSED = ("processor", "prompt_enhancer", "duration_head")  # parts of LTX-2's pipelines that are not used
+UNUSED = ("processor", "prompt_enhancer", "duration_head")  # parts of LTX-2's pipelines that this program does not load
 UNNAMED = ("latent_upsampler",)  # a network of LTX-2 in a folder that model_index.json does not name
 _FOLDER_SOURCE = re.compile(r"(?P<base>[^+:#]+)#(?P<transformer>transformer_\w+)")
 
@@ -37,7 +37,7 @@ class Checkpoint:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The folders that contain weights, transformers first."""
+        """The names of the parts that have weights, transformers first."""
         return tuple(sorted(self.configs, key=lambda part: (not part.startswith("transformer"), part)))
 
     def tensors(self, part: str) -> dict[str, TensorPlace]:
@@ -63,7 +63,8 @@ def part_folder(part: str, transformer: str) -> str:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether the folder contains a model_index.json, or a .pt file beside the folders of the other parts."""
+    """Return whether the folder contains a model_index.json, or a .pt file with the transformer beside the folders of the other
+    parts."""
     return (folder / "model_index.json").is_file() or _find_torch_file(folder) is not None
 
 
@@ -87,7 +88,8 @@ def open_checkpoint(
 
 
 def _find_torch_file(folder: Path) -> TorchFile | None:
-    """Return the .pt file of a folder whose transformer folder contains no weights, None if there is no such file."""
+    """Return the folder's .pt file, which contains the transformer. None if the folder has no .pt file, or if its subfolder
+    `transformer` contains weights."""
     if any((folder / TRANSFORMER).glob("*.safetensors*")):
         return None
     paths = sorted(folder.glob("*.pt"))

@@ -43,12 +43,12 @@ def fingerprint_file(path: Path) -> Fingerprint:
 
 
 def fingerprint_files(paths: Iterable[Path]) -> tuple[Fingerprint, ...]:
-    """Return the fingerprints of several files, in this order. Raises: OSError."""
+    """Return the fingerprints of files, in the order of `paths`. Raises: OSError."""
     return tuple(map(fingerprint_file, paths))
 
 
 def is_unchanged(fingerprints: Sequence[Fingerprint]) -> bool:
-    """Return whether no file has changed."""
+    """Return whether no file has changed since its fingerprint was computed."""
     try:
         return all(fingerprint_file(fingerprint.path) == fingerprint for fingerprint in fingerprints)
     except OSError:
@@ -56,8 +56,8 @@ def is_unchanged(fingerprints: Sequence[Fingerprint]) -> bool:
 
 
 def have_equal_bytes(one: Sequence[Fingerprint], other: Sequence[Fingerprint]) -> bool:
-    """Return whether the files of both lists have equal bytes. Files are compared byte by byte if their sizes and beginnings are
-    equal."""
+    """Return whether each file of `one` has the same bytes as the file at the same position of `other`. Two files with equal
+    sizes and beginnings are compared byte by byte, unless their names are hashes."""
     return len(one) == len(other) and all(map(_have_equal_bytes, one, other))
 
 

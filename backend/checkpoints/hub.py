@@ -60,8 +60,8 @@ OnBytes = Callable[[int, int], None]
 Accept = Callable[[Checkpoint], object]
 """A function that raises ModelError for a checkpoint that cannot be run. It is called before the weights are downloaded."""
 SECONDS_BETWEEN_LOOKS = 1.0
-SECONDS_FOR_OTHERS = 10.0  # time for other downloads to end after the first has failed
-FILES_AT_ONCE = 8  # as in huggingface_hub
+SECONDS_FOR_OTHERS = 10.0  # maximum wait for other downloads to end after a download has failed
+FILES_AT_ONCE = 8  # maximum number of downloads at a time, as in huggingface_hub
 HIDDEN_FROM_US = (401, 403, 404)
 
 
@@ -133,8 +133,8 @@ def find_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
 class TorchSource:
     """A checkpoint whose transformer is the Hub file `file`, "owner/repository:file.pt".
 
-    The other parts are in the repository `base`. `tree` is the dictionary in the file that contains the weights, "" for the usual
-    dictionary.
+    The other parts are in the repository `base`. `tree` names the dictionary in the file that contains the weights. "" selects
+    the first dictionary of `torch_file.TREES` that exists.
     """
 
     base: str
@@ -354,12 +354,12 @@ def _download_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
 
 
 def _run_in_parallel(works: Sequence[Callable[[threading.Event], Any]], on_look: Callable[[], None]) -> list[Any]:
-    """Run `works` in parallel and return their results. `on_look` is called every second meanwhile.
+    """Call the functions `works` in parallel and return their results. Until all have ended, `on_look` is called every second.
 
-    After the first error, the event that each function receives is set, and the functions get `SECONDS_FOR_OTHERS` to end. A
-    function ends when it next checks the event, which may take long on a slow connection. After Ctrl-C or an error of `on_look`,
-    the event is set without waiting. The threads belong to no executor, because a process waits for an executor's threads before
-    it ends.
+    Each function receives an event, which asks the function to end. After the first error, the event is set, and the other
+    functions get `SECONDS_FOR_OTHERS` to end. A function ends when it next checks the event, which may take long on a slow
+    connection. After Ctrl-C or an error of `on_look`, the event is set, but no function is waited for. The threads belong to no
+    executor, because a process waits for an executor's threads before it ends.
     """
     stopped, futures, left = threading.Event(), [Future() for _ in works], SimpleQueue()
     for pair in zip(futures, works, strict=True):
@@ -381,7 +381,7 @@ def _run_in_parallel(works: Sequence[Callable[[threading.Event], Any]], on_look:
 
 
 def _work_through(left: SimpleQueue, stopped: threading.Event) -> None:
-    """Run one work after another until the queue is empty."""
+    """Take functions from the queue `left` and call one after another, until the queue is empty."""
     while True:
         try:
             future, work = left.get_nowait()

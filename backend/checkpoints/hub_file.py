@@ -49,7 +49,8 @@ class HubFile:
     @property
     def arrived_bytes(self) -> int:
         """The number of the file's bytes on this machine."""
-        for path in (self.blob_path, self.unfinished_path, self.blob_path):  # the file may just have been renamed
+        # A download may rename the unfinished file after the first try. The third try then finds the complete file.
+        for path in (self.blob_path, self.unfinished_path, self.blob_path):
             with contextlib.suppress(OSError):
                 return path.stat().st_size
         return 0
@@ -61,7 +62,7 @@ def blobs_folder(repository: str) -> Path:
 
 
 def count_cached_bytes(repository: str) -> int:
-    """Return the bytes of a repository on this machine, incomplete files included."""
+    """Return how many bytes of a repository are on this machine, incomplete files included."""
     num_bytes = 0
     for path in blobs_folder(repository).glob("*"):
         with contextlib.suppress(OSError):
@@ -123,10 +124,11 @@ def _receive_missing_bytes(file: HubFile, stopped: threading.Event) -> None:
         before = file.arrived_bytes
         try:
             with _UnfinishedFile(file.unfinished_path, stopped) as out:
-                silent: Any = silent_tqdm  # not a subclass of the parameter's type, but the library's own class
+                # `Any`, because the library's own `silent_tqdm` is no subclass of the type that `tqdm_class` states
+                silent: Any = silent_tqdm
                 http_get(url, out, resume_size=before, headers=headers, expected_size=file.num_bytes, tqdm_class=silent)
             return
-        except httpx2.TransportError:  # the library itself retries after some kinds of errors only
+        except httpx2.TransportError:  # `http_get` retries after some of these errors only, this loop after all
             if file.arrived_bytes <= before:
                 raise
 

@@ -48,7 +48,7 @@ def parse_file_source(source: str | Path) -> FileSource | None:
 
 
 def join_source(base: str, files: Sequence[str]) -> str:
-    """Return the source that `parse_file_source` parses."""
+    """Join a checkpoint and files to "BASE+FILE" or "BASE+FILE+FILE"."""
     return "+".join([base, *files])
 
 

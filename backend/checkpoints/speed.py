@@ -1,18 +1,18 @@
-"""Measure the speed of downloads and of reading."""
+"""Measure the speed of downloads and of reading weights."""
 
 import time
 from collections.abc import Callable
 
 
 class Speed:
-    """Computes bytes per second since the first call."""
+    """Measures the bytes per second since its first call."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._first: tuple[float, int] | None = None
 
     def __call__(self, done: int) -> float:
-        """Return the speed after `done` bytes, 0 while it is unknown."""
+        """Return the speed, given that `done` bytes have been received in total; 0 while it is unknown."""
         now = self._clock()
         self._first = self._first or (now, done)
         seconds, count = now - self._first[0], done - self._first[1]

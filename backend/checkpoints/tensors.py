@@ -17,7 +17,7 @@ from typing import Any
 from backend.checkpoints.json_files import AGAIN, read_json, short_path
 from backend.errors import ModelError
 
-LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
+LARGEST_HEADER = 100_000_000  # maximum bytes of a file's header, as the format states
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
               "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
 

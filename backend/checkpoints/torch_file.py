@@ -25,8 +25,8 @@ TREES = ("generator_ema", "generator", "generator_lora", "params_ema", "params",
 """The dictionaries in which training programs store a network's tensors; the first that exists is used. The running mean of the
 weights (EMA) precedes the weights."""
 WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")  # prefixes that PyTorch adds within names
-LARGEST_CONTENTS = 10_000_000  # bytes of the pickle; about a hundred per tensor
-MOST_AXES = 8  # maximum axes of a tensor
+LARGEST_CONTENTS = 10_000_000  # maximum bytes of the pickle, which needs about a hundred bytes per tensor
+MOST_AXES = 8  # maximum number of axes of a tensor
 LITTLE = b"little"  # the only supported byte order
 SAFE = "it may contain only tensors, in dictionaries and lists with texts and numbers"
 OTHER_FILE = "use the original file, or save it again with torch.save as a dictionary of tensors"
@@ -55,7 +55,7 @@ class TorchFile:
 def read_torch_tensors(file: TorchFile) -> dict[str, TensorPlace]:
     """Return the place of each tensor's bytes in the file, by name and in the order of the bytes.
 
-    Raises: ModelError for a file that is incomplete or unsafe, or has no such dictionary.
+    Raises: ModelError for a file that is incomplete or unsafe, or that has no dictionary with the name `file.tree`.
     """
     status = file.path.stat()
     return dict(_read_tensors(file, status.st_size, status.st_mtime_ns))
@@ -175,7 +175,7 @@ class _Contents:
                 arguments, function = stack.pop(), stack.pop()
                 stack.append(self._call(function, arguments))
             case "BUILD":
-                stack.pop()  # extra data of a dictionary of tensors: versions of modules
+                stack.pop()  # attributes of a dictionary of tensors, such as versions of modules, are not needed
             case _:
                 raise _refused_error(self._path, f"wants to do more than describe tensors ({instruction})")
 

@@ -89,7 +89,7 @@ def find_upscaler(name: str, folder: Path) -> UpscalerFile:
 
 
 def count_weights(name: str, folder: Path) -> int | None:
-    """Return the number of weights of the model, from which its speed can be estimated; None if it is missing or cannot be
+    """Return the number of weights of the model, from which its speed can be estimated; None if its file is missing or cannot be
     read."""
     try:
         file = _find(name, folder)
@@ -134,7 +134,7 @@ def _list_embedded() -> list[str]:
 
 
 def _package_folder() -> Path | None:
-    """Return the folder of the package's files, None if it is not installed. The package is not imported."""
+    """Return the folder of the package's files, None if the package is not installed. The package is not imported."""
     found = importlib.util.find_spec(PACKAGE)
     folders = found.submodule_search_locations if found is not None else None
     return Path(folders[0]) / "models" if folders else None

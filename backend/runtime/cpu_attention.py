@@ -1,5 +1,5 @@
-"""Attention with PyTorch's fused kernel on a CPU, and with `kernels.attention` elsewhere. PyTorch vectorises exponentials, XLA
-does not."""
+"""Attention with PyTorch's fused kernel on a CPU, and with `kernels.attention` elsewhere. PyTorch's kernel is used because it
+vectorises exponentials; XLA does not."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ def torch_attention(
     num_keys: int | None = None,
     kv_lengths: KvLengths | None = None,
 ) -> jax.Array:
-    """Compute the result of `attention` with PyTorch alone, in float32 or bfloat16. Only for programs of a CPU."""
+    """Compute the result of `attention` with PyTorch alone, in float32 or bfloat16. Works only in programs for a CPU."""
     if kv_lengths is not None:
         hidden = jnp.where(jnp.arange(key.shape[1]) < kv_lengths.values[:, None], 0.0, -jnp.inf)[:, None, None, :num_keys]
         bias = hidden if bias is None else bias + hidden

@@ -18,8 +18,8 @@ import torch
 
 from backend.runtime.torch_call import TorchCall
 
-FEWEST_ROWS = 1024  # below these sizes, XLA's own product is as fast: measured on two cores, 2026-11-21
-FEWEST_COLUMNS = 1024
+FEWEST_ROWS = 1024  # with fewer rows of `value`, XLA's own product is as fast: measured on two cores, 2026-11-21
+FEWEST_COLUMNS = 1024  # minimum of both sizes of `weight`, for the same reason
 
 _ROW_MAJOR, _NOT_TRANSPOSED = 101, 111  # values of CBLAS's enumerations
 
@@ -35,7 +35,8 @@ def is_supported(value: jax.Array, weight: jax.Array) -> bool:
 
 
 def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """Multiply `value` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in their dtype. Only for programs of a CPU.
+    """Multiply `value` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in their dtype. Works only in programs for a
+    CPU.
 
     The weight is read as [C, N], which needs a copy unless it is stored that way. In bfloat16 the result is rounded once, after
     the bias is added. In float32, values from 3.39e38 on, the last 0.4 % of the range, become NaN.

@@ -5,7 +5,8 @@ from jax.experimental import topologies
 
 from backend.schemas.worker import Device
 
-CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}  # slices smaller than a host
+# The chips of a host along each axis, for slices that are smaller than libtpu's default host
+CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}
 
 
 def device_facts() -> list[Device]:

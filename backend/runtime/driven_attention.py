@@ -39,7 +39,7 @@ class ClipKeys:
 
     F is the number of latent frames, T the number of tokens per frame. Each chip on sp stores the heads whose attention it
     computes. `largest` [layers, chips, 2, heads] float32 contains the largest Euclidean norm of each head's keys and the largest
-    magnitude of its values; None unless Pallas passes prepared the arrays. Arrays of one layer have no first axis.
+    magnitude of its values. Without Pallas passes, `largest` has the value None. Arrays of one layer have no first axis.
     """
 
     key: jax.Array
@@ -181,7 +181,8 @@ def _attend_by_frames(
     layer: jax.Array,
     attend: AttendWithSums,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attend from each frame's queries [F, T, W] to the same frame's keys of [layers, F, T, W]. Returns [1, F * T, ...]."""
+    """Attend from each frame's queries to the keys of the same frame in this `layer`. Queries are [F, T, W], keys and values
+    [layers, F, T, W]. Returns the output [1, F * T, W] and the log-sum-exps [1, F * T, H]."""
     if bounds is not None:
         here = jax.lax.dynamic_index_in_dim(largest, layer, keepdims=False)[0]
         frames = len(query)

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class Identity:
     """A description of a program, its devices, versions and flags, with a digest of these and of the program's text.
 
-    It is stored with the executable, and parts are logged if no file fits.
+    The identity is stored with the executable. If no stored executable fits, the devices and the mesh are logged.
     """
 
     program: str

@@ -57,7 +57,8 @@ def joint_attention(
 
     The tokens of `spread` are spread over the chips and rotated by `tables` [S, D]. `beside` is replicated; only its first
     `counts` [B] tokens are seen. `attend(query, key, value, bounds, lengths)` gets all tokens of some heads, [B, S, W]: the real
-    tokens of the first stream, then the second stream. `lengths` are the numbers of real tokens of both streams (`KvLengths`).
+    tokens of the first stream, then the second stream. `bounds` are the bounds of these heads, None unless Pallas passes prepared
+    the arrays. `lengths` (`KvLengths`) is the number of real tokens of both streams together, for each sample.
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
     flat, whole, table = P("dp", "sp", "tp"), P("dp", None, "tp"), P("sp", None)
@@ -115,8 +116,8 @@ class _SecondStream:
 
 
 def _prepare_second_stream(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _SecondStream:
-    """Prepare all heads of this chip, [B, L, W]. Values of padding become zero. Keys of padding also become zero if there are
-    bounds."""
+    """Prepare all heads of this chip, [B, L, W]. Values of padding become zero. Keys of padding also become zero if
+    `first.bounds` are set."""
     is_seen = (jnp.arange(stream.query.shape[1]) < counts[:, None])[:, :, None]
     normalise = functools.partial(normalise_heads, eps=eps)
     query, key = (normalise(array, norm) for array, norm in zip(stream.projected, stream.norms, strict=False))
@@ -148,6 +149,6 @@ def text_attention(
 ) -> jax.Array:
     """Compute `attend(query, key, value, counts)` of a text with itself. Every chip of a guidance branch has the whole text.
 
-    The arrays are partitioned as `layout.text_heads`, `counts` is [B].
+    The arrays are partitioned as `layout.text_heads`. `counts` [B] is the number of real tokens of each text.
     """
     return layout.on_each_chip(attend, (*[layout.text_heads] * 3, P("dp")), layout.text_heads)(query, key, value, counts)

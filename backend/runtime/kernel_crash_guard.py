@@ -44,10 +44,10 @@ class KernelCrashGuard:
         self._running: dict[Path, float] = {}  # start time of each first run, in monotonic seconds
 
     def withdraw_recorded(self, folder: Path, combine_uses: Callable[[str], list[str]] = lambda own: [own]) -> None:
-        """Withdraw the kernels that files in `folder` name, and store this process's records there.
+        """Withdraw the kernels that files in `folder` name, and store such files for this process there from now on.
 
-        `combine_uses` sends the kernel uses that this host withdraws to the other hosts, and returns the uses that all hosts
-        withdraw.
+        A kernel's use is a word such as "attention" (`kernel_fallbacks`). `combine_uses` sends the uses that this host withdraws
+        to the other hosts, and returns the uses that each host withdraws.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -58,7 +58,8 @@ class KernelCrashGuard:
 
     @contextlib.contextmanager
     def guard_first_run(self, program: str, uses: Collection[str]) -> Generator[None]:
-        """Guard the first run of a program whose kernels have these uses. The run must be finished when the block ends.
+        """Guard the first run of a program, whose kernels have these `uses`. The `with` block must start the run and wait for its
+        end.
 
         Ends the process if the run takes `HANGS_SECONDS`. Raises: KernelRefused instead of an error of the runtime that a kernel
         may have caused.
@@ -81,7 +82,8 @@ class KernelCrashGuard:
                 faulthandler.cancel_dump_traceback_later()
 
     def forget_recent_runs(self) -> None:
-        """Delete the records of runs that have just started, because this process must end."""
+        """Delete the records of runs that have just started. Call this before the process ends on request, so that a running
+        kernel does not count as crashed."""
         with self._lock:
             started, now = dict(self._running), time.monotonic()
         for path, since in started.items():
@@ -122,7 +124,8 @@ def _write_record(file: IO[str], uses: Collection[str], why: str) -> None:
 
 
 def _read_record(path: Path) -> dict[str, str]:
-    """Return the kernel uses that this file names, each with the reason to withdraw it; {} if the file's process is running.
+    """Return the uses of kernels that this file names, each with the reason to withdraw the kernels; {} if the file's process is
+    running.
 
     Files that are too old, broken or from other versions are deleted.
     """

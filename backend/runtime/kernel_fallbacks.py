@@ -33,7 +33,7 @@ _WORDS = {
     "convolution": "the video decoder's kernel",
 }
 _REASON_LENGTH = 160
-_KINDS = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND")  # kinds of errors about an option
+_KINDS = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND")  # first words of errors about a compile option
 
 
 def find_kernel_uses(text: str) -> frozenset[str]:
@@ -71,7 +71,7 @@ class KernelFallbacks:
         """Return in words the use of the kernel that this error refuses, and withdraw all kernels of this use. None if the error
         does not name one of our kernels."""
         text = str(error)
-        if "memory space hbm" in text:  # the program is too large; the message only lists the kernels' memory
+        if "memory space hbm" in text:  # the program is too large; the message names kernels, but no kernel is refused
             return None
         if "pallas_call" not in text and "tpu_custom_call" not in text and "Mosaic" not in text:
             return None
@@ -83,7 +83,7 @@ class KernelFallbacks:
 
     def withdraw(self, uses: Iterable[str], why: str) -> None:
         """Withdraw all kernels of these uses for a reason other than a compiler error. `why` continues a sentence that starts
-        with the kernel."""
+        with the kernel's name."""
         for use in sorted(uses, key=list(_WORDS).index):
             if use not in self:
                 self._withdraw(use, why)
@@ -94,7 +94,7 @@ class KernelFallbacks:
         )
         if use == "attention":
             disable_implementation("pallas_tpu")
-        jax.clear_caches()  # cached traces contain the kernel
+        jax.clear_caches()  # otherwise cached traces would still run the kernel
 
     def _add_sentence(self, names: Iterable[str], sentence: str) -> None:
         logger.warning(sentence)

@@ -64,9 +64,10 @@ class MeshPlan:
 def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, fixed: Mapping[str, int | None] | None = None) -> MeshPlan:
     """Plan the mesh for all of `num_devices`.
 
-    With two guidance branches and an even number of chips, each half computes one branch. Tokens are spread over the other chips.
-    `fixed` contains sizes of axes that the user has set. Raises: RequestError, which lists the legal choices, for an illegal
-    mesh. In a legal mesh the product of the axes is the number of devices, the heads divide by tp, and dp is 1 without guidance.
+    With two guidance branches and an even number of chips, each half of the chips computes one branch. The tokens of a branch are
+    spread over its chips. `fixed` contains sizes of axes that the user has set. Raises: RequestError, which lists the legal
+    choices, for an illegal mesh. In a legal mesh the product of the axes is the number of devices, the heads divide by tp, and dp
+    is 1 without guidance.
     """
     sizes_by_axis = {axis: (fixed or {}).get(axis) for axis in AXES}
     choices = list(legal_plans(num_devices, heads=heads, is_guided=is_guided))
@@ -89,7 +90,7 @@ def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[Me
                 yield MeshPlan(dp=dp, sp=num_devices // (dp * tp), tp=tp)
 
 
-# Share of a chip's memory for matrices that every chip stores whole, and for all transformers of the model after the first.
+# Largest share of a chip's memory that whole copies of matrices and the model's transformers after the first take together.
 COPIES_SHARE = 3 / 8
 
 
@@ -98,8 +99,9 @@ def plan_copies(
 ) -> frozenset[str]:
     """Choose the matrices of a layer that every chip stores whole, so that no step gathers them.
 
-    The copies and the other transformers together take at most `COPIES_SHARE` of a chip's memory. `sizes` are the bytes of one
-    layer's matrices by name, in the order in which copies save most time. Without `memory_bytes` no matrix is copied.
+    The copies and the model's transformers after the first together take at most `COPIES_SHARE` of a chip's memory. `sizes` are
+    the bytes of one layer's matrices by name. They are sorted: the matrix whose copy saves most time is first. Without
+    `memory_bytes` no matrix is copied.
     """
     if memory_bytes is None or plan.dp * plan.sp == 1:
         return frozenset()
@@ -226,8 +228,8 @@ class Layout:
         return P(None, "sp", None, None)
 
     def spatial_partition(self, height: int, width: int) -> P:
-        """Return the partition of pixels or latents [B, C, F, H, W]: one side is divided over as many chips as possible. If both
-        sides allow the same number, the width is divided."""
+        """Return the partition of pixels or latents [B, C, F, H, W]: the height or the width is divided over as many chips as
+        possible. If both can be divided over the same number of chips, the width is divided."""
         spreads = [AXES, ("dp", "sp"), ("sp", "tp"), ("sp",), ("dp",), ("tp",), ()]
         for axes in sorted(spreads, key=lambda axes: -self.num_chips(axes)):
             for side, length in ((4, width), (3, height)):
@@ -242,7 +244,7 @@ class Layout:
         }
 
     def num_chips(self, axes: tuple[str, ...]) -> int:
-        """Return the number of chips of these axes together."""
+        """Return the number of chips along these axes together: the product of their sizes."""
         return math.prod(self.size(axis) for axis in axes)
 
     def replicated_spec(self, name: str, shape: tuple[int, ...]) -> P:
@@ -282,8 +284,9 @@ class Layout:
     def gather(self, name: str, matrix: jax.Array, role: Role, cuts_copies: bool = True) -> jax.Array:
         """Return one layer's matrix [in, out] in the partition in which it is used.
 
-        The matrix of a layer is a slice of a stack. If every chip has a copy, the slice is cut out before the product with
-        `cuts_copies`, otherwise inside the product. Cutting inside the product is slower for many tokens, faster for few.
+        The matrix of a layer is a slice of a stack. If every chip has a copy of the matrix, `cuts_copies` decides where the slice
+        is cut out: True before the matrix product, False inside the product. Cutting inside the product is slower for many
+        tokens, faster for few.
         """
         if name in self.copied:
             return jax.lax.optimization_barrier(matrix) if cuts_copies else matrix

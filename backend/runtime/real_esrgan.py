@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, leaky_relu, pixel_shuffle
 
-_RESIDUAL = 0.2  # the published weight of each residual branch, and the slope of its activations
+_RESIDUAL = 0.2  # published factor of each residual branch, also the slope of leaky ReLUs for negative values
 
 
 class CompactNetwork(nn.Module):
@@ -88,7 +88,7 @@ def build_real_esrgan(tensors: Mapping[str, Tensor]) -> CompactNetwork | DenseNe
                 larger = network(torch.empty(1, 3, 8, 8))
             network.load_state_dict(tensors, assign=True)
         except (KeyError, IndexError, RuntimeError, ValueError):
-            continue  # names or shapes of another network
+            continue  # the tensors have the names or shapes of another network
         if larger.shape == (1, 3, 8 * network.scale, 8 * network.scale):
             return network
     return None

@@ -32,22 +32,23 @@ class TorchCall:
     function: Callable[..., None]
 
     def __call__(self, result: jax.ShapeDtypeStruct, *operands: jax.Array) -> jax.Array:
-        """Return the array of `result`'s shape that the function fills. All arrays are float32 or bfloat16. Only for programs of
-        a CPU."""
+        """Return the array of `result`'s shape that the function fills. All arrays are float32 or bfloat16. Works only in
+        programs for a CPU."""
         _register(self)
         return jax.ffi.ffi_call(self.name, result, vmap_method="sequential")(*operands)
 
 
 @functools.cache
 def _register(call: TorchCall) -> object:
-    """Register the call once and return its handler for XLA. The call and the handler must exist as long as the process."""
+    """Register the call once and return its handler for XLA. XLA uses both as long as the process runs, so the cache keeps
+    both."""
     handler = _Handler(functools.partial(_handle, call))
     jax.ffi.register_ffi_target(call.name, jax.ffi.pycapsule(handler), platform="cpu")
     return handler
 
 
 class _Struct(ctypes.Structure):
-    """The first fields of the interface's structures."""
+    """The fields with which every structure of XLA's interface starts."""
 
     _fields_ = (("struct_size", ctypes.c_size_t), ("extensions", ctypes.c_void_p))
 

@@ -44,7 +44,8 @@ _REMOVED_OVERLOADS = (
 
 @functools.cache
 def _register_removed_overloads() -> torch.library.Library:
-    """Register placeholders for the overloads, which are never called. The registration lasts as long as the returned object."""
+    """Register placeholders for the overloads that torch has removed. The placeholders are never called. The registration lasts
+    as long as the returned object."""
     library = torch.library.Library("aten", "FRAGMENT")
     for removed in _REMOVED_OVERLOADS:
         name, overload = removed.split(".")
@@ -57,7 +58,8 @@ def _register_removed_overloads() -> torch.library.Library:
 def torchax() -> ModuleType:
     """Import the torchax module and repair it. The first call takes some seconds."""
     _register_removed_overloads()
-    warnings.filterwarnings("ignore", message="Explicitly requested dtype (int|float)64")  # positions fit into 32 bits
+    # Modules request 64 bits for positions, but jax's 32 bits are enough for them
+    warnings.filterwarnings("ignore", message="Explicitly requested dtype (int|float)64")
     import torchax as module
     from torchax.ops import jaten
 

@@ -30,8 +30,9 @@ def self_attention(
     """Compute attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
 
     Every chip prepares its own tokens, then exchanges tokens for heads. `attend(query, key, value, bounds)` gets all tokens of
-    some heads, [B, S, W]; its result is exchanged back. `norms` are the weights [W] of the RMS norms of query and key. `tables`
-    are cosine and sine, [S, D], or [S, W / 2] with a `head_width`: see `Preparation`.
+    some heads, [B, S, W], and the bounds of these heads, None unless Pallas passes prepared the arrays. The result of `attend` is
+    exchanged back. `norms` are the weights [W] of the RMS norms of query and key. `tables` are cosine and sine, [S, D], or
+    [S, W / 2] with a `head_width`: see `Preparation`.
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps, head_width=head_width)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None if head_width is None else "tp")
@@ -91,7 +92,7 @@ def prepare_own_heads(
 def _local_attention(
     projected, norms, tables, *, layout: Layout, attend: Callable, eps: float, head_width: int | None
 ) -> jax.Array:
-    """Compute one chip's part."""
+    """Compute one chip's part of `self_attention`."""
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, head_width=head_width)
     attended = attend(own.query, own.key, own.value, own.bounds)

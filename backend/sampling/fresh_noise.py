@@ -16,7 +16,7 @@ import numpy as np
 
 from backend.sampling.solvers import SamplerState, Schedule
 
-SEED_OFFSET = 10_000  # the value that LTX-2 uses, see the module's docstring
+SEED_OFFSET = 10_000  # added to the video's seed for the key of this noise, as in LTX-2
 
 
 @jax.tree_util.register_dataclass

@@ -13,8 +13,8 @@ Solvers and their sources:
 - "lcm": the same noise levels, but from whole timesteps before the shift (three steps: 1000, 666, 333). A step continues from the
   clean estimate with fresh noise, as diffusers' `FlowMatchLCMScheduler` does. The model adds the noise. Only for models that were
   trained for it.
-- "ltx": Euler as LTX-2's pipelines run it. The shift grows with the number of tokens, times the request's shift. The last noise
-  level is 0.1.
+- "ltx": Euler as LTX-2's pipelines run it. The shift is the request's shift times a factor that grows with the number of tokens.
+  The last noise level is 0.1.
 - "ltx-distilled": Euler on the eight noise levels that LTX-2's distilled models were trained on, or on fewer of them.
 - "ltx-ancestral": the levels of "ltx-distilled". A step denoises to below the next level, and then adds fresh noise to reach that
   level, as in diffusers' `LTXEulerAncestralRFScheduler` with eta 1. The model adds the noise with the deviation `Schedule.noise`.
@@ -124,7 +124,7 @@ _LTX_SHIFTS, _LTX_TOKENS, _LTX_LAST = (
     (0.95, 2.05),
     (1024, 4096),
     0.1,
-)  # logarithms of the shift for two token counts, these two token counts, and the last noise level
+)  # the logarithms of the shift at the two numbers of tokens, these two numbers, and the last noise level
 
 
 def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None, num_tokens: int = 0) -> Schedule:
@@ -170,7 +170,7 @@ def schedule_for_request(request: GenerationRequest) -> Schedule:
 
 
 def size_growth(request: GenerationRequest) -> float:
-    """Return how much longer the sides of the full-size latents are than the sides of the first step's latents."""
+    """Return the factor by which the full-size latents are wider and higher than the latents of the first step."""
     full, small = request.geometry(), request_at_first_size(request).geometry()
     return math.sqrt(full.latent_height * full.latent_width / (small.latent_height * small.latent_width))
 
@@ -178,7 +178,8 @@ def size_growth(request: GenerationRequest) -> float:
 def rescale_sigma(sigma: float, growth: float) -> float:
     """Return the noise level after noisy latents at `sigma` were enlarged.
 
-    The signal spreads over more latents, but the noise does not. `growth` is 2 for twice the sides. Source: arXiv:2605.18736.
+    The signal spreads over more latents, but the noise does not. `growth` is the factor by which height and width have grown.
+    Source: arXiv:2605.18736.
     """
     return growth * sigma / (1 + (growth - 1) * sigma)
 
@@ -278,7 +279,8 @@ def _log_snr(sigma: float) -> float:
 def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]:
     """Return UniP's weights of (corrected sample, new clean estimate, last clean estimate) in the next sample."""
     now, following = sigmas[step], sigmas[step + 1]
-    growth = -math.expm1(_log_snr(now) - _log_snr(following))  # 1 - exp(-h); h: increase of lambda. 1 at the last step
+    # growth = 1 - exp(-h), where h is the increase of lambda in this step. It is 1 in the last step, where h is infinite.
+    growth = -math.expm1(_log_snr(now) - _log_snr(following))
     weight = (1 - following) * growth
     if order == 1:
         return [following / now, weight, 0.0]
@@ -290,7 +292,7 @@ def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]
 def _corrector_weights(sigmas: np.ndarray, step: int) -> list[float]:
     """Return UniC's weights of (sample, before, new clean estimate, clean, older) in the corrected sample.
 
-    Its order is the order of the previous step's predictor.
+    The order of the corrector is the order of the previous step's predictor.
     """
     if step == 0:
         return [1.0, 0.0, 0.0, 0.0, 0.0]
@@ -358,7 +360,7 @@ class StepInputs:
     def next_timestep(self) -> jax.Array:
         """The timestep at which the step ends, 0 for the last step. Not valid for "ltx-ancestral".
 
-        In all other solvers the first weight of the predictor is the ratio of the sigmas.
+        In all other solvers, the first weight of the predictor is the next noise level divided by the current one.
         """
         return self.sigma * self.predictor[0] * NUM_TRAIN_TIMESTEPS
 

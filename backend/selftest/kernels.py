@@ -78,7 +78,7 @@ def _run_check(name: str, compare: Comparison) -> Check:
     except Exception as error:  # any error of the compiler or chip is a finding
         return Check(name=name, state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400], mend=REPORT)
     found = f"differs from the reference by {outcome.difference:.2g}, {outcome.allowed:.2g} allowed"
-    is_close = outcome.difference <= outcome.allowed  # False for NaN
+    is_close = outcome.difference <= outcome.allowed  # a NaN is not close
     return Check(name=name, state="ok" if is_close else "fault", found=found, mend="" if is_close else REPORT)
 
 

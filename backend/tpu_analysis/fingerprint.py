@@ -45,7 +45,8 @@ def _hash_parts(parts: Sequence[str]) -> str:
 
 @functools.cache
 def _meaning(path: Path) -> str:
-    """Return the file without comments, docstrings and imports, so that texts and names of modules may change."""
+    """Return the file without comments, docstrings and imports, so that changes of texts and of names of modules do not change
+    the fingerprint."""
     text = path.read_text("utf-8")
     return _to_text(ast.parse(text)) if path.suffix == ".py" else text
 

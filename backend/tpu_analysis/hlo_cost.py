@@ -135,7 +135,8 @@ class _CostAdder:
         return total
 
     def _cover(self, under_way: dict[str, list[float]], seconds: float, total: Cost) -> None:
-        """Hide transfers behind `seconds` of work. The oldest is first, because links serve one transfer after the other."""
+        """Hide transfers behind `seconds` of work. The oldest transfer is hidden first, because links serve one transfer after
+        the other."""
         for left in under_way.values():
             covered = min(left[0], seconds)
             left[0] -= covered
@@ -218,7 +219,7 @@ class _CostAdder:
 
 
 def largest_bytes(shape: str) -> int:
-    """Return the bytes of the largest array in an instruction's shape, such as "(f32[8,128], bf16[2])"."""
+    """Return the size in bytes of the largest array in an instruction's shape, such as "(f32[8,128], bf16[2])"."""
     sizes = [_array_bytes(kind, dimensions) for kind, dimensions in _ARRAY.findall(shape) if kind in BYTES]
     return max(sizes, default=0)
 

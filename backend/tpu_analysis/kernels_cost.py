@@ -22,9 +22,9 @@ _ESTIMATE = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
 class KernelCost:
     """A function that returns the cycles of a Pallas call on one device.
 
-    Attention: the bundles of the static schedule from the kernel's table, or an estimate for each tile of scores if the table
-    does not have the shape. The result is at least the time of the products at the chip's peak. On v5e and v5p, the number of
-    bundles alone can be smaller than that time.
+    Attention: the bundles of the static schedule from the table of block sizes, or an estimate for each tile of scores if the
+    table does not have the shape. The result is at least the time of the products at the chip's peak. On v5e and v5p, the number
+    of bundles alone can be smaller than that time.
 
     The passes around the attention move memory. Their time is the number of moved bytes divided by the bandwidth of the HBM. The
     number is the call's own estimate, or twice the bytes that the pass writes if the call has no estimate.

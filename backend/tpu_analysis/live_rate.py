@@ -13,8 +13,8 @@ def predict_live_rate(model: Model, request: GenerationRequest, programs: Mappin
     """Predict a live preset's speed and delay.
 
     Returns: `predicted_frames_per_second` if the programs run one after the other, and `predicted_delay_seconds` from the start
-    of a block to the block's last frame. New prompts and keys are read at the start of a block. The result is empty for other
-    presets, or if a program is missing or does not fit.
+    of a block to the block's last frame. New prompts and keys are read at the start of a block. The result is empty for presets
+    that are not live, or if a program is missing or does not fit.
 
     Args:
         programs: the programs of `check-tpu`'s report by key.

@@ -56,7 +56,7 @@ class Slice:
 
     @property
     def step_flops(self) -> StepFlops:
-        """The operations of `STEP`, or of one context window in it, for all guidance branches."""
+        """The number of operations of `STEP`, or of one context window in `STEP`, for all guidance branches."""
         return self.flops_of(self.steps[STEP])
 
     @property
@@ -147,8 +147,8 @@ def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled
 
 
 def _refusal_cost(error: Exception, seconds: float) -> dict[str, Any]:
-    """Return the cost of a program that does not fit, read from the compiler's error. Raises: the same error if it has another
-    reason."""
+    """Return the cost of a program that does not fit, read from the compiler's error. Raises: `error` itself if it has another
+    cause."""
     needed = bytes_needed(error)
     if needed is None:
         raise error

@@ -15,7 +15,7 @@ from backend.weights.host_offload import HOST
 from backend.weights.place import is_host
 from backend.weights.read import Part
 
-COPIED_AT_ONCE = 1 << 30  # bytes that are in both memories at a time while a network moves
+COPIED_AT_ONCE = 1 << 30  # maximum bytes that are in both memories at a time while a network moves
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,12 +64,12 @@ class CachedNetwork:
 
     @property
     def weights(self) -> Any:
-        """The arrays, in the form that programs need."""
+        """The arrays that programs receive, with LoRAs merged for an expert."""
         return self._weights if self.expert is None else self.expert.weights
 
     def move_to_host(self) -> None:
-        """Move all arrays into the host's memory, except arrays that are there already, such as arrays of CPU devices. No program
-        may be using them."""
+        """Move all arrays into the host's memory, except arrays that are there already, such as arrays of CPU devices. The caller
+        must make sure that no program uses the arrays."""
         if not self.is_on_host:
             self._device_shardings = jax.tree.map(lambda leaf: leaf.sharding, self.weights)
             self._move(lambda leaf, sharding: sharding if is_host(leaf) else sharding.with_memory_kind(HOST))

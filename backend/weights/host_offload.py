@@ -16,7 +16,8 @@ from jax.sharding import NamedSharding
 from backend.runtime.mesh import as_leaf
 
 HOST = "pinned_host"
-# Largest share of a device's memory for weights. Programs fitted beside a share of 0.58, not of 0.66 (docs/lab/tpu-slices.md).
+# Largest share of a device's memory for weights. Programs fitted beside weights that filled 0.58 of it,
+# not beside 0.66 (docs/lab/tpu-slices.md).
 MOST_AT_REST = 0.6
 
 
@@ -27,7 +28,7 @@ def should_offload(at_rest_bytes: int, memory_bytes: int | None) -> bool:
 
 
 def describe_offloaded(described: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return the same shapes, stored on the host."""
+    """Return `described` with shardings that store the weights on the host."""
     return {
         name: as_leaf(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding.with_memory_kind(HOST)))
         for name, leaf in described.items()
@@ -59,7 +60,7 @@ def _copy_to_device(leaf: Any) -> Any:
 
 
 def device_bytes(tree: Any, tied: Sequence[str] = (), among: Any = None) -> int:
-    """Return the bytes of each device that described weights need: 0 for weights on the host, tied weights once.
+    """Return how many bytes described weights need on each device. Weights on the host need 0, and tied weights count once.
 
     With `among`, a tree of shapes such as a program's arguments, only weights whose shape objects are also in `among` count.
     """

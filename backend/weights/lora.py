@@ -1,6 +1,6 @@
 """Read LoRA files: find the tensors of a transformer that each key changes, and change a tensor. Keeps no weights in memory.
 
-It reads the key styles of diffusers and PEFT (`transformer.NAME.lora_A.weight`), and of kohya's trainers
+This module reads the key styles of diffusers and PEFT (`transformer.NAME.lora_A.weight`), and of kohya's trainers
 (`lora_unet_NAME_WITH_UNDERSCORES.lora_down.weight`) and LyCORIS (`lycoris_NAME_WITH_UNDERSCORES.hada_w1_a`). lightx2v and ComfyUI
 use the original authors' names (`diffusion_model.NAME.lora_down.weight`, `.alpha`, `.diff`, `.diff_b`, `.diff_m`). The model
 family knows the names of modules. `lora_change` knows what the factors of a tensor mean. One matrix in a file may change several
@@ -36,7 +36,7 @@ SUFFIXES = {
     **{f".{role}": role for role in (*LOHA, *LOKR, *MAGNITUDES)},
     **{f".{ROWS_MAGNITUDE}.{ending}": ROWS_MAGNITUDE for ending in ("weight", "default", "default.weight")},
 }  # fmt: skip
-ENDINGS = {"bias": ".bias", "modulation": ".modulation"}  # names' endings of tensors that are not weights, by role
+ENDINGS = {"bias": ".bias", "modulation": ".modulation"}  # endings of the names of tensors that are not weights, by role
 SHOWN_KEYS = 3
 
 

@@ -174,7 +174,7 @@ def _multiply_low_rank(left: torch.Tensor, right: torch.Tensor, core: torch.Tens
 
 
 def _reshape_product(product: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Reshape the product. Raises: RuntimeError if the product has another number of rows or another size."""
+    """Reshape the product. Raises: RuntimeError unless the product has as many rows and as many elements as `shape`."""
     if product.shape[0] != shape[0]:
         raise RuntimeError(f"{product.shape[0]} rows")
     return product.reshape(tuple(shape))

@@ -40,7 +40,7 @@ T = TypeVar("T")
 Work = Callable[[str, TensorPlace], T]
 SECONDS_BETWEEN_EVENTS = 1.0  # not more often, because every event is stored with its job
 READERS = 8  # maximum threads; a disk of a TPU VM needs several requests at a time to be fast
-READ_AHEAD = 400_000_000  # bytes of tensors in the host's memory at a time
+READ_AHEAD = 400_000_000  # maximum bytes of tensors in the host's memory at a time
 _TORCH_DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -66,8 +66,8 @@ class LoadProgress:
 class Part:
     """One network's tensors on disk, by their names in the installed diffusers or transformers.
 
-    `renamed` converts a name in the file to the library's name. `tied` are names of one tensor, of which a checkpoint may contain
-    any.
+    `renamed` converts a name in the file to the library's name. `tied` are names that share one tensor; a checkpoint contains the
+    tensor under one or more of these names.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Part:
         return list(dict.fromkeys(place.path for place in places))
 
     def num_bytes(self, names: Collection[str]) -> int:
-        """Return the bytes of these tensors."""
+        """Return the total size of these tensors in bytes."""
         return sum(self.places[name].num_bytes for name in names)
 
     def read(

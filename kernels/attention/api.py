@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _SPECIAL: dict[str, tuple[Implementation, int]] = {
     "tpu": ("pallas_tpu", SMALL_SCORES_TPU),
     "gpu": ("cudnn", SMALL_SCORES),
-}  # the platform's own implementation, and the number of scores above which it is used
+}  # each platform's own implementation, and the number of scores per head above which it is used
 _disabled: set[str] = set()
 
 
@@ -55,7 +55,7 @@ class TpuOptions:
         bounds: bounds of the heads, set only if `kernels.qkv` prepared the arrays. Other implementations cannot use such arrays.
         tests_bounds: if False, no head's bounds are tested, and all heads use the online form.
         smooth_keys: subtract the mean key, so that more heads can use the constant maximum.
-        sizes, online_sizes: block sizes that replace the tuned ones.
+        sizes, online_sizes: block sizes that replace the tuned sizes, for the form with a constant maximum and the online form.
     """
 
     chip: Chip | None = None

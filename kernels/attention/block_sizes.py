@@ -21,11 +21,14 @@ CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
     "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
     "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x", "TPU v7x": "v7x",
 }  # fmt: skip
-# The vector memory of a core is 128, 64, 128 and 64 MiB (jax 0.10.2, pallas/mosaic/tpu_info.py). XLA needs a part of it.
+# Limit of the kernel's vector memory. A core of these chips has 128, 64, 128 and 64 MiB (jax 0.10.2, pallas/mosaic/tpu_info.py).
+# XLA needs a part of the memory.
 VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
 LANES = 128
-CHUNK = 256  # the matrix unit's depth on v6e and v7x
-UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}  # per tile, for chips without rows: pessimistic, twice the figures of v6e
+# Default blocks are multiples of this number, and chunks of queries at most this long: the matrix unit's depth on v6e and v7x
+CHUNK = 256
+# Bundles per 8 x 128 tile of scores on chips without rows in the table: a pessimistic estimate, twice the figures of v6e
+UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}
 MOST_QUERIES = 2048
 MOST_KEYS = {"constant": 9472, "online": 2048}
 

@@ -73,9 +73,8 @@ def _one_head(
     length_q, length_kv = query.shape[0], key.shape[0]
     query_blocks = (_split_blocks(query, block_q), _block_indices(length_q, block_q))
     key_indices = _block_indices(length_kv, block_kv)
-    columns = _split_blocks(key, block_kv).transpose(
-        0, 2, 1
-    )  # because XLA's CPU product in bfloat16 is slow for a transposed operand
+    # Keys are transposed here, because XLA's CPU product in bfloat16 is slow for a transposed operand
+    columns = _split_blocks(key, block_kv).transpose(0, 2, 1)
     seen = length_kv if count is None else count
     kv_blocks = (columns, _split_blocks(value, block_kv), jnp.where(key_indices < seen, 0.0, MASKED), key_indices)
     attended, lse = jax.lax.map(lambda block: _one_query_block(*block, kv_blocks, window), query_blocks)

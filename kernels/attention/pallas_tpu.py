@@ -115,7 +115,7 @@ class Problem:
         return pl.BlockSpec((None, *shape), lambda *indices: (indices[-1][0], *index(*indices)))
 
     def num_unmasked_keys(self, start: int, stop: int) -> int:
-        """Return how many rows from `start` to `stop` need no mask in any key block, in steps of 128."""
+        """Return how many keys from `start` to `stop` within a key block need no mask in any key block, in steps of 128."""
         seen = self.length_kv if self.min_kv_length is None else self.min_kv_length
         num_unmasked = seen - (self.blocks_kv - 1) * self.sizes.block_kv
         return max(0, min(stop, num_unmasked // LANES * LANES) - start)
@@ -277,8 +277,9 @@ def constant_maximum_is_safe(scaled: jax.Array, key: jax.Array, value: jax.Array
 def bounds_are_safe(bounds: HeadBounds, num_keys: int, bias: jax.Array | None = None) -> jax.Array:
     """Return whether sums of exp2(scores) without a maximum neither overflow nor lose significant values, [B, H] bool.
 
-    The query is scaled by log2(e) * scale and `bias` [B, S_kv, 1] by log2(e). By Cauchy-Schwarz every score is between -m and m,
-    with m = max |q_i| * max |k_j| + max |bias|. Let N be the number of keys and w = max |value|.
+    The caller must have multiplied the query of `bounds` by log2(e) * scale, and `bias` [B, S_kv, 1] by log2(e). By
+    Cauchy-Schwarz every score is between -m and m, with m = max |q_i| * max |k_j| + max |bias|. Let N be the number of keys and
+    w = max |value|.
 
     - Overflow: sums stay below N * 2^m * max(w, 1), which must be below 2^127.
     - Underflow: float32 and bfloat16 flush values below 2^-126 to 0. The sum of a row loses at most N * 2^-126, and its product
@@ -503,7 +504,7 @@ def _compute_scores(inputs: Sequence[jax.Ref], position: _Position, starts: tupl
 
 
 def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
-    """Set scores to -inf where the key is past the end or outside the window. Rows that need no mask in any key block are
+    """Set scores to -inf where the key is past the end or outside the window. Leading keys that need no mask in any key block are
     skipped."""
     start_q, start_kv = starts
     num_unmasked = problem.num_unmasked_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
@@ -523,7 +524,7 @@ def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int]
 
 
 def _weigh(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, None]:
-    """Return the weights exp2(scores), and add their sums to `state`. The scores are known not to overflow."""
+    """Return the weights exp2(scores), and add their sums to `state`. Used only for heads whose scores cannot overflow."""
     weights = jnp.exp2(scores)
     state[1] = state[1] + _sum_by_sublane(weights)
     return weights.astype(jnp.bfloat16), None
