@@ -63,7 +63,7 @@ class Network:
         arrange: function that converts the weights to the form that programs use, None if both forms are equal.
         arranged: shapes, dtypes and shardings of the result of `arrange`.
         renamed: function from a tensor's name in the file to its name in the installed transformers or diffusers.
-        tied: names that refer to one tensor.
+        tied: names of weights that are all the same tensor. A checkpoint can have any of these names.
         expert: index of a transformer that LoRAs may change, None for other networks.
     """
 
@@ -88,7 +88,7 @@ class ModelPlan:
 
     Attributes:
         folder: the checkpoint, None if the model is only described.
-        mesh: fixed sizes of the mesh axes by name, None for an axis that the plan chooses.
+        mesh: fixed sizes of the mesh axes by name, None for an axis whose size `layouts.plan_layouts` chooses.
         stages: the stages whose networks are loaded.
         num_copies: number of matrices of a layer of which every chip has a copy. None: `layouts.plan_layouts` chooses it.
     """
@@ -116,8 +116,8 @@ class StepContext(Protocol):
 class AttentionLengths:
     """The sizes of one chip's attention in a step: of `queries` to `keys`, and of `text_queries` to `text` keys.
 
-    `beside` is set if the tokens of each frame also attend to the same frame of a driving video. It has the number of tokens of
-    a frame, and the number of heads times the number of frames.
+    `beside` is set if the tokens of each frame also attend to the same frame of a driving video. Its values are the number of
+    tokens of a frame, and the number of heads times the number of frames.
     """
 
     heads: int

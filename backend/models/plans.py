@@ -57,9 +57,9 @@ class TunedPlan:
 
     @property
     def best(self) -> TriedPlan | None:
-        """The fastest plan that uses at most `MOST_MEMORY`, None if no plan fits.
+        """The fastest plan that uses at most the share `MOST_MEMORY` of a chip's memory, None if no plan fits.
 
-        If several are equally fast, the plan with the fewest bytes.
+        If several plans are equally fast, the plan that uses the fewest bytes.
         """
         most = MOST_MEMORY * CHIPS[self.subject.chip].hbm_bytes
         fitting = [plan for plan in self.tried if plan.seconds is not None and plan.hbm_bytes <= most]
@@ -83,7 +83,7 @@ def describe_subject(
 
 
 def best_plan(subject: Subject | None) -> TriedPlan | None:
-    """Return the table's best plan for the subject, or None."""
+    """Return the table's best plan for the subject. None if the table has no row for the subject, or no plan fits."""
     return next((line.best for line in read_table() if line.subject == subject), None)
 
 
@@ -94,7 +94,7 @@ def read_table() -> tuple[TunedPlan, ...]:
 
 
 def write_table(lines: list[TunedPlan]) -> None:
-    """Write the table sorted, one row a line."""
+    """Write the table, sorted by subject. Each row is one line of the file."""
     ordered = sorted(lines, key=lambda line: dataclasses.astuple(line.subject))
     TABLE.write_text("[\n" + ",\n".join(json.dumps(_format_line(line)) for line in ordered) + "\n]\n", "utf-8")
     read_table.cache_clear()

@@ -33,13 +33,13 @@ class Kind:
         takes: the supported roles of inputs (`schemas.settings.INPUTS`). The value is "must" for required inputs, else "may".
         continues: a video can start with several frames of a clip.
         scales: pixels per latent in space, and frames per latent in time.
-        patch: a token is `patch` x `patch` latents.
+        patch: a token covers `patch` x `patch` positions of the latents.
         num_experts: number of transformers.
         boundary: the noise level, 0 to 1, below which the second expert takes over.
         chunk: number of latent frames that are denoised together, None for the whole video.
         first_only: roles of inputs that only the first chunk uses.
         from_inputs: names of the conditions that depend only on the inputs. Later prompts do not recompute them.
-        sound_rate: samples a second of the audio that the model generates, None for silent videos.
+        sound_rate: samples per second of the generated audio, None if the model generates no audio.
         other_series: series of presets that belong to other versions of the model.
         enlarges: the checkpoint has a network that doubles the size of latents.
         over_floor: time of a step, divided by the time of its arithmetic at the chip's peak (`chips.StepFlops`), for estimates.
@@ -59,7 +59,8 @@ class Kind:
     sound_rate: int | None = None
     other_series: tuple[str, ...] = ()
     enlarges: bool = False
-    over_floor: float = 1.2  # derived: check-tpu on v6e predicts 1.12 (720p) to 1.31 (480p, small models), docs/performance.md
+    # Derived: check-tpu on v6e predicts 1.12 (720p) to 1.31 (480p, small models), see docs/performance.md.
+    over_floor: float = 1.2
 
     def needs(self, role: str) -> bool:
         """Return whether an input of this role must be given."""
@@ -90,7 +91,7 @@ class Family(Protocol):
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a few tensors that differ between networks of different sizes, without building a network.
 
-        In files the tensors' names may have a prefix.
+        The caller compares them with a file's tensors, whose names may have a further prefix.
         """
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
@@ -130,9 +131,9 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
 
 
 def _compare_control(kind: Kind, preset: Preset) -> tuple[bool, bool, bool]:
-    """Return whether the model and the preset support control clips, and whether they fit together.
+    """Return whether the model supports control clips, whether the preset does, and whether the model fits the preset.
 
-    They do not fit if only one of the two supports masks.
+    The model must support control clips if the preset does. Either both or neither must support masks.
     """
     found, expected = "control" in kind.takes, "control" in preset.takes
     return found, expected, ("mask" in kind.takes) == ("mask" in preset.takes) and found >= expected

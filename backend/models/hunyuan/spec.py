@@ -132,7 +132,8 @@ class HunyuanFamily(FamilyBase):
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`.
 
-        For the transformer, these are the input projection, which depends on the inputs, and a tensor of the last layer.
+        For the transformer, these are the input projection, whose shape depends on the number of input channels, and a tensor of
+        the last layer.
         """
         config = configs[part]
         if part == "transformer":

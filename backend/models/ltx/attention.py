@@ -25,12 +25,12 @@ Sort = Literal["video", "sound", "text", "video to sound", "sound to video"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RotaryInputs:
-    """The rotary tables of an attention, and the branches in which it is disabled.
+    """The rotary tables of an attention, and the branches in which the attention is disabled.
 
     Attributes:
         query, key: the rotary tables of queries and keys.
-        keeps: [B, 1, 1], 1 for branches with this attention. For a branch with 0, self-attention returns its values, and
-            attention to the other stream returns zero.
+        keeps: [B, 1, 1], 1 for branches with this attention, 0 for branches without it. In a branch without it, self-attention
+            returns its values unchanged, and attention to the other stream returns zero. None if no branch disables it.
     """
 
     query: Tables
@@ -102,7 +102,8 @@ class StreamAttention:
         Uses one product with zeros and ones, because a separate axis for heads would cause two copies on a TPU.
         """
         each = width // gates.shape[2]
-        if self._layout.size("tp") > 1:  # a product would need a sum over the chips
+        # With tp the heads are divided over the chips. A product over the heads would then need a sum over the chips.
+        if self._layout.size("tp") > 1:
             return jnp.repeat(gates, each, axis=2)
         spread = (jnp.arange(width) // each == jnp.arange(gates.shape[2])[:, None]).astype(gates.dtype)
         return jnp.matmul(gates, spread, precision="highest")

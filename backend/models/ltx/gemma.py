@@ -9,7 +9,7 @@ from transformers import Gemma3TextConfig, Gemma3TextModel, Gemma4UnifiedTextCon
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
 from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextRotaryEmbedding
 
-EMBEDDING_SCALE = "embed_tokens.embed_scale"  # a buffer of Gemma 3 and Gemma 4
+EMBEDDING_SCALE = "embed_tokens.embed_scale"  # name of the buffer with the factor of the token embeddings
 
 Masks = Mapping[str, torch.Tensor]
 """Masks that are added to the logits [B, 1, L, L], by type of the layer: "full_attention" or "sliding_attention"."""
@@ -40,13 +40,13 @@ class Gemma:
     ) -> torch.Tensor:
         """Run one layer on [B, L, D].
 
-        `shared` is empty before the first layer. Layers may store values in `shared` for later layers.
+        `shared` is empty before the first layer. A layer may store its keys and values in `shared` for later layers.
         """
         return layer(hidden, attention_mask=mask, position_embeddings=rotation)
 
 
 class Gemma3(Gemma):
-    """Gemma 3, the text encoder of LTX-2.0 and 2.3. Its layers share no values."""
+    """Gemma 3, the text encoder of LTX-2.0 and 2.3. Its layers do not use `shared`."""
 
     _classes = Gemma3TextConfig, Gemma3RotaryEmbedding, Gemma3TextModel
 

@@ -58,10 +58,11 @@ class Branches:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scales:
-    """The scales of one stream, scalars.
+    """The guidance scales of one stream. All are scalars.
 
     Attributes:
-        negative, perturbed, isolated: factors of the differences from these branches.
+        negative, isolated: 1 plus the factor of the difference from this branch. 1 turns the branch off.
+        perturbed: the factor of the difference from the perturbed branch. 0 turns the branch off.
         rescale: 0 keeps the result's standard deviation, 1 replaces it by the standard deviation of the prompt's branch.
     """
 

@@ -73,7 +73,7 @@ class Programs:
     encode_sound: Program
     decode_sound: Program
     vocode: Program
-    enlarge: Program | None  # for a checkpoint with a latent upsampler
+    enlarge: Program | None  # None for a checkpoint without a latent upsampler
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  the programs live as long as their worker's model
     def step(self, branches: Branches, given: str | None, is_refining: bool) -> Program:
@@ -99,7 +99,8 @@ def _step(
     `noise` is the fresh noise of an ancestral step, None for other steps.
     """
     beginnings = {VIDEO: context.first_frame, SOUND: context.first_sound}
-    for name, first in beginnings.items():  # the inputs' latents count in the standard deviation that `rescale` restores
+    # The inputs' latents are inserted before the guidance, because `Scales.rescale` uses the standard deviation of all latents.
+    for name, first in beginnings.items():
         if first is not None:
             drawn = states[name].sample
             begun = replace_first_frames(jnp, first, drawn)
@@ -252,9 +253,8 @@ class LtxModel(WholeClipModel):
     ) -> Generator[Effect, Any, tuple[LtxStepContext, None]]:
         """See `Model`."""
         branches = Branches.for_step(request, step_plan, self.kind)
-        programs = self._programs(
-            len(branches.prompt_indices) % 2 == 0
-        )  # dp divides an even number of branches: each half of the chips computes half of them
+        # The layout for guided steps divides the branches over dp, which needs an even number of branches.
+        programs = self._programs(len(branches.prompt_indices) % 2 == 0)
         rows = functools.partial(_stack_branch_texts, texts=branches.prompt_indices, dtype=self.dtype)
         texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
         text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))

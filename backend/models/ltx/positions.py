@@ -60,7 +60,9 @@ def make_places(
 
 
 def _keyframe_coordinates(model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], fps: float, frame: int) -> torch.Tensor:
-    """Return the coordinates of a keyframe, [1, 3, H * W, 2]. A keyframe lasts one pixel frame.
+    """Return the begin and end of a keyframe's tokens in time, height and width, [1, 3, H * W, 2].
+
+    A keyframe lasts one pixel frame.
 
     Source: diffusers, `LTX2ConditionPipeline._prepare_keyframe_coords`.
     """
@@ -72,9 +74,10 @@ def _keyframe_coordinates(model: LTX2VideoTransformer3DModel, size: tuple[int, i
 def _control_coordinates(
     model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], fps: float, downscale: int
 ) -> torch.Tensor:
-    """Return the coordinates of a control clip, [1, 3, F * H * W, 2], scaled to the video's size.
+    """Return begin and end of a control clip's tokens in time, height and width, [1, 3, F * H * W, 2].
 
-    A latent of the clip covers as much space as `downscale` x `downscale` latents of the video.
+    The coordinates are scaled to the video's size: a token of the clip covers as much space as `downscale` x `downscale` tokens
+    of the video.
 
     Source: diffusers, `LTX2InContextPipeline._encode_reference_conditions`.
     """

@@ -17,7 +17,7 @@ MEL_SCALE = 4  # mel frames per audio latent, and mel bins per latent bin; sourc
 PIPELINES = ("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline", "LTX2InContextPipeline")
 TRANSFORMER, AUTOENCODER, SOUND_AUTOENCODER = "LTX2VideoTransformer3DModel", "AutoencoderKLLTX2Video", "AutoencoderKLLTX2Audio"
 VOCODERS = ("LTX2Vocoder", "LTX2VocoderWithBWE")
-UPSAMPLER = "latent_upsampler"  # a part that model_index.json does not name
+UPSAMPLER = "latent_upsampler"  # folder of the latent upsampler, which model_index.json does not name
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "audio_num_attention_heads",
                     "audio_attention_head_dim", "cross_attention_dim", "rope_type"),
@@ -50,7 +50,8 @@ class LtxKind(Kind):
     can_perturb: bool = True
     sound_latents: float = 25.0
     sound_shape: tuple[int, int] = (8, 16)
-    over_floor: float = 2.4  # derived: check-tpu predicts 0.143 s for a step of ltx-2.0-512p on v6e:2x4, docs/performance.md
+    # Derived: check-tpu predicts 0.143 s for a step of ltx-2.0-512p on v6e:2x4, see docs/performance.md.
+    over_floor: float = 2.4
 
 
 INPUTS: Mapping[str, Need] = {role: "may" for role in ("image", "last_image", "keyframes", "control", "video", "sound")}
@@ -94,7 +95,8 @@ class LtxFamily(FamilyBase):
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`.
 
-        For the transformer, these are the input projection, which depends on the inputs, and a tensor of the last layer.
+        For the transformer, these are the input projection, whose shape depends on the number of input channels, and a tensor of
+        the last layer.
         """
         config = configs[part]
         if part == "transformer":

@@ -93,7 +93,7 @@ class TextEncoder(TextEncoderBase):
 
 
 class Connectors(Encoder):
-    """The connectors, which turn the text encoder's states into embeddings for each stream. `length` is the length of text."""
+    """The connectors, which turn the text encoder's states into embeddings for each stream. `length` is the padded length."""
 
     def __init__(self, config: Mapping[str, Any], length: int = TEXT_TOKENS) -> None:
         with torch.device("meta"):

@@ -4,9 +4,9 @@ Up to four branches run together: with the prompt, with the negative prompt, wit
 and without attention between the streams (isolated). Audio tokens, about twenty-five a second, are replicated.
 
 A first image replaces the tokens of the first frame. Tokens of keyframes and of a control clip follow the video tokens and have
-their own positions. A video that extends a clip starts with the frames and audio of the clip. Given tokens have timestep 0. A
-control clip with noise has a share of the video's timestep. Therefore two or three time embeddings per stream serve all tokens.
-A layer assigns them to the tokens.
+their own positions. A video that extends a clip starts with the frames and audio of the clip. Given tokens have timestep 0. The
+timestep of a control clip with noise is the video's timestep times `control_noise`. Therefore one to three time embeddings per
+stream serve all tokens. For each token, a layer selects the embedding of the token's timestep.
 
 LTX-2.5's `keyframes_abs_pos_embedding` is loaded but not used, as in diffusers' pipelines. The authors' own code adds it to the
 tokens of the first frame (Lightricks/LTX-2, `ltx_core/tools.py`, `_first_frame_keyframes_mask`).
@@ -49,7 +49,7 @@ SORTS: dict[str, Sort] = {
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """The inputs of the step that do not change. Latents are clean, and None if they are not given.
+    """The inputs that all steps share. All latents are clean latents, None if the request gives no such input.
 
     Attributes:
         text, sound_text: the connectors' embeddings, [B, T, D] and [B, T, D'].
@@ -114,7 +114,8 @@ class Denoiser(StackedTransformer):
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "net.0.proj.weight")
     _rows = ("to_out.0.weight", "net.2.weight")
     _patch = (1, 1, 1)
-    # With 1,792 tokens a chip (704p on v6e:2x4), check-tpu predicts 0.182 s a step without `cuts_copies`, 0.207 s with it.
+    # Steps are faster without `cuts_copies` (see `Layout.gather`): with 1,792 tokens a chip (704p on v6e:2x4), check-tpu predicts
+    # 0.182 s a step without `cuts_copies`, 0.207 s with it.
     _cuts_copies = False
 
     def __init__(self, config: Mapping[str, Any], layout: Layout, crosses_timesteps: bool) -> None:
@@ -185,7 +186,8 @@ class Denoiser(StackedTransformer):
         text = None
         if self._model.prompt_modulation and self._model.config.use_prompt_adaln_single:
             text = embed("prompt_adaln", own)[0], embed("audio_prompt_adaln", sound_tokens)[0]
-        # newer kinds read the other stream's timestep, older kinds read the timestep of each token
+        # The modulation of the attention to the other stream reads the other stream's timestep in newer kinds. In older kinds it
+        # reads the timestep of each token.
         video_level, sound_level = (sound_tokens, own) if self._crosses_timesteps else (rows, heard_rows)
         return _Modulations(
             video=video,
@@ -200,7 +202,7 @@ class Denoiser(StackedTransformer):
         )
 
     def _embed_time(self, weights: StackedWeights, name: str, times: jax.Array, dtype: jnp.dtype) -> Any:
-        """Return the modulation [N, rows * D] and the embedding [N, D] of timesteps [N]."""
+        """Return the modulation [N, D times the rows of a layer's table] and the embedding [N, D] of timesteps [N]."""
         embed = functools.partial(_embed_time, dtype=getattr(torch, jnp.dtype(dtype).name))
         return self._call_outer(name, weights, times, function=embed)
 
@@ -246,7 +248,10 @@ class Denoiser(StackedTransformer):
 
     @property
     def _perturbed_layer(self) -> int:
-        """The layer whose self-attention is left out in a perturbed branch. In a shorter network, the last layer."""
+        """The index of the layer that the perturbed branch runs without self-attention, -1 if the model cannot leave it out.
+
+        A network with fewer layers than `PERTURBED_LAYER` uses its last layer.
+        """
         return min(PERTURBED_LAYER, self._model.config.num_layers - 1) if self._model.config.perturbed_attn else -1
 
     def _finish(self, weights: StackedWeights, prefix: str, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
@@ -260,7 +265,9 @@ class Denoiser(StackedTransformer):
         return self._call_outer(f"{prefix}proj_out", weights, out).astype(jnp.float32)
 
 
-PERTURBED_LAYER = 28  # source: diffusers, LTX2Pipeline, spatio_temporal_guidance_blocks
+# The index of the layer without self-attention in the perturbed branch. Source: diffusers, LTX2Pipeline,
+# spatio_temporal_guidance_blocks.
+PERTURBED_LAYER = 28
 
 
 def _forward(block: torch.nn.Module, arguments: Mapping[str, Any]) -> Any:
@@ -302,7 +309,10 @@ def keeps_first_sound(context: Context) -> jax.Array:
 
 
 def _sound_levels(context: Context, length: int) -> jax.Array | None:
-    """Return the index of the timestep for each of `length` audio latents: 1 for the clip's latents. None without a clip."""
+    """Return the index into `_sound_timesteps` for each of `length` audio latents: 1 for the clip's latents, else 0.
+
+    None if the video does not keep a clip's audio.
+    """
     if context.first_sound is None:
         return None
     return (jnp.arange(length) < context.first_sound.shape[2]) & keeps_first_sound(context)

@@ -18,7 +18,7 @@ from backend.models.ltx.autoencoders import denormalise_latents, normalise_laten
 from backend.models.ltx.video_layers import TAPS, Weights, convolve_frames, stack_frames, unpack_channels
 
 NUM_GROUPS, NORM_EPS = 32, 1e-5  # source: diffusers, LTX2LatentUpsamplerModel; torch.nn.GroupNorm
-STAGES = ("res_blocks", "post_upsample_res_blocks")  # before and after the size is doubled
+STAGES = ("res_blocks", "post_upsample_res_blocks")  # names of the block lists before and after the size is doubled
 
 
 class LatentUpsampler(Encoder):
@@ -48,7 +48,10 @@ class LatentUpsampler(Encoder):
         return normalise_latents(vae, frames.transpose(3, 0, 1, 2)[None], self._factor)
 
     def _residuals(self, weights: Weights, name: str, frames: jax.Array) -> jax.Array:
-        """Run a stage's blocks: convolution and norm, twice. The block's input is added before the second activation."""
+        """Run a stage's blocks. Each block runs a convolution, a norm and an activation, then the same three again.
+
+        The block's input is added before the second activation.
+        """
         modules = [module_parameters(weights, f"{name}.{place}") for place, _ in enumerate(getattr(self._model, name))]
         stacked = {
             f"{part}.{leaf}": jnp.stack([jnp.stack([one[f"{part}{half}.{leaf}"] for half in "12"]) for one in modules])

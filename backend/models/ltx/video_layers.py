@@ -20,7 +20,7 @@ from backend.runtime.mesh import Layout
 
 Weights = Mapping[str, jax.Array]
 NORM_EPS = 1e-8  # source: diffusers, PerChannelRMSNorm
-TAPS = 3  # frames, rows and columns that a convolution sees
+TAPS = 3  # size of a convolution's kernel along frames, rows and columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Strips:
 
     @classmethod
     def choose(cls, layout: Layout, height: int, width: int) -> Self:
-        """Choose the side to divide for latents of this size."""
+        """Choose whether to divide the height or the width of the frames, for latents of this height and width."""
         spec = layout.spatial_partition(height, width)
         side = 1 if spec[3] else 2
         axes = spec[side + 2] or ()
@@ -93,7 +93,7 @@ class Coder:
         return self._convolve("encoder.conv_out", _norm_and_silu(frames))
 
     def _residuals(self, name: str, blocks: Iterable[torch.nn.Module], frames: jax.Array) -> jax.Array:
-        """Run a level's equal blocks in a loop, and the two convolutions of a block in an inner loop, to compile less."""
+        """Run a level's residual blocks, which are equal. Loops over blocks and over a block's two convolutions compile less."""
         modules = [module_parameters(self.weights, f"{name}.{place}") for place, _ in enumerate(blocks)]
         stacked = {
             part: jnp.stack([jnp.stack([one[f"conv{half}.conv.{part}"] for half in "12"]) for one in modules])
@@ -174,7 +174,7 @@ def convolve_frames(matrix: jax.Array, bias: jax.Array, pictures: jax.Array) -> 
 
 
 def unpack_channels(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
-    """Rearrange [F, H, W, C t h w] to [F t, H h, W w, C]."""
+    """Move channels into frames, rows and columns: [F, H, W, C t h w] to [F t, H h, W w, C]. `stride` is (t, h, w)."""
     return _merge_blocks(frames.reshape(*frames.shape[:3], -1, *stride).transpose(0, 4, 1, 5, 2, 6, 3))
 
 
@@ -184,18 +184,18 @@ def _norm_and_silu(frames: jax.Array) -> jax.Array:
 
 
 def _pack_channels(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
-    """Rearrange [F t, H h, W w, C] to [F, H, W, C t h w]."""
+    """Move frames, rows and columns into channels: [F t, H h, W w, C] to [F, H, W, C t h w]. `stride` is (t, h, w)."""
     return _flatten_channels(_split_blocks(frames, stride).transpose(0, 2, 4, 6, 1, 3, 5))
 
 
 def _split_blocks(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
-    """Split [F t, H h, W w, C] into [F, t, H, h, W, w, C]."""
+    """Split the first three axes of [F t, H h, W w, C], to [F, t, H, h, W, w, C]. `stride` is (t, h, w)."""
     sizes = (part for size, step in zip(frames.shape, stride) for part in (size // step, step))  # noqa: B905  not the channels
     return frames.reshape(*sizes, frames.shape[3])
 
 
 def _merge_blocks(parts: jax.Array) -> jax.Array:
-    """Merge [F, t, H, h, W, w, C] into [F t, H h, W w, C]."""
+    """Merge pairs of axes of [F, t, H, h, W, w, C], to [F t, H h, W w, C]."""
     count, t, height, h, width, w, channels = parts.shape
     return parts.reshape(count * t, height * h, width * w, channels)
 

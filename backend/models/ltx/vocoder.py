@@ -58,7 +58,7 @@ def vocode_with_bandwidth_extension(weights: Weights, settings: Mapping[str, Any
 
 
 def _run_level(blocks: Sequence[Weights], settings: Mapping[str, Any], values: jax.Array) -> jax.Array:
-    """Run the blocks of a level on the same values, and return their mean."""
+    """Run each block of a level on `values`, and return the mean of the blocks' results."""
     taps, (dilations, *others) = max(settings["resnet_kernel_sizes"]), settings["resnet_dilations"]
     assert all(other == dilations for other in others), "the blocks of a level have equal dilations"
     reach = (taps - 1) // 2 * max(dilations)
@@ -87,7 +87,7 @@ def _run_level(blocks: Sequence[Weights], settings: Mapping[str, Any], values: j
 
 
 def _pad_kernel(value: jax.Array, taps: int) -> jax.Array:
-    """Pad a kernel [N', C, k] with zeros on both sides to `taps`. Other arrays stay unchanged."""
+    """Pad a kernel [N', C, k] with zeros on both sides to [N', C, taps]. Other arrays stay unchanged."""
     missing = (taps - value.shape[-1]) // 2 if taps and value.ndim == 3 else 0
     return jnp.pad(value, ((0, 0), (0, 0), (missing, missing))) if missing else value
 
@@ -122,7 +122,10 @@ def _convolve(weights: Weights, name: str, values: jax.Array) -> jax.Array:
 
 
 def _product(padded: jax.Array, weight: jax.Array, dilation: Any, reach: int) -> jax.Array:
-    """Convolve `padded` values [..., C, N + 2 * reach] with a dilated weight [..., N', C, taps]. Returns [..., N', N]."""
+    """Convolve `padded` values [..., C, N + 2 * reach] with a dilated weight [..., N', C, taps]. Returns [..., N', N].
+
+    `reach` is the number of padding values on each side.
+    """
     taps, count = weight.shape[-1], padded.shape[-1] - 2 * reach
     starts = [reach + (tap - (taps - 1) // 2) * dilation for tap in range(taps)]
     seen = jnp.concatenate([jax.lax.dynamic_slice_in_dim(padded, start, count, axis=-1) for start in starts], axis=-2)
@@ -169,7 +172,10 @@ def _filter_up(values: jax.Array, kernel: jax.Array, ratio: int) -> list[jax.Arr
 
 
 def _transposed_phases(padded: jax.Array, kernel: jax.Array, ratio: int, first: int, count: int) -> list[jax.Array]:
-    """Compute `ratio` * `count` values of a transposed convolution, from index `first` on. Returns one array for each phase."""
+    """Compute `ratio` * `count` successive values of a transposed convolution, the first of which has the index `first`.
+
+    Returns one array of `count` values for each of the `ratio` phases.
+    """
     size, phases = kernel.shape[-1], []
     for place in range(first, first + ratio):
         taps = range(place % ratio, size, ratio)
@@ -179,7 +185,10 @@ def _transposed_phases(padded: jax.Array, kernel: jax.Array, ratio: int, first: 
 
 
 def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], starts: Iterable[int], count: int) -> jax.Array:
-    """Multiply each tap of the kernel by `count` values, from the tap's index in `starts` on, and add the products."""
+    """Multiply each of the kernel's `taps` by `count` successive values, and add the products.
+
+    `starts` are the indices of the first value for each tap.
+    """
     kernel = kernel[..., 0, :].astype(values.dtype)  # [..., 1, taps]
     parts = (
         kernel[..., tap, None] * jax.lax.slice_in_dim(values, start, start + count, axis=-1)
@@ -191,7 +200,8 @@ def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], sta
 def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
     """Downsample values, given as phases, through a filter [..., 1, 1, taps]. Each group of phases becomes one value."""
     size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
-    left, room = size // 2 + size % 2 - 1, -(-size // ratio)  # copies of the first value; padding of each phase on each side
+    # The filter sees `left` copies of the first value before the values. Each phase gets `room` values of padding on each side.
+    left, room = size // 2 + size % 2 - 1, -(-size // ratio)
     begin, end = (jnp.broadcast_to(one, (*one.shape[:-1], room)) for one in (phases[0][..., :1], phases[-1][..., -1:]))
     made: Any = 0
     for phase, values in enumerate(phases):

@@ -225,7 +225,8 @@ def make_programs(
 ) -> Programs:
     """Build the networks without weights, and their programs, on one mesh.
 
-    `denoiser` replaces Wan's denoiser. A family's `own` programs replace Wan's programs or add to them, as fields of `group`.
+    `denoiser` replaces Wan's denoiser. `group` is the class of the result. `own` are a family's programs by name of their field:
+    they replace Wan's programs, or fill the fields that `group` adds.
     """
     denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)

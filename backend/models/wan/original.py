@@ -12,7 +12,7 @@ from backend.errors import ModelError
 from backend.models.common.parts import apply_patterns, transformer_width
 
 PREFIX = "model."  # prefix in files of Self-Forcing's code, which saves the wrapper around the network
-HEAD_WIDTH = 128  # the same in every published Wan model; no tensor shows it
+HEAD_WIDTH = 128  # channels of a head in every published Wan model; the shapes of tensors do not show this number
 LAYER_NAMES = (  # diffusers' name -> Wan's original name; source: diffusers, scripts/convert_wan_to_diffusers.py
     (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.to_out\.0$", ".o"), (r"\.to_(q|k|v)$", r".\1"),
     (r"\.add_(k|v)_proj$", r".\1_img"), (r"\.norm_added_k$", ".norm_k_img"), (r"\.ffn\.net\.0\.proj$", ".ffn.0"),
@@ -36,7 +36,7 @@ OUTER_NAMES = (  # diffusers' name -> Wan's original name, for modules outside t
 _QUERY, _TEXT, _TIME = "blocks.{}.self_attn.q.weight", "text_embedding.0.weight", "time_embedding.0.weight"
 _NEEDED = ("patch_embedding.weight", _QUERY.format(0), "blocks.0.ffn.0.weight", _TEXT, _TIME, "head.head.weight")
 _PICTURE, _TWO_PICTURES, _CONTROL = "img_emb.proj.1.weight", "img_emb.emb_pos", "vace_patch_embedding.weight"
-KNOWN = {  # (width, number of layers, input channels, reads an image's tokens, reads two images' tokens) -> name
+KNOWN = {  # (width, number of layers, input channels, reads an image's tokens, reads two images' tokens) -> model's name
     (1536, 30, 16, False, False): "Wan 2.1 T2V 1.3B",
     (5120, 40, 16, False, False): "Wan 2.1 T2V 14B or an expert of Wan 2.2 T2V A14B",
     (5120, 40, 36, True, False): "Wan 2.1 I2V 14B",
@@ -52,9 +52,10 @@ def original_name(stem: str) -> str:
 
 
 def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that converts a tensor's name in a file to diffusers' name, one of `names`.
+    """Return a function that converts a tensor's name in a file to diffusers' name.
 
-    The function accepts Wan's original names, with or without the prefix, and returns other names unchanged.
+    `names` are diffusers' names of the transformer's tensors. The function converts Wan's original names of these tensors, with
+    or without `PREFIX`. It returns other names unchanged.
     """
     by_original = {original_tensor_name(name): name for name in names}
     return lambda name: by_original.get(name.removeprefix(PREFIX), name)
@@ -90,7 +91,7 @@ def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] 
 
 
 def check_single_files(checkpoint: Checkpoint) -> None:
-    """Check that single-file checkpoints hold the checkpoint's transformers, in order. Raises: ModelError if not."""
+    """Check that each single-file checkpoint has the checkpoint's transformer whose place it takes. Raises: ModelError if not."""
     _check_order(checkpoint)
     for part, file in checkpoint.transformer_files.items():
         shapes = {name: place.shape for name, place in checkpoint.tensors(part).items()}

@@ -35,7 +35,10 @@ NEEDED_ENTRIES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WanKind(Kind):
-    """One kind of Wan model. `conditioning` is how an image reaches the transformer, see the module."""
+    """One kind of Wan model. `conditioning` is how an image reaches the transformer.
+
+    "none": not at all. "channels": as additional input channels. "first_frame": as a clean first latent frame.
+    """
 
     scales: tuple[int, int] = VAE_SCALES
     conditioning: Conditioning
@@ -119,7 +122,8 @@ class WanFamily(FamilyBase):
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`.
 
-        For the transformer, these are the input projection, which depends on the inputs, and a tensor of the last layer.
+        For the transformer, these are the input projection, whose shape depends on the number of input channels, and a tensor of
+        the last layer.
         """
         if part == "text_encoder":
             return t5_shapes(configs[part])

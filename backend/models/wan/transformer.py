@@ -112,7 +112,9 @@ class _Time:
 
 
 BLOCKS = "blocks."  # prefix of the layers' names in the checkpoint
-WIDE = 3072  # minimum width for `cuts_copies` in `Layout.gather`: the 1.3B model is slower with it (docs/lab/tpu-slices.md)
+# Transformers with at least this many channels use `cuts_copies` (see `Layout.gather`). The narrower 1.3B model is slower with
+# it: docs/lab/tpu-slices.md.
+WIDE = 3072
 
 
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:

@@ -22,7 +22,7 @@ from backend.runtime.mesh import Layout
 from kernels.causal_conv import arrange_weight, swap_rows_and_columns
 from kernels.causal_conv_tiling import padded_channels, padded_rows
 
-SPATIAL_SCALE = 8  # scale of the network, without Wan 2.2's patches of pixels
+SPATIAL_SCALE = 8  # factor between the latents' size and the network's input, which in Wan 2.2 has patches instead of pixels
 RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}  # supported Wan 2.2 values
 
 
@@ -52,10 +52,11 @@ def _arrange_convolution(name: str, weights: Weights) -> dict[str, jax.Array]:
     if weight.shape[3] == 3:
         return {f"{name}.weight": arrange_weight(weight), f"{name}.bias": padded_vector(bias)}
     parts = 3 if name.endswith("to_qkv") else max(1, weight.shape[0] // weight.shape[1]) if name.endswith("time_conv") else 1
-    matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [T + 1, N, C]
+    matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [taps in time, N, C]
     split = matrices.reshape(matrices.shape[0], parts, -1, matrices.shape[2])
     padding = [(0, 0), (0, 0)] + [(0, padded_channels(size) - size) for size in split.shape[2:]]
-    # A bias has three parts in attention (query, key, value), and two where a decoder makes two frames from one.
+    # Each part of a bias is padded separately. Attention has three parts (query, key, value). A convolution in the decoder that
+    # makes two frames from one has two parts.
     biases = jnp.stack([padded_vector(part) for part in bias.reshape(parts, -1)])
     return {f"{name}.weight": jnp.pad(split, padding).transpose(0, 3, 1, 2), f"{name}.bias": biases}
 
@@ -143,7 +144,7 @@ class _Plan:
         if patch == 1:
             return self.strips.from_strip(frames, channels)
         first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
-        # diffusers' order of a patch's pixels: column, then row, in a frame that is not transposed
+        # The channels list a patch's pixels column by column, as in diffusers. In transposed strips, a column is a row of pixels.
         parts = first.reshape(-1, patch, patch, *first.shape[1:])
         parts = parts.swapaxes(1, 2) if self.strips.is_transposed else parts
         columns, rows = (jnp.eye(patch * size, dtype=frames.dtype).reshape(-1, size, patch) for size in first.shape[2:])

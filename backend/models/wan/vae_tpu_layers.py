@@ -154,7 +154,8 @@ class LayerRunner(StripRunner):
         ]
         if not self._chip.is_transposed:
             return kinds[0], kinds[1]
-        columns = jnp.stack(kinds, axis=2)  # the strips are transposed: rows of the frame are columns here
+        # In transposed strips the upper and lower rows of a pair are neighbouring columns.
+        columns = jnp.stack(kinds, axis=2)
         columns = columns.reshape(columns.shape[0], -1, *columns.shape[3:])
         return columns, columns
 
@@ -253,7 +254,7 @@ class LayerRunner(StripRunner):
         return None
 
     def _convolve_after(self, before: jax.Array | None, name: str, frames: jax.Array, epilogue: Epilogue, doubles: bool = False):
-        # the last `depth` inputs of a weight belong to the current frame
+        # The last `depth` inputs of a weight belong to the current frame. Without earlier frames only these inputs are used.
         weight, depth = self._weights[f"{name}.weight"], 3 * frames.shape[3]
         return causal_conv(
             frames,
@@ -268,7 +269,7 @@ class LayerRunner(StripRunner):
         )
 
     def _multiply_channels(self, name: str, frames: jax.Array) -> jax.Array:
-        """Run a convolution over the channels only."""
+        """Run a convolution with a kernel of one pixel, which is a matrix product over the channels."""
         product = jnp.einsum("fwhc,cpn->fwhpn", frames, self._weights[f"{name}.weight"][0], preferred_element_type=jnp.float32)
         product = (product + self._weights[f"{name}.bias"]).reshape(*frames.shape[:3], -1)
         return self._zero_padding_rows(product).astype(frames.dtype)

@@ -1,8 +1,8 @@
 """Animate-2's networks and the generation of a video in segments, see `segments`.
 
 Before each segment's steps, the segment's part of the driving video runs through the transformer once. Source: diffusers
-modular_pipelines/wan_animate_2 (`denoise.py`, `encoders.py`). That code does not clean prompts. It resizes whole images to the
-image encoder's size, without the checkpoint's preprocessor.
+modular_pipelines/wan_animate_2 (`denoise.py`, `encoders.py`). As in that code, prompts are not cleaned, and whole images are
+resized to the image encoder's size without the checkpoint's preprocessor.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ class AnimateModel(SegmentModel):
         return {**super()._named_prompts(request), "drive_prompt_embeds": driving_prompt(request)}
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`. `DRIVE` and `segments.PICTURE` list the results."""
+        """See `Model`. The results are Wan's conditions and the conditions at `DRIVE` and `segments.PICTURE`."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
         conditions[PICTURE] = yield from self._encode_image(weights, programs, inputs)
@@ -122,7 +122,7 @@ class AnimateModel(SegmentModel):
     ) -> Generator[Effect, Any, dict[str, Any]]:
         """See `SegmentModel`. The fields are the encoded prompt and the positions of the driving video."""
         programs = step_context.programs
-        copies = programs.layout.size("dp")  # each half of the chips on dp computes the same keys
+        copies = programs.layout.size("dp")  # one equal copy of the prompt for each index on dp, because dp divides the batch
         embeddings, bias, image_tokens = yield from self._clip_embeddings(conditions, copies)
         image_arguments = () if self._image_encoder is None else (image_tokens,)
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias, *image_arguments))

@@ -1,9 +1,9 @@
 """Animate-1's networks and the generation of a video in segments, see `segments`. Each segment has its own poses and faces.
 
 With a background clip and a mask, the model replaces a person in that clip. Pixels outside the mask stay, and the first
-segment also begins with the clip's first frame. The conditions store the pixels of the faces and of the background clip. They are
-encoded before the steps of their segment. The background cannot be encoded earlier, because a segment's clip begins with the last
-frame of the previous segment.
+segment also begins with the clip's first frame. The conditions store the pixels of the faces and of the background clip. A
+segment's part of these pixels is encoded before the segment's steps. The background cannot be encoded earlier, because a
+segment's clip begins with the last frame of the previous segment.
 
 Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 """
@@ -66,7 +66,7 @@ class PosedModel(SegmentModel):
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`. `POSE` and `segments.PICTURE` list the results."""
+        """See `Model`. The results are Wan's conditions and the conditions at `POSE` and `segments.PICTURE`."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
         conditions[PICTURE] = yield from self._encode_image(weights, programs, inputs)
@@ -124,9 +124,10 @@ class PosedModel(SegmentModel):
 
 
 def _stack_branches(count: int, is_guided: bool, xp: Any, *motions: Any) -> Any:
-    """Join batches of motion vectors, and return the first `count`: [B, count, out].
+    """Join batches of motion vectors, and stack the vectors of the guidance branches: [B, count, out].
 
-    Under guidance, the next vector belongs to the blank face. The second branch repeats this vector.
+    The first `count` vectors are for the branch with the prompt. Under guidance, the next vector is the vector of the blank face.
+    The branch with the negative prompt repeats this vector `count` times.
     """
     joined = xp.concatenate(motions)
     given = joined[None, :count]

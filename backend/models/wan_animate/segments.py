@@ -1,8 +1,8 @@
 """The generation of a video in segments, shared by both Animate models. Each segment continues the previous segment.
 
 The first latent frame of every segment is the input image, which is removed from the video. The second latent frame is the last
-pixel frame of the previous segment, which is decoded and encoded again for this purpose. Each segment has its own noise. Its
-steps are Wan's steps.
+pixel frame of the previous segment, which is decoded and encoded again for this purpose. Each segment has its own noise. The
+denoising steps of a segment are Wan's steps.
 
 Source: diffusers modular_pipelines/wan_animate_2 (`denoise.py`) and pipelines/wan/pipeline_wan_animate.py.
 """
@@ -109,7 +109,10 @@ class SegmentModel(WanModel, abc.ABC):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[SegmentStepContext, SegmentStepState]]:
-        """See `Model`. Adds the fields that a family's segments share. The current segment's inputs are computed again."""
+        """See `Model`. The step context also has the fields of `_make_shared_fields`.
+
+        The returned step state has no inputs of the current segment, so that the segment's next step computes them again.
+        """
         step_context, _ = yield from super().make_step_context(weights, request, conditions, step_plan, None)
         shared = {field.name: getattr(step_context, field.name) for field in dataclasses.fields(step_context)}
         own = yield from self._make_shared_fields(weights, request, conditions, step_context)

@@ -25,8 +25,8 @@ from presets import Preset
 
 PIPELINES = ("WanAnimate2Pipeline", "WanAnimate2ModularPipeline", "WanAnimate2DistilledModularPipeline")
 TRANSFORMER = "WanAnimate2Transformer3DModel"
-SEGMENT = "segment_frame_length"  # entry of model_index.json, named like the argument of diffusers' pipelines
-SEGMENT_FRAMES = 81  # default of the entry
+SEGMENT = "segment_frame_length"  # name of the entry in model_index.json, and of the argument of diffusers' pipelines
+SEGMENT_FRAMES = 81  # pixel frames per segment if model_index.json has no entry `SEGMENT`
 NEEDED = {**NEEDED_ENTRIES, "transformer": ("in_dim", "dim", "num_layers", "num_heads", "ffn_dim")}
 SUPPORTED = "Wan 2.2 Animate-2, in diffusers' layout"
 

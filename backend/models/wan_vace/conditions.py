@@ -74,7 +74,8 @@ def prepare_control(conditions: Mapping[str, Any], dtype: jnp.dtype) -> Generato
 def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
     """Build the mask channels [1, 64, F, H, W] float32, 1 where a pixel is regenerated.
 
-    A latent has one channel for each pixel that it covers. A latent frame uses the mask of only one of its pixel frames.
+    The 64 channels of a position are the pixels that the position covers in one pixel frame. A latent frame covers several pixel
+    frames, and uses the mask of one frame near their middle.
     """
     _, _, num_frames, height, width = geometry.latent_shape(1)
     scale = geometry.spatial_scale
@@ -86,7 +87,10 @@ def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
 
 
 def _source_pixels(geometry: Geometry, source: Source | None, begin: int, end: int, is_new: bool) -> np.ndarray:
-    """Return frames `begin` to `end` of the clip: the area to regenerate if `is_new`, else the rest. The other area is grey."""
+    """Return frames `begin` to `end` of the clip, in which one area is grey.
+
+    If `is_new`, the area that stays is grey. Otherwise the area to regenerate is grey. Without a `source`, all pixels are grey.
+    """
     if source is None:
         return np.zeros((1, 3, end - begin, geometry.height, geometry.width), np.float32)
     pixels = clip_to_pixels(source.frames[begin:end], np.float32)

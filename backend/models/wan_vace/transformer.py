@@ -102,7 +102,10 @@ class ControlledDenoiser(Denoiser):
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """See `ClipTransformer`. The first layer runs without its hint to measure the change, and again if all layers run."""
+        """See `ClipTransformer`. The first layer runs without its hint, so that its change can be compared with the step cache.
+
+        If the cache is not reused, all layers run, and the first layer runs again with its hint.
+        """
         step, (hidden,) = _Step(weights=weights, time=time, context=context), tokens
         first, num_tokens = self._run_indexed_layer(step, hidden, 0), context.positions.num_tokens
         rest, cache = reuse_or_run(
