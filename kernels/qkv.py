@@ -236,7 +236,7 @@ def _rotating_pass(
 ) -> tuple[jax.Array, jax.Array]:
     """Normalise, rotate, scale and group an array.
 
-    Returns: the array [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W].
+    Returns: the array [groups, B, S, W / groups], and the `statistic` of each block of tokens [B, N, 1, W].
     """
     batch, length, width = projected.shape
     rows = _rows_per_step(length)
@@ -265,7 +265,7 @@ def _shifting_pass(
 ) -> tuple[jax.Array, jax.Array]:
     """Subtract `shift` [B, 1, W] from `array` [B, S, W] and group it.
 
-    Returns: the array [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W].
+    Returns: the array [groups, B, S, W / groups], and the `statistic` of each block of tokens [B, N, 1, W].
     """
     batch, length, width = array.shape
     return _make_pass(

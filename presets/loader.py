@@ -276,7 +276,7 @@ class Preset(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _collect_translations(cls, values: Any) -> Any:
-        """Move tables that are named by a language code into `translations`."""
+        """Move the tables of a preset file whose names are language codes into `translations`."""
         if not isinstance(values, dict):
             return values
         tables = {name: table for name, table in values.items() if _LANGUAGE.fullmatch(name)}

@@ -25,8 +25,8 @@ class SliceNeed(BaseModel):
 
 
 class Needs(BaseModel):
-    """A model's needs. `weights` are bytes by part of the checkpoint, in the precision of use. `slices` are large enough for the
-    model; the smallest slice of each chip type is first."""
+    """A model's needs. `weights` are bytes by part of the checkpoint, in the dtypes in which the model runs. `slices` are large
+    enough for the model; the smallest slice of each chip type is first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

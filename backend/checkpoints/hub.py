@@ -1,7 +1,8 @@
 """Find checkpoints and LoRA files by their Hugging Face id on this machine, or download them.
 
 Files are in huggingface_hub's cache, which all tools on the machine share. `hub_file` downloads each file there, and resumes
-within a file after a broken connection or a killed process. The library creates the links. Does not import JAX.
+within a file after a broken connection or a killed process. huggingface_hub creates the links in the cache. This module does not
+import JAX.
 
 A download calls `on_bytes(done, total)` every second, in the thread that started the download. The total is 0 while it is
 unknown. An error of `on_bytes` ends the download. Received bytes are kept.

@@ -118,8 +118,8 @@ def driven_attention(
 def _local_driven(
     projected, norms, tables, keys: ClipKeys, layer: jax.Array, *, layout: Layout, attend: AttendWithSums, eps: float
 ) -> jax.Array:
-    """Compute one chip's part. The mean key is not subtracted, because the two attentions have different mean keys, which would
-    change their log-sum-exps differently."""
+    """Compute one chip's part of `driven_attention`. The mean key is not subtracted, because the two attentions have different
+    mean keys, which would change their log-sum-exps differently."""
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
     whole = attend(own.query, own.key, own.value, own.bounds, None)

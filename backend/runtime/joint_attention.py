@@ -70,8 +70,7 @@ def joint_attention(
 def _local_joint_attention(
     spread: Stream, beside: Stream, counts: jax.Array, tables, *, layout: Layout, attend: Callable, how: Joining
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute one chip's part, as `_local_attention` in `ulysses` does. Each chip adds its heads of the second stream to the
-    exchanged arrays."""
+    """Compute one chip's part of `joint_attention`. Each chip adds its heads of the second stream to the exchanged arrays."""
     sp, head = layout.size("sp"), tables[0].shape[1]
     heads = spread.query.shape[2] // head
     group = math.gcd(heads, sp)

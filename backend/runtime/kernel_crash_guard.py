@@ -115,7 +115,7 @@ class KernelCrashGuard:
 
 
 def _write_record(file: IO[str], uses: Collection[str], why: str) -> None:
-    """Write the record and flush it to disk. It must survive a crash of the kernel that runs next."""
+    """Write the record and flush it to disk. The record must survive a crash of the kernel that runs next."""
     file.seek(0)
     file.truncate()
     file.write(json.dumps({"uses": sorted(uses), "why": why, "versions": _installed_versions()}))

@@ -60,9 +60,9 @@ def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax
 class Program:
     """A `function` on pytrees of arrays on the layout's mesh. Arguments that are not on this mesh are copied to all its devices.
 
-    `name` is for people, `key` for reports and files. A call compiles if needed; `prepare` and `trace` compile beforehand. The
-    first run of a program with kernels is guarded. `donated` are the positions of arguments that a call consumes. `places` adds
-    shardings to the results' shapes; by default results are replicated.
+    Messages to people contain `name`, reports and files contain `key`. A call compiles if needed; `prepare` and `trace` compile
+    beforehand. The first run of a program with kernels is guarded. `donated` are the positions of arguments that a call consumes.
+    `places` adds shardings to the results' shapes; by default results are replicated.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class Program:
         return result
 
     def is_ready(self, *arguments: Any) -> bool:
-        """Return whether arguments of these shapes, arrays or `jax.ShapeDtypeStruct`s, run without compiling."""
+        """Return whether the program can run without compiling for `arguments`, which are arrays or `jax.ShapeDtypeStruct`s."""
         return _signature(arguments) in self._compiled
 
     def variant_key(self, *arguments: Any) -> Hashable:
-        """Return a key that is equal for arguments of the same shapes, and differs for other programs."""
+        """Return a key for this program with arguments of these shapes. Other shapes and other programs have other keys."""
         return id(self), _signature(arguments)
 
     def has_run(self, *arguments: Any) -> bool:
@@ -121,7 +121,7 @@ class Program:
         return self._compile_if_needed(arguments).executable if self.is_ready(*arguments) else None
 
     def trace(self, *arguments: Any) -> Callable[[], Compilation]:
-        """Trace for arguments of these shapes, and return a function that compiles.
+        """Trace the function for arguments of these shapes, and return a function that compiles the trace.
 
         Only one thread at a time may trace. Any thread may compile.
         """

@@ -176,8 +176,8 @@ def ring_attention(
 def _local_ring_attention(
     projected, norms, tables, ring: KeyRing, place: RingPlace, *, layout: Layout, attend: Callable, eps: float, num_tokens: int
 ) -> tuple[jax.Array, KeyRing]:
-    """Compute one chip's part. The mean key is not subtracted, because the ring contains keys of other blocks, which have other
-    means."""
+    """Compute one chip's part of `ring_attention`. The mean key is not subtracted, because the ring contains keys of other
+    blocks, which have other means."""
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
     frame, nothing = num_tokens // len(place.starts), jnp.int32(0)

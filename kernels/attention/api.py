@@ -55,7 +55,7 @@ class TpuOptions:
         bounds: bounds of the heads, set only if `kernels.qkv` prepared the arrays. Other implementations cannot use such arrays.
         tests_bounds: if False, no head's bounds are tested, and all heads use the online form.
         smooth_keys: subtract the mean key, so that more heads can use the constant maximum.
-        sizes, online_sizes: block sizes that replace the tuned sizes, for the form with a constant maximum and the online form.
+        sizes, online_sizes: block sizes of the constant and the online form. None uses the tuned sizes.
     """
 
     chip: Chip | None = None

@@ -25,7 +25,8 @@ CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
 # XLA needs a part of the memory.
 VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
 LANES = 128
-# Default blocks are multiples of this number, and chunks of queries at most this long: the matrix unit's depth on v6e and v7x
+# The matrix unit's depth on v6e and v7x. Default blocks are multiples of this number, unless one block is enough. In the constant
+# form, a default chunk has at most this number of queries.
 CHUNK = 256
 # Bundles per 8 x 128 tile of scores on chips without rows in the table: a pessimistic estimate, twice the figures of v6e
 UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}
@@ -123,7 +124,7 @@ def snug_block(length: int, most: int) -> int:
     """Return the multiple of 256 between `most` / 2 and `most` that needs the least padding. Return the larger of two blocks with
     equal padding.
 
-    If one block covers `length`, return `length` rounded up to a multiple of 128.
+    If `length` is at most `most`, return `length` rounded up to a multiple of 128.
     """
     if length <= most:
         return math.ceil(length / LANES) * LANES
