@@ -32,7 +32,7 @@ class Kind:
     Attributes:
         takes: the supported roles of inputs (`schemas.settings.INPUTS`). The value is "must" for required inputs, else "may".
         continues: a video can start with several frames of a clip.
-        scales: pixels per latent in space, and frames per latent in time.
+        scales: pixels per latent position along each side, and pixel frames per latent frame.
         patch: a token covers `patch` x `patch` positions of the latents.
         num_experts: number of transformers.
         boundary: the noise level, 0 to 1, below which the second expert takes over.

@@ -54,7 +54,7 @@ class ActionStepContext(BlockStepContext):
     channels: Any
 
     def block_context(self, step_state: ActionStepState) -> SteeredContext:
-        """Return the inputs of a block's steps besides its latents."""
+        """Return the inputs of a block's steps, except the block's latents."""
         assert step_state.steering is not None, "`make_step_context` and `commit_chunk` set it"
         return SteeredContext(
             text=self.text, positions=step_state.positions, condition=step_state.channels, steering=step_state.steering

@@ -240,7 +240,7 @@ def _check_shape(shape: ActionShape, config: Mapping[str, Any], transformer: Map
 
 
 def _check_networks(configs: Configs) -> None:
-    """Check the checkpoint's parts. Raises: ModelError if a part or entry is missing, or a network has another class."""
+    """Check the checkpoint's parts. Raises: ModelError if a part or entry is missing, or a network's class is not supported."""
     check_parts(model_index(configs), configs, NEEDED_ENTRIES, "a whole checkpoint")
     check_classes(configs, {"transformer": TRANSFORMERS, "vae": (AUTOENCODER,)}, SUPPORTED)
     latents = configs["vae"]["z_dim"]

@@ -67,7 +67,7 @@ class ActionDenoiser(BlockDenoiser):
         self._shape = shape
 
     def describe_weights(self, dtype: jnp.dtype) -> StackedWeights:
-        """Describe the weights' shapes and shardings without the weights. The action modules are a separate stack."""
+        """Describe the shapes and shardings of the weights. The action modules are a separate stack."""
         described, width = super().describe_weights(dtype), self.heads * self.head_width
         shapes = {
             name: jax.ShapeDtypeStruct((self._shape.layers, *shape), dtype)
@@ -95,7 +95,7 @@ class ActionDenoiser(BlockDenoiser):
         return dataclasses.replace(past, ring=SteeredRing(tokens=past.ring, actions=self._layout.replicate_shapes(actions)))
 
     def past_sharding(self, shapes: Past) -> Past:
-        """Return the shardings of the past in a program's result."""
+        """Return the shardings of a `Past` of these shapes that a program returns."""
         ring = cast(SteeredRing, shapes.ring)
         placed = super().past_sharding(dataclasses.replace(shapes, ring=ring.tokens))
         actions = self._layout.replicate_shapes(ring.actions)

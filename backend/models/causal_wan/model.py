@@ -92,7 +92,7 @@ class BlockStepContext:
         return self.programs.layout
 
     def block_context(self, step_state: BlockStepState) -> Context:
-        """Return the inputs of a block's steps besides its latents."""
+        """Return the inputs of a block's steps, except the block's latents."""
         return _make_context(self.text, step_state.positions)
 
 
@@ -122,7 +122,7 @@ class CausalWanModel(WanModel):
         return BlockDenoiser(plan.configs["transformer"], layout, window)
 
     def _tokenize_prompts(self, request: GenerationRequest) -> TextTokens:
-        """Tokenize the prompt, followed by the action."""
+        """Tokenize the prompt. If the request has an action, append the action to the prompt first."""
         if request.action is not None:
             request = request.model_copy(update={"prompt": f"{request.prompt}, {request.action}"})
         return super()._tokenize_prompts(request)

@@ -89,7 +89,7 @@ class BlockDenoiser(Denoiser):
         return Past(ring=ring, frames=self._layout.replicate_shapes(jax.ShapeDtypeStruct((), jnp.int32)), sink=sink)
 
     def past_sharding(self, shapes: Past) -> Past:
-        """Return the shardings of the past in a program's result."""
+        """Return the shardings of a `Past` of these shapes that a program returns."""
         ring, sink = with_sharding((shapes.ring, shapes.sink), self._layout.sharding(RING))
         return Past(ring=ring, frames=self._layout.replicate_shapes(shapes.frames), sink=sink)
 

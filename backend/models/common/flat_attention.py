@@ -10,7 +10,8 @@ from backend.runtime.torch_modules import torchax
 from kernels.attention import AttentionOptions, KvLengths, TpuOptions
 from kernels.qkv import HeadBounds
 
-FLAT_HEADS = TpuOptions(layout="columns")  # the projections' own layout [B, S, H * D], so that nothing is copied
+# The kernel reads heads side by side, [B, S, H * D], as the projections return them. Nothing has to be copied.
+FLAT_HEADS = TpuOptions(layout="columns")
 FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 
 

@@ -30,8 +30,10 @@ class StackedTransformer:
     them."""
 
     _stacks: ClassVar[tuple[str, ...]]  # the prefixes of the layers in the checkpoint
-    _columns: ClassVar[tuple[str, ...]]  # name endings of matrices that produce heads and hidden units
-    _rows: ClassVar[tuple[str, ...]]  # name endings of matrices that read heads and hidden units
+    # Name endings of matrices whose columns are divided over tp. They produce heads and hidden units.
+    _columns: ClassVar[tuple[str, ...]]
+    # Name endings of matrices whose rows are divided over tp. They read heads and hidden units.
+    _rows: ClassVar[tuple[str, ...]]
     _patch: tuple[int, int, int]
     # If true, `Layout.gather` cuts a layer's matrix out of the stack before the product. This is faster for many tokens.
     _cuts_copies: bool = True
@@ -132,7 +134,7 @@ class StackedTransformer:
 
 
 class ClipTransformer(StackedTransformer):
-    """A transformer of whole videos. A step may skip its layers.
+    """A transformer of whole videos. A step can reuse an earlier step's change of the tokens instead of running layers.
 
     A family implements `_begin`, `_layers`, `_layer_runner` and `_finish`. Contexts have `positions`. Tokens are a tuple
     of arrays, and the first array has the video's tokens.

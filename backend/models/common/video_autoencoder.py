@@ -100,7 +100,7 @@ class StreamedAutoencoder(abc.ABC):
         return self._clip_flops(geometry, geometry.num_latent_frames, is_decoder=True)
 
     def _clip_flops(self, geometry: Geometry, num_frames: int, *, is_decoder: bool) -> float:
-        """Extrapolate from clips of one and of two latent frames.
+        """Return the number of operations of a clip, extrapolated from clips of one and of two latent frames.
 
         All later frames cost the same, except for attention to earlier frames, which is about 0.1 % of a frame's operations.
         """
@@ -159,7 +159,7 @@ class StreamedAutoencoder(abc.ABC):
         return {name: self._divide_space(cache) if cache.ndim else cache for name, cache in caches.items()}
 
     def _divide_space(self, array: jax.Array) -> jax.Array:
-        """Divide the array over the chips by its height or width. The convolutions exchange the borders."""
+        """Divide the array over the chips by its height or width. XLA lets convolutions exchange the borders."""
         return self._layout.constrain(array, self._layout.spatial_partition(*array.shape[3:]))
 
     def _uses_strips(self, dtype: jnp.dtype) -> bool:

@@ -1,6 +1,7 @@
 """The shared code of models whose video is one chunk.
 
-The models have programs for the meshes of guided and of unguided steps. They decode one latent frame at a time.
+The models have separate programs for guided steps and for unguided steps, because their meshes can differ. The models decode one
+latent frame at a time.
 """
 
 import dataclasses
@@ -73,7 +74,8 @@ class WholeClipModel:
 
     decode_stride = preview_stride = 1
     segment: int | None = None
-    _repeats: ClassVar[tuple[int, ...]]  # repetitions of an example prompt that reach each padded length of text
+    # How often an example prompt must be repeated to reach each padded length of text, one number for each length.
+    _repeats: ClassVar[tuple[int, ...]]
     _text_tokens: int  # number of tokens of a prompt that the transformer sees
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
     # The function of (config, itemsize) that returns the bytes of each matrix of a layer by name, for `plan_layouts`.

@@ -185,7 +185,7 @@ def context_tokens(configs: Configs) -> int:
 
 
 def _read_scales(configs: Configs) -> tuple[int, int]:
-    """Return the pixels per latent in space, and the frames per latent in time."""
+    """Return the pixels per latent position along each side, and the pixel frames per latent frame."""
     return configs["vae"]["spatial_compression_ratio"], configs["vae"]["temporal_compression_ratio"]
 
 

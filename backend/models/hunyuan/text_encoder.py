@@ -86,7 +86,7 @@ class TextEncoder(TextEncoderBase):
 
 
 def installed_name(name: str) -> str:
-    """Return a tensor's name in the installed transformers library. In a file, the name can have the prefix of a larger model."""
+    """Return a tensor's name in the installed transformers library: the name in the file without the prefix of a larger model."""
     return name.removeprefix("model.").removeprefix("language_model.")
 
 

@@ -1,7 +1,7 @@
 """The HunyuanVideo 1.5 transformer as one scan over stacked layers: diffusers' own modules, our attention, guidance as a batch.
 
 The context tokens are, in this order, the tokens of the image, of the quoted text and of the prompt. Only the prompt's tokens
-depend on the step, because their refiner reads the timestep. The others are computed once. Real tokens are moved before all
+depend on the step, because their refiner reads the timestep. The other tokens are computed once. Real tokens are moved before all
 padding. The number of real tokens is an input of the step, so that one program serves all prompts.
 """
 
@@ -102,9 +102,10 @@ class Denoiser(ClipTransformer):
         return inputs.timestep, inputs.next_timestep
 
     def reserved_tokens(self, num_beside: int) -> int:
-        """Return the number of context tokens for which the array of video tokens has space at its end.
+        """Return the number of context tokens for which the array of video tokens has padding at its end.
 
-        On a TPU this avoids copies in the attention. Elsewhere the padding costs more than the copies.
+        On a TPU these are all `num_beside` context tokens, because the padding avoids copies in the attention. Elsewhere the
+        result is 0, because the padding costs more than the copies.
         """
         return num_beside if self._layout.platform == "tpu" else 0
 

@@ -140,7 +140,7 @@ LTX = LtxFamily()
 
 
 def _read_scales(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the pixels per latent in space, and the frames per latent in time."""
+    """Return the pixels per latent position along each side, and the pixel frames per latent frame."""
     return config["spatial_compression_ratio"], config["temporal_compression_ratio"]
 
 

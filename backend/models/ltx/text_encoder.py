@@ -158,5 +158,5 @@ _OUTSIDE = re.compile(r"^(model\.)?(language_model\.)?(model\.)?(?=layers\.|norm
 
 
 def installed_name(name: str) -> str:
-    """Return a tensor's name in the installed transformers library. In a file, the name can have the prefix of a larger model."""
+    """Return a tensor's name in the installed transformers library: the name in the file without the prefix of a larger model."""
     return _OUTSIDE.sub("", name)

@@ -169,7 +169,7 @@ def transformer_flops(config: Mapping[str, Any], queries: int, keys: int, branch
 
 
 def vae_scales(configs: Configs) -> tuple[int, int]:
-    """Return the pixels per latent, in space and in time."""
+    """Return the pixels per latent position along each side, and the pixel frames per latent frame."""
     space, time = VAE_SCALES
     return configs["vae"].get("scale_factor_spatial", space), configs["vae"].get("scale_factor_temporal", time)
 
@@ -177,7 +177,7 @@ def vae_scales(configs: Configs) -> tuple[int, int]:
 def check_networks(index: Mapping[str, Any], configs: Configs, transformer: str) -> None:
     """Check a checkpoint's networks. `transformer` is the expected class of its transformers.
 
-    Raises: ModelError if a part or entry is missing, a network has another class, or the experts differ.
+    Raises: ModelError if a part or entry is missing, the class of a network is not supported, or the experts differ.
     """
     check_parts(index, configs, NEEDED_ENTRIES, "a whole Wan checkpoint")
     check_classes(configs, {"transformer": (transformer,), "vae": (AUTOENCODER,)}, SUPPORTED)

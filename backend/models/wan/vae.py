@@ -25,7 +25,10 @@ CACHE_FRAMES = 2
 
 
 class VideoAutoencoder(StreamedAutoencoder):
-    """Wan's video autoencoder. Each channel of its latents has zero mean and unit variance. First calls take no caches."""
+    """Wan's video autoencoder. Each channel of its latents has zero mean and unit variance.
+
+    The call for the first latent frame takes no caches.
+    """
 
     _on_tpu = vae_tpu
     _convolution = "decoder.conv_in.weight"

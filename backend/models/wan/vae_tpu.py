@@ -23,7 +23,8 @@ from kernels.causal_conv import arrange_weight, swap_rows_and_columns
 from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 SPATIAL_SCALE = 8  # factor between the latents' size and the network's input, which in Wan 2.2 has patches instead of pixels
-RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}  # supported Wan 2.2 values
+# The values that config.json of Wan 2.2's autoencoder must have for this module.
+RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}
 
 
 def can_run(config: Mapping[str, Any]) -> bool:

@@ -40,7 +40,7 @@ def encode_motion(
 
 
 def _motion_coefficients(encoder: WanAnimateMotionEncoder, faces: torch.Tensor) -> torch.Tensor:
-    """Return the coefficients [N, motion] of `WanAnimateMotionEncoder.forward` before the decomposition."""
+    """Return the coefficients [N, motion] by which `WanAnimateMotionEncoder.forward` multiplies the directions."""
     hidden = encoder.conv_in(faces)
     for block in encoder.res_blocks:
         hidden = block(hidden)

@@ -89,7 +89,7 @@ class AnimateModel(SegmentModel):
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
     def _named_prompts(self, request: GenerationRequest) -> dict[str, str]:
-        """Return Wan's texts, and the driving video's prompt."""
+        """See `WanModel`. Adds the driving video's prompt."""
         return {**super()._named_prompts(request), "drive_prompt_embeds": driving_prompt(request)}
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:

@@ -27,9 +27,9 @@ def animate_name(name: str) -> str:
 
 
 def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that converts a tensor's name in a file to plain Wan's name, one of `names`.
+    """Return a function that converts a tensor's name in a file to plain Wan's name.
 
-    The function returns other names unchanged.
+    `names` are plain Wan's names of the transformer's tensors. The function returns names of other tensors unchanged.
     """
     by_own = {animate_name(name): name for name in names}
     return lambda name: by_own.get(name, name)

@@ -1,8 +1,8 @@
 """Animate-1's transformer: Wan's transformer with poses added to the video's tokens, and face adapters in every fifth layer.
 
 In a face adapter each token attends to the few face tokens of the same latent frame. The keys and values of face tokens are
-computed once per segment. Attention covers all frames with a mask. This costs less than grouping the tokens by frame, because the
-tokens are sharded over chips.
+computed once per segment. Scores are computed for the face tokens of all frames, and a mask excludes the other frames. This costs
+less than grouping the tokens by frame, because the tokens are sharded over chips.
 """
 
 import dataclasses
