@@ -56,7 +56,7 @@ class TilePlan:
 
     Attributes:
         count: number of frames.
-        earlier: number of frames before them that the convolution sees.
+        earlier: number of frames before these frames that the convolution sees.
         columns: number of input columns in a grid step.
         rows: number of rows of the arrays, with padding.
         num_rows: number of real rows.

@@ -69,7 +69,8 @@ class ImageExample(BaseModel):
 
 
 class PresetWords(BaseModel):
-    """A preset's title, description and captions in one language, with one caption for each example, in the same order.
+    """A preset's title, description and captions in one language. Each example has one caption, in the order of the preset's
+    examples.
 
     Only captions are translated. Pressing a caption inserts the example's prompt, which is English.
     """
@@ -375,8 +376,8 @@ class Preset(BaseModel):
 
     @property
     def patch(self) -> int:
-        """Height and width of a token in latents. If the preset `refines`, `size_multiple` is twice as large, so that half the
-        size also consists of whole tokens."""
+        """Height and width of a token in latents. If the preset `refines`, `size_multiple` is the side of two tokens in pixels,
+        so that half of a video's height and width is also a number of whole tokens."""
         return self.size_multiple // self.vae_scale_spatial // (2 if self.refines else 1)
 
     @property

@@ -73,7 +73,8 @@ def ignore_progress(done: int, total: int) -> None:
 def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Checkpoint:
     """Find and open a checkpoint: the folder `source`, or a Hub id, downloaded if needed.
 
-    Its transformers may be single files, see `parse_file_source`, or in another folder, see `split_source`. Raises: ModelError.
+    `source` can also name the transformer: "BASE+FILE" for a single file, "BASE#FOLDER" for another folder of the checkpoint.
+    Raises: ModelError.
     """
     if (parsed := parse_file_source(source)) is not None:
         return _find_with_files(parsed, accept, on_bytes)
@@ -160,7 +161,7 @@ def cached_torch_file(source: str) -> TorchFile | None:
 
 
 def is_hub_id(source: str) -> bool:
-    """Return whether the source is a Hub id: owner/name, with an optional "#FOLDER", or the form of a `TorchSource`."""
+    """Return whether the source is a Hub id: "owner/name", with an optional "#FOLDER", or with "+owner/repository:file.pt"."""
     if parse_torch_source(source) is not None:
         return True
     return source.count("/") == 1 and not source.startswith(("/", ".", "~")) and ":" not in source
@@ -271,7 +272,7 @@ def list_wanted_files(source: str) -> list[HubFile]:
 
 
 def check_space(source: str, files: Sequence[HubFile]) -> None:
-    """Check that the disk has space for the missing bytes of these files. Raises: ModelError if it has not."""
+    """Check that the disk has space for the missing bytes of these files. Raises: ModelError if the space is too small."""
     needed = sum(file.num_bytes - file.arrived_bytes for file in files)
     there = next(folder for folder in (Path(constants.HF_HUB_CACHE), *Path(constants.HF_HUB_CACHE).parents) if folder.exists())
     free = shutil.disk_usage(there).free

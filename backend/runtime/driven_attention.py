@@ -38,8 +38,9 @@ class ClipKeys:
     keys.
 
     F is the number of latent frames, T the number of tokens per frame. Each chip on sp stores the heads whose attention it
-    computes. `largest` [layers, chips, 2, heads] float32 contains the largest Euclidean norm of each head's keys and the largest
-    magnitude of its values. Without Pallas passes, `largest` has the value None. Arrays of one layer have no first axis.
+    computes, and W is the number of channels of these heads. `largest` [layers, chips, 2, heads] float32 contains the largest
+    Euclidean norm of each head's keys and the largest magnitude of its values. Without Pallas passes, `largest` has the value
+    None. Arrays of one layer have no first axis.
     """
 
     key: jax.Array

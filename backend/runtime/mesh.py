@@ -36,7 +36,8 @@ Shaped = jax.Array | jax.ShapeDtypeStruct
 
 
 def as_leaf(value: P | jax.ShapeDtypeStruct) -> jax.Array:
-    """Return the value unchanged, typed as an array. JAX accepts trees whose leaves are arrays, partitions or shapes."""
+    """Return the value unchanged, but typed as an array, for fields that are declared as arrays. JAX also accepts partitions and
+    shapes there."""
     return cast(jax.Array, value)
 
 

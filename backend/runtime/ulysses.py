@@ -112,8 +112,9 @@ def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
 class KeyRing:
     """Keys and values of a video's last frames in every layer, each [layers, chips, tokens, W].
 
-    Each chip on sp stores the heads whose attention it computes. `largest` [layers, chips, 2, heads] float32 bounds the Euclidean
-    norms of a head's keys and the magnitudes of its values so far, for the TPU kernel; None elsewhere.
+    Each chip on sp stores the heads whose attention it computes. W is the number of channels of these heads. `largest` [layers,
+    chips, 2, heads] float32 bounds the Euclidean norms of a head's keys and the magnitudes of its values so far, for the TPU
+    kernel; None elsewhere.
     """
 
     key: jax.Array

@@ -231,8 +231,8 @@ def _ltx_sigmas(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
 
 
 def _euler_schedule(sigmas: np.ndarray) -> Schedule:
-    """Compute the tables of Euler. A step goes from noise level s to s' with the velocity v: x' = x + (s' - s) v. The clean
-    estimate is x - s v. So the step is x' = (s' / s) x + (1 - s' / s) clean."""
+    """Compute the tables of Euler. A step takes the sample x from noise level s to s' with the velocity v: x' = x + (s' - s) v.
+    The clean estimate is x - s v. So the step is x' = (s' / s) x + (1 - s' / s) clean."""
     steps, ratio = len(sigmas) - 1, sigmas[1:] / sigmas[:-1]
     predictor = np.stack([ratio, 1 - ratio, np.zeros(steps)], 1)
     corrector = np.tile([1.0, 0, 0, 0, 0], (steps, 1))

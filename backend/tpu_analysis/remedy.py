@@ -41,7 +41,7 @@ Compiled = Callable[[str, GenerationRequest], int | None]
 
 
 def find_remedies(shortage: Shortage, compiled: Compiled) -> list[Remedy]:
-    """Return at most one remedy of each kind."""
+    """Return at most three remedies: a larger slice, fewer frames, and a smaller size."""
     share = fitting_share_of_tokens(weights=shortage.weights, needed=shortage.needed, capacity=shortage.capacity)
     same_slice = (fewer_frames(shortage.request, share), smaller_sizes(shortage.request, share))
     kinds = (_larger_slices(shortage), *(zip(repeat(shortage.topology), requests, strict=False) for requests in same_slice))

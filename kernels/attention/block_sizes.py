@@ -36,7 +36,8 @@ MOST_KEYS = {"constant": 9472, "online": 2048}
 
 @dataclasses.dataclass(frozen=True)
 class BlockSizes:
-    """The block sizes of the TPU kernel. A grid step processes block_q queries and block_kv keys of one head, in chunks.
+    """The block sizes of the TPU kernel. A grid step processes block_q queries and block_kv keys of one head, in chunks of
+    chunk_q queries and chunk_kv keys.
 
     Chunks divide their blocks. All sizes are multiples of 128.
     """
