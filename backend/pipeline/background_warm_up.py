@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 class BackgroundWarmUp:
     """Context manager that prepares programs in a thread while its block runs.
 
-    Leaving the block waits for the program in progress. A program that fails here is prepared again later, where the error is
-    reported. Does nothing without a `request`.
+    At the end of the block, the context manager waits for the program in progress. A program that fails here is prepared again
+    later, and that attempt reports the error. Without a `request`, nothing is prepared.
     """
 
     def __init__(self, model: Model, request: GenerationRequest | None, on_event: Callable[[Event], None]) -> None:
@@ -36,7 +36,7 @@ class BackgroundWarmUp:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Wait for the thread, but not after an error in the block. Then the model is not needed, and compiling can take
+        """Wait for the thread, unless the block raised an error. After an error the model is not used, and the wait could take
         minutes."""
         self._is_closed.set()
         if error is not None or self._request is None:

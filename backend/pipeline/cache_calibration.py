@@ -27,8 +27,8 @@ def disable_shortcuts(request: GenerationRequest) -> GenerationRequest:
 
 
 def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRatios]:
-    """Denoise the whole video and return the ratios of all steps. `run.request` must be from `disable_shortcuts`. Decodes
-    nothing."""
+    """Denoise the whole video without decoding it, and return how much the layers' output grows in each step. The caller must
+    create `run.request` by `disable_shortcuts`."""
     model, request, first_conditions = run.model, run.request, prompt_schedule.select_conditions(conditions, 0)
     plan, noise = plan_for_request(request, model.kind.boundary), draw_initial_noise(request, model)
     states, key, before = model.start(request, first_conditions, noise), None, None
@@ -36,7 +36,7 @@ def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, Br
     ratios = []
     for index, step_plan in enumerate(plan.steps):
         if key != step_plan.context_key:
-            step_context = None  # free its keys, which take much memory, before the next context is created
+            step_context = None  # free the old context's keys, which take much memory, before the next context is created
             (step_context, _), key = (
                 do(model.make_step_context(run.weights, request, first_conditions, step_plan, None)),
                 step_plan.context_key,

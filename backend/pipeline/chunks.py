@@ -9,7 +9,7 @@ from backend.schemas.request import GenerationRequest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """One chunk. `shapes` are the shapes of its latents by stream."""
+    """One chunk. `shapes` maps each stream ("video", "sound") to the shape of the chunk's latents."""
 
     index: int
     shapes: dict[str, tuple[int, ...]]
@@ -27,6 +27,9 @@ def divide_into_chunks(model: Model, request: GenerationRequest) -> Iterator[Chu
 
 
 def _shape_between(shape: tuple[int, ...], first: int, end: int, num_frames: int) -> tuple[int, ...]:
-    """Return the shape of the part between two latent frames of the video."""
+    """Return the shape of a stream's part for the video's latent frames from `first` up to but not including `end`.
+
+    `shape` is the whole stream's shape. `num_frames` is the number of latent frames of the whole video.
+    """
     length = shape[2] * end // num_frames - shape[2] * first // num_frames
     return (*shape[:2], length, *shape[3:])

@@ -30,14 +30,15 @@ from backend.schemas.events import Cancelled, Decoding, Event, Finished, VideoRe
 from backend.schemas.request import GenerationRequest
 from backend.schemas.sound import SoundPart
 
-AUDIBLE_SECONDS = 0.05  # a shorter silence at the end is not reported
+AUDIBLE_SECONDS = 0.05  # if the audio input ends at most this much before the video, no note reports it
 
 
 def decode_piece(run: Run | Described, latents: Any, first: int = 0, decoder_state: StepState = None) -> Work:
     """Yield the work of decoding one piece of the video's latents, from latent frame `first`.
 
-    Returns: frames [1, 3, F, height, width], and the decoder's state. Pass the state to the call for the next piece, which
-    overwrites it. Some models generate a video in overlapping segments. The first piece of each segment ignores `decoder_state`.
+    Returns: frames [1, 3, F, height, width], and the decoder's state. The caller passes that state to the call for the next
+    piece, which overwrites the state's arrays. Some models generate a video in overlapping segments. The first piece of each
+    segment is decoded without `decoder_state`.
     """
     cut = functools.partial(_slice_frames, first, first + run.model.decode_stride)
     piece = yield OnHost(cut, (latents,))
@@ -46,8 +47,8 @@ def decode_piece(run: Run | Described, latents: Any, first: int = 0, decoder_sta
 
 
 def _starts_later_segment(run: Run | Described, first: int) -> bool:
-    """Return whether a later segment starts at this latent frame. Its first pixel frame repeats the previous segment's last
-    frame."""
+    """Return whether a segment other than the first starts at this latent frame. Such a segment's first pixel frame repeats the
+    previous segment's last pixel frame."""
     return first > 0 and run.model.segment is not None and first % run.model.segment == 0
 
 
@@ -103,7 +104,7 @@ class _DecodingLoop:
         return sum(map(len, self.pieces))
 
     def copy_to_host(self) -> Decoded:
-        """Copy the frames and the decoder's state to the host."""
+        """Return the decoded frames and a copy of the decoder's state on the host."""
         return Decoded(
             latent_frames=self._latent_frames,
             pixels=np.concatenate(self.pieces),
@@ -111,7 +112,7 @@ class _DecodingLoop:
         )
 
     def decode_remaining(self) -> Iterator[None]:
-        """Decode one piece after another, and measure the time."""
+        """Decode one piece after another, and yield after each piece. The run's clock counts the time as "decode"."""
         run, stride = self._run, self._run.model.decode_stride
         pieces = decode_pieces(run, self._latents, self._latent_frames, self._state)
         self._state = None
@@ -130,7 +131,8 @@ class _DecodingLoop:
                 yield
 
     def _describe_state(self) -> Any:
-        """Return the shapes and shardings of the decoder's state. They are equal after all pieces except the first."""
+        """Return the shapes and shardings of the decoder's state. The first piece leaves a state with other
+        shapes than all later pieces, so the state after the second piece is described."""
         decoder_state = None
         for _ in range(2):
             _, decoder_state = describe(decode_piece(self._run, self._latents, 0, decoder_state))
@@ -162,15 +164,17 @@ def decode(run: Run, latents: Latents) -> Generator[Event]:
 
 
 def restore_kept_pixels(kept_pixels: KeptPixels | None, pixels: np.ndarray, first: int) -> np.ndarray:
-    """Put the clip's unchanged pixels back into frames uint8 [F, H, W, 3]. `first` is the index of the first frame in the
-    video."""
+    """Return `pixels`, frames uint8 [F, H, W, 3], with the clip's own pixels in all areas that must stay unchanged.
+
+    `first` is the index of `pixels[0]` in the video. Without `kept_pixels`, return `pixels` unchanged.
+    """
     return pixels if kept_pixels is None else kept_pixels.put_back(pixels, first)
 
 
 def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoResult:
     """Write the mp4 of frames uint8 [F, H, W, 3], given in pieces.
 
-    The audio is the audio input, the decoded audio latents, or the clip's audio, in this order.
+    The mp4 gets the first audio that exists: the audio input, the decoded audio latents, or the clip's audio.
     """
     request, path, has_sound = run.request, run.folder / "video.mp4", False
     with run.clock.measure("decode"):
@@ -181,7 +185,8 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
         count = sum(map(len, pieces))
         if THIS_HOST.is_first:
             write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
-        if sound is not None and (THIS_HOST.is_first or run.is_shot):  # all hosts: the next shot may continue the audio
+        # For a shot, every host writes the audio file, because each host needs the file if the next shot continues the audio.
+        if sound is not None and (THIS_HOST.is_first or run.is_shot):
             write_generated_audio(run, sound)
         if THIS_HOST.is_first:
             has_sound = _add_audio(run, path, count, sound)

@@ -32,8 +32,11 @@ MOST_AHEAD = 4
 
 
 class ChunkNoise:
-    """Draws the noise of a seed for one chunk after another, float32. PyTorch draws it on the CPU, as in diffusers, stream by
-    stream (video, then audio). A longer video starts with the same noise as a shorter video."""
+    """Draws the noise of a seed for one chunk after another, float32. As in diffusers, PyTorch draws the noise on the CPU.
+
+    Each chunk's noise is drawn stream by stream: for the video, then for the audio. If a video has several chunks, a longer video
+    of the same seed starts with the same noise.
+    """
 
     def __init__(self, seed: int, chunks: Sequence[Chunk]) -> None:
         self._seed, self._chunks = seed, chunks
@@ -85,7 +88,7 @@ class Denoising:
         self._step_context: StepContext | None = None
         self._context_key: tuple[int, bool, bool] | None = None
         self._step_state: StepState = None
-        self._num_committed = 0  # number of chunks whose latents are in the step state
+        self._num_committed = 0  # number of chunks that have been committed to the step state
         self._skipped = resumed_from.skipped_steps if resumed_from else 0
         self._num_ahead = 0  # number of steps dispatched since the last wait for the devices
 
@@ -103,17 +106,17 @@ class Denoising:
 
     @property
     def has_cache(self) -> bool:
-        """True if steps can also depend on the step cache. Then the sampler's states are saved only before a step that turns out
-        not to use the cache."""
+        """True if steps can reuse an earlier step's output by the step cache. The output is not part of a saved state, so the
+        sampler's states are saved only before a step that turns out not to reuse output."""
         return self._run.request.uses_step_cache
 
     @property
     def needs_only_states(self) -> bool:
-        """True if it is known before the next step that this step needs only the sampler's states."""
+        """True if it is known beforehand that the next step needs only the sampler's states, and no output of an earlier step."""
         return not self.has_cache and not self._reuses_previous(self.steps_done)
 
     def _reuses_previous(self, step: int) -> bool:
-        """Return whether this step, counted over all chunks, reuses the previous step's output."""
+        """Return whether the step plan makes this step reuse the previous step's output. `step` counts from 0 over all chunks."""
         return step < self.total_steps and self._plan[step % self.schedule.steps].reuses
 
     @property
@@ -123,13 +126,14 @@ class Denoising:
         return self._skipped + self._run.model.skipped_steps(self._step_state) + reused
 
     def current_state(self) -> Denoised:
-        """Return the states after the steps so far."""
+        """Return the sampler's states and the finished chunks after the steps so far."""
         states = self._states if self._states is not None else do(self._initial_states(self._chunks[0]))
         skipped = self._skipped + self._run.model.skipped_steps(self._step_state)
         return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), skipped_steps=skipped)
 
     def copy_to_host(self) -> Denoised:
-        """Copy the states to the host. The next step consumes the states on the devices."""
+        """Return `current_state` with copies of the sampler's states on the host. The next step overwrites the states on the
+        devices."""
         denoised = self.current_state()
         return dataclasses.replace(denoised, states=jax.tree.map(np.array, denoised.states))
 
@@ -141,7 +145,7 @@ class Denoising:
         return _as_float32(sample if self._finished else do(self._run.model.finish(self._current_conditions(), sample)))
 
     def free_committed_chunk(self) -> None:
-        """Free the last committed chunk's latents. Only for videos whose whole latents are not needed at the end."""
+        """Free the last committed chunk's latents. The caller must not need the whole video's latents at the end."""
         if self._num_committed:
             self._finished[self._num_committed - 1] = {}
 
@@ -179,8 +183,8 @@ class Denoising:
     def warm_up(self) -> None:
         """Run one step from noise for each program that has not run yet in this process, and drop the results.
 
-        There is one program for each expert, guided and unguided. A program's first run also loads it onto the devices, which
-        must not count as the first step's time.
+        Each expert has one program for guided and one for unguided steps. A program's first run also loads the program onto the
+        devices, and that time must not count as the first step's time.
         """
         model, run = self._run.model, self._run
         for indices in _first_steps_of_each_context(self._plan):
@@ -192,12 +196,12 @@ class Denoising:
                 step_context, step_state = do(model.make_step_context(self._weights, own, conditions, step_plan, None))
                 states = jax.device_put(do(self._trial_states(step_plan)), step_context.layout.replicated)
                 jax.block_until_ready(do(self._trial_steps(own, step_context, states, step_state, indices)))
-                del step_context, step_state, states  # free the keys before the next step context is created
+                del step_context, step_state, states  # free the context's keys and values before the next step context is created
 
     def _trial_steps(
         self, request: GenerationRequest, step_context: StepContext, states: States, step_state: StepState, indices: Sequence[int]
     ) -> Work:
-        """Yield the work of these steps, one after another."""
+        """Yield the work of the steps `indices` one after another, for a trial run."""
         for index in indices:
             step_inputs = make_step_inputs(self.schedule, index, self._plan[index].guidance)
             states, step_state = yield from self._run.model.step(
@@ -254,8 +258,7 @@ class Denoising:
         self._states = yield from self._initial_states(chunk)
 
     def _commit_earlier_chunks(self, chunk: Chunk) -> Work:
-        """Commit the chunks before this chunk to the step state: the previous chunk, or all if the denoising resumes from
-        files."""
+        """Commit the previous chunk to the step state, or all earlier chunks if the denoising resumes from files."""
         for number in range(self._num_committed, chunk.index):
             clean = self._finished[number]
             self._select_conditions(number)
@@ -267,7 +270,8 @@ class Denoising:
         self._num_committed = chunk.index
 
     def _select_conditions(self, block: int) -> None:
-        """Select the conditions of this chunk. If they differ from the current conditions, the step context is created again."""
+        """Select the conditions of this block. If the block uses another text than the previous block, drop the step context, so
+        that the next step creates a new context."""
         text = self._script.text_index_at(block)
         if text != self._text_index:
             own = prompt_schedule.select_conditions(self._all_conditions, text, self._run.model.kind.from_inputs)
@@ -280,7 +284,7 @@ class Denoising:
         return (yield from self._start_states(request, conditions, noise))
 
     def _draw_noise(self, chunk: Chunk, number: int) -> Make:
-        """Return the operation that draws noise in the chunk's shapes. `number` is the index of the draw, see `ChunkNoise`."""
+        """Return the operation that draws noise in the chunk's shapes. `number` is the chunk's index in `ChunkNoise`."""
         described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in chunk.shapes.items()}
         return Make(lambda: self._noise.draw_chunk(number), described)
 
@@ -311,8 +315,8 @@ class Denoising:
         return (yield from self._start_states(request, self._conditions_at(self._plan[index]), samples))
 
     def _trial_states(self, step_plan: StepPlan) -> Work:
-        """Yield the work that creates states with the shapes of this step from noise, for a trial run. Calls every program that
-        creates states for this step."""
+        """Yield the work that creates sampler states for a trial run, from noise, with the shapes that this step needs. The work
+        contains every program that creates states for this step."""
         states = yield from self._initial_states(self._chunks[0])
         if step_plan.is_small or not self._full_size_chunks:
             return states
@@ -355,8 +359,8 @@ def should_warm_up(model: Model, request: GenerationRequest) -> bool:
 def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int, ...]]:
     """Yield the index of the first step of each step context, in order. Contexts differ by expert, guidance and size.
 
-    If some steps of a context reuse the previous step's output, yield two indices instead: the first such step and the step
-    before.
+    If some steps of a context reuse the previous step's output, yield two indices instead: the step before the first such step,
+    then that step.
     """
     context_keys = dict.fromkeys(step_plan.context_key for step_plan in plan)
     for step_context in context_keys:
@@ -366,8 +370,7 @@ def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int
 
 
 def select_conditions_for_size(conditions: Conditions, is_full: bool) -> Conditions:
-    """Return the conditions for the video's full size. If not `is_full`, return the conditions for the size of its first
-    steps."""
+    """Return the conditions for steps at the video's full size, or if not `is_full`, for its first steps at half size."""
     full = {name: value for name, value in conditions.items() if not name.startswith(HALF)}
     small = {name.removeprefix(HALF): value for name, value in conditions.items() if name.startswith(HALF)}
     return full if is_full else full | small

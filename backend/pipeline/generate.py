@@ -48,8 +48,10 @@ from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Loadin
 from backend.schemas.progressive import is_half_size_step, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 
-ANIMATED_STEP_SECONDS = 0.25  # previews of shorter steps are still images: nobody would see them move
-DECODE_SHARE = 0.15  # decoding time divided by denoising time; derived from the demo model
+# If a step takes less time, its preview is a still image, because the next preview would replace an animation before it moves.
+ANIMATED_STEP_SECONDS = 0.25
+# Assumed decoding time divided by the denoising time, for the estimate of the remaining time. Measured with the demo model.
+DECODE_SHARE = 0.15
 
 
 def generate(
@@ -132,7 +134,7 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
 
 
 def reserve_memory(run: Run, stages: Collection[Stage] = STAGES) -> None:
-    """Unload other cached models if the programs of these stages need their memory."""
+    """Unload other cached models if the programs of these stages need the memory of those models."""
     model_cache = run.loaded.model_cache
     if model_cache is not None and model_cache.knows_devices:
         model_cache.reserve_program_memory(run.loaded, max_bytes_beside_weights(run.model, calls(run.model, run.request, stages)))
@@ -230,22 +232,22 @@ def _describe_progressive(request: GenerationRequest, total: int) -> str:
 
 
 def _create_resumed_event(run: Run, steps_done: int, costs: Sequence[float]) -> Step:
-    """Create the event of the last step of an earlier process. Its seconds are the mean of that process's steps."""
+    """Create the event of the last step of an earlier process. The event's `seconds` are the mean of that process's steps."""
     spent = run.clock.before.get("denoise", 0.0)
     left = _estimate_seconds_left(spent, costs, 0, steps_done) if steps_done else 0.0
     return Step(steps_done, len(costs), spent / max(steps_done, 1), left, find_preview(run.folder, steps_done))
 
 
 def _estimate_seconds_left(spent: float, costs: Sequence[float], first: int, index: int) -> float:
-    """Estimate the seconds of the steps after `index` and of the decoder. The steps from `first` to `index` took `spent`
-    seconds."""
+    """Estimate the seconds of the steps after `index` and of the decoder. The steps after `first`, up to
+    and including step `index`, took `spent` seconds. `costs` has the relative cost of each step."""
     return spent * (sum(costs[index:]) + DECODE_SHARE * sum(costs)) / sum(costs[first:index])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _StepReport:
-    """A finished step whose preview is not finished. `first` is the number of steps that an earlier process did. `costs` are the
-    relative costs of all steps."""
+    """A finished step whose preview is not finished. `first` is the number of steps that an earlier process ran. `costs` has
+    the relative cost of each step of the video."""
 
     index: int
     first: int
@@ -254,8 +256,8 @@ class _StepReport:
     preview: Future[str]
 
     def create_event(self, clock: WorkClock) -> Step:
-        """Create the event once the preview exists. The remaining seconds are estimated from this run's steps and include the
-        decoder.
+        """Create the event once the preview exists. Its `seconds_left` are estimated from the steps of this process and include
+        the decoding.
 
         Raises: OSError if the preview could not be written.
         """
@@ -266,7 +268,7 @@ class _StepReport:
 
 
 def _create_previews(run: Run) -> StepPreviews:
-    """Create the writer of previews. A preview is written during the next step if the devices allow it."""
+    """Create the writer of previews. A preview is written during the next step if the devices can run two programs at once."""
     fps = run.request.fps / run.request.geometry().temporal_scale
 
     def first_frames(latents: np.ndarray) -> jax.Array:
@@ -290,14 +292,18 @@ def _finish_at_full_size(run: Run, conditions: Conditions, latents: Latents, ste
 
 
 def _enlarge_to_full_size(run: Run, latents: Any) -> Work:
-    """Yield the work of enlarging clean latents to the video's full size, with the model's network if it has one."""
+    """Yield the work of enlarging clean latents to the video's full size: with the model's network for this, else by resizing."""
     if run.model.kind.enlarges:
         return (yield from run.model.enlarge(run.weights, run.request, latents))
     return (yield OnHost(lambda xp, small: _resize_latents(run, small), (latents,)))
 
 
 def _latents_for_preview(run: Run, clean: np.ndarray) -> np.ndarray:
-    """Return the latents for a preview. They must have the video's size, unless the model has a decoder for both sizes."""
+    """Return the clean latents `clean` at a size that the preview's decoder accepts.
+
+    The decoder accepts latents of the first steps at half size if the model enlarges latents itself. For other models, half-size
+    latents are resized to the video's size.
+    """
     return clean if run.model.kind.enlarges else _resize_latents(run, clean)
 
 

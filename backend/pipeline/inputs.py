@@ -28,8 +28,9 @@ def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, ro
     """Open the request's inputs at the video's size, by role. `roles` limits the result to these roles.
 
     Images are cropped, and compressed if the request asks for it. Reference images stay whole, on white. Clips and audio files
-    are cut to the requested part. Clips are converted to the video's frame rate. If the video extends a clip, the clip's audio is
-    an input too, if the model reads it. A driving video is read later, part by part. Inputs in `opened` are reused.
+    are cut to the requested part. Clips are converted to the video's frame rate. If the video extends a clip and the model
+    reads audio, the clip's audio is an input too. The frames of a driving video are read later, in segments. Inputs that are
+    already in `opened` are not opened again.
     """
     size = (request.width, request.height)
 
@@ -58,14 +59,16 @@ def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, ro
 
 
 def open_kept_pixels(request: GenerationRequest) -> KeptPixels | None:
-    """Open the clip's pixels that stay unchanged, None if all pixels may change."""
+    """Open the pixels of the clip that must stay unchanged in the video. None if all pixels may change."""
     if not request.video or request.strength is not None or not request.keeps_pixels:
         return None
-    return KeptPixels(request=request, inputs=cast(Opened, open_inputs(request, roles=("video", "mask"))))  # no DrivingClip
+    # The type `Opened` has no DrivingClip. The roles "video" and "mask" never give a DrivingClip, so the cast is safe.
+    return KeptPixels(request=request, inputs=cast(Opened, open_inputs(request, roles=("video", "mask"))))
 
 
 def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> Inputs:
-    """Create black and silent inputs of the right sizes for each input of the request, or for these roles. No file is read."""
+    """Create black or silent inputs for each input of the request, or only for these roles, in the sizes of the real inputs. No
+    file is read."""
 
     def create_blank(setting: Setting) -> Image.Image | np.ndarray | BlankClip:
         if setting.part == "drive":

@@ -38,9 +38,10 @@ from backend.schemas.live import FOLDER, KEPT_SECONDS, frame_name
 from backend.schemas.prompt_cues import Cue, check_cue, merge_cues
 from backend.schemas.request import GenerationRequest, find_preset
 
-LEAD_SECONDS = 0.15  # how far the video may be ahead of its playback: a viewer's input appears at least this much later
+# How far the generated video may be ahead of its playback. A viewer's input appears later by this lead, and by the generation.
+LEAD_SECONDS = 0.15
 PICTURE_QUALITY = 90
-MOST_TEXTS = 16  # number of prompts whose conditions are kept: some megabytes each
+MOST_TEXTS = 16  # number of latest prompts whose conditions stay in memory; the conditions of a prompt take some megabytes
 _SCRIPT = f"{FOLDER}/script.jsonl"
 _PAUSE_SECONDS = 0.01
 
@@ -55,8 +56,9 @@ def live(
 ) -> Generator[Event]:
     """Generate the video in `folder` until `is_stopped`, or until it has all its frames.
 
-    `read_cues` returns the cues since its last call; their block numbers are ignored. The video is ahead of its playback by at
-    most `lead` seconds. Ends with Finished, or with Cancelled if no block is finished.
+    `read_cues` returns the cues since its last call. The next block uses these cues, and the block numbers in them are ignored.
+    The generation waits while the video is ahead of its playback by more than `lead` seconds. Ends with Finished, or with
+    Cancelled if no block is finished.
 
     Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing; RequestError for cues
     that the model cannot follow.
@@ -71,7 +73,7 @@ def live(
     with _BlockDecoder(run) as decoder:
         try:
             cues = yield from _generate_blocks(run, decoder, read_cues, _Pace(request.fps, lead))
-        except Stopped:  # before the first block
+        except Stopped:  # only the encoding before the first block raises this
             yield Cancelled(None)
             return
         if not decoder.num_frames:
@@ -126,7 +128,7 @@ def _first_blocks(run: Run) -> GenerationRequest:
 
 
 def _merge_for_block(cues: Sequence[Cue], block: int) -> Cue | None:
-    """Merge cues into one cue for this block. The last cue of each kind counts."""
+    """Merge cues into one cue for this block: the last prompt and the last action count. None if there are no cues."""
     merged = merge_cues(cue.model_copy(update={"block": block}) for cue in cues)
     return merged[0] if merged else None
 
@@ -163,13 +165,13 @@ class _Pace:
         self._start_time, self._start_frames = 0.0, 0
 
     def is_ahead(self, num_frames: int) -> bool:
-        """Return whether the video is ahead of its playback by more than the lead. The video has `num_frames` frames so far.
-        Playback starts once the first frames exist."""
+        """Return whether the video, which has `num_frames` frames so far, is ahead of its playback by more than the lead."""
         now = time.monotonic()
         if not self._start_time and num_frames:
             self._start_time, self._start_frames = now, num_frames
         ahead = (num_frames - self._start_frames) / self._fps - (now - self._start_time)
-        if ahead < -self._lead:  # generation is too slow: do not catch up later by running faster
+        # If the generation is too slow, the count starts again. Otherwise later blocks would be generated faster than playback.
+        if ahead < -self._lead:
             self._start_time, self._start_frames = now, num_frames
         return ahead > self._lead
 
@@ -220,7 +222,7 @@ class _BlockDecoder:
             yield self._blocks.pop(0).result()
 
     def write_video(self, request: GenerationRequest) -> VideoResult:
-        """Write the video of all blocks, with this request in it. Raises: VideoFileError."""
+        """Write the video of all blocks, with `request` as its comment. Raises: VideoFileError."""
         run, path = self._run, self._run.folder / "video.mp4"
         with run.clock.measure("decode"):
             self._queue_frame(None)
@@ -246,7 +248,7 @@ class _BlockDecoder:
             (self._run.folder / frame_name(number - self._kept_frames)).unlink(missing_ok=True)
 
     def _queue_frame(self, frame: np.ndarray | None) -> None:
-        """Pass a frame to the mp4, None for its end. Raises: the encoder's error, if it failed."""
+        """Pass a frame to the thread that writes the mp4. None ends the mp4. Raises: the error of that thread, if it failed."""
         while True:
             if self._encoding.done():
                 self._encoding.result()

@@ -38,7 +38,7 @@ from backend.weights.read import LoadProgress, Part, check_flat, check_stacked, 
 from backend.weights.stacked import StackedWeights
 from presets import LoraChoice, Preset
 
-EXPERT_NAMES = ("high", "low")  # names of two experts, in order
+EXPERT_NAMES = ("high", "low")  # names of the experts of a model with two experts: for high, then for low noise
 LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "diffusers", "transformers")
 
 
@@ -98,8 +98,8 @@ def describe_model(
     folder: Path | None = None,
     num_copies: int | None = None,
 ) -> Model:
-    """Return the preset's model on these devices, for compiling its programs. The tokenizer is read from the checkpoint's
-    `folder`, if given. `num_copies` is as in `ModelPlan`.
+    """Return the preset's model on these devices without weights, for compiling its programs. If the checkpoint's `folder` is
+    given, the tokenizer is read from there. `num_copies` is as in `ModelPlan`.
 
     Raises: RequestError for a mesh that the devices or the model do not allow.
     """
@@ -119,7 +119,7 @@ def describe_model(
 
 
 def _with_boundary(files: ModelFiles, preset: Preset) -> Any:
-    """Return the `kind` of the checkpoint. If it has no boundary between experts, the preset's boundary is set."""
+    """Return the kind of the checkpoint. If the checkpoint states no boundary between experts, the preset's boundary is set."""
     kind = files.kind
     return kind if kind.boundary is not None else dataclasses.replace(kind, boundary=preset.boundary)
 
@@ -134,8 +134,8 @@ def _load_networks(
     model_cache: ModelCache,
     is_used: bool,
 ) -> dict[str, CachedNetwork]:
-    """Load the networks of these stages by part, with the preset's own LoRAs merged. All files are checked before the first is
-    read."""
+    """Load the networks of these stages and merge the preset's own LoRAs. Return the networks by part of the checkpoint. All
+    files are checked before the first file is read."""
     networks = [network for network in model.networks if network.stages & set(stages)]
     parts = {network.part: Part(checkpoint, network.part, network.renamed, network.tied) for network in networks}
     sizes = {network.part: _check_network(network, parts[network.part]) for network in networks}
@@ -164,8 +164,8 @@ def _load_networks(
 
 
 def _check_network(network: Network, part: Part) -> int:
-    """Check a network's files and return the bytes to read. Raises: ModelError if the files contain other tensors than the
-    network."""
+    """Check that a network's files contain the network's tensors, and return the bytes to read. Raises: ModelError if the
+    files contain other tensors."""
     described = network.described
     stacked = isinstance(described, StackedWeights)
     return part.num_bytes(check_stacked(part, described) if stacked else check_flat(part, described))
@@ -176,7 +176,7 @@ def _network_bytes(network: Network) -> int:
 
 
 def _add_speed(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Wrap `on_event` so that each event about reading has the current reading speed."""
+    """Return a function that calls `on_event`, and adds the current reading speed to each event that reports reading."""
     speed = Speed()
 
     def report(event: Event) -> None:
@@ -192,8 +192,8 @@ def merge_loras(
     on_event: Callable[[Event], None],
     control_downscale: int | None = None,
 ) -> list[str]:
-    """Merge these LoRAs into the experts, and remove all others. Return a sentence for each LoRA about which of its keys were
-    used.
+    """Merge these LoRAs into the experts, and remove all other LoRAs. Return for each LoRA a sentence that states which of the
+    LoRA's keys were used.
 
     `control_downscale` is the factor by which a control clip is smaller than the video, None without a control clip. Reads and
     writes nothing if the same LoRAs are already merged. Raises: ModelError, also for a LoRA that was trained with control clips

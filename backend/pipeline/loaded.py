@@ -29,7 +29,7 @@ class LoadedModel:
     """A model with its weights.
 
     `networks` has a network for each part of the checkpoint. Other models may share these networks. `source` is the folder or Hub
-    id of the checkpoint. `model_cache` is the worker's cache, if it keeps other models.
+    id of the checkpoint. `model_cache` is the cache that holds this model, and possibly other models.
     """
 
     source: str

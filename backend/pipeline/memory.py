@@ -22,7 +22,7 @@ def program_bytes(compiled: jax.stages.Compiled) -> int | None:
 
 
 def max_bytes_beside_weights(model: Model, calls: Iterable[Call]) -> int:
-    """Return the most bytes of one device that any of the programs uses while it runs, besides the model's weights.
+    """Return how many bytes of one device the largest of the programs uses while it runs, besides the model's weights.
 
     Programs that are not compiled, or whose compiler reports no memory, count as 0.
     """
@@ -39,6 +39,8 @@ def max_bytes_beside_weights(model: Model, calls: Iterable[Call]) -> int:
 
 
 def weight_bytes(model: Model, among: Any = None) -> dict[str, int]:
-    """Return the bytes of the weights on each device, by network, 0 for a network that is on the host. If `among` is given,
-    only arrays that are also in that tree are counted."""
+    """Return how many bytes of each device the weights take, by part of the checkpoint. Networks on the host count as 0.
+
+    If the tree `among` is given, such as a program's arguments, only weights that are in that tree are counted.
+    """
     return {network.part: device_bytes(network.program_weights, network.tied, among) for network in model.networks}

@@ -12,9 +12,9 @@ from backend.schemas.geometry import latent_frames, pixel_frames
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import list_presets
 
-TRIES = 2  # maximum number of candidates that are compiled for each kind of suggestion
+TRIES = 2  # at most this many requests with fewer frames are compiled, and at most this many of a smaller size
 Candidate = TypeVar("Candidate")
-CAUTION = 0.95  # factor on the estimated tokens, because some of a program's memory does not shrink with them
+CAUTION = 0.95  # factor on the estimated number of tokens, because some of a program's memory does not shrink with the tokens
 
 
 def find_first_fitting(
@@ -37,7 +37,7 @@ def fitting_share_of_tokens(*, weights: int, needed: int, capacity: int) -> floa
 
 
 def fewer_frames(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:
-    """Yield the request with fewer frames, the largest number first."""
+    """Yield the request with fewer and fewer frames, so that at most the fraction `share` of its tokens remains."""
     scale = find_preset(request.preset).vae_scale_temporal
     while (count := int(latent_frames(request.num_frames, scale) * share)) > 1:
         changed = _with_settings(request, num_frames=pixel_frames(count, scale))
@@ -48,7 +48,10 @@ def fewer_frames(request: GenerationRequest, share: float) -> Iterator[Generatio
 
 
 def smaller_sizes(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:
-    """Yield the request at the smaller sizes of its preset's series, in the same orientation, the largest size first."""
+    """Yield the request at sizes that have at most the fraction `share` of its pixels, the largest size first.
+
+    The sizes are the sizes of all presets in the series of the request's preset, in the same orientation.
+    """
     largest, series = share * request.width * request.height, find_preset(request.preset).series
     sizes = {size for preset in list_presets() if preset.series == series for size in preset.sizes}
     for width, height in sorted(sizes, key=lambda size: -size[0] * size[1]):

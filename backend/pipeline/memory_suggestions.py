@@ -22,9 +22,9 @@ from backend.schemas.events import Compiling, Event, Proposal
 from backend.schemas.request import GenerationRequest, find_preset
 
 Tell = Callable[[Event], None]
-UNKNOWN_SIZE_FACTOR = (
-    1.5  # factor on the device memory: assumed for a program that does not fit and whose size the compiler does not report
-)
+# A program that does not fit, and whose size the compiler does not report, is assumed to need this factor times the device
+# memory.
+UNKNOWN_SIZE_FACTOR = 1.5
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,8 @@ def suggest_smaller_requests(
 
     `memory` are the bytes of one device, by default as the devices report them. If they report no memory, nothing is suggested.
 
-    Raises: any error of `tell`, which is called before each compilation; RequestError for a mesh that the devices do not allow.
+    Raises: any error of `tell`, which receives an event before each compilation; RequestError for a mesh that the devices do not
+    allow.
     """
     devices = jax.devices()
     memory = memory or _device_memory(devices)
@@ -44,7 +45,8 @@ def suggest_smaller_requests(
         return ()
     found = measure_memory(request, devices, mesh, tell)
     needed = UNKNOWN_SIZE_FACTOR * memory if math.isinf(found.peak) else found.peak
-    # The request ran out of memory. If `needed` is at most `memory`, the free memory must have been less than `needed`.
+    # The request ran out of memory. If `needed` is nevertheless at most `memory`, other data occupied a part of the memory. Then
+    # less than `needed` was free.
     room = memory if needed > memory else CAUTION * needed
     if needed <= found.weights:
         return ()
@@ -62,15 +64,15 @@ def suggest_smaller_requests(
 
 
 class Meter:
-    """A `Compiler` that records each program's bytes on a device.
+    """A `Compiler` that records in `needs` how many bytes of a device each program takes.
 
-    The value is infinite if the program does not fit and the compiler does not report its size. With `only`, other programs are
-    described but not compiled.
+    The number is infinite if the program does not fit and the compiler does not report its size. If `only` is the key of a
+    program, all other programs are described but not compiled.
     """
 
     def __init__(self, only: str | None = None) -> None:
         self._only = only
-        self.needs: dict[str, float] = {}  # by the program's key
+        self.needs: dict[str, float] = {}  # bytes of one device by the program's key
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
         if self._only in (None, program.key):
@@ -79,12 +81,12 @@ class Meter:
 
 
 class MemoryNeeds:
-    """The memory that a request needs on each device: bytes of the weights, the peak while a program runs, and that program's
-    key."""
+    """The memory that a request needs on each device: the bytes of all `weights`, the `peak` while the `largest` program runs,
+    and the key of that program."""
 
     def __init__(self, model: Model, needs: Mapping[str, float], counted: Mapping[str, int]) -> None:
-        """Compute the peak. `needs` maps a program's key to all bytes of the program. `counted` maps the key to the bytes of
-        weights that are included."""
+        """Compute the peak. `needs` maps a program's key to all bytes of the program, which include the weights that the program
+        reads. `counted` maps the key to the bytes of these weights."""
         self.weights = sum(weight_bytes(model).values())
         peaks = {key: size + self.weights - counted[key] for key, size in needs.items()}
         self.largest = max(peaks, key=lambda key: peaks[key]) if peaks else None

@@ -26,8 +26,8 @@ from backend.runtime.hosts import THIS_HOST
 from backend.schemas.worker import CachedModel
 from backend.weights.cached_network import CachedNetwork, Content
 
-ROOM = 0.97  # share of a device's memory for models and programs: the runtime needs the rest
-HOST_SHARE = 0.5  # share of the free host memory for cached models; memory that cached models already use counts as free
+ROOM = 0.97  # share of a device's memory that models and programs may take; JAX's runtime needs the other 3 %
+HOST_SHARE = 0.5  # share of the free host memory that cached models may take. Memory that they already use counts as free
 
 Key = tuple[str, str]
 """The checkpoint that a model comes from, and the dtype of its weights."""
@@ -66,8 +66,8 @@ NO_CACHE = Bounds(chips=0, host=0)
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class _CachedModel:
-    """A cached model. `needed` are the most bytes of one device that its programs use besides its weights, 0 until they are
-    known."""
+    """A cached model. `needed` is the largest number of bytes of one device that one of its programs uses besides its weights, 0
+    until that number is known."""
 
     key: Key
     loaded: LoadedModel
@@ -78,7 +78,7 @@ class _CachedModel:
 
 
 class ModelCache:
-    """All cached models, the most recently used last. One thread uses a model while another may load the next one."""
+    """All cached models, the most recently used last. One thread uses a model while another thread may load the next model."""
 
     _has_loaded: ClassVar[bool] = False
     """True once this process has loaded a model. Before, no memory needs to be freed."""
@@ -131,18 +131,19 @@ class ModelCache:
     def make_room_for(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> None:
         """Free memory for a model that becomes the current one.
 
-        `found` are its cached networks. Its other networks take `num_bytes` on all devices together, `bytes_per_device` on each.
+        `found` are the networks of this model that are already cached. The model's other networks take `num_bytes` on all devices
+        together and `bytes_per_device` on each device.
         """
         with self._lock:
             self._current = None
             self._make_room(found, num_bytes, bytes_per_device)
             if ModelCache._has_loaded:
-                gc.collect()  # frees device memory of models that are no longer used
+                gc.collect()  # frees the device memory of models that were removed from the cache
             ModelCache._has_loaded = True
 
     def try_make_room_beside(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> bool:
-        """Free memory for a model that is loaded while another model is in use. If both models do not fit, free nothing and
-        return False."""
+        """Free memory for a model that is loaded while another model is in use. If the two models do not fit together, free
+        nothing and return False. The arguments are as in `make_room_for`."""
         with self._lock:
             current = self._models.get(self._current)
             used = [*found, *(current.loaded.networks.values() if current else ())]
@@ -173,12 +174,12 @@ class ModelCache:
         return self._bounds.device_bytes is not None and len(self._models) > 1
 
     def set_expected(self, models: Iterable[str]) -> None:
-        """Set the checkpoints that queued jobs need. Their models are unloaded after others."""
+        """Set the checkpoints that queued jobs need. Models of these checkpoints are unloaded after other models."""
         with self._lock:
             self._expected = frozenset(models)
 
     def pin(self, model: str, is_pinned: bool) -> None:
-        """Keep this model loaded, at the operator's request, or stop keeping it."""
+        """Set whether the operator wants to keep this model loaded. A pinned model is unloaded after all other models."""
         with self._lock:
             for cached in self._models.values():
                 if cached.key[0] == model:
@@ -220,7 +221,8 @@ class ModelCache:
         )
 
     def _would_fit(self, used: Collection[int], num_bytes: int, bytes_per_device: int) -> bool:
-        """Return whether a model of this size fits beside the networks in use, if all others are unloaded."""
+        """Return whether a model of this size fits beside the networks in use, if all other networks are unloaded. `used` has the
+        ids of the networks in use."""
         if self._bounds.chips is not None and num_bytes > self._bounds.chips:
             return False
         if self._bounds.device_bytes is None:
@@ -234,8 +236,8 @@ class ModelCache:
     ) -> None:
         """Offload or unload idle models until the current model, `found` and new networks of `num_bytes` bytes fit.
 
-        `bytes_per_device` is the memory that the new networks take on each device. `coming` is the size in bytes of networks that
-        are loaded but not used at first.
+        `found` are cached networks that the new model shares. `bytes_per_device` is the memory that the new networks take on each
+        device. `coming` is the size in bytes of new networks of a model that is not used yet, and so counts as idle.
         """
         current, is_dropped = self._models.get(self._current), False
         used = set(map(id, [*found, *(current.loaded.networks.values() if current else ())]))
@@ -290,16 +292,16 @@ class ModelCache:
 
     def _max_host_bytes(self, num_bytes: int) -> int:
         if self._bounds.host is None and self._bounds.device_bytes is None:
-            return 0  # devices use the host's memory: a copy saves nothing
+            return 0  # the devices use the host's memory, so moving a network to the host would free no memory
         return self._host_share(
             self._bounds.host, sum(network.num_bytes for network in self._distinct_networks() if network.is_on_host), num_bytes
         )
 
     def _host_share(self, bound: int | None, kept: int, num_bytes: int) -> int:
-        """Return the limit of host memory for cached models: `bound`, or else `HOST_SHARE` of the memory that is free without
-        them.
+        """Return the limit in bytes of host memory for cached models: `bound`, or else a share of the free memory.
 
-        They already use `kept` bytes. A model that is being loaded needs `num_bytes` bytes of the free memory.
+        The share is `HOST_SHARE`. The `kept` bytes that cached models already use count as free. The `num_bytes` bytes that a
+        model needs while it is loaded do not count as free.
         """
         return bound if bound is not None else int(HOST_SHARE * max(0, self._available() + kept - num_bytes))
 

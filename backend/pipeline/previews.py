@@ -37,8 +37,8 @@ def find_preview(folder: Path, index: int) -> str | None:
 
 
 def can_run_concurrently(model: Model, request: GenerationRequest) -> bool:
-    """Return whether two of this video's programs may run at once. On a CPU that simulates several devices, they would block each
-    other's threads."""
+    """Return whether two of this video's programs may run at once. On a CPU that simulates several devices, two programs would
+    wait for each other's threads."""
     devices = model.layout(request.is_guided).mesh.devices.ravel()
     return len(devices) == 1 or devices[0].platform != "cpu"
 
@@ -46,8 +46,8 @@ def can_run_concurrently(model: Model, request: GenerationRequest) -> bool:
 class StepPreviews:
     """Writes the previews of one job into `folder`, on the first host. A context manager: leaving it waits for the last preview.
 
-    `decode` decodes the first pixels [1, 3, F, H, W] of latents [1, C, F, h, w]. `fps` are latent frames per second. If
-    `beside_the_next_step` is false, `start_preview` waits until the preview is written.
+    `decode` converts latents [1, C, F, h, w] to the video's first pixel frames [1, 3, F, H, W]. `fps` are latent frames per
+    second. If `beside_the_next_step` is false, `start_preview` waits until the preview is written.
     """
 
     def __init__(self, decode: Callable[[np.ndarray], jax.Array], folder: Path, fps: float, beside_the_next_step: bool) -> None:
@@ -68,7 +68,7 @@ class StepPreviews:
         """
         called = threading.Event()
         preview = self._thread.submit(self._write_preview, clean, f"{PREVIEW_FOLDER}/step-{index:03d}", moves, called)
-        preview.add_done_callback(lambda _: called.set())  # an error must end the wait too
+        preview.add_done_callback(lambda _: called.set())  # if the thread fails before the decoder's call, `wait` must end too
         called.wait()
         if not self._is_beside:
             preview.exception()

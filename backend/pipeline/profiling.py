@@ -18,8 +18,8 @@ DECODED_PIECES = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The steps to trace: the denoising steps `first` to `last` of each video, counted from 1, and the decoder. Each video has
-    its own subfolder of `folder`."""
+    """The parts of each video to trace: the denoising steps `first` to `last`, counted from 1, and the decoder's first pieces.
+    Each video's traces are in a subfolder of `folder`."""
 
     folder: Path
     first: int = 3
@@ -42,7 +42,7 @@ class Tracer:
 
     @contextlib.contextmanager
     def trace_unit(self, number: int, wait: Callable[[], object]) -> Generator[None]:
-        """Trace the unit of work inside the block. `wait` must return when the devices have finished it."""
+        """Trace the code inside the block as unit `number` of the work. `wait` must return once the devices have finished it."""
         if self._folder is None or not self._first <= number <= self._last:
             yield
             return

@@ -17,7 +17,8 @@ _LATER = "later_"
 
 
 class Script:
-    """The prompt schedule of a video. `texts` are its distinct pairs of prompt and action, in order, as requests without cues."""
+    """The prompt schedule of a video. `texts` has a request for each different pair of prompt and action, in the order of first
+    use. Such a request has no cues."""
 
     def __init__(self, request: GenerationRequest) -> None:
         self._request = request
@@ -36,7 +37,7 @@ class Script:
         self._prompt, self._action = cue.prompt or self._prompt, cue.action or self._action
         text = self._prompt, self._action
         is_new = text not in self._known
-        self._known[text] = len(self.texts) if is_new else self._known.pop(text)  # the text used most recently is last
+        self._known[text] = len(self.texts) if is_new else self._known.pop(text)  # moves the text to the end, as the latest
         if is_new:
             update = {"prompt": self._prompt, "action": self._action, "cues": (), "is_open": False}
             self.texts.append(self._request.model_copy(update=update))
@@ -60,7 +61,7 @@ class Script:
 def encode_all_texts(
     model: Model, weights: Weights, request: GenerationRequest, inputs: Inputs
 ) -> Generator[Effect, Any, dict[str, Any]]:
-    """Yield the work of encoding all texts of the video into one mapping."""
+    """Yield the work of encoding all texts of the video. The result maps names to the conditions of all texts."""
     first, *later = Script(request).texts
     conditions = dict((yield from model.encode(weights, first, inputs)))
     for number, text in enumerate(later, 1):
@@ -71,7 +72,8 @@ def encode_all_texts(
 def encode_later_text(
     model: Model, weights: Weights, text: GenerationRequest, number: int, inputs: Inputs
 ) -> Generator[Effect, Any, dict[str, Any]]:
-    """Yield the work of encoding the text with this number, at least 1. The names of its conditions get a prefix.
+    """Yield the work of encoding text `number` of the script, which is not the first text (0). Its conditions' names get a
+    prefix.
 
     Conditions that depend on the inputs alone (`from_inputs`) are not encoded again.
     """
@@ -91,7 +93,7 @@ def remove_conditions(conditions: dict[str, Any], numbers: Iterable[int], from_i
 
 
 def select_conditions(conditions: Conditions, number: int, from_inputs: Collection[str] = ()) -> Conditions:
-    """Return the conditions of one text, and the conditions that all texts share."""
+    """Return the conditions of text `number`, without prefixes, and the conditions `from_inputs` that all texts share."""
     if not number:
         return {name: value for name, value in conditions.items() if not name.startswith(_LATER)}
     prefix = _prefix(number)

@@ -19,7 +19,7 @@ def add_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:
 
 
 def count_stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, float]:
-    """Return the floating-point operations of a whole video by stage. A multiplication and an addition count as two.
+    """Return the floating-point operations of a whole video by stage. A multiplication with an addition counts as two operations.
 
     With the step cache, the result has no entry for denoising, because the cache skips parts of steps. The count omits the
     attention that NAG adds (less than one per cent of a step) and the network that enlarges latents.

@@ -21,11 +21,11 @@ from backend.schemas.request import GenerationRequest, find_preset
 
 
 class WorkClock:
-    """Measures seconds by part of the work (load, lora, compile and the stages), for the result."""
+    """Measures the seconds of each part of the work (load, lora, compile and the stages). The video's result contains them."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {"compile": 0.0, "encode": 0.0, "denoise": 0.0, "decode": 0.0}
-        self.before: dict[str, float] = {}  # seconds of an earlier process that worked on this video
+        self.before: dict[str, float] = {}  # seconds of each part in earlier processes that worked on this video
 
     def total_seconds(self) -> dict[str, float]:
         """Return the seconds of each part of the work, in this process and in earlier processes together."""
@@ -33,7 +33,7 @@ class WorkClock:
 
     @contextlib.contextmanager
     def measure(self, name: str) -> Generator[None]:
-        """Add the time spent inside the block to this part."""
+        """Add the time spent inside the block to the part `name` of the work."""
         started = time.monotonic()
         try:
             yield
@@ -43,8 +43,8 @@ class WorkClock:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Described:
-    """A video of which only the shapes are known. It replaces a `Run`, which has arrays, where programs are only compiled or
-    listed."""
+    """A video whose arrays are replaced by their shapes. Where programs are only compiled or listed, functions get a `Described`
+    instead of a `Run`."""
 
     is_described: ClassVar[bool] = True
     request: GenerationRequest
@@ -82,8 +82,8 @@ class Run:
 
     @functools.cached_property
     def kept_pixels(self) -> KeptPixels | None:
-        """The clip's pixels that stay unchanged, None if all may change. They are opened once, for encoding and for the finished
-        frames."""
+        """The clip's pixels that must stay unchanged, None if all pixels may change. The clip is opened once, and both the
+        encoding and the finished frames use its pixels."""
         return open_kept_pixels(self.request)
 
     @property

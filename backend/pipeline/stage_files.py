@@ -91,17 +91,18 @@ def write_conditions(run: Run, conditions: Conditions) -> None:
 def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | None:
     """Read the file of `write_conditions`.
 
-    Returns None if the file is missing, was written for another prompt, input or size, or lacks the negative prompt that is
-    needed now.
+    Returns None if the file is missing, or was written for another prompt, input or size. Also None if the request needs the
+    negative prompt and the file lacks it.
     """
     arrays, written_for = _load_arrays(folder / EMBEDDINGS)
     if written_for is None or (request.reads_negative_prompt and not written_for.reads_negative_prompt):
         return None
     wanted, written = request.for_sharing(), written_for.for_sharing()
-    names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY  # before encoding, a clip is converted to `fps`
+    # A clip is converted to `fps` before it is encoded, so conditions of a clip depend on `fps`.
+    names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY
     if any(written.get(name) != wanted.get(name) for name in names):
         return None
-    # Images are also encoded at the size of the first steps, so these sizes must be equal.
+    # Images are also encoded at the size of the first steps, so the two requests must have the same size in the first steps.
     sizes = {request_at_first_size(one).geometry() for one in (request, written_for)}
     return arrays if len(sizes) == 1 or not request.inputs() else None
 
@@ -119,7 +120,7 @@ def write_state(run: Run, denoised: Denoised) -> None:
 
 
 def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
-    """Read the file of `write_state`, None if no state of exactly this video exists."""
+    """Read the file of `write_state`. None if the file is missing or was written for another video."""
     arrays, written_for = _load_arrays(folder / STATE)
     if written_for is None or not _is_same_video(written_for, request):
         return None
@@ -140,7 +141,7 @@ def write_latents(run: Run, latents: Latents) -> None:
 
 
 def read_latents(folder: Path, request: GenerationRequest) -> Latents | None:
-    """Read the latents of exactly this video, None if they do not exist."""
+    """Read the file of `write_latents`. None if the file is missing or was written for another video."""
     arrays, written_for = _load_arrays(folder / LATENTS)
     if written_for is None or not _is_same_video(written_for, request):
         return None
@@ -161,7 +162,7 @@ def _group_by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np
 
 
 def write_generated_audio(run: Run, sound: Sound) -> None:
-    """Write the audio that the model generated."""
+    """Write the audio of the finished video (generated or an audio input) as a WAV file, without AAC's loss."""
     sound.write(run.folder / MODEL_SOUND)
 
 
@@ -174,7 +175,7 @@ def write_frames(run: Run, decoded: Decoded) -> None:
 
 
 def read_frames_so_far(folder: Path, request: GenerationRequest, describe_state: Callable[[], Any]) -> Decoded | None:
-    """Read the file of `write_frames`, None if no frames of exactly this video exist.
+    """Read the file of `write_frames`. None if the file is missing or was written for another video.
 
     `describe_state` returns the shapes, dtypes and shardings of the decoder's state.
     """
@@ -192,7 +193,7 @@ def read_frames_so_far(folder: Path, request: GenerationRequest, describe_state:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete the states of unfinished stages, after their video was stopped or finished."""
+    """Delete the files of an unfinished denoising or decoding, once the video is stopped or finished."""
     for name in (STATE, FRAMES):
         (folder / name).unlink(missing_ok=True)
 
@@ -222,8 +223,8 @@ def _read_metadata(path: Path) -> dict[str, str]:
 def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
     """Return whether two requests lead to the same latents.
 
-    Images are compared by their names, because a folder may be moved. `fps` is compared only if the request has a clip, which is
-    converted to that rate.
+    Input files are compared by their names, because a folder may be moved. `fps` is compared only if the request has a clip,
+    because clips are converted to `fps`.
     """
     rate = {} if one.reads_clip else {"fps": 0}
     return one.for_sharing() | rate == other.for_sharing() | rate
@@ -242,7 +243,7 @@ def _save_arrays(name: str, arrays: Mapping[str, np.ndarray], run: Run) -> None:
 
 
 def _load_arrays(path: Path) -> tuple[dict[str, np.ndarray], GenerationRequest | None]:
-    """Read the file's arrays and the request that it was written for; ({}, None) if it cannot be read."""
+    """Read the file's arrays, and the request for which the file was written. ({}, None) if the file cannot be read."""
     try:
         with safe_open(path, "np") as file:
             request = GenerationRequest.from_stored(json.loads((file.metadata() or {})["request"]))

@@ -13,8 +13,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from backend.files import is_disk_full
 
-KEEP_SECONDS = 2.0  # minimum time between two files, so shorter steps are not all saved
-MOST_SHARE = 0.01  # maximum share of the running time that copies take
+KEEP_SECONDS = 2.0  # minimum time between two files; if steps take less time, not every step is saved
+MOST_SHARE = 0.01  # maximum share of the running time that copies take; after a slow copy, the next copy waits longer
 
 logger = logging.getLogger(__name__)
 State = TypeVar("State")
@@ -60,7 +60,7 @@ class StateSaver(Generic[State]):
         self._writing = self._thread.submit(self._write, state)
 
     def save_last(self, copy: Callable[[], State]) -> None:
-        """Write `copy()` before returning, even if no file is due: the work will be stopped."""
+        """Write `copy()` and wait for the file, even if no file is due. Call this before the work stops."""
         self.save(copy)
         self._raise_full_disk()
 
@@ -75,7 +75,7 @@ class StateSaver(Generic[State]):
 
 @contextlib.contextmanager
 def save_if_closed(saver: StateSaver, copy: Callable[[], Any] | None) -> Generator[None]:
-    """Save the state if the generator is closed at the `yield` inside this block."""
+    """Save the state `copy()` if the generator that uses this block is closed inside the block. Does nothing without `copy`."""
     try:
         yield
     except GeneratorExit:

@@ -46,7 +46,7 @@ from backend.schemas.shots import (
 )
 from backend.schemas.sound import SoundPart
 
-LOOK_FRAMES = 81  # enough for the colors of an uploaded video, which may be long
+LOOK_FRAMES = 81  # number of frames of a given video, spread evenly, from which the median colors are computed
 
 
 class StoryboardFiles:
@@ -66,18 +66,19 @@ class StoryboardFiles:
         return shot_request(self._request, index, self._preset, str(self.shot_folder(index - 1)))
 
     def given_video(self, index: int) -> Path | None:
-        """Return the video file of a shot that needs no generation, None for other shots."""
+        """Return the video file that the request gives for this shot. None if the shot must be generated."""
         place = self._request.shots[index].video
         return None if place is None else Path(self._request.shot_videos[place])
 
     def read_result(self, index: int) -> VideoResult | None:
-        """Read the result of a finished shot of exactly this storyboard, None if it is not finished."""
+        """Read the result of a finished shot. None if the shot is not finished, or was finished for another request."""
         kept = self._read_record(index)
         if kept is None or not all((self.shot_folder(index) / name).is_file() for name in self._required_files(index)):
             return None
         result, own = VideoResult.from_json(kept["result"]), self.request_for_shot(index).for_sharing()
         made = result.request.for_sharing()
-        if kept.get("is_kept"):  # a kept shot stays valid if only the characters' reference images have changed
+        # A kept shot stays valid if the reference images of its characters change. So these images are not compared.
+        if kept.get("is_kept"):
             made, own = ({name: value for name, value in one.items() if name != "references"} for one in (made, own))
         if made != own:
             return None
@@ -89,7 +90,7 @@ class StoryboardFiles:
         return kept is not None and bool(kept.get("is_kept"))
 
     def clear_shot(self, index: int) -> None:
-        """Delete this shot if it was finished for another request, and the later shots that continue it."""
+        """Delete this shot's files if the shot was finished for another request, and all later shots that continue this shot."""
         if self._read_record(index) is not None:
             shutil.rmtree(self.shot_folder(index))
         for later in itertools.takewhile(self._continues_previous, range(index + 1, len(self._request.shots))):
@@ -133,7 +134,11 @@ class StoryboardFiles:
         return result
 
     def match_colors(self, index: int, pieces: list[np.ndarray]) -> list[np.ndarray]:
-        """Match the shot's colors to the first shot of its scene, and write its last frames, from which the next shot starts."""
+        """Match the shot's colors to the first shot of its scene, and write the shot's last frames, from which the next shot
+        starts.
+
+        `pieces` are arrays uint8 [F, H, W, 3] of all the shot's frames. Returns one array of the matched frames in a list.
+        """
         frames, request = np.concatenate(pieces), self._request
         if continues_previous(request, index):
             before = np.asarray(Image.open(self.shot_folder(index - 1) / LAST).convert("RGB"))
@@ -148,7 +153,7 @@ class StoryboardFiles:
         return [frames]
 
     def join_shots(self, count: int, last: VideoResult | None) -> VideoResult | None:
-        """Join the first `count` shots into one video, and add up their seconds. None if there are no shots.
+        """Join the first `count` shots into one video, and add up the seconds of their stages. None if `count` is 0.
 
         `last` is the result of the last shot. Frames that repeat the previous shot's last frames are left out.
         """
@@ -202,7 +207,7 @@ class StoryboardFiles:
         return next(one for one in range(index, -1, -1) if starts_fresh(self._request, one))
 
     def _required_files(self, index: int) -> tuple[str, ...]:
-        """Return the files that a finished shot must have for the shots that continue it."""
+        """Return the names of the files that this shot must have, so that later shots can continue it."""
         shots, made = self._request.shots, self.given_video(index) is not None
         scene = list(itertools.takewhile(lambda one: not starts_fresh(self._request, one), range(index + 1, len(shots))))
         is_first = starts_fresh(self._request, index)
@@ -226,11 +231,12 @@ class StoryboardFiles:
         return result
 
     def _add_audio_to_last_frames(self, index: int) -> None:
-        """Add the audio of the shot's last frames to their file. A model that reads the audio of clips continues this audio."""
+        """Add audio to the file of the shot's last frames. A model that reads the audio of clips continues this audio in the next
+        shot."""
         fps, request = self._request.fps, self._request
         seconds = min(max(OVERLAP_LENGTHS), end_frame(request, index)) / fps
         sound = self._read_model_audio(index).part(end_frame(request, index) / fps - seconds, seconds)
-        with contextlib.suppress(StudioError):  # without this audio, the next shot's audio starts fresh
+        with contextlib.suppress(StudioError):  # if this fails, the next shot's audio does not continue this shot's audio
             replace_audio(self.shot_folder(index) / LAST_FRAMES, sound, (request.width, request.height))
 
     def _read_video(self, index: int, first: int, count: int) -> Iterator[np.ndarray]:
@@ -249,7 +255,7 @@ class StoryboardFiles:
     def _mix_audio(self, pieces: Sequence[Piece], results: Sequence[VideoResult]) -> Sound | None:
         """Mix the shots' audio and the soundtrack. The audio of two shots cross-fades during the frames that both shots contain.
 
-        A shot without audio is silent. If all audio was generated by the model, the model's sample rate is used.
+        A shot without audio is silent. The result has the model's sample rate if the model generated all audio, else `MAX_RATE`.
         """
         sounds = [self._shot_audio(index) if result.has_sound else None for index, result in enumerate(results)]
         is_models_alone = self._request.track is None and not self._request.shot_videos

@@ -26,13 +26,19 @@ from backend.runtime.program import Compiler, Program, compile_now
 from backend.schemas.worker import AXES
 from backend.weights.read import read_tensor
 
-MARGIN = 20  # pixels by which tiles overlap on each side: the embedded model sees 18 pixels around each pixel
-MOST_AT_ONCE = 8  # maximum frames or tiles per device: more are not faster, and a stop waits longer
-HOST_BYTES = 2**29  # memory for the activations of layers on all devices together, if the devices use the host's memory
-CHIP_SHARE = 1 / 16  # share of a chip's memory for activations; programs use four times as much (1280 x 720, v6e, 2026-11-26)
-UNKNOWN_CHIP_BYTES = 16 * 2**30  # memory of a described chip, and of a chip that does not report it
-COPIES = 3  # copies of a layer's activations at a time: input, output, and another layout
-AHEAD = 1  # batches dispatched before the previous result is copied to the host
+# A tile extends by this many pixels beyond the part of it that is used. In the embedded model, each result pixel depends on the
+# 18 pixels around it, so seams are not visible.
+MARGIN = 20
+# Maximum number of frames or tiles per device and call. Larger batches are not faster, and a stop must wait for the whole batch.
+MOST_AT_ONCE = 8
+# If the devices use the host's memory: memory for the activations of layers on all devices together.
+HOST_BYTES = 2**29
+# Share of a chip's memory that is planned for activations. Programs use four times as much (measured at 1280 x 720 on a v6e,
+# 2026-11-26).
+CHIP_SHARE = 1 / 16
+UNKNOWN_CHIP_BYTES = 16 * 2**30  # assumed memory of a chip that is only described or does not report its memory
+COPIES = 3  # how many arrays of a layer's activations exist at once: the input, the output, and a copy in another layout
+AHEAD = 1  # number of batches that are dispatched before the previous batch's result is copied to the host
 
 Frame = np.ndarray
 
@@ -50,8 +56,10 @@ class Tiling:
 
     @classmethod
     def plan(cls, height: int, width: int, most_pixels: int) -> Tiling:
-        """Divide a frame into the fewest tiles of at most `most_pixels` pixels, overlap included. Tiles have at least 2 * MARGIN
-        pixels per side."""
+        """Divide a frame into the fewest tiles of at most `most_pixels` pixels, which include the overlaps.
+
+        Tiles of (4 * MARGIN) ** 2 pixels are accepted even if `most_pixels` is less.
+        """
         for count in itertools.count(1):
             grids = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
             sized = [(_tile_side(height, rows) * _tile_side(width, columns), rows, columns) for rows, columns in grids]
@@ -105,8 +113,11 @@ def _compute_tile_starts(length: int, tile: int, count: int) -> list[int]:
 
 
 def _visible_range(begin: int, tile_starts: Sequence[int], tile: int, length: int) -> tuple[int, int]:
-    """Return the rows or columns of the frame that are taken from the tile at `begin`: the first, and the end (exclusive). Tiles
-    meet in the middle of their overlap. `length` is the side of the frame, `tile` the side of the tile."""
+    """Return the range (first, end) of the frame's rows or columns that are taken from the tile that starts at `begin`.
+
+    Neighbouring tiles meet in the middle of their overlap. `length` is the frame's number of rows or columns, `tile` is the
+    tile's number.
+    """
     place = tile_starts.index(begin)
     first = 0 if place == 0 else (begin + tile_starts[place - 1] + tile) // 2
     end = length if place == len(tile_starts) - 1 else (tile_starts[place + 1] + begin + tile) // 2
@@ -114,7 +125,7 @@ def _visible_range(begin: int, tile_starts: Sequence[int], tile: int, length: in
 
 
 class Upscaler:
-    """An upscaling model on devices. `scale` is the model's own scale. Results can also have half of that scale."""
+    """An upscaling model on devices. `scale` is the model's own scale. The upscaler can also enlarge by half of that scale."""
 
     def __init__(
         self,
@@ -124,7 +135,7 @@ class Upscaler:
         compiler: Compiler = compile_now,
         is_described: bool = False,
     ) -> None:
-        """Place the weights. Described devices, which exist only for compiling, get no weights."""
+        """Put the weights onto the devices. If `is_described`, the devices exist only for compiling and get no weights."""
         self.model, self.scale = model, model.scale
         self._layout = Layout.create(MeshPlan(sp=len(devices)), devices)
         self._dtype = jnp.bfloat16 if self._layout.platform == "tpu" else jnp.float32
@@ -140,7 +151,7 @@ class Upscaler:
         }
 
     def check_scale(self, scale: int, name: str) -> None:
-        """Check the scale. Raises: RequestError if the model cannot upscale by it."""
+        """Raise RequestError if the model cannot upscale by this scale."""
         if scale not in (self.scale, self.scale / 2):
             offered = [one for one in (self.scale, self.scale // 2) if one in (2, 4)]
             fix = f"use {offered[0]}" if offered else "use another model"
@@ -159,7 +170,7 @@ class Upscaler:
         return math.ceil(tiles / runs / devices) * devices
 
     def compile_program(self, tiling: Tiling, scale: int, batch: int) -> Program:
-        """Compile the program for these tiles and return it."""
+        """Compile the program for batches of `batch` such tiles, and return the program."""
         program = self.get_program(scale)
         program.prepare(self._weights, self.describe_tiles(tiling, batch))
         return program
@@ -169,7 +180,7 @@ class Upscaler:
         return jax.ShapeDtypeStruct((batch, *tiling.tile, 3), jnp.uint8, sharding=self._batch_sharding)
 
     def is_ready(self, tiling: Tiling, scale: int, batch: int) -> bool:
-        """Return whether the program for these tiles is compiled."""
+        """Return whether the program for batches of `batch` such tiles is compiled."""
         return self.get_program(scale).is_ready(self._weights, self.describe_tiles(tiling, batch))
 
     def get_program(self, scale: int) -> Program:
@@ -186,7 +197,7 @@ class Upscaler:
         return self._programs[scale]
 
     def upscale_frames(self, frames: Iterable[Frame], tiling: Tiling, scale: int, batch: int) -> Iterator[Frame]:
-        """Yield upscaled frames, uint8 [H, W, 3], in order. At most two batches are in memory."""
+        """Yield upscaled frames, uint8 [H, W, 3], in order. At most two batches of tiles are in memory at a time."""
         tiles = (tile for frame in frames for tile in tiling.cut_tiles(frame))
         whole: list[Frame] = []
         for tile in self._upscale_tiles(tiles, scale, batch):
@@ -232,7 +243,7 @@ class Upscaler:
 def _enlarged(
     model: PictureModel, is_halved: bool, dtype: jnp.dtype, weights: Mapping[str, jax.Array], tiles: jax.Array
 ) -> jax.Array:
-    """Upscale tiles, uint8 [N, H, W, 3], by the model's scale or half of it."""
+    """Upscale tiles, uint8 [N, H, W, 3], by the model's scale, or if `is_halved`, by half of that scale."""
     larger = model(weights, tiles.transpose(0, 3, 1, 2).astype(dtype) / 255).astype(jnp.float32)
     if is_halved:
         larger = jnp.clip(halved(halved(larger, 2), 3), 0, 1)
@@ -240,8 +251,9 @@ def _enlarged(
 
 
 def halved(pictures: jax.Array, axis: int) -> jax.Array:
-    """Halve the pixels along this axis by bicubic interpolation, as PyTorch and ncnn do. Each result is a mean of four pixels
-    with weights -3, 19, 19 and -3 of 32.
+    """Halve the number of pixels along this axis by bicubic interpolation, as PyTorch and ncnn do.
+
+    Each result is the mean of four pixels with the weights -3/32, 19/32, 19/32 and -3/32.
 
     Source: Keys 1981, with a = -0.75, at the middle between two pixels.
     """
@@ -256,7 +268,7 @@ def halved(pictures: jax.Array, axis: int) -> jax.Array:
 
 
 def read_model(file: UpscalerFile) -> PictureModel:
-    """Read the model in this file. Raises: ModelError."""
+    """Read the upscaling model in this file. Raises: ModelError."""
     try:
         tensors = _read_torch_file(file) if file.is_old else {name: read_tensor(place) for name, place in file.tensors().items()}
         return build_picture_model(file.name, tensors, is_known=file.is_embedded)

@@ -39,8 +39,9 @@ from backend.settings import from_environment
 
 VIDEO, SMALLER, RESULT = "video.mp4", "stage3_video.mp4", "stage3_video.json"
 PIECES = "stage4_pieces"
-PIECE_SECONDS = 20.0  # maximum seconds of work that a killed process loses, unless one batch takes longer
-EVENT_SECONDS = 0.2  # minimum time between two reports: every event is stored
+# Time after which a piece is finished and the next piece starts. A killed process loses at most the work since then.
+PIECE_SECONDS = 20.0
+EVENT_SECONDS = 0.2  # minimum time between two progress events, because the engine stores every event
 KEPT_MODELS = 2
 READY = "upscaler"  # key under which the seconds for loading and compiling the upscaler are reported
 LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "spandrel")
@@ -51,8 +52,8 @@ MakeSmaller = Callable[[GenerationRequest], Generator[Event]]
 def upscale_video(
     request: GenerationRequest, folder: Path, is_cancelled: Callable[[], bool], make_smaller: MakeSmaller
 ) -> Generator[Event]:
-    """Generate the request's video at its original size with `make_smaller`, unless that is already done. Then upscale it in
-    `folder`.
+    """Generate the request's video at its original size with `make_smaller`, unless that video exists already. Then upscale
+    the video in `folder`.
 
     Ends with Finished, or with Cancelled. Cancelled contains the smaller video if this job generated it. Closing the iterator
     saves the work so far.
@@ -63,7 +64,8 @@ def upscale_video(
         raise RequestError("upscale was given", "to a worker on several hosts, which cannot upscale", "use one host")
     folder.mkdir(parents=True, exist_ok=True)
     clock = WorkClock()
-    upscaler = yield from _load_upscaler(request, clock)  # first, so that an error is reported before the video is generated
+    # The upscaler is loaded before the video is generated, so that its errors are reported at once.
+    upscaler = yield from _load_upscaler(request, clock)
     larger = functools.partial(_upscale_file, request, folder, is_cancelled, upscaler, clock)
     if request.finished_video:
         yield from larger(Path(request.finished_video), None)
@@ -89,8 +91,8 @@ def _upscale_file(
     source: Path,
     smaller_result: VideoResult | None,
 ) -> Generator[Event]:
-    """Upscale the video in the file `source`. `smaller_result` is the result of that video, None if this job did not generate
-    it."""
+    """Upscale the video in the file `source`. `smaller_result` is the result of generating that video, None if this job did
+    not generate the video."""
     total = request.total_frames
     remove_half_written(folder)
     pieces = Pieces(folder / PIECES, request)
@@ -124,8 +126,11 @@ def _load_upscaler(request: GenerationRequest, clock: WorkClock) -> Generator[Ev
 
 @functools.lru_cache(maxsize=KEPT_MODELS)
 def _cached_upscaler(name: str, path: Path, modules: tuple[str, ...], size: int, changed: int) -> Upscaler:
-    """Load the model of this file onto all devices. `size` and `changed`, the time of the last change, are part of the cache's
-    key."""
+    """Load the model of this file onto all devices.
+
+    `size` and `changed` (the time of the last change) describe the file. If the file changes, they select another entry of the
+    cache, so the model is loaded again.
+    """
     use_compilation_cache()
     return Upscaler(read_model(UpscalerFile(name=name, path=path, modules=modules)), jax.devices())
 
@@ -139,8 +144,8 @@ def _write_frames(
     clock: WorkClock,
     is_cancelled: Callable[[], bool],
 ) -> Generator[Event, None, int]:
-    """Write the upscaled frames in pieces. `first` is the number of the first frame to write. Return the total number of written
-    frames, including frames of an earlier process. After a cancel, the number can be less than the video's number of frames."""
+    """Write the upscaled frames in pieces. `first` is the index of the first frame to write. Return the total number of written
+    frames, including frames of an earlier process. After a cancel, that number can be less than the video's number of frames."""
     total, start_time, reported, done = request.total_frames, time.monotonic(), 0.0, first
     yield Upscaling(done, total)
     if done == total:
@@ -206,7 +211,7 @@ def _create_result(
 
 
 def _store_smaller(folder: Path, result: VideoResult) -> VideoResult:
-    """Move the job's video and its result to the files of this stage, from which another process can resume."""
+    """Store the generated video and its result as files of the upscaling stage, from which another process can resume."""
     with replace_file(folder / RESULT, is_durable=True) as part:
         part.write_text(json.dumps(result.to_json(), ensure_ascii=False), "utf-8")
     (folder / VIDEO).replace(folder / SMALLER)
@@ -214,7 +219,7 @@ def _store_smaller(folder: Path, result: VideoResult) -> VideoResult:
 
 
 def _read_smaller(folder: Path, request: GenerationRequest) -> VideoResult | None:
-    """Read the result of the smaller video of exactly this request, None if it does not exist."""
+    """Read the result of the smaller video. None if the video does not exist or was generated for another request."""
     try:
         result = VideoResult.from_json(json.loads((folder / RESULT).read_text("utf-8")))
     except (OSError, ValueError, LookupError):

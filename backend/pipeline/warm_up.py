@@ -30,7 +30,9 @@ from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
 
 MOST_AT_ONCE = 4
-MEMORY_OF_COMPILER = 8 * 10**9  # bytes of the host's memory that must be free for each program, as a large step for TPUs needs
+# Bytes of the host's free memory that one compilation may need, as the program of a large step on TPUs does. The free memory
+# divided by this limits how many programs are compiled at once.
+MEMORY_OF_COMPILER = 8 * 10**9
 
 
 def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Generator[Event]:
@@ -79,7 +81,7 @@ def _max_parallel_compilations() -> int:
 
 
 def _find_unready_calls(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> list[Call]:
-    """Return the first call of each program that is not ready for its arguments, in order."""
+    """Return the first call of each program that is neither compiled nor loaded for the call's arguments, in order."""
     found: dict[Hashable, Call] = {}
     for call in calls(model, request, stages):
         if not call.program.is_ready(*call.arguments):
@@ -104,7 +106,7 @@ def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = 
 
 
 def _video_work(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:
-    """Yield the work of `generate`, stage by stage."""
+    """Yield the work of `generate` for these stages. All arrays are replaced by their shapes."""
     run = Described(request=request, model=model)
     encoding = prompt_schedule.encode_all_texts(model, run.weights, request, blank_inputs(request))
     conditions = (yield from encoding) if "encode" in stages else describe(encoding)
@@ -112,11 +114,12 @@ def _video_work(model: Model, request: GenerationRequest, stages: Collection[Sta
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total_steps:
             yield from loop.next_step()
-    # If the model enlarges latents itself, previews of the first steps have the smaller size. Others have the video's size.
+    # If the model enlarges latents itself, previews of the first steps have the smaller size. All other previews have the video's
+    # size.
     is_enlarged = model.kind.enlarges and request_at_first_size(request) != request
     sizes = (request, request_at_first_size(request)) if is_enlarged else (request,)
     for sized in sizes if "denoise" in stages else ():
-        # Otherwise a preview uses the decoder's program, which the stage "decode" yields below.
+        # If this condition is false, the preview uses the decoder's program, which the stage "decode" yields below.
         if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:
             yield from decode_preview(run, _describe_latents(model, sized)[VIDEO])
     own = select_conditions_for_size(prompt_schedule.select_conditions(conditions, 0), is_full=True)
