@@ -31,7 +31,7 @@ def replace_file(path: Path, *, is_durable: bool = False) -> Generator[Path]:
 
 
 def remove_half_written(folder: Path) -> None:
-    """Delete the temporary files below this folder that `replace_file` left because its process was killed.
+    """Delete the temporary files below this folder that `replace_file` left in processes that were killed.
 
     No process may write into the folder meanwhile.
     """

@@ -18,9 +18,10 @@ CACHE_VARIABLE = "STUDIO_CACHE_DIR"
 class Settings:
     """The folders of the studio.
 
-    `data_dir` contains the job store, the jobs' folders and the logs. It is STUDIO_DATA_DIR. The default is `data` in the project
-    or, for an installed wheel, the project's folder in XDG_DATA_HOME or ~/.local/share.
-    `cache_dir` contains compiled programs and can be deleted. It is STUDIO_CACHE_DIR, by default `cache` in `data_dir`.
+    `data_dir` contains the job store, the jobs' folders and the logs. The variable STUDIO_DATA_DIR sets `data_dir`. The default
+    is `data` in the project or, for an installed wheel, the project's folder in XDG_DATA_HOME or ~/.local/share.
+    `cache_dir` contains compiled programs and can be deleted. The variable STUDIO_CACHE_DIR sets `cache_dir`. The default is
+    `cache` in `data_dir`.
     """
 
     data_dir: Path
@@ -223,7 +224,7 @@ def gpu_sharing_environment(environment: Mapping[str, str] = os.environ) -> dict
 
 
 def tpu_compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment in which libtpu compiles without a TPU. It must be set before jax is imported."""
+    """Return the environment in which libtpu compiles without a TPU. The caller must set it before jax is imported."""
     return {
         **environment,
         "JAX_PLATFORMS": "cpu",

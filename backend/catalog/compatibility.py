@@ -79,7 +79,8 @@ def _matches_slice(need: SliceNeed, devices: Sequence[Device]) -> bool:
 
 
 def _smallest_slice(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | None:
-    """Return the smallest known slice of this machine's kind of chip. Without such a slice, return the smallest known slice.
+    """Return the smallest known slice of this machine's kind of chip. Without such a slice, return the smallest slice of
+    any kind.
 
     None if no slice is known.
     """

@@ -152,7 +152,10 @@ class Models:
 
 
 def required_sources(request: GenerationRequest) -> set[str]:
-    """Return the ids of the checkpoint and LoRA files that a request needs, or only its LoRAs if its preset no longer exists."""
+    """Return the ids of the checkpoint and the LoRA files that a request needs.
+
+    If the request's preset no longer exists, return only the ids of the LoRA files.
+    """
     try:
         preset = find_preset(request.preset)
     except RequestError:

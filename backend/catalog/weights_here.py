@@ -69,7 +69,7 @@ def _is_model_installed(source: str) -> bool:
 
 
 def _open_installed(source: str) -> Checkpoint | None:
-    """Open a complete checkpoint on this machine, or return None. Raises: ModelError if its configurations are broken."""
+    """Open a complete checkpoint on this machine, or return None. Raises: ModelError for broken configurations."""
     if (named := parse_file_source(source)) is not None:
         from backend.checkpoints.hub import open_cached_with_files
 

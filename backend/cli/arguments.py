@@ -95,7 +95,7 @@ def _live_request(arguments: argparse.Namespace, preset: Preset) -> GenerationRe
 def model_from_arguments(arguments: argparse.Namespace, preset: str | None = None) -> str | None:
     """Return the model source: the checkpoint of --model with the files of --transformer in place of its transformers.
 
-    Without --model, the files replace the transformers of the preset's checkpoint. Without both options, return None.
+    Without --model, the files replace the transformers of the preset's checkpoint. If neither option is given, return None.
     Raises: RequestError.
     """
     model, files = _resolve_checkpoint(arguments.model), [_resolve_transformer_file(file) for file in arguments.transformer]
@@ -125,8 +125,7 @@ def _resolve_transformer_file(file: str) -> str:
 
 
 def _resolve_checkpoint(model: str | None) -> str | None:
-    """Return the absolute path of a local folder. A Hub id such as OWNER/NAME or OWNER/NAME+FILE is returned
-    unchanged.
+    """Return the absolute path of a local folder. Return a Hub id such as OWNER/NAME or OWNER/NAME+FILE unchanged.
 
     Raises: RequestError.
     """

@@ -42,7 +42,7 @@ TIMED = ("load", "compile", "encode", "denoise", "decode", "total")
 def generate(
     arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine, request: GenerationRequest | None = None
 ) -> int:
-    """Generate one video from `request`, or from the arguments if None, and return the exit code.
+    """Generate one video from `request`, or from the arguments if `request` is None, and return the exit code.
 
     Raises: RequestError before any file is written or process started.
     """
@@ -74,7 +74,7 @@ def generate(
 def _regenerate_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return keyword arguments of `Engine.submit` for --again and --from-shot, {} if neither option is given.
 
-    --again names a storyboard, and --from-shot the first of its shots to regenerate.
+    --again names a storyboard. --from-shot is the number of its first shot to regenerate.
     Raises: RequestError if only one of the options is given.
     """
     job, first = getattr(arguments, "again", None), getattr(arguments, "from_shot", None)
@@ -101,7 +101,7 @@ def check_output(path: str | None) -> Path | None:
     output = Path(absolute(path))
     if output.suffix.lower() != ".mp4":
         raise OutputError(f"output={path!r}", "must end in .mp4", f"for example {output.stem or 'video'}.mp4")
-    if os.path.isdir(output):  # unlike Path.is_dir, it accepts names of any length
+    if os.path.isdir(output):  # os.path.isdir accepts names of any length, Path.is_dir does not
         raise OutputError(f"output={path!r}", "must be a file, and is a folder", "add a file name to it")
     if not os.path.isdir(output.parent):
         raise OutputError(

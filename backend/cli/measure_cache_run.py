@@ -39,7 +39,7 @@ THRESHOLDS = (0.06, 0.12, 0.24)  # values of --mag-cache for which the printed s
 def run_in_this_process(arguments: argparse.Namespace) -> int:
     """Measure for MagCache how much the output of the layers changes from step to step.
 
-    Write the ratios between the steps to a file, and print a summary.
+    Write the measured ratios to a file, and print a summary.
 
     Raises: RequestError before the model is loaded.
     """

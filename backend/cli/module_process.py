@@ -32,7 +32,7 @@ def check_topology(topology: str) -> None:
 
 
 def option_words(arguments: argparse.Namespace, *names: str) -> list[str]:
-    """Return the options `names` and the mesh options as words of another command line, without unset options."""
+    """Return the options in `names` and the mesh options as words for the command line of a module. Leave out unset options."""
     given = [(name.replace("_", "-"), getattr(arguments, name)) for name in (*names, *AXES)]
     return [word for name, value in given if value is not None for word in (f"--{name}", str(value))]
 

@@ -34,7 +34,7 @@ def page() -> str:
 
 
 def _settings() -> str:
-    """Return a table for each subject of settings (`Setting.part`). It lists the settings that have an option."""
+    """Return a table for each subject of settings (`Setting.part`). Each table lists the settings that have an option."""
     texts = []
     for part, title in _PARTS.items():
         rows = [_setting_row(setting) for setting in SETTINGS.values() if setting.part == part and setting.help]

@@ -80,7 +80,7 @@ class Model:
             )
 
     def _streamer(self, on_piece: Callable[[str], None]) -> Any:
-        """Return a `transformers` text streamer that passes each piece of the answer to `on_piece`. It skips the prompt."""
+        """Return a `transformers` text streamer that passes each piece of the answer to `on_piece`. It leaves out the prompt."""
 
         class PieceStreamer(self._transformers.TextStreamer):
             def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
@@ -92,7 +92,8 @@ class Model:
     def _insert_image(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, Any]]:
         """Return the messages in the format of the model's chat template.
 
-        For a model that reads images, each content becomes a list of parts, and the last message also contains the image.
+        For a model that reads images, the content of each message becomes a list of parts. The last message also
+        contains the image.
         """
         if not self.sees:
             return messages

@@ -66,7 +66,7 @@ class NodeWorker:
         return free_port(address)
 
     def open(self, plan: WorkerPlan) -> None:
-        """Start the worker of the plan. Stop an earlier worker first. Raises: OSError."""
+        """Stop the earlier worker, if any, then start the worker of the plan. Raises: OSError."""
         if self._relay is not None:
             self._relay.worker.kill()
             self._relay.worker.stop()  # frees the port on which a multihost worker listens

@@ -91,7 +91,7 @@ def _slice_of(node: Node) -> str:
 
 
 def _chips(labels: Mapping[str, str]) -> int:
-    """Return the number of chips of the whole slice from its topology, such as "2x4". 0 if the node does not report it."""
+    """Return the number of chips of the whole slice from its topology, such as "2x4". 0 if the node reports no topology."""
     sides = labels.get(TOPOLOGY_LABEL, "").split("x")
     return math.prod(map(int, sides)) if all(map(str.isdecimal, sides)) else 0
 
@@ -293,7 +293,7 @@ def _actor(kind: type, host: Host) -> Any:
 
 
 def _connect(address: str) -> None:
-    """Join the cluster as a driver, without Ray's logging and without its handler of SIGTERM."""
+    """Join the cluster as a driver, without Ray's logging and Ray's handler of SIGTERM."""
     if not _ADDRESS.fullmatch(address):
         raise RequestError(f"cluster={address!r}", "must be HOST:PORT of the cluster's head, or auto", "check the address")
     if find_spec("ray") is None:

@@ -77,7 +77,10 @@ def _collect(folder: Path, above: str, found: dict[str, Version]) -> None:
 
 
 def read_pieces(job_id: str, folder: Path, name: str) -> Iterator[Piece]:
-    """Yield the pieces of a file, or nothing if it does not exist. Bytes that are appended after it was opened are left out."""
+    """Yield the pieces of a file, or nothing if the file does not exist.
+
+    Leave out bytes that are appended after the file was opened.
+    """
     try:
         file = (folder / name).open("rb")
     except FileNotFoundError:

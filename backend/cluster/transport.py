@@ -60,7 +60,7 @@ class ClusterTransport:
             self._has_failed.set()
 
     def stop(self) -> None:
-        """Ask the worker to save its work and end, and fetch its last files. Must not be called from a callback."""
+        """Ask the worker to save its work and end. Fetch the worker's last files. Must not be called from a callback."""
         try:
             self._ask("stop", seconds=_STOP_SECONDS)
         except Exception:
@@ -181,7 +181,7 @@ class ClusterTransport:
                     self._ask("put", piece)
 
     def _ask(self, method: str, *values: object, seconds: float = _ANSWER_SECONDS) -> Any:
-        """Call the node's method and return its result. Raises: RayError, also if the method raised; Disconnected."""
+        """Call the node's method and return its result. Raises: RayError if Ray fails or the method raises; Disconnected."""
         return self._ask_node(method, *values, seconds=seconds)
 
 

@@ -124,7 +124,7 @@ class Dispatcher:
             self._dispatch()
 
     def move(self, job_id: str, index: int) -> None:
-        """Move a waiting job to place `index` (from 0) among its owner's jobs. Do nothing if it no longer waits."""
+        """Move a waiting job to place `index` (from 0) among its owner's jobs. Do nothing if the job no longer waits."""
         with self._event_log.changed:
             if job_id in self._waiting_ids():
                 place = place_at_index(self._waiting, job_id, index)

@@ -125,7 +125,7 @@ class Engine:
     ) -> Job:
         """Store the request with copies of its inputs, then queue it.
 
-        If all shots of a storyboard are finished, it is assembled immediately, without a worker.
+        If all shots of a storyboard are finished, the storyboard is assembled immediately, without a worker.
         `may_download` is True for the operator.
         `again` is the id of a storyboard's job and the number (from 1) of the first shot that this request regenerates.
         Without `queue_limits` the queue is not limited.
@@ -160,7 +160,7 @@ class Engine:
         return self._event_log.follow_events(job_id, after)
 
     def queue_position(self, job_id: str) -> int | None:
-        """Return the number of waiting jobs before this job, 0 for the next job. None if it runs or has ended."""
+        """Return the number of waiting jobs before this job, 0 for the next job. None if this job runs or has ended."""
         return next((place for place, entry in enumerate(self._dispatcher.waiting()) if entry.job_id == job_id), None)
 
     def is_held(self, job_id: str) -> bool:
@@ -205,7 +205,7 @@ class Engine:
         return self._store.interruptions(job_id)
 
     def move(self, job_id: str, index: int) -> None:
-        """Move a waiting job to place `index` (from 0) among its owner's jobs. Do nothing if it no longer waits."""
+        """Move a waiting job to place `index` (from 0) among its owner's jobs. Do nothing if the job no longer waits."""
         self._dispatcher.move(job_id, index)
 
     def revise(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Job:

@@ -42,7 +42,8 @@ class Run:
 class Estimate:
     """The expected seconds of a video.
 
-    `compile_seconds` is the part for compiling, `load_seconds` the part for loading the model: 0 if ready, None if not known.
+    `compile_seconds` is the part for compiling, `load_seconds` the part for loading the model. Each part is 0 if the programs or
+    the model are ready, and None if the time is not known.
     `basis` is the source of the estimate. "measured" means runs of the same shape, and "scaled" means runs of other shapes of
     the model. `runs` is the number of these runs. "predicted" means the devices' published peak performance, which is used if the
     model has no run on this machine.
@@ -133,7 +134,7 @@ def _compiling(runs: Sequence[Run]) -> float | None:
 
 
 def load_seconds(model: str, runs: Sequence[Run]) -> float | None:
-    """Return the median seconds to load this checkpoint's model. None if no run had to load it. `runs` are newest first."""
+    """Return the median seconds to load this checkpoint's model, None if no run loaded the model. `runs` are newest first."""
     return _median_seconds("load", [run for run in runs if run.shape.model == model])
 
 

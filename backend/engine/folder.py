@@ -58,7 +58,7 @@ def move_request_files(request: GenerationRequest, folder: Path, place: Path) ->
 def write_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str]]:
     """Open the request's inputs and write them into the folder. Return their paths by role.
 
-    Opens uploaded files, so it must run in the sandbox. Raises: ImageError, ClipError, SoundError, OSError.
+    This function opens uploaded files, so callers must run it in the sandbox. Raises: ImageError, ClipError, SoundError, OSError.
     """
     return {
         role: [str(_keep(one, folder / _stem(role, place), role)) for place, one in enumerate(given)]

@@ -1,4 +1,4 @@
-"""Keys for programs. Each key is a separate owner of jobs with a separate limit, until it is revoked. Depends on no requests.
+"""Keys for programs. Each key is a separate owner of jobs with a separate limit, until the key is revoked.
 
 A key is 256 random bits. It is shown once, when it is created. Only its SHA-256 is stored, so the file does not reveal the keys.
 A fast hash without a salt is enough for the keys, and can be computed for each request. Passwords would need a slow hash with a
@@ -47,8 +47,9 @@ log = logging.getLogger(__name__)
 class Key:
     """A program's key without its secret.
 
-    `owner` is the program's name in the job store. `most_waiting` limits its queued videos. `notify` are the addresses that are
-    notified when its videos end. Times are seconds since the epoch; before the first use `used` has the value None.
+    `owner` is the program's name in the job store. `most_waiting` limits the program's queued videos. `notify` are the
+    addresses that are notified when the program's videos end. Times are seconds since the epoch. `used` is None before the first
+    use.
     """
 
     name: str

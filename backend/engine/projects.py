@@ -13,8 +13,8 @@ from backend.engine.database import Database
 from backend.engine.user_presets import validate_name
 from backend.errors import RequestError
 
-MOST_PROJECTS = 200  # per owner
-MOST_TAGS, LONGEST_TAG = 12, 40  # tags per video, and characters per tag
+MOST_PROJECTS = 200  # the most projects of an owner
+MOST_TAGS, LONGEST_TAG = 12, 40  # the most tags of a video, and the most characters of a tag
 _SCHEMA = "CREATE TABLE IF NOT EXISTS current_projects (owner TEXT PRIMARY KEY, project TEXT NOT NULL)"
 _LISTED = """
 SELECT projects.*, (SELECT COUNT(*) FROM jobs WHERE project = projects.id AND has_video = 1 AND deleted IS NULL) AS videos

@@ -20,7 +20,7 @@ class QueueEntry:
     """A waiting job. An owner's job with a smaller `place` runs first.
 
     `address` is the sender's address, "" if addresses are not limited. `has_started` is True if the job was interrupted.
-    `is_held` is True if it waits until a visitor resumes it. `needed` is its disk space in bytes.
+    `is_held` is True if the job waits until a visitor resumes it. `needed` is the disk space in bytes that the job needs.
     """
 
     job_id: str

@@ -382,7 +382,7 @@ class Store(Database):
         self._execute("UPDATE jobs SET told = 1 WHERE id = ?", (job_id,))
 
     def requeue(self, job_id: str, is_held: bool) -> None:
-        """Queue a running job again. With `is_held`, it waits until `clear_hold`."""
+        """Queue a running job again. With `is_held`, the job waits until `clear_hold` is called."""
         sql = "UPDATE jobs SET state = 'queued', held = ? WHERE id = ? AND state = 'running'"
         self._execute(sql, (int(is_held), job_id))
 

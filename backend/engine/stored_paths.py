@@ -7,7 +7,7 @@ from backend.schemas.settings import INPUTS
 
 
 def make_relative(data: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Return the JSON of a request or an event with paths relative to the job's folder, as it is stored."""
+    """Return the stored form of the JSON of a request or an event: paths are relative to the job's folder."""
     return _change_paths(data, lambda path: path.removeprefix(f"{folder}/"))
 
 

@@ -30,14 +30,14 @@ class Timings:
         self._store, self._num_weights = store, num_weights
         self._estimates: dict[tuple, Estimate | None] = {}
         self.count = 0  # number of timings stored since the start
-        self._loading: dict[str, float | None] = {}  # seconds to load, by checkpoint
+        self._loading: dict[str, float | None] = {}  # seconds to load the model, by checkpoint
 
     def estimate(
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
         """Estimate the seconds of a video on this worker from earlier timings of the same model.
 
-        Without such timings, use the published peak performance of the worker's TPUs. Return None if its devices are
+        Without such timings, use the published peak performance of the worker's TPUs. Return None if the worker's devices are
         not TPUs of one known kind. `is_kept` is True if the model is in memory.
         """
         if request.upscale:

@@ -11,8 +11,8 @@ from backend.engine.database import Database
 from backend.errors import RequestError
 
 LONGEST_NAME = 60
-MOST_PRESETS = 200  # per visitor
-LONGEST_SETTINGS = 10_000  # characters of JSON; real settings have fewer than 2,000
+MOST_PRESETS = 200  # the most presets of a visitor
+LONGEST_SETTINGS = 10_000  # the most characters of a preset's settings as JSON; real settings have fewer than 2,000
 _COMPARED = "id, owner, jobs, columns"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS own_presets (

@@ -30,7 +30,7 @@ def describe_difference(first: dict[str, str], other: dict[str, str]) -> str:
 
 
 def fingerprint(project: Path = PROJECT_FOLDER, data: Sequence[str] = ()) -> str:
-    """Return a hash of the project's code and presets. It must be equal on all hosts of a worker.
+    """Return a hash of the project's code and presets. The hash must be equal on all hosts of a worker.
 
     `data` lists suffixes of further files to hash, such as ".json".
     """

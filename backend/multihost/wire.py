@@ -85,7 +85,7 @@ class Wire:
         return data
 
     def authenticate(self, secret: str, is_first: bool) -> None:
-        """Prove to the other host that this host knows the secret, and check the other's proof. Then start heartbeats.
+        """Prove to the other host that this host knows the secret, and check the other host's proof. Then start heartbeats.
 
         Both hosts must call this first. Raises: ConnectionLost, WrongSecret.
         """

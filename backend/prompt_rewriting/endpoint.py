@@ -141,7 +141,10 @@ def _parse_json(text: str) -> Any:
 
 
 def _choice_text(answer: object, part: str) -> str:
-    """Return the text of a completion or of a piece of it, or "". Raises: StudioError for an error in a stream."""
+    """Return the text of a completion or of a piece of a completion, "" without a text.
+
+    Raises: StudioError for an error in a stream.
+    """
     if isinstance(answer, Mapping) and answer.get("error"):
         raise _rewrite_error(_error_reason(json.dumps(answer)))
     choices = answer.get("choices") if isinstance(answer, Mapping) else None

@@ -61,7 +61,7 @@ class _Running:
 
 
 class LocalModel:
-    """A language model by its Hub id or folder. It is downloaded when the studio starts, if needed, and stays loaded."""
+    """A language model, given by its Hub id or folder. If needed, it is downloaded when the studio starts. It stays loaded."""
 
     def __init__(self, model: str) -> None:
         self.model = model

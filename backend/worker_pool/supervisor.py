@@ -38,7 +38,7 @@ KEPT_LOGS = 10
 _LOOK_SECONDS = 1.0
 # The delay from a worker's readiness to the start of its standby process. An earlier start would slow down the page's start.
 STANDBY_SECONDS = 30.0
-STANDBY_BYTES = 4 * 10**9  # free memory that a standby process needs to start; it takes half a gigabyte
+STANDBY_BYTES = 4 * 10**9  # a standby process starts only with this much free memory; the process takes half a gigabyte
 _LATE_SECONDS = 5.0  # if a check is this late, the whole machine was slow, so the worker may not be hung
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Supervisor:
         self._lock = threading.Lock()
         self._transport: Transport | None = None
         self._standby: Standby | None = None
-        self._ready_at: float | None = None  # monotonic time when this process first became ready
+        self._ready_at: float | None = None  # monotonic time when the worker's current process first became ready
         self._job_id: str | None = None
         self._job_preset: str | None = None  # the last job's preset
         self._idle_restarts = 0
@@ -110,7 +110,7 @@ class Supervisor:
                 self._transport.send(Cancel(job_id=job_id))
 
     def send_cue(self, job_id: str, cue: Cue) -> None:
-        """Send a prompt or action to the live video of this job. It is used from the next block on."""
+        """Send a prompt or action to the live video of this job, which uses the cue from the next block on."""
         with self._lock:
             if self._transport is not None and self._job_id == job_id:
                 self._transport.send(AddCue(job_id=job_id, cue=cue))
@@ -138,7 +138,7 @@ class Supervisor:
             )
 
     def handle_machine_loss(self) -> None:
-        """Handle the loss of the worker's machine: interrupt its job, and do not restart it."""
+        """Handle the loss of the worker's machine: interrupt the worker's job, and do not restart the worker."""
         with self._lock:
             transport = self._transport
         self._handle_exit(LOST)
@@ -158,7 +158,7 @@ class Supervisor:
             transport.stop()
 
     def _start(self, preset: str | None = None) -> Transport:
-        """Start the worker. With the `preset` of an interrupted job, load its model and do not warm up."""
+        """Start the worker. If `preset` is the preset of an interrupted job, load the preset's model and do not warm up."""
         plan = self._plan if preset is None else replace(self._plan, preset=preset, warm_up=False)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
         self._end_reason, self._memory_kills = "", count_out_of_memory_kills()

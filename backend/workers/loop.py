@@ -271,7 +271,7 @@ class Worker:
         return self._model.shape_for(task.request).model not in models
 
     def _explain(self, error: Exception) -> Failed:
-        """Convert an error to a Failed event, and store its text for the status."""
+        """Convert an error to a Failed event, and store the error's text for the worker's status."""
         failed = explain_error(error)
         self._last_error = f"{failed.cause}; {failed.fix}"
         return failed

@@ -1,6 +1,7 @@
 """Run a worker process: parse its arguments, open its pipes, and run its main loop.
 
-`backend.workers.process` starts it as `python -m backend.workers.main`. It ends when the pipe to the engine closes.
+`backend.workers.process` starts this module as `python -m backend.workers.main`. The process ends when the pipe to the engine
+closes.
 """
 
 import argparse

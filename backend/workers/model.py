@@ -133,7 +133,7 @@ class WorkerModel:
             self.prefetch_next()
 
     def prefetch_next(self) -> None:
-        """Start to load the model that the next job needs, unless it is cached or the current model is still loading."""
+        """Start to load the model that the next job needs, unless that model is cached or the current model is still loading."""
         name = self._next_preset
         if name is None or not self._may_prefetch:
             return

@@ -173,7 +173,7 @@ class Standby:
         return worker
 
     def stop(self) -> None:
-        """Kill the process. It has nothing to save."""
+        """Kill the process, which has nothing to save."""
         self._process.kill()
         self._process.wait()
         for stream in filter(None, (self._process.stdin, self._process.stdout)):

@@ -197,7 +197,7 @@ def _locked(chips: str) -> UnusedAccelerator:
 def _mismatch(here: Surroundings) -> UnusedAccelerator:
     """Suggest to install the versions that this project requires.
 
-    If they are already installed, suggest the versions that the jax release requires.
+    If these versions are already installed, suggest the versions that the jax release requires.
     """
     pair = " and ".join(f"{name} {here.versions[name]}" for name in ("jaxlib", "libtpu") if name in here.versions)
     is_ours = here.versions.get("libtpu") == pinned_version("libtpu")
@@ -207,7 +207,7 @@ def _mismatch(here: Surroundings) -> UnusedAccelerator:
 
 
 def pinned_version(package: str) -> str:
-    """Return the version of a package in the requirements for TPUs, "" if it is not there."""
+    """Return the version of a package in the requirements for TPUs, "" if the requirements do not name the package."""
     lines = [(PROJECT_FOLDER / name).read_text("utf-8") for name in (_TPU_REQUIREMENTS, "requirements.txt")]
     found = re.search(rf"^{re.escape(package)}==(\S+)", "\n".join(lines), re.MULTILINE)
     return found[1] if found else ""
