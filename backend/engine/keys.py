@@ -48,8 +48,8 @@ class Key:
     """A program's key without its secret.
 
     `owner` is the program's name in the job store. `most_waiting` limits the program's queued videos. `notify` are the
-    addresses that are notified when the program's videos end. Times are seconds since the epoch. `used` is None before the first
-    use.
+    addresses that are notified when the program's videos end. Times are seconds since the epoch. Before the first use, `used` has
+    the value None.
     """
 
     name: str
