@@ -17,7 +17,7 @@ from presets import Preset
 FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, WAN_VACE, WAN_ANIMATE, WAN_POSED, HUNYUAN, LTX)
 """All families, in the order in which `recognise` tries them.
 
-`complete_checkpoint` tries them in reverse order. Therefore a family comes after the other families that its files also match.
+`complete_checkpoint` tries them in reverse order. Therefore a family must come after all other families that its files match.
 """
 
 

@@ -148,7 +148,7 @@ class ActionWanModel(CausalWanModel):
         clean: Latents,
         step_state: ActionStepState,
     ) -> Generator[Effect, Any, ActionStepState]:
-        """See `Model`. The keys and values of the clean block replace the keys and values from its last step."""
+        """See `Model`. The keys and values of the clean block replace the keys and values from the block's last step."""
         committed = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
         shape = self.kind.shape
         block_actions = np.tile(step_context.action, (shape.stride * clean[VIDEO].shape[2], 1))

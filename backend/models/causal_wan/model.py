@@ -260,7 +260,7 @@ class CausalWanModel(WanModel):
         clean: Latents,
         step_state: BlockStepState,
     ) -> Generator[Effect, Any, BlockStepState]:
-        """See `Model`. The keys and values of the clean block replace the keys and values from its last step."""
+        """See `Model`. The keys and values of the clean block replace the keys and values from the block's last step."""
         clean = clean[VIDEO]
         denoiser, first = step_context.programs.denoiser, step_state.first + clean.shape[2]
         rotation = denoiser.sink_rotation(first, self._block_shape(request, first)[2])

@@ -6,7 +6,8 @@ do not grow with the length of the video.
 
 Positions: a frame's rotary angle follows from its number in the video, computed in float64 without a table. Attention depends on
 the distance between frames only. Within the ring no distance is longer than in training, but the distance to the sink would grow
-without a limit. When it exceeds the longest distance in training, the sink's keys are rotated to stay at that distance.
+without a limit. When the distance to the sink exceeds the longest distance in training, the sink's keys are rotated so that
+the distance stays the longest distance in training.
 
 Source: guandeh17/Self-Forcing (algorithm, ring), NVlabs/LongLive (sink).
 """

@@ -16,7 +16,7 @@ from backend.runtime.mesh import Layout, as_leaf, with_sharding
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepCache:
-    """The changes that layers made to the tokens in the last full step.
+    """The changes that layers made to the tokens in the last full step, which is the last step that ran all layers.
 
     Attributes:
         first: the change by the first layer, [B, S, D].

@@ -117,7 +117,7 @@ class StripRunner(abc.ABC):
         """Apply a convolution that sees two earlier frames."""
 
     def _convolve_sum(self, name: str, frames: jax.Array, epilogue: Epilogue | None = None) -> jax.Array:
-        """Apply a convolution without a norm, and return its sum."""
+        """Apply a convolution that no norm follows, and return its sum."""
         total, _ = self._convolve(name, frames, epilogue or Epilogue())
         assert total is not None, "the epilogue keeps the sum"
         return total
@@ -159,7 +159,7 @@ class StripRunner(abc.ABC):
         return Epilogue(residuals=residuals, norm=weight, norm_width=width)
 
     def _normalise(self, total: jax.Array, norm: str | None) -> jax.Array | None:
-        """Apply the norm with SiLU outside a convolution."""
+        """Apply the norm with SiLU in a pass of its own, not in a convolution's epilogue. Return None if `norm` is None."""
         return None if norm is None else norm_and_silu(total.astype(jnp.float32), *self._norm_weight(norm)).astype(total.dtype)
 
     def _norm_weight(self, name: str) -> tuple[jax.Array, int]:

@@ -159,7 +159,7 @@ class StreamedAutoencoder(abc.ABC):
         return {name: self._divide_space(cache) if cache.ndim else cache for name, cache in caches.items()}
 
     def _divide_space(self, array: jax.Array) -> jax.Array:
-        """Divide the array over the chips by its height or width. XLA lets convolutions exchange the borders."""
+        """Divide the array over the chips by its height or width. XLA exchanges the borders that convolutions need."""
         return self._layout.constrain(array, self._layout.spatial_partition(*array.shape[3:]))
 
     def _uses_strips(self, dtype: jnp.dtype) -> bool:

@@ -1,7 +1,7 @@
 """The denoiser's inputs besides noise: the prompts' embeddings and the input images, as host arrays by name. All are float32.
 
 - `prompt_embeds` and `negative_prompt_embeds` [1, 512, D], as in diffusers' pipelines.
-- `text_bias` [B, 1, 1, L], if L positions replace all 512 (see `text_encoder`).
+- `text_bias` [B, 1, 1, L], only if the text is padded to L < 512 positions. It is added to the logits of the text positions.
 - `image_seen` [images, tokens, D], the image encoder's output.
 - `first_frame` [1, C, K, H, W], latent frames of the first image or of the clip that the video extends, or `image_channels`
   [1, 4 + C, F, H, W].

@@ -53,7 +53,7 @@ def _arrange_convolution(name: str, weights: Weights) -> dict[str, jax.Array]:
     if weight.shape[3] == 3:
         return {f"{name}.weight": arrange_weight(weight), f"{name}.bias": padded_vector(bias)}
     parts = 3 if name.endswith("to_qkv") else max(1, weight.shape[0] // weight.shape[1]) if name.endswith("time_conv") else 1
-    matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [taps in time, N, C]
+    matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [taps in time, output channels, input channels]
     split = matrices.reshape(matrices.shape[0], parts, -1, matrices.shape[2])
     padding = [(0, 0), (0, 0)] + [(0, padded_channels(size) - size) for size in split.shape[2:]]
     # Each part of a bias is padded separately. Attention has three parts (query, key, value). A convolution in the decoder that

@@ -196,7 +196,7 @@ class LayerRunner(StripRunner):
             self._later_frames //= 2
             return total
         inputs = jnp.concatenate([self._before[place], total])
-        weight = self._weights[f"{name}.time_conv.weight"]  # [3, C, 1, N]
+        weight = self._weights[f"{name}.time_conv.weight"]  # [taps in time, input channels, 1, output channels]
         taps = [inputs[tap : tap + len(total) - 1 : 2] for tap in range(weight.shape[0])]
         products = sum(
             jnp.einsum("fwhc,cn->fwhn", tap, part[:, 0], preferred_element_type=jnp.float32)
@@ -213,7 +213,7 @@ class LayerRunner(StripRunner):
         before = self._exchange_frames(total)
         assert before is not None, "every call after the first has a cache"
         inputs = jnp.concatenate([before[-KEPT_FRAMES:], total])
-        weight = self._weights[f"{name}.weight"]  # [3, C, 2, N]
+        weight = self._weights[f"{name}.weight"]  # [taps in time, input channels, new frames (2), output channels]
         products = sum(
             jnp.einsum("fwhc,cpn->fpwhn", inputs[tap : tap + len(total)], weight[tap], preferred_element_type=jnp.float32)
             for tap in range(weight.shape[0])

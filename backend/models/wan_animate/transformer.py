@@ -33,7 +33,7 @@ LEFT_OUT = 9  # index of the layer that the branch with the negative prompt omit
 BESIDE = {"refer_offset_t": 1, "refer_offset_h": 0, "refer_offset_w": -1}
 """The position of the driving video's first token in time, height and width, counted in tokens from the video's first token.
 
--1 means the size of the driving video. The values are diffusers' defaults.
+-1 means the driving video's number of tokens along this axis. The values are diffusers' defaults.
 """
 
 
