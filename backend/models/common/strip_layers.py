@@ -159,7 +159,7 @@ class StripRunner(abc.ABC):
         return Epilogue(residuals=residuals, norm=weight, norm_width=width)
 
     def _normalise(self, total: jax.Array, norm: str | None) -> jax.Array | None:
-        """Apply the norm with SiLU in a pass of its own, not in a convolution's epilogue. Return None if `norm` is None."""
+        """Apply the norm with SiLU in a pass of its own, not in a convolution's epilogue. Return None without a `norm`."""
         return None if norm is None else norm_and_silu(total.astype(jnp.float32), *self._norm_weight(norm)).astype(total.dtype)
 
     def _norm_weight(self, name: str) -> tuple[jax.Array, int]:
