@@ -366,7 +366,7 @@ class Cleaner:
     def _clean_comparisons(self) -> int:
         """Delete comparisons of which no job remains, and exported videos that are no longer needed.
 
-        An exported video is deleted if it is old, or if a job of its comparison was deleted.
+        An exported video is deleted after `EXPORT_SECONDS`, or if a job of its comparison was deleted.
         """
         paths = _paths(self._settings.comparisons_dir, "*")
         comparisons = {one.id: one for one in self._user_presets.comparisons()}

@@ -103,7 +103,7 @@ class Dispatcher:
     def start(self, *, resume: bool, recent_requests: Sequence[tuple[GenerationRequest, Shape]] = ()) -> None:
         """Start the thread that serves the queue.
 
-        With `resume`, adopt the jobs of ended engines, now and every `_ADOPT_INTERVAL_SECONDS`.
+        With `resume`, requeue the jobs of ended engines, now and every `_ADOPT_INTERVAL_SECONDS`.
         Idle workers prepare for `recent_requests`.
         """
         self._recent_requests = list(recent_requests)

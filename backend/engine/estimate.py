@@ -1,4 +1,4 @@
-"""Estimate how long a video takes, from this machine's earlier videos or the published peak performance of its TPUs. Pure."""
+"""Estimate how long a video takes, from this machine's earlier videos or the published peak performance of its TPUs."""
 
 import functools
 from collections.abc import Callable, Sequence

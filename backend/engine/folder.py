@@ -27,9 +27,9 @@ Inputs = Mapping[str, tuple[Path, ...]]
 
 
 def write_request_steps(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
-    """Return `Steps` that write the inputs and `request.json` into the folder. The sandbox opens the inputs.
+    """Write the inputs and `request.json` into the folder. Yield the sandbox calls, which open the inputs.
 
-    The result of the steps is the request with the paths of the written files.
+    The generator returns the request with the paths of the written files.
     Raises: ImageError, ClipError, SoundError, OSError.
     """
     if request.inputs():
@@ -135,7 +135,7 @@ def _keep_picture(source: Path, stem: Path) -> Path:
     if plain is not None:
         path = stem.with_suffix(plain[1])
         path.write_bytes(plain[0])
-        with contextlib.suppress(ImageError):  # the decoder may not accept the output of `strip_metadata`
+        with contextlib.suppress(ImageError):  # if the decoder refuses the output of `strip_metadata`, the image is stored as PNG
             if load_checked_image(path).size == picture.size:
                 return path
         path.unlink()

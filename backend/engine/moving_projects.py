@@ -28,8 +28,9 @@ _LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # limits of one entry: the characters o
 
 
 def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
-    """Return `Steps` that write the project's videos to a file and return their number. Videos in the bin are left out.
+    """Write the project's videos to a file, except videos in the bin.
 
+    Yield the sandbox calls that the caller must run. The generator returns the number of written videos.
     Raises: RequestError; Busy; OSError, also if the disk has not enough space.
     """
     selection = Selection(owner=project.owner, project=project.id, order="oldest", most=MOST_VIDEOS + 1)
@@ -63,9 +64,10 @@ def _entry(job: Job, result: VideoResult | None) -> ArchiveEntry:
 def import_project(
     store: Store, projects: Projects, runs: Path, engine: str, owner: str, archive: Path, folder: Path
 ) -> Steps[tuple[Project, int]]:
-    """Return `Steps` that import an untrusted project file as a new project of this owner. After an error nothing is imported.
+    """Import an untrusted project file as a new project of this owner. After an error nothing is imported.
 
-    The result of the steps is the project and its number of videos. `folder` is an empty folder for the unpacked files.
+    Yield the sandbox calls that the caller must run. The generator returns the project and its number of videos.
+    `folder` is an empty folder for the unpacked files.
     Raises: StudioError, OSError.
     """
     unpacked = yield SandboxCall(work=unpack_archive, arguments=(archive, folder), seconds=EXPORT_SECONDS, task="import")

@@ -1,4 +1,4 @@
-"""Decide whether an interrupted job is requeued, held or failed. Pure."""
+"""Decide whether an interrupted job is requeued, held or failed. The functions depend only on their arguments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from itertools import takewhile
 from backend.schemas import events
 from backend.schemas.events import Event, Failed, Interrupted
 
-MOST_STOPS = 3  # interruptions at the same place, after which the job fails
+MOST_STOPS = 3  # interruptions at the same step or stage, after which the job fails
 MOST_KILLS = 10  # consecutive kills from outside before the job's first step, after which the job is held
 MOST_LOSSES = 2  # lost machines after which the job is still requeued; the next loss fails the job
 MOST_SERVER_DEATHS = 1  # server crashes after which the job is still requeued; the next crash holds the job

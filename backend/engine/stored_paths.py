@@ -1,4 +1,4 @@
-"""Convert paths in the stored JSON of requests and events. Paths in a job's folder are stored relative to the folder. Pure."""
+"""Convert paths in the stored JSON of requests and events. Paths in a job's folder are stored relative to the folder."""
 
 from collections.abc import Callable
 from typing import Any

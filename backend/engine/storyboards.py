@@ -75,9 +75,9 @@ def add_finished_job(store: Store, job_id: str, owner: str, event: Finished, eng
 
 
 def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:
-    """Return `Steps` that join a storyboard's finished shots to a video in the job's folder. This needs no model.
+    """Join a storyboard's finished shots to a video in the job's folder. This needs no model.
 
-    Raises: StudioError.
+    Yield the sandbox calls that the caller must run. Raises: StudioError.
     """
     path = folder / VIDEO
     made = yield SandboxCall(work=write_storyboard_film, arguments=(request, path), seconds=EXPORT_SECONDS, task="film")

@@ -82,7 +82,7 @@ class LocalModel:
             process = self._running.process
             process.kill()
             process.wait()
-            with contextlib.suppress(OSError):  # unsent data cannot be written to the killed process
+            with contextlib.suppress(OSError):  # `close` fails if it cannot write unsent data to the killed process
                 if process.stdin is not None:
                     process.stdin.close()
             self._running = None

@@ -25,7 +25,7 @@ class ModelCache(Protocol):
         """Use a cached model from now on and return it. None if it is not cached or its files have changed."""
 
     def peek(self, key: Key) -> Any | None:
-        """Return a cached model without using it, None if it is not cached."""
+        """Return a cached model without moving its weights to the devices, None if the model is not cached."""
 
     def set_expected(self, models: Sequence[str]) -> None:
         """Set the checkpoints whose models queued jobs need."""

@@ -1,4 +1,4 @@
-"""Detect a hung worker from the time since its last reports. Pure.
+"""Detect a hung worker from the time since its last reports. The caller gives the current time and ends the worker.
 
 A worker sends two kinds of reports: heartbeats from a separate thread, which stop only if the whole process hangs, and progress
 of its work. Each stage has a limit for the time without progress. The limit for a step or frame depends on the job's earlier
