@@ -17,8 +17,10 @@ def plan_layouts(
     """Return the layouts for guided and for unguided steps. Weights have the same shardings in both.
 
     The mesh sizes in `plan.mesh` take precedence. Otherwise the mesh comes from the table of plans. If the table has no row for
-    this model on this slice, `backend.runtime.mesh` chooses the mesh. The matrices of a
-    layer can be copied to every chip. If the chosen mesh is the table's mesh, the table also gives the number of these matrices.
+    this model on this slice, `backend.runtime.mesh` chooses the mesh.
+
+    Some matrices of a layer are copied to every chip. `plan.num_copies` sets their number. Otherwise their number comes from the
+    table, if the chosen mesh is the table's mesh, or else from `plan_copies`.
 
     Args:
         layer_matrix_bytes: a function of (config, itemsize) that returns the bytes of each matrix of a layer by name. The

@@ -81,8 +81,8 @@ class ActionShape:
 
     A module has `heads` heads in `width` channels. The states of all `keys` in a pixel frame are embedded in `key_width`
     channels. `mouse_width` is the number of mouse values per frame, 0 without a mouse. A latent frame holds `stride` pixel
-    frames. It sees the actions in the `reach` pixel frames before its last pixel frame. The rotary
-    embedding rotates `time_width` channels of a head by the number of the latent frame, with base `theta`.
+    frames. It sees the actions in the `reach` pixel frames before its last pixel frame. The rotary embedding rotates `time_width`
+    channels of a head by the number of the latent frame, with base `theta`.
     """
 
     layers: int

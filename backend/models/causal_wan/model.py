@@ -148,8 +148,8 @@ class CausalWanModel(WanModel):
     ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockStepState]]:
         """Compute the text's keys and values, and the step state.
 
-        Without a step state, create an empty past. With a step state, recompute the past if the kind recaches.
-        Raises: RequestError under guidance.
+        Without a `step_state`, the returned step state has an empty past. With a `step_state`, the past is recomputed if the kind
+        recaches. Raises: RequestError if the step has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)

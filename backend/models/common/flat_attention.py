@@ -20,7 +20,7 @@ FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 class Positions:
     """The rotary embedding: `cosine` and `sine`, float32 [1, S, 1, D] or [S, D], as the family's blocks need it.
 
-    The first `num_tokens` of S are real, and the others are padding.
+    The first `num_tokens` of the S tokens are real, and the others are padding.
     """
 
     cosine: jax.Array

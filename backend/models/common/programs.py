@@ -30,10 +30,11 @@ class ClipPrograms:
 
     - `step`: the denoising step. `small_step` is the denoising step at half of the video's size.
     - `zero_star_step`: the denoising step with CFG-Zero*.
-    - `cached_step`: also takes the step cache and its threshold.
+    - `cached_step`: the denoising step with the step cache. It also takes the cache and the threshold.
     - `still_step`: a step with velocity zero, which runs no transformer. It takes only the state and the step inputs.
-    - `kept_step`: also returns the change that all layers made to the tokens, [B, S, D].
-    - `reused_step`: also takes the change from `kept_step`, and adds it to the tokens instead of running the layers.
+    - `kept_step`: the denoising step that also returns the change that all layers made to the tokens, [B, S, D].
+    - `reused_step`: the denoising step that also takes the change from `kept_step`. It adds the change to the tokens and runs no
+      layers.
     """
 
     layout: Layout

@@ -49,7 +49,7 @@ class WholeClipStepContext:
 
     Attributes:
         context: the constant inputs of the step, for the whole video or for its context windows.
-        copies: matrices of the expert of which every chip has a copy while its steps run.
+        copies: matrices of the expert of which every chip has a copy while the expert's steps run.
     """
 
     expert: int
@@ -180,7 +180,7 @@ class WholeClipModel:
         return self._guided.vae.decode_flops(request.geometry())
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """Return the state with noise, or with a clip's latents at the noise level of the first step."""
+        """Return the sampler state: noise, or a clip's latents at the noise level of the first step."""
         drawn = jnp.asarray(noise[VIDEO])
         if CLIP not in conditions:
             return {VIDEO: start_state(drawn)}

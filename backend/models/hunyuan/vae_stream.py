@@ -29,9 +29,8 @@ Caches = dict[str, torch.Tensor]
 class FrameRunner:
     """Runs the encoder or the decoder for one latent frame.
 
-    `before` are the caches by name of the layer. For the first frame they are the count `FRAMES_SEEN`, which
-    is 0, and zeros for keys and values.
-    `after` are the new caches.
+    `before` are the caches by name of the layer. For the first frame they are the count `FRAMES_SEEN`, which is 0, and zeros for
+    keys and values. `after` are the new caches.
     """
 
     def __init__(self, before: Mapping[str, torch.Tensor]) -> None:
@@ -101,8 +100,8 @@ class FrameRunner:
     def _upsample(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
         """Double height and width, and the number of frames in some layers.
 
-        Where the number of frames is doubled, the clip's first frame stays one frame. Each of its pixels
-        keeps only the first half of the channels.
+        Where the number of frames is doubled, the clip's first frame stays one frame. Each of its pixels keeps only the first
+        half of the channels.
         """
         hidden, repeats = self._convolve(name + ".conv", layer.conv, entered), layer.repeats
         times = 2 if layer.add_temporal_upsample and not self._is_first else 1

@@ -140,7 +140,7 @@ class LtxModel(WholeClipModel):
     """An LTX-2 checkpoint without its weights.
 
     A video is one chunk. It is decoded in one piece, because the decoder is not causal. A preview decodes only the first latent
-    frame. The result is similar to the finished video's first frame, for a fraction of the work.
+    frame. The decoded frame is similar to the finished video's first frame, for a fraction of the work.
     """
 
     kind: LtxKind

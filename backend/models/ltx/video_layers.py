@@ -93,7 +93,10 @@ class Coder:
         return self._convolve("encoder.conv_out", _norm_and_silu(frames))
 
     def _residuals(self, name: str, blocks: Iterable[torch.nn.Module], frames: jax.Array) -> jax.Array:
-        """Run a level's residual blocks, which are equal. Loops over blocks and over a block's two convolutions compile less."""
+        """Run a level's residual blocks, which are equal.
+
+        A loop runs over the blocks, and an inner loop over a block's two convolutions. Loops shorten compilation.
+        """
         modules = [module_parameters(self.weights, f"{name}.{place}") for place, _ in enumerate(blocks)]
         stacked = {
             part: jnp.stack([jnp.stack([one[f"conv{half}.conv.{part}"] for half in "12"]) for one in modules])

@@ -112,8 +112,8 @@ class _Time:
 
 
 BLOCKS = "blocks."  # prefix of the layers' names in the checkpoint
-# Transformers with at least this many channels use `cuts_copies` (see `Layout.gather`). The narrower 1.3B model is slower with
-# it: docs/lab/tpu-slices.md.
+# Transformers with at least this many channels use `cuts_copies` (see `Layout.gather`). The 1.3B model has fewer channels, and is
+# slower with `cuts_copies`: docs/lab/tpu-slices.md.
 WIDE = 3072
 
 

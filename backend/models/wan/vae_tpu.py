@@ -22,7 +22,7 @@ from backend.runtime.mesh import Layout
 from kernels.causal_conv import arrange_weight, swap_rows_and_columns
 from kernels.causal_conv_tiling import padded_channels, padded_rows
 
-SPATIAL_SCALE = 8  # factor between the latents' size and the network's input, which in Wan 2.2 has patches instead of pixels
+SPATIAL_SCALE = 8  # size of the network's input divided by the latents' size; Wan 2.2's input has patches instead of pixels
 # The values that config.json of Wan 2.2's autoencoder must have for this module.
 RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}
 

@@ -130,9 +130,10 @@ class AnimateModel(SegmentModel):
         return {"clip_text": text, "clip_positions": positions}
 
     def _clip_embeddings(self, conditions: Conditions, copies: int) -> Generator[Effect, Any, tuple]:
-        """Return `branch_embeddings` of the prompt of the driving video, repeated `copies` times. Yields work.
+        """Return the result of `branch_embeddings` for the driving video's prompt. Yields work.
 
-        `text_bias` has one row per prompt; the driving video's prompt is the last.
+        Embeddings and bias are repeated `copies` times, image tokens are not. `text_bias` has one row per prompt. The last row
+        belongs to the driving video's prompt.
         """
         clip_conditions = {"prompt_embeds": conditions["drive_prompt_embeds"]}
         if "text_bias" in conditions:
