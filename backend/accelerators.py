@@ -58,7 +58,8 @@ class Holder:
 def find_accelerators(root: Path, tpu_type: str = "") -> tuple[Accelerator, ...]:
     """Find the TPU chips and NVIDIA GPUs of the machine whose files are under `root`, "/" for this machine.
 
-    `tpu_type` is the value of TPU_ACCELERATOR_TYPE, such as "v6e-8", which Google's images and clusters set, or "".
+    `tpu_type` is the value of TPU_ACCELERATOR_TYPE, such as "v6e-8". Google's images and clusters set this variable.
+    "" means that the variable is not set.
     """
     return tuple(filter(None, (_find_tpu(root, tpu_type), _find_gpu(root))))
 
@@ -99,7 +100,7 @@ def _find_gpu(root: Path) -> Accelerator | None:
 
 
 def _model(known: Sequence[Path]) -> str:
-    """Return the first GPU's name from NVIDIA's driver, or ""."""
+    """Return the first GPU's name from NVIDIA's driver, "" if the driver reports no name."""
     found = re.search(r"^Model:\s*(.+?)\s*$", _text(known[0]) if known else "", re.MULTILINE)
     return found[1] if found else ""
 

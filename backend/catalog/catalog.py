@@ -15,7 +15,7 @@ class Entry:
     """One checkpoint or LoRA file.
 
     Attributes:
-        source: the id on the Hub, or "embedded:NAME".
+        source: the id on the Hub, or "embedded:NAME" for a model that is installed with the studio.
         presets: the presets that use it.
         num_bytes: the bytes of its files on this machine, None if files are missing.
         begun_bytes: the bytes of an incomplete download that have arrived.

@@ -25,7 +25,10 @@ HOSTS_PORT = 7871
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser without abbreviated options. Errors are one line, with the exit code for an invalid request."""
+    """An argument parser without abbreviated options.
+
+    After an error it prints one line and exits with the code for an invalid request.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)

@@ -90,7 +90,10 @@ def disk_check(folder: Path, preset: Preset) -> Check:
 
 
 def folder_check(name: str, folder: Path, option: str) -> Check:
-    """Check that the folder can be written, or created. `option` names the option or environment variable for another folder."""
+    """Check that the folder can be written, or created.
+
+    `option` is the option or environment variable that sets another folder.
+    """
     place = _nearest_existing(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:

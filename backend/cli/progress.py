@@ -23,7 +23,7 @@ class Progress:
         self._stream, self._is_terminal, self._last = stream, stream.isatty(), ""
 
     def show(self, event: Event) -> None:
-        """Show the event if it changes the text."""
+        """Show the text for the event, unless the last text is equal."""
         text = describe(event)
         # The speed is shown only on a terminal, because each change of the speed would add a line to other streams.
         if self._is_terminal and isinstance(event, Loading) and event.bytes_per_second:
@@ -33,7 +33,7 @@ class Progress:
             self.write_text(text)
 
     def write_text(self, text: str) -> None:
-        """Write the text as a line, or in place of the terminal's last line."""
+        """Write the text as a new line or, on a terminal, in place of the last line."""
         self._last = text
         self._stream.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
         self._stream.flush()

@@ -229,6 +229,6 @@ class _RemoteJob:
 
 
 def local_plan(plan: WorkerPlan, settings: Settings) -> WorkerPlan:
-    """Adapt the studio's plan to this node. Kill the workers that an earlier studio left on this node."""
+    """Adapt the studio's worker plan to this node. Kill the workers that an earlier studio left on this node."""
     kill_stale_workers(settings.data_dir)
     return replace(plan, settings=settings, transport="hosts" if plan.hosts else "process", share=Share(), node=None)

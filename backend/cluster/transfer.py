@@ -52,7 +52,10 @@ def check_name(name: str) -> str:
 
 
 def list_files(folder: Path) -> dict[str, Version]:
-    """Return the version of each file to transfer, by name. Hidden files, links and `NOT_SENT` are left out."""
+    """Return the version of each file to transfer: its time, size and inode, by file name.
+
+    Hidden files, links and `NOT_SENT` are left out.
+    """
     found: dict[str, Version] = {}
     _collect(folder, "", found)
     return found

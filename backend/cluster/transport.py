@@ -1,7 +1,7 @@
 """Connect the studio to a worker on a node of the cluster through the methods of a Ray actor.
 
 The worker's messages are fetched in numbered batches, so a lost answer can be fetched again. The files that an event names are
-written to the job's folder before the event is handled. The names are checked here.
+written to the job's folder before the event is handled. This module checks the names of the files.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Delete old files of the data folder, and measure how much space each part takes.
 
-`plan_removals` decides which jobs' files to delete, from values alone. `Cleaner` deletes them every hour and on request. Waiting
+`plan_removals` decides which jobs' files to delete. `Cleaner` deletes these files every hour and on request. Waiting
 and running jobs are never changed.
 """
 
@@ -142,7 +142,7 @@ class Clock:
     """Decides whether ages can be computed from the system's clock.
 
     The clock is not trusted for a day after it jumped by more than an hour. When the server starts, the clock is not trusted for
-    a day if it is more than a day ahead of the last time in the store. If the server was off for days, cleaning starts a day
+    a day if it is more than a day ahead of the last stored end of a job. If the server was off for days, cleaning starts a day
     late. In return, no video is lost if the system's date is wrong.
     """
 
@@ -152,7 +152,7 @@ class Clock:
         self._jumped: float | None = None
 
     def is_trusted(self, newest: float) -> bool:
-        """Return whether the clock is trusted now. `newest` is the last time in the store."""
+        """Return whether the clock is trusted now. `newest` is the last stored end of a job."""
         steady, offset = _steady_seconds(), time.time() - _steady_seconds()
         if abs(offset - self._offset) > _HOUR:
             logger.warning("The clock jumped by %.0f s: no video is deleted by age for a day", offset - self._offset)

@@ -64,8 +64,8 @@ class Dispatcher:
     """The waiting and running jobs of one engine, and its workers. The event log's lock guards all state.
 
     `runs` is the folder of the jobs' folders; free space is measured there. `on_finished(entry, event, device_kind)` receives
-    each finished video whose timings are representative. `load_seconds(model)` returns the seconds to load a checkpoint's
-    model, None if not known. `has_local_weights(preset)` returns whether a preset's model needs no download.
+    each finished video, except interrupted, live and storyboard videos. `load_seconds(model)` returns the seconds to load a
+    checkpoint's model, None if not known. `has_local_weights(preset)` returns whether a preset's model needs no download.
     """
 
     def __init__(
@@ -433,7 +433,7 @@ class Dispatcher:
         return moved
 
     def _record_timing(self, job_id: str, event: Event) -> None:
-        """Report the timings of a finished video. Ignore interrupted, live and storyboard videos, which are not comparable."""
+        """Report the timings of a finished video. Ignore interrupted, live and storyboard videos: their timings differ."""
         worker = self.pool.worker_of(job_id)
         if not isinstance(event, Finished) or worker is None:
             return

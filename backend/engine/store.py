@@ -178,7 +178,7 @@ class Store(Database):
         return _listed_jobs(self._rows(sql, (owner, owner)))
 
     def ended(self, owner: str | None = None, most: int = 6) -> list[ListedJob]:
-        """Return the `most` jobs that ended last and are not deleted. The job that ended last comes first."""
+        """Return the `most` jobs that ended last and are not in the bin. The job that ended last comes first."""
         sql = (
             f"SELECT {_LISTED} FROM jobs WHERE ended IS NOT NULL AND deleted IS NULL AND (? IS NULL OR owner = ?)"
             " ORDER BY ended DESC LIMIT ?"

@@ -62,7 +62,7 @@ class Timings:
     def _estimate_shots(
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
-        """Estimate all shots of a storyboard together. Only the first shot loads and compiles."""
+        """Estimate all shots of a storyboard together. Only the estimate of the first shot includes loading and compiling."""
         preset = find_preset(request.preset)
         shots = list(unfinished_shot_requests(request, preset))
         estimates: list[Estimate] = []

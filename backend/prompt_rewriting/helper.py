@@ -30,7 +30,7 @@ class Helper(Protocol):
 async def stream_suggestions(
     helper: Helper, request: RewriteRequest, *, silence: float = SECONDS_OF_SILENCE, longest: float = SECONDS
 ) -> AsyncGenerator[str]:
-    """Yield the growing suggestion. The last value is complete.
+    """Yield the suggestion so far whenever it changes. The last suggestion is complete.
 
     `silence` limits the wait for each piece of the answer, and `longest` limits the whole answer, both in seconds.
     Raises: StudioError.
