@@ -14,9 +14,11 @@ from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 
 MOST_ROWS = 100
-LONGEST_TABLE = 200_000  # characters
-_ALSO = ("prompt", "preset", "size")  # columns in addition to the settings `FOR_PROGRAMS`; a size is WIDTHxHEIGHT
-_COLUMNS = re.compile(r"(?i)prompt([,;\t][a-z0-9_]{1,30})+")  # "prompt,model" names columns; "Prompt, a cat asks" is a prompt
+LONGEST_TABLE = 200_000  # characters; a longer table is refused
+# Names of columns that are allowed in addition to the settings `FOR_PROGRAMS`. A cell of "size" is WIDTHxHEIGHT, such as 832x480.
+_ALSO = ("prompt", "preset", "size")
+# A first line that matches names columns, such as "prompt,model". A line such as "Prompt, a cat asks" is a prompt.
+_COLUMNS = re.compile(r"(?i)prompt([,;\t][a-z0-9_]{1,30})+")
 _SIZE = re.compile(r"(\d{1,5})\s*[x×]\s*(\d{1,5})")
 _YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 
@@ -24,8 +26,8 @@ _YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 def read_table(text: str) -> list[dict[str, str]]:
     """Return the table's rows. Each row maps column names to cells, without empty cells.
 
-    If the first line consists of setting names, "prompt" among them, it names the columns. Commas, semicolons or tabs separate
-    columns. Otherwise each line is a prompt. Raises: RequestError.
+    If the first line contains setting names, "prompt" among them, that line names the columns. Then commas, semicolons or tabs
+    separate the cells of each line. If the first line is no such list, each line is a prompt. Raises: RequestError.
     """
     if len(text) > LONGEST_TABLE:
         raise RequestError(f"the table has {len(text):,} characters and", f"may have {LONGEST_TABLE:,}", "split it in two")
@@ -107,7 +109,8 @@ def _parse_size(row: Mapping[str, str]) -> dict[str, int]:
 
 
 def _parse_value(name: str, text: str) -> Any:
-    """Convert the cell to the setting's type. Text is returned unchanged, because the request checks it. Raises: RequestError."""
+    """Convert the cell to the setting's type. Cells of text settings are returned unchanged, because the request checks
+    text. Raises: RequestError."""
     kind = SETTINGS[name].type
     try:
         if int in (kind, *get_args(kind)) and bool not in (kind, *get_args(kind)):

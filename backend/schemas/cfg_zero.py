@@ -7,7 +7,7 @@ from backend.errors import RequestError
 from backend.schemas.settings import VideoSettings
 from presets import Preset
 
-SHARE = 0.04  # CFG-Zero* skips the first 4 % of all steps
+SHARE = 0.04  # share of all steps that CFG-Zero* skips at the start, at least one step
 
 
 def check_cfg_zero(request: VideoSettings, preset: Preset) -> None:
@@ -26,5 +26,5 @@ def check_cfg_zero(request: VideoSettings, preset: Preset) -> None:
 
 
 def num_zero_steps(request: VideoSettings) -> int:
-    """Return how many first steps are skipped: none for a clip that is restyled, because its first step has little noise."""
+    """Return how many first steps CFG-Zero* skips. A restyled clip skips no step, because its first step has little noise."""
     return max(1, round(SHARE * request.steps)) if request.cfg_zero and request.video is None else 0

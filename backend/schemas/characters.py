@@ -16,17 +16,21 @@ from backend.schemas.settings import Character, VideoSettings
 from presets import Preset
 
 MAX_FIGURES = MAX_REFERENCES
-MAX_NAME = 40  # characters
+MAX_NAME = 40  # most letters and other characters in the name of a storyboard character
 _FIELDS = {"name", "image"}
-_WITHOUT_BLANKS = (  # scripts without spaces between words, or with endings directly after names
+# Ranges of code points of scripts without spaces between words, or with endings directly after names. There a name needs no word
+# boundary on its sides.
+_WITHOUT_BLANKS = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x9FFF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF),
     (0x20000, 0x3FFFF),
 )  # fmt: skip
 
 
 def read_characters(rows: object) -> dict[str, tuple[Any, ...]]:
-    """Read `figures` from a file, form or program into request fields. Each has a `name` and the path of its image as `image`.
-    Raises: RequestError."""
+    """Convert the characters of a file, form or program to the request fields `figures` and `figure_images`.
+
+    Each of the `rows` has a `name` and, as `image`, the path of the character's image. Raises: RequestError.
+    """
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise RequestError(
             f"figures={shorten(rows, 40)}", "must be a list of characters, each with a name and an image", "give a list"

@@ -11,8 +11,8 @@ State = Literal["ok", "warning", "fault", "skipped"]
 class Check:
     """A finding in plain words. `mend` is the command or step that fixes a problem, or "".
 
-    The state is "warning" if the studio runs but not at its best, "fault" if a requested feature cannot run, and "skipped" if the
-    check was not needed.
+    The state is "warning" if the studio runs but could run better, "fault" if a requested feature cannot run, and "skipped" if
+    the check was not needed.
     """
 
     name: str
@@ -21,7 +21,7 @@ class Check:
     mend: str = ""
 
     def __str__(self) -> str:
-        """Return one line, and a second line with `mend`."""
+        """Return the finding as one line of text. If `mend` is set, a second line contains it."""
         line = f"{self.state:8} {self.name}: {self.found}"
         return f"{line}\n{'':9}-> {self.mend}" if self.mend else line
 

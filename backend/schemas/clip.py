@@ -16,9 +16,11 @@ from backend.schemas.numbers import check_range
 from backend.schemas.settings import VideoSettings, find_preset, part_defaults
 from presets import Preset
 
-STRENGTH = 0.8  # default for clips, as in diffusers
-ROUNDING = 0.25  # tolerance in frames: files state their length in hundredths of a second
-HUNDREDTHS = 0.00501  # largest rounding error of a stated length, in seconds
+STRENGTH = 0.8  # default of `strength` for restyled clips, as in diffusers
+# A part may be this many frames longer than the stated length of its clip, because files state lengths in hundredths of a second.
+ROUNDING = 0.25
+# Seconds: if the stated length differs by at most this from a whole number of frames, the difference counts as a rounding error.
+HUNDREDTHS = 0.00501
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,9 +45,9 @@ class Part:
     def from_request(cls, request: VideoSettings, role: str = "video") -> Self:
         """Return the part that the request uses of one of its clips. `role` is the clip's field in the request.
 
-        For an extended clip, the part is only the overlap. With margins, the clip and its mask are smaller than the video. A
-        control clip is divided by `control_downscale`. A finished video is used whole, and frames of a driving clip are not
-        cropped.
+        For an extended clip, the part is only the overlap. With margins, the parts of the clip and of its mask are smaller than
+        the video. The width and height of a control clip are divided by `control_downscale`. A finished video is used from start
+        to end. Frames of a driving clip are not cropped.
         """
         if role == "finished_video":
             return cls(start=0.0, num_frames=request.total_frames, fps=request.fps, size=(request.width, request.height))
@@ -68,7 +70,7 @@ class Part:
         )
 
     def resolve_start(self, seconds: float) -> Self:
-        """Return this part with a value for `start`. A part without a start ends where the clip ends.
+        """Return this part with its `start` set. A part without `start` is placed at the end of the clip.
 
         `seconds` is the clip's length as its file states it.
         """
@@ -97,7 +99,7 @@ class Part:
 
 def _start_seconds(request: VideoSettings, role: str) -> float | None:
     if request.extend is not None and role != "video":
-        return 0.0  # masks and control clips cover the whole video
+        return 0.0  # only the extended clip is trimmed; masks and control clips are used from their start
     if request.extend == "after":
         return request.trim[1] - required_overlap(request) / request.fps if request.trim else None
     return request.trim[0] if request.trim else 0.0
@@ -110,7 +112,7 @@ def required_overlap(request: VideoSettings) -> int:
 
 
 def make_trim(start: float, num_frames: int, fps: int) -> tuple[float, float]:
-    """Return (from, to) in seconds of a clip, for `num_frames` frames after `start`."""
+    """Return (from, to) in seconds of a clip: the time of `num_frames` frames at `fps` from the time `start` on."""
     return start, start + num_frames / fps
 
 
@@ -128,7 +130,7 @@ def infer_clip_settings(values: Mapping[str, Any], given: Mapping[str, Any]) -> 
     """Compute `trim` from `num_frames`, or `num_frames` from `trim`, if only one was set. Without `trim`, the part starts at the
     clip's start and is as long as the video.
 
-    Values of a wrong type are left to the checks.
+    Values of a wrong type are ignored here, because the request's checks refuse them.
     """
     try:
         if "trim" not in given:
@@ -152,7 +154,7 @@ def check_clip(request: VideoSettings, preset: Preset) -> None:
         if given is not None:
             raise RequestError(f"{given} was given", "but needs a clip", "give it as video, or leave this out")
         return
-    if request.extend is not None or request.make == "sound":  # checked by `control.check_control` or `sound.check_sound`
+    if request.extend is not None or request.make == "sound":  # `control.check_control` or `sound.check_sound` checks this clip
         return
     if preset.makes_sound:
         raise RequestError("video was given", f"and {preset.name} can only generate audio for a clip", "set make to sound")

@@ -10,12 +10,13 @@ from backend.schemas.numbers import check_range
 from backend.schemas.settings import Extend, VideoSettings, part_defaults
 from presets import Preset
 
-MAX_REFERENCES = 8  # each reference adds a latent frame; a preset may allow fewer
-MAX_KEYFRAMES = 1000  # in a stored or imported request; a new request has at most one per frame
-OVERLAPS = (17, 9, 5, 1)  # choices of `overlap` in frames, longest first; a preset uses only whole latent frames
+MAX_REFERENCES = 8  # most reference images, because each adds a latent frame to the video; a preset may allow fewer
+MAX_KEYFRAMES = 1000  # most keyframes in a stored or imported request; a new request has at most one keyframe per frame
+# Choices of `overlap` in frames, longest first. A preset allows only choices that are a whole number of its latent frames.
+OVERLAPS = (17, 9, 5, 1)
 TAKE_CONTROL = "leave it out, or choose a preset with control"
 MAX_DOWNSCALE = 8
-LEAST_INNER = 16  # smallest width and height in pixels between the margins
+LEAST_INNER = 16  # pixels: smallest width and height of the area between the margins
 
 
 def has_control_blocks(preset: Preset) -> bool:
@@ -29,7 +30,7 @@ def appends_control_clip(preset: Preset) -> bool:
 
 
 def extend_directions(preset: Preset) -> tuple[Extend, ...]:
-    """Return where the preset can extend a clip.
+    """Return where the preset can extend a clip: "before" its start, "after" its end, or nowhere.
 
     Models with control blocks extend a clip at both ends. Models whose videos can start with several given frames extend a
     clip after its end.
@@ -38,7 +39,8 @@ def extend_directions(preset: Preset) -> tuple[Extend, ...]:
 
 
 def infer_control_settings(values: Mapping[str, Any], given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """Return missing settings of clips, computed from the settings in `given`. Values of a wrong type are left to the checks."""
+    """Return missing settings of clips, computed from the settings in `given`. Values of a wrong type are ignored here, because
+    the request's checks refuse them."""
     if values.get("extend"):
         try:
             length = min(values["num_frames"], preset.trained_frames or values["num_frames"])
@@ -112,14 +114,15 @@ def _check_appended_control(request: VideoSettings, preset: Preset) -> None:
         raise RequestError(f"control_scale={scale:g}", f"must be above 0 and at most 1 for {preset.name}", "1 is usual")
     sides, multiple = (request.width, request.height), preset.size_multiple
     fitting = [times for times in range(1, MAX_DOWNSCALE + 1) if not any(side % (multiple * times) for side in sides)]
-    if fitting and downscale not in fitting:  # if nothing fits, `check_size` refuses the size later
+    if fitting and downscale not in fitting:  # if no factor fits, `check_size` refuses the size later
         rule = f"must leave sides that are multiples of {multiple}, of a video of {request.width}x{request.height}"
         raise RequestError(f"control_downscale={downscale}", rule, f"choose {' or '.join(map(str, fitting))}, or another size")
     _check_clip_parts(request, preset)
 
 
 def _check_extension(request: VideoSettings, preset: Preset) -> None:
-    """Check the extension of a clip by a model without control blocks. Its videos can start with several frames of a clip."""
+    """Check a request that extends a clip with a model without control blocks. Such a model starts the video with the clip's
+    last frames."""
     if request.extend not in extend_directions(preset):
         raise RequestError(
             f"extend={request.extend}", f"is not supported by {preset.name}", "choose after, or a preset with control"

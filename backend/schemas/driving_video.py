@@ -11,17 +11,17 @@ from backend.schemas.prompts import check_text
 from backend.schemas.settings import VideoSettings, find_preset
 from presets import Preset
 
-OVERLAP = 1  # pixel frames that a segment repeats from the previous segment's end
+OVERLAP = 1  # number of pixel frames at a segment's start that repeat the previous segment's end
 
 
 def num_segments(num_frames: int, segment_frames: int) -> int:
-    """Return how many segments of `segment_frames` pixel frames a video of `num_frames` has. The video may need only some frames
-    of the last segment."""
+    """Return how many overlapping segments of `segment_frames` pixel frames a video of `num_frames` pixel frames needs. Surplus
+    frames of the last segment are not part of the video."""
     return max(1, math.ceil((num_frames - OVERLAP) / (segment_frames - OVERLAP)))
 
 
 def count_segments(request: VideoSettings) -> int:
-    """Return the number of segments of the request's video: 1 if it has no segments."""
+    """Return the number of segments of the request's video: 1 if the video is not generated in segments."""
     length = request.segment_frames
     return 1 if length is None else num_segments(request.num_frames, length)
 

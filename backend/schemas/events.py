@@ -56,15 +56,18 @@ class VideoResult:
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Read a result that `to_json` wrote."""
         request, notes = GenerationRequest.from_stored(data["request"]), tuple(data.get("notes", ()))
-        may_sound = request.video is not None and request.extend is None  # default for old results, which lack `has_sound`
+        may_sound = request.video is not None and request.extend is None  # for old results, which lack `has_sound`
         values: dict[str, Any] = {"has_sound": may_sound} | data | {"request": request, "notes": notes}
         return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A smaller size in pixels and length in frames that fits, after a request did not fit. `bytes_per_device` is what the
-    compiled programs need. In JSON an object of these four numbers."""
+    """A size in pixels and a length in frames that fit into the device memory, after a larger request did not fit.
+
+    `bytes_per_device` is the memory that the request with this size and length needs on each device. In JSON, a proposal is an
+    object of the four numbers.
+    """
 
     width: int
     height: int
@@ -82,7 +85,7 @@ DOWNLOAD = "the download"
 
 @dataclass(frozen=True)
 class Event:
-    """An event of a job. `kind` names it in JSON; `is_final` is true if the job ends with it."""
+    """An event of a job. `kind` is the event's name in JSON. `is_final` is true if the job ends with this event."""
 
     kind: ClassVar[str]
     is_final: ClassVar[bool]
@@ -121,7 +124,8 @@ class Loading(Event, kind="loading"):
 class Compiling(Event, kind="compiling"):
     """A program for `what` is being compiled or, with `is_loaded`, was loaded from a file.
 
-    It is number `index` (from 1) of `total` missing programs; both are 0 if not counted. `seconds_left` estimates the time for
+    The program is number `index` (from 1) of the `total` programs that must be prepared. Both numbers are 0 if the programs were
+    not counted. `seconds_left` estimates the time for
     all missing programs from earlier compilations on this machine; 0 if unknown.
     """
 
@@ -182,7 +186,7 @@ class Block(Event, kind="block"):
 
 @dataclass(frozen=True)
 class ShotStarted(Event, kind="shot_begun"):
-    """Shot `index` (from 1) of `total` shots has started. The following events belong to it."""
+    """Shot `index` (from 1) of `total` shots has started. The events up to `ShotFinished` belong to this shot."""
 
     index: int
     total: int
@@ -190,7 +194,7 @@ class ShotStarted(Event, kind="shot_begun"):
 
 @dataclass(frozen=True)
 class ShotFinished(Event, kind="shot_made"):
-    """Shot `index` (from 1) of `total` shots has finished. `result` is its video in the job's folder."""
+    """Shot `index` (from 1) of `total` shots has finished. `result` has the shot's video in the job's folder."""
 
     index: int
     total: int
@@ -199,7 +203,8 @@ class ShotFinished(Event, kind="shot_made"):
 
 @dataclass(frozen=True)
 class Interrupted(Event, kind="interrupted"):
-    """The job was interrupted and will resume where it stopped: `cause` says why, `fix` what helps, `place` how far the job was.
+    """The job was interrupted and will resume where it stopped. `cause` states the reason, `fix` what the user can do, and
+    `place` how far the job was.
 
     `by` is the kind of the interruption. The job may have caused three kinds: "worker" (the worker's process ended),
     "signal" (another program or a silent host ended the worker) and "server" (the server ended). The job never causes the other
@@ -221,8 +226,8 @@ class Finished(Event, kind="finished", is_final=True):
 
 @dataclass(frozen=True)
 class Failed(Event, kind="failed", is_final=True):
-    """The job failed: `cause` says why, `fix` what to do, one sentence each. If memory ran out, `proposals` are smaller settings
-    that fit. Events of older versions have no proposals."""
+    """The job failed. `cause` states the reason and `fix` what the user can do, in one sentence each. If memory ran out,
+    `proposals` are smaller settings that fit. Events of older versions have no proposals."""
 
     cause: str
     fix: str

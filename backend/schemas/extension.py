@@ -12,9 +12,9 @@ from backend.schemas.settings import VideoSettings
 class Appended:
     """The appended tokens: first the tokens of the images, then the tokens of the control clip.
 
-    `frames` are the pixel frames of the video at which the images are placed. `picture` is the size of each image in latents
-    (H, W). `control` is the size of the control clip in latents (F, H, W), None without a control clip. Each latent of the
-    control clip covers `downscale` x `downscale` latents of the video.
+    `frames` are the pixel frames of the video at which the images are placed. `picture` is the size of each image in latents,
+    (height, width). `control` is the size of the control clip in latents, (frames, height, width), None without a control clip.
+    Each latent of the control clip covers `downscale` x `downscale` latents of the video.
     """
 
     frames: tuple[int, ...]

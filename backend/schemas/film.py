@@ -13,15 +13,15 @@ from backend.schemas.settings import VideoSettings
 from backend.schemas.shots import continues_previous, end_frame, num_overlap_frames
 from presets import Preset
 
-MOST_SECONDS = 300.0  # longest film that is cut without a model: ffmpeg can write this much within its time limit
-MOST_FADE = 2.0  # seconds; the fading frames of two shots are held in memory
+MOST_SECONDS = 300.0  # longest film that is cut without a model, because ffmpeg must write the film within a time limit
+MOST_FADE = 2.0  # longest cross-fade in seconds, because all frames that are mixed are held in memory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Piece:
     """The visible frames of a shot, from `first` up to but not including `end`. The first `fade` frames overlap the last frames
-    of the previous piece. `lead` is the number of frames before `first` that repeat the end of the previous piece; their audio is
-    used to join the audio of both pieces."""
+    of the previous piece. `lead` is the number of frames before `first` that repeat the end of the previous piece. The audio of
+    these frames cross-fades with the previous piece's audio."""
 
     first: int
     end: int
@@ -36,8 +36,8 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Track:
-    """An audio file under a film. It starts at `start` seconds of the film, at this `volume`, and fades in and out within `fade`
-    seconds."""
+    """An audio file under a film. The audio starts at `start` seconds of the film. Its samples are multiplied by `volume`. It
+    fades in during its first `fade` seconds, and out during its last."""
 
     path: str
     start: float = 0.0
@@ -67,17 +67,17 @@ def _plan_piece(request: VideoSettings, index: int, preset: Preset) -> Piece:
 
 
 def total_frames(request: VideoSettings, preset: Preset) -> int:
-    """Return the pixel frames of the video, or the visible frames of all shots of a storyboard."""
+    """Return the number of pixel frames of the video. For a storyboard, count the visible frames of all shots."""
     return count_film_frames(plan_pieces(request, preset)) if request.shots else request.num_frames
 
 
 def count_film_frames(pieces: Iterable[Piece]) -> int:
-    """Return the number of frames of all pieces together, without overlaps."""
+    """Return the number of frames of the film. Frames in which two pieces overlap count once."""
     return sum(piece.num_frames - piece.fade for piece in pieces)
 
 
 def check_film(request: VideoSettings, preset: Preset) -> None:
-    """Check the times of all shots and of the soundtrack. Raises: RequestError."""
+    """Check the visible parts and fades of all shots, and the times of the soundtrack. Raises: RequestError."""
     for number, shot in enumerate(request.shots, 1):
         check_times(shot.trim, shot.fade, f"shot {number}")
         if shot.fade and continues_previous(request, number - 1):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Geometry:
     """The shape of one video in pixels, latents and tokens.
 
-    Pixels are [num_frames, height, width]. The first latent frame holds one pixel frame, each later one holds `temporal_scale`
-    pixel frames. A token is a patch of `patch` x `patch` latents of one latent frame.
+    Pixels are [num_frames, height, width]. The first latent frame holds one pixel frame. Each later latent frame holds
+    `temporal_scale` pixel frames. A token is a patch of `patch` x `patch` latents of one latent frame.
     """
 
     width: int

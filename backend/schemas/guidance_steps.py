@@ -13,7 +13,7 @@ from backend.errors import RequestError
 from presets import Preset
 
 _WHOLE = re.compile(r"[0-9]{1,6}(\.0)?")
-OFFERED = (1, 2)  # users of 4-step models report that one or two guided steps help
+OFFERED = (1, 2)  # numbers of guided steps that the form offers, because users of 4-step models report that these help
 
 
 def guide_first_steps(preset: Preset, count: object, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def guide_first_steps(preset: Preset, count: object, values: Mapping[str, Any]) 
     """
     wanted, steps = _parse_integer(count), _num_steps_run(values)
     if steps is None:
-        return {}  # the request's own checks report an invalid number of steps
+        return {}  # `steps` is invalid, and the request's own checks report that
     if wanted is None or not 0 <= wanted <= steps:
         raise RequestError(f"guided_steps={str(count)[:20]}", f"must be between 0 and the {steps} steps", "1 or 2 is usual")
     if wanted == 0:
@@ -65,7 +65,8 @@ def _num_steps_run(values: Mapping[str, Any]) -> int | None:
 
 
 def _parse_integer(value: object) -> int | None:
-    """Return the value as a whole number, or None. Programs may send the number as text, and pages as 2.0."""
+    """Return the value as a whole number, or None if it is not a whole number. Programs may send text, such as "2", and pages
+    may send 2.0."""
     text = str(value)
     return int(text.removesuffix(".0")) if _WHOLE.fullmatch(text) else None
 

@@ -3,7 +3,7 @@
 from backend.errors import RequestError
 from presets import LoraChoice, Preset
 
-MAX_LORAS = 8  # each adds seconds when LoRAs change; we know of no use of more
+MAX_LORAS = 8  # most LoRAs of a request, because merging each LoRA takes seconds; we know of no use of more
 
 
 def check_loras(loras: tuple[LoraChoice, ...], preset: Preset) -> None:

@@ -28,13 +28,13 @@ previous step's output only if both steps have the same key."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """The numbers of MagCache's rule for one video. Together with the context keys they determine which steps reuse."""
+    """The numbers of MagCache's rule for one video. With the context keys, they determine which steps reuse earlier output."""
 
     threshold: float
     longest: int
     retention: float
     late_only: bool
-    ratios: tuple[tuple[float, float], ...]  # a pair (prompt branch, other branch) for each step that runs
+    ratios: tuple[tuple[float, float], ...]  # for each step that runs, the ratios (prompt branch, other branch)
 
 
 def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
@@ -58,7 +58,8 @@ def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
 
 
 def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
-    """Return the ratios for the request's model: the request's own ratios, else published ratios. None if neither exist."""
+    """Return the ratios for the request's model: the request's own ratios, or else published ratios. None if there are no
+    ratios."""
     preset = find_preset(request.preset)
     published = published_magnitudes(preset.model)
     if request.mag_ratios:
@@ -72,8 +73,8 @@ def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
 def load_measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
     """Return `mag_ratios` for a new request: the ratios measured for its model on this machine. The two branches alternate.
 
-    The request stores the ratios, so it gives the same video on every machine and after another measurement. Empty if the request
-    does not use MagCache or nothing was measured.
+    The request stores the ratios, so that it gives the same video on every machine and after a later measurement. The tuple is
+    empty if the request does not use MagCache or no ratios were measured.
     """
     if not values.get("mag_cache"):
         return ()
@@ -88,8 +89,8 @@ def load_measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
 def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | None = None) -> tuple[bool, ...]:
     """Return one value for each step that runs: True if the step reuses the previous step's output.
 
-    `context_keys` has one `ContextKey` per step. If None, the keys are computed from the settings. The computed keys may start
-    the second expert one step too early or late.
+    `context_keys` has one `ContextKey` per step. Without `context_keys`, the keys are estimated from the settings. Estimated keys
+    may start the second expert one step too early or too late.
     """
     magnitudes = find_magnitudes(request) if request.mag_cache and request.window_frames is None else None
     if magnitudes is None:
@@ -118,8 +119,8 @@ def _select_reused_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> t
     """Return one value for each step, by the authors' rule: True if the step reuses the previous step's output.
 
     The error of a reused step is the distance from 1 of the product of ratios since the last full step. Errors add up until a
-    full step. Both branches run as one batch, so both reuse or neither does. Errors and products restart at the second expert's
-    first step. The authors' code does not restart them.
+    full step. The two guidance branches run as one batch, so a step reuses the output of both branches or of neither. Errors and
+    products start again at the second expert's first step, but not in the authors' code.
     """
     begins, decided = _first_reusable_steps(rule, context_keys), []
     products, errors, row = (1.0, 1.0), (0.0, 0.0), 0

@@ -16,7 +16,7 @@ def noise_levels(solver: Solver, steps: int, flow_shift: float) -> np.ndarray:
     if solver == "unipc":
         levels = shift_levels(np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, steps + 1)[:-1], flow_shift)
         if abs(levels[0] - 1) < 1e-6:
-            levels[0] -= 1e-6  # lambda is infinite at level 1
+            levels[0] -= 1e-6  # UniPC's lambda, the logarithm of signal to noise, would be infinite at level 1
         return levels
     if solver == "euler":
         base = np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, NUM_TRAIN_TIMESTEPS, dtype=np.float32).astype(np.float64)

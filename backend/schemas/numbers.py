@@ -59,7 +59,7 @@ def check_guidance(guidance: tuple[float, ...], preset: Preset) -> None:
 
 
 def check_flow_shift(flow_shift: float, preset: Preset) -> None:
-    """Check the limits of the flow shift. Raises: RequestError."""
+    """Check that the flow shift is within its limits. Raises: RequestError."""
     if not (math.isfinite(flow_shift) and 0 < flow_shift <= MAX_FLOW_SHIFT):
         raise RequestError(
             f"flow_shift={flow_shift:g}", f"must be above 0 and at most {MAX_FLOW_SHIFT:g}", f"{preset.flow_shift:g} is usual"

@@ -14,7 +14,7 @@ REFINING_LEVELS = (0.909375, 0.725, 0.421875)
 """The noise level at the start of each refining step. Source: diffusers, pipelines/ltx2/utils.py, STAGE_2_DISTILLED_SIGMA_VALUES.
 """
 
-COST = 1.5  # a step's seconds grow with this power of its tokens: between 1 for projections and 2 for attention
+COST = 1.5  # assumed: a step's time grows with its tokens to this power, between 1 for projections and 2 for attention
 
 HALF = "half."
 """Prefix of the names of inputs and conditions that belong to the half size."""
@@ -36,13 +36,15 @@ def is_half_size_step(request: VideoSettings, step: int) -> bool:
 
 
 def request_at_first_size(request: Settings) -> Settings:
-    """Return the request at the size of its first step: its own size, or half of it, rounded up to whole tokens. The half-size
-    request has no progressive resolution."""
+    """Return the request at the size of its first step: the request itself, or a copy at half the width and height.
+
+    Half sizes are rounded up to whole tokens. The copy has no progressive resolution.
+    """
     return _halve_size(request) if num_half_size_steps(request) else request
 
 
 def at_step(request: Settings, step: int) -> Settings:
-    """Return the request at the size of this step."""
+    """Return the request at the size at which this step runs. `step` counts from 0."""
     return request_at_first_size(request) if is_half_size_step(request, step) else request
 
 

@@ -1,4 +1,5 @@
-"""Progressive resolution: the first steps run at half the size, while noise covers the frequencies that only the full size has.
+"""Progressive resolution: the first steps run at half the size, as long as the noise is stronger than the image's details that
+only the full size can show.
 
 Source: Xiao et al. 2026, "Spectral Progressive Diffusion", arXiv:2605.18736. The levels and the presets' spectra of latents are
 from SGLang's documentation, page "Progressive Resolution Generation".

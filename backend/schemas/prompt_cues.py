@@ -21,9 +21,10 @@ def merge_cues(cues: Iterable[Cue]) -> tuple[Cue, ...]:
 
 
 def parse_actions(text: str, blocks: int) -> tuple[Cue, ...]:
-    """Read "right*8,up*8": eight blocks to the right, then eight up, then `STAY` for the rest of the video's `blocks`.
+    """Read actions such as "right*8,up*8": eight blocks to the right, then eight blocks up.
 
-    An action without a number takes one block. Empty text gives no cues. Raises: RequestError.
+    After these actions, all later blocks of the video get the action `STAY`. `blocks` is the video's number of blocks. An action
+    without a number takes one block. Empty text gives no cues. Raises: RequestError.
     """
     cues, block = [], 0
     if not text:
@@ -73,7 +74,7 @@ def _is_known_action(action: str, preset: Preset) -> bool:
 
 
 def num_blocks(request: VideoSettings, preset: Preset) -> int:
-    """Return the number of blocks in which a live preset generates this video."""
+    """Return the number of blocks of this video, which a live preset generates block by block."""
     return 1 + (request.num_frames - preset.first_frames) // preset.frame_step
 
 
@@ -89,7 +90,7 @@ def actions_by_block(request: VideoSettings, preset: Preset) -> list[str | None]
 
 
 def check_cues(request: VideoSettings, preset: Preset) -> None:
-    """Check the cues, and that only live presets get them. Raises: RequestError."""
+    """Check the request's cues and action. Only requests of live presets may have them. Raises: RequestError."""
     if (request.cues or request.action or request.is_open) and not preset.live:
         raise RequestError("a live video was requested", f"but {preset.name} is not a live preset", "choose a live preset")
     if request.is_open and request.cues:

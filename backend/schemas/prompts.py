@@ -5,8 +5,9 @@ import unicodedata
 from backend.errors import RequestError
 from presets import Preset
 
-MAX_CHARACTERS = 50_000  # limit for texts from links, videos and browsers; models read far less
-CHARACTERS_PER_TOKEN = 8  # generous: English text has about four characters a token, so no real prompt is refused
+MAX_CHARACTERS = 50_000  # longest text in a request from a link, video or browser; models read far less of it
+# A prompt may have this many characters per token that the model reads. English has about four, so no real prompt is refused.
+CHARACTERS_PER_TOKEN = 8
 
 
 def check_text(name: str, text: str, preset: Preset) -> None:

@@ -51,9 +51,8 @@ from presets.magnitude_files import MOST_STEPS
 SEED_LIMIT = 2**32
 MAX_EXPERTS = 8
 MAX_CUES = 100_000
-MOST_STORED_CHARACTERS = (
-    210_000  # length of a request's JSON; a storyboard of 24 shots with the longest prompts has about 200,000
-)
+# Longest JSON of an imported request, in characters. A storyboard of 24 shots with the longest prompts has about 200,000.
+MOST_STORED_CHARACTERS = 210_000
 _STORED = {"is_stored": True}
 
 
@@ -62,11 +61,11 @@ class GenerationRequest(VideoSettings):
 
     @classmethod
     def from_preset(cls, preset: Preset, **overrides: object) -> Self:
-        """Return a request with the preset's settings and these `overrides`. An override of None counts as not given.
+        """Return a request with the preset's settings and these `overrides`. Overrides with the value None are ignored.
 
-        The task is "i2v" if an image is given, else "t2v". A missing seed is drawn at random. A clip is used from its start; if
-        only one of the clip's part and the video's length is given, the other follows from it. `guided_steps` is a shortcut: only
-        that many first steps have guidance.
+        The task is "i2v" if an image is given, else "t2v". A missing seed is drawn at random. A clip is used from its start.
+        `num_frames` is computed from `trim`, or `trim` from `num_frames`, if only one of the two is given. With the override
+        `guided_steps`, only that many first steps have guidance.
         """
         given = {name: value for name, value in overrides.items() if value is not None}
         guided_steps = given.pop(GUIDED_STEPS.name, None)
@@ -102,12 +101,14 @@ class GenerationRequest(VideoSettings):
         return cls.model_validate(data, context=_STORED)
 
     def with_inputs(self, paths: Mapping[str, Sequence[str]]) -> Self:
-        """Return a copy with these paths as inputs. The copy is not validated. `paths` maps input fields to files."""
+        """Return a copy with these paths as inputs. `paths` maps input fields to files. The copy is not checked against the
+        preset's current limits."""
         return type(self).from_stored(self.to_json() | to_input_fields(paths))
 
     @property
     def total_frames(self) -> int:
-        """Pixel frames of the video, all shots included. Raises: RequestError for a storyboard whose preset no longer exists."""
+        """Number of pixel frames of the whole video, with all its shots. Raises: RequestError for a storyboard whose preset no
+        longer exists."""
         return total_frames(self, find_preset(self.preset)) if self.shots else self.num_frames
 
     @model_validator(mode="wrap")
@@ -200,7 +201,7 @@ def check_current_limits(request: GenerationRequest) -> None:
 
 
 def check_imported_size(request: GenerationRequest) -> None:
-    """Check that an imported request is no larger than requests that can be queued here.
+    """Check that an imported request has no longer texts or lists than requests that this studio accepts.
 
     A larger request would slow down every list of videos, which reads each stored request.
 
@@ -230,11 +231,11 @@ def _check_new_limits(request: GenerationRequest, preset: Preset) -> None:
 
 
 def _check_stored_limits(request: GenerationRequest) -> None:
-    """Check a request from a link, video or store: values that no preset has ever allowed are refused. Raises: RequestError."""
+    """Check a request from a link, a video or the store. Raises RequestError for values that no preset has ever allowed."""
     for setting in FIELDS:
         smallest, largest = setting.far
         for value in _numbers_in(setting.value_in(request)):
-            if not smallest <= value <= largest:  # also refuses NaN
+            if not smallest <= value <= largest:  # true for NaN too, so that NaN is refused
                 given, name = value if abs(value) < 1e18 else "...", setting.name
                 raise RequestError(f"{name}={given}", f"must be between {smallest} and {largest}", f"correct {name}")
     if not 1 <= len(request.guidance) <= MAX_EXPERTS:
@@ -272,7 +273,7 @@ def _check_stored_shot_limits(request: GenerationRequest) -> None:
 
 
 def _numbers_in(value: object) -> list[float]:
-    """Return the numbers in a setting's value."""
+    """Return the numbers in a setting's value, which may be a tuple. Other values are left out."""
     values = value if isinstance(value, tuple) else (value,)
     return [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
 

@@ -29,7 +29,8 @@ MOST_PROMPT = 8192
 
 
 class Cue(BaseModel):
-    """A change of `prompt` or `action` that takes effect when block `block` starts. Blocks count from 0. None changes nothing."""
+    """A change of `prompt` or `action` that takes effect when block `block` starts. Blocks count from 0. If
+    `prompt` or `action` is not set, it does not change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -82,18 +83,20 @@ class Character(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A row of the table of settings. The value is the preset's own if the preset has a field of this name, else `default`.
+    """A row of the table of settings. If the preset has a field of this name, that field is the setting's default, else `default`
+    is.
 
-    `part` is the subject of the setting. `media` marks an input, whose value is one or more absolute paths. `limits` are the
+    `part` is the subject of the setting. `media` marks an input, and names the kind of its files. The value of an input is one or
+    more absolute paths. `limits` are the
     smallest and largest number in a new request, unless the preset has its own limits. `far` are the much wider limits for
     numbers in stored or imported requests. `usual` is the suggestion in an error. `most` is the largest number of list entries or
     characters in an imported request. If `is_stored`, the value is stored even if it is the default.
 
-    The commands `generate` and `encode` have an option for each setting with `help`; with the stage "denoise" the command
+    The commands `generate` and `encode` have an option for each setting with `help`. If `stage` is "denoise", the command
     `denoise` has the option too. The option has the setting's name unless `flag` is set. Programs can set settings that are
-    `for_programs`. The form shows settings that have a `label`, the name of the label in `wan_ui.i18n`. With `needs`, the form
-    shows the setting only for presets whose field of that name is true. `offered` is a slider's range and step, if narrower than
-    `limits`. User presets leave out `personal` settings.
+    `for_programs`. The form shows settings that have a `label`, the name of the label in `wan_ui.i18n`. If `needs` names a field
+    of presets, the form shows the setting only for presets whose field is true. `offered` is (smallest, largest, step) of the
+    form's slider, if its range is narrower than `limits`. User presets leave out `personal` settings.
     """
 
     part: Subject = "core"
@@ -118,17 +121,17 @@ class Setting:
 
     @property
     def is_list(self) -> bool:
-        """Return whether the value is a tuple."""
+        """Return whether the setting's values are tuples."""
         return get_origin(self.type) is tuple
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The allowed words of a Literal setting. Empty for other types."""
+        """The allowed values, if the setting's type is a Literal. Empty for other types."""
         return get_args(self.type) if get_origin(self.type) is Literal else ()
 
     @property
     def slider_range(self) -> tuple[float, float, float] | None:
-        """The slider's smallest value, largest value and step, or None without limits."""
+        """The smallest value, largest value and step of the form's slider. None without `limits`."""
         return self.offered or (self.limits and (*self.limits, 1 if self.type is int else 0.01))
 
     def value_in(self, source: object) -> Any:
@@ -282,7 +285,7 @@ class VideoSettings(BaseModel):
         "least one (off)")
     nag: float = _setting(
         0.0, limits=(0, 30), label="nag", offered=(0, 20, 0.5),
-        usual="0 is off, 11 is usual",  # published: kijai's nodes for ComfyUI; the method's demos: 5 to 11
+        usual="0 is off, 11 is usual",  # published values: 11 in kijai's nodes for ComfyUI, 5 to 11 in the method's demos
         help="strength of the negative prompt in steps without guidance, for presets with few steps; 0 is off, 11 is usual")
     step_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",
@@ -377,9 +380,11 @@ class VideoSettings(BaseModel):
 
     @property
     def num_branches(self) -> int:
-        """The largest number of transformer evaluations in a step: one with the prompt, and one for each guidance that is on.
+        """The largest number of transformer evaluations in a step: one with the prompt, and one for each kind of guidance that is
+        on.
 
-        These are without the prompt, with one layer's self-attention skipped, and with image and audio isolated from each other.
+        The kinds differ in what their evaluation omits: the prompt, one layer's self-attention, or the attention between image
+        and audio.
         """
         apart = any(scale > 0 for scale in self.perturbed_guidance) + any(scale > 1 for scale in self.modality_guidance)
         return 1 + self.is_guided + apart
@@ -401,7 +406,7 @@ class VideoSettings(BaseModel):
 
     @property
     def has_original(self) -> bool:
-        """Return whether the video was generated from a clip, with which it can be compared."""
+        """Return whether the video was generated from a clip. The studio can compare the video with that clip."""
         return bool(self.video or self.control or self.drive)
 
     @property
@@ -413,17 +418,17 @@ class VideoSettings(BaseModel):
 
     @property
     def reads_clip(self) -> bool:
-        """Return whether a clip or audio file is resampled to the video's frame rate."""
+        """Return whether the request has a clip, mask or audio file. Such inputs depend on the video's frame rate."""
         return any(SETTINGS[role].media != "picture" for role in self.inputs())
 
     @property
     def window_frames(self) -> int | None:
-        """Pixel frames of a context window, or None if the video is denoised in one piece."""
+        """Number of pixel frames of a context window, or None if the video is denoised in one piece."""
         return window_frames(find_preset(self.preset), self.num_frames, self.context_windows)
 
     @property
     def segment_frames(self) -> int | None:
-        """Pixel frames of each segment of an Animate video, or None for other videos."""
+        """Number of pixel frames of each segment of an Animate video, or None for other videos."""
         return find_preset(self.preset).segment_frames if self.drive else None
 
     @property
@@ -434,12 +439,13 @@ class VideoSettings(BaseModel):
 
     @property
     def total_frames(self) -> int:
-        """Pixel frames of the whole video. `GenerationRequest` adds up the shots of a storyboard."""
+        """Number of pixel frames of the video. `GenerationRequest` overrides this for storyboards and adds up their shots."""
         return self.num_frames
 
     @property
     def num_steps(self) -> int:
-        """Number of steps that run: all `steps`, or with a clip only the last ones, as in diffusers' video-to-video pipelines."""
+        """Number of steps that run: all `steps`, or with `strength` only the last steps, as in diffusers' video-to-video
+        pipelines."""
         return self.steps if self.strength is None else min(int(self.steps * self.strength), self.steps)
 
     def geometry(self) -> Geometry:
@@ -456,7 +462,7 @@ class VideoSettings(BaseModel):
 
 
 def _build_setting(name: str, field: Any) -> Setting:
-    kinds = get_args(field.annotation)  # "str | None" counts as "str"
+    kinds = get_args(field.annotation)  # for "str | None", the setting's type is `str`
     kind = kinds[0] if type(None) in kinds else field.annotation
     return Setting(name=name, type=kind, default=field.default, **field.json_schema_extra["setting"])
 
@@ -499,8 +505,8 @@ def find_preset(name: str) -> Preset:
 
 
 def window_frames(preset: Preset, num_frames: int, wanted: bool | None) -> int | None:
-    """Return the pixel frames of a context window, or None if the video is denoised in one piece. `wanted` is the request's
-    `context_windows`; None follows the preset's rule."""
+    """Return the number of pixel frames of a context window, or None if the video is denoised in one piece. `wanted` is the
+    request's `context_windows`; None follows the preset's rule."""
     length = preset.trained_frames
     if length is None or num_frames <= length:
         return None

@@ -18,11 +18,11 @@ class Shape:
     """The facts that select a set of compiled programs: the checkpoint, the task and its inputs, the video's size, and how steps
     run.
 
-    `is_guided`: some steps run the branch without the prompt. `is_mixed`: other steps run without guidance. `is_cached`: the step
-    cache is on. `has_nag`: unguided steps attend to the negative prompt. `is_progressive`: the first steps may run at half the
-    size. `num_references` and `num_later_keyframes` (keyframes after frame 0) lengthen the latents or tokens. `overlap`: frames
-    of a clip that the video repeats. `window`: frames of a context window, 0 without windows. `follows_in_part`: the control clip
-    is weighted below 1, so that its tokens are noisy too.
+    `is_guided`: some steps run the branch without the prompt. `is_mixed`: some steps are guided and others are not. `is_cached`:
+    the step cache is on. `has_nag`: unguided steps attend to the negative prompt. `is_progressive`: the first steps may run at
+    half the size. `num_references` and `num_later_keyframes` (keyframes after frame 0) lengthen the latents or tokens. `overlap`:
+    number of frames of a clip that the video repeats. `window`: number of frames of a context window, 0 without windows.
+    `follows_in_part`: the control clip is weighted below 1, so that its tokens are noisy too.
     """
 
     model: str
@@ -47,8 +47,8 @@ class Shape:
 
     @classmethod
     def from_request(cls, request: GenerationRequest, model: str | None = None) -> Self:
-        """Return the request's shape. `model` replaces the preset's checkpoint if set. For a finished video, return the upscaling
-        step's shape."""
+        """Return the request's shape. `model` replaces the preset's checkpoint if set. If the request only upscales a finished
+        video, return the upscaling step's shape."""
         if request.finished_video:
             return cls.for_upscaling(request)
         checkpoint, window, segment = _preset_facts(request)
@@ -88,9 +88,11 @@ class Shape:
 
 
 def _preset_facts(request: GenerationRequest) -> tuple[str, int, int]:
-    """Return the preset's checkpoint, the frames of a context window and the frames of a segment. Unused lengths are 0.
+    """Return (the preset's checkpoint, frames of a context window, frames of a segment). A video without windows or segments has
+    0 there.
 
-    All segments of an Animate video run the same programs. If the preset no longer exists, return only its name.
+    All segments of an Animate video run the same programs, so only a segment's length matters. If the preset no longer exists,
+    return (the preset's name, 0, 0).
     """
     try:
         return find_preset(request.preset).model_source, request.window_frames or 0, request.segment_frames or 0

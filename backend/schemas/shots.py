@@ -20,14 +20,18 @@ from backend.schemas.settings import FIELDS, Settings, Shot, VideoSettings
 from presets import Preset
 
 MAX_SHOTS = 24
-FOLDER = "shots"  # in the job's folder; has one folder per shot, named by its number from 1
-LAST, LAST_FRAMES, LOOK = "last.png", "last.mp4", "look.json"  # the last frame, the last frames (lossless), the shot's colours
+FOLDER = "shots"  # a folder in the job's folder. It contains a folder for each shot, named by the shot's number from 1
+# Files in a shot's folder: the last visible frame, a lossless clip of the last visible frames, and the median colours of the
+# shot.
+LAST, LAST_FRAMES, LOOK = "last.png", "last.mp4", "look.json"
 RESULT, VIDEO = "shot.json", "video.mp4"
-FRAMES = "frames.npy"  # uint8 [F, H, W, 3], kept until the storyboard ends, because encoding the video loses detail
-OVERLAP_LENGTHS = (17, 9, 5)  # numbers of frames of the previous shot with which a shot can start
+# File of a shot's frames, uint8 [F, H, W, 3]. The joined video is encoded from it, because the shot's own mp4 has lost detail.
+FRAMES = "frames.npy"
+OVERLAP_LENGTHS = (17, 9, 5)  # allowed numbers of the previous shot's last frames with which a shot can start
 FILES = {"image": "shot_images", "video": "shot_videos", "drive": "shot_drives"}
 """The files of a shot, and the request field that lists all files of a kind."""
-JOB = "/studio/job/"  # a job's id follows. Replaces the path of the job's video until the studio has checked the visitor's rights
+# JOB and a job's id replace the path of that job's video in a request, until the studio has checked that the visitor may use it.
+JOB = "/studio/job/"
 _FIELDS = ("prompt", "num_frames", "seconds", "seed", "cut", "fade", "trim", *FILES, "job")
 _NONE = {one.name: one.default for one in FIELDS if one.part == "story"}
 
@@ -75,7 +79,7 @@ def _read_shot(row: object, number: int, preset: Preset, fps: object, files: dic
 
 
 def _file_index(path: object, what: str, paths: list[str]) -> int:
-    """Return the index of the path among the files of its kind. Add the path if it is new."""
+    """Return the index of `path` in `paths`, the files of one kind. Append the path if it is new."""
     if not isinstance(path, str):
         raise RequestError(f"{what}{shorten(path, 40)}, which", "must be the path of a file", "correct it")
     if path not in paths:
@@ -193,13 +197,13 @@ def num_overlap_frames(request: VideoSettings, index: int, preset: Preset) -> in
 
 
 def end_frame(request: VideoSettings, index: int) -> int:
-    """Return the number of the shot's first frame that is no longer visible. The next shot continues from there."""
+    """Return the index of the first frame after the shot's visible part. The next shot continues from there."""
     trim = request.shots[index].trim
     return min(shot_length(request, index), round(trim[1] * request.fps)) if trim else shot_length(request, index)
 
 
 def shot_length(request: VideoSettings, index: int) -> int:
-    """Return the number of all frames of shot `index`."""
+    """Return the number of frames of shot `index`, which include invisible frames."""
     count = request.shots[index].num_frames
     return request.num_frames if count is None else count
 

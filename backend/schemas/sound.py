@@ -26,14 +26,16 @@ class SoundPart:
 
     @classmethod
     def from_clip(cls, request: VideoSettings, seconds: float) -> Self:
-        """Return the part of a clip's audio that belongs to the frames which an extended video repeats. `seconds` is the clip's
-        length."""
+        """Return the part of a clip's audio that plays during the overlap: the clip's frames that an extended video repeats.
+
+        `seconds` is the length of the whole clip.
+        """
         part = Part.from_request(request).resolve_start(seconds)
         return cls(start=part.trim[0], seconds=part.seconds)
 
 
 def keeps_clip_audio(request: VideoSettings) -> bool:
-    """Return whether a video that extends a clip also starts with the clip's audio, if the clip has any."""
+    """Return whether the request extends a clip after its end, and the generated audio continues the clip's audio, if any."""
     is_made = request.extend == "after" and find_preset(request.preset).makes_sound
     return is_made and request.keeps_sound and request.sound is None
 

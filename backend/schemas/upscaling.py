@@ -8,8 +8,9 @@ from backend.schemas.settings import Settings, VideoSettings
 SCALES = (2, 4)
 EMBEDDED = "animevideov3"
 """The upscaler that comes with the studio, and the default."""
-MOST_PIXELS = 8192 * 4320  # largest upscaled frame: the limit of `backend.media.video`
-MOST_IN_ALL = 40_000_000_000  # pixels of all frames of a clip: ten minutes of 1920x1080 at 30 fps
+MOST_PIXELS = 8192 * 4320  # most pixels of an upscaled frame, because `backend.media.video` reads no larger frames
+# Most pixels of all frames of a clip before it is upscaled. Ten minutes of 1920x1080 at 30 fps have somewhat less.
+MOST_IN_ALL = 40_000_000_000
 FOREIGN = "clip"
 """The preset name of a clip that no preset has generated."""
 _NAME = re.compile(r"[^./\\:\0][^/\\:\0]{0,199}")
@@ -22,12 +23,12 @@ def upscaler_name(request: VideoSettings) -> str:
 
 
 def without_upscaling(request: Settings) -> Settings:
-    """Return the request without its upscaling step, unchecked."""
+    """Return the request without its upscaling step. The result is not validated."""
     return request.model_copy(update={"upscale": 0, "upscaler": "", "finished_video": None})
 
 
 def is_on_hub(name: str) -> bool:
-    """Return whether the name is a file on the Hub: "owner/repository:file.safetensors"."""
+    """Return whether the name has the form of a file on the Hub, "owner/repository:file.safetensors"."""
     return bool(_HUB_FILE.fullmatch(name))
 
 

@@ -35,7 +35,7 @@ def check_windows(preset: Preset, wanted: bool | None) -> None:
 
 
 def step_geometry(request: VideoSettings) -> Geometry:
-    """Return the shape that a step's program works on: a window, a segment or the whole video."""
+    """Return the shape of the latents that a step's program gets: a window, a segment or the whole video."""
     geometry, length = request.geometry(), request.segment_frames or request.window_frames
     return geometry if length is None else dataclasses.replace(geometry, num_frames=length)
 
@@ -66,8 +66,8 @@ def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, 
 
 
 def num_step_calls(request: VideoSettings, step: int) -> int:
-    """Return how often a step runs the transformer: once for each window, and never if CFG-Zero* skips the step or MagCache
-    reuses another step's work."""
+    """Return how often this step runs the transformer: once for each window, or once without windows. 0 if CFG-Zero* skips the
+    step, or if MagCache reuses the previous step's output."""
     if step < num_zero_steps(request) or reuses_previous_step(request, step):
         return 0
     geometry, length = request.geometry(), request.window_frames
@@ -77,7 +77,10 @@ def num_step_calls(request: VideoSettings, step: int) -> int:
 
 
 def equivalent_tokens(request: VideoSettings) -> int:
-    """Return the number of tokens of a video without windows whose steps would take as long as this request's steps."""
+    """Return the number of tokens for which a step takes as long as this request's steps take on average.
+
+    The number compares requests by time, whether or not they use windows, half size or MagCache.
+    """
     if request.window_frames is None:
         shares = (REUSED_COST if reuses else 1.0 for reuses in reused_steps(request))
         costs = [cost * share for cost, share in zip(relative_step_costs(request), shares, strict=True)]
@@ -93,7 +96,7 @@ def mean_step_calls(request: VideoSettings) -> float:
 
 
 def window_edges(num_latent_frames: int, length: int) -> list[int]:
-    """Return the latent frames at which a window of the first step starts or ends."""
+    """Return the latent frames at which windows of the first step start or end, without the video's own start and end."""
     windows = windows_at(0, num_latent_frames, length)
     places = {window.begin for window in windows} | {window.begin + length for window in windows}
     return sorted(places - {0, num_latent_frames})
@@ -110,7 +113,8 @@ def _ramp_weights(length: int, overlap: int, rises: bool, falls: bool) -> list[f
 
 
 def _van_der_corput(number: int) -> float:
-    """Return element `number` of 0, 1/2, 1/4, 3/4, 1/8, ...: the first elements, however many, are spread evenly over 0 to 1."""
+    """Return element `number` of 0, 1/2, 1/4, 3/4, 1/8, ...: any number of first elements
+    is spread evenly over 0 to 1."""
     value, share = 0.0, 0.5
     while number:
         value, number, share = value + share * (number & 1), number >> 1, share / 2

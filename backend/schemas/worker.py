@@ -16,7 +16,8 @@ WorkerState = Literal["starting", "loading", "warming", "ready", "busy", "failed
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A device as JAX names it. The bytes are unknown (None) if the device does not report memory."""
+    """A device, with JAX's name and kind. A device that does not report its memory has None in `bytes_in_use` and
+    `bytes_limit`."""
 
     name: str
     kind: str
@@ -43,8 +44,8 @@ CacheAction = Literal["pin", "unpin", "drop"]
 
 @dataclass(frozen=True, kw_only=True)
 class CachedModel:
-    """A model that a worker keeps in memory. The bytes, on all devices together and in the host's memory, include networks that
-    other models share. An `is_pinned` model is unloaded last."""
+    """A model that a worker keeps in memory. `chip_bytes` (on all devices together) and `host_bytes` include networks
+    that other models share. An `is_pinned` model is unloaded last."""
 
     model: str
     chip_bytes: int
@@ -61,10 +62,10 @@ class CachedModel:
 class WorkerFacts:
     """Facts that a worker sends after it loads a model, after each job, and if the devices cannot be used.
 
-    `model` is the loaded model, or None. `kept` lists all cached models, the last used first; `kept_bytes` is their memory on the
-    devices and on the host, shared networks counted once. `refused` lists, one sentence each, kernels and compile options that
-    the devices or compiler refused and the worker replaced. `notice` reports an unused accelerator. `rates` are the speeds of the
-    last video by stage.
+    `model` is the loaded model, or None. `kept` lists all cached models, the last used first. `kept_bytes` are their bytes (on
+    all devices together, on the host), with shared networks counted once. `refused` lists, one sentence each, kernels and compile
+    options that the devices or compiler refused and the worker replaced. `notice` reports an unused accelerator. `rates` are the
+    speeds of the last video by stage.
     """
 
     devices: tuple[Device, ...] = ()
@@ -120,7 +121,8 @@ class WorkerView:
 
     @property
     def device_kind(self) -> str:
-        """The label for this worker's timings, such as "4 TPU v6 lite" or "cpu, cores: 1". "" while the devices are unknown."""
+        """The name of this worker's devices in stored timings, such as "4 TPU v6 lite" or "cpu, cores: 1". "" while the devices
+        are unknown."""
         counts = Counter(device.kind for device in self.facts.devices)
         kinds = " + ".join(kind if count == 1 else f"{count} {kind}" for kind, count in sorted(counts.items()))
         return f"{kinds}, cores: {self.num_cores}" if kinds and self.num_cores else kinds
@@ -172,8 +174,8 @@ class WorkerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """The hosts of a worker that runs one process on each of `count` hosts, this one included. On `address` and `port`, this host
-    waits for the others, which know the same `secret`. The processes use the next port to start JAX."""
+    """The hosts of a worker that runs one process on each of `count` hosts, this one included. This host listens on `address` and
+    `port` for the other hosts, which must know the same `secret`. The processes start JAX's own connection on `port` + 1."""
 
     count: int
     address: str
@@ -183,8 +185,8 @@ class Hosts:
 
 @dataclass(frozen=True, kw_only=True)
 class HostPlace:
-    """The place of one process among `count` processes. `index` counts from 0. `coordinator` is the address HOST:PORT of the
-    first process; `bind` is where that process listens."""
+    """The place of one process among `count` processes. `index` counts from 0. `coordinator` is the address HOST:PORT at which
+    the other processes reach the first process. `bind` is the address at which the first process listens."""
 
     index: int
     count: int
