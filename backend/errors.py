@@ -121,5 +121,6 @@ def shorten(value: object, most: int = 60) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text on a single line. Line breaks and runs of blanks become one blank, unpaired surrogates "?"."""
+    """Return the text on a single line. Line breaks and runs of blanks become one blank. Unpaired surrogates
+    become "?"."""
     return " ".join(str(text).split()).encode("utf-8", "replace").decode("utf-8")

@@ -27,7 +27,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """The cores or the chips that one worker may use. If both are empty, the worker uses the whole machine."""
+    """The cores or the chips that one worker may use. If both tuples are empty, the worker uses the whole machine."""
 
     cores: tuple[int, ...] = ()
     chips: tuple[int, ...] = ()

@@ -42,7 +42,7 @@ TIMED = ("load", "compile", "encode", "denoise", "decode", "total")
 def generate(
     arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine, request: GenerationRequest | None = None
 ) -> int:
-    """Generate one video from `request`, or without `request` from the arguments, and return the exit code.
+    """Generate one video and return the exit code. The arguments describe the video, unless `request` is given.
 
     Raises: RequestError before any file is written or process started.
     """

@@ -28,7 +28,7 @@ _TAKE_SECONDS = 6.0  # time limit for fetching a batch; the node waits up to one
 _AWAY_SECONDS = 3.0  # a worker counts as lost after this time without an answer
 _AGAIN_SECONDS = 0.25
 _STOP_SECONDS = 8.5  # time limit of the node's `stop`, which takes up to 7 seconds; a server must end within ten
-_REST_SECONDS = 1.0  # time limit for the last files after `stop`
+_REST_SECONDS = 1.0  # time limit for fetching the last files after `stop`
 
 logger = logging.getLogger(__name__)
 

@@ -318,7 +318,7 @@ class Engine:
             return self.models.remove(source)
 
     def keep_model(self, worker: str, model: str, how: CacheAction) -> None:
-        """Keep a cached model of this worker loaded, undo that, or unload the model if it is not in use."""
+        """Keep a cached model of this worker loaded, stop keeping it loaded, or unload it. A model in use is not unloaded."""
         self._dispatcher.pool.manage_model(worker, model, how)
 
     def workers(self) -> tuple[WorkerView, ...]:

@@ -83,7 +83,7 @@ def _last_error_line(said: bytearray) -> str:
 
 
 async def _send_request(process: Process, request: RewriteRequest) -> None:
-    """Send the request to the program. The program may end without reading it."""
+    """Send the request to the program. Ignore an error if the program ended without reading the request."""
     given = {
         "prompt": request.prompt,
         "preset": request.preset.name,

@@ -115,7 +115,7 @@ class WorkerPool:
         return [worker for worker, view in views if view.job_id is None and view.status.state == "ready"]
 
     def manage_model(self, name: str, model: str, how: CacheAction) -> None:
-        """Apply the operator's choice for a cached model of this worker: keep the model loaded, undo that, or unload it."""
+        """Apply the operator's choice for a cached model of this worker: keep it loaded, stop keeping it loaded, or unload it."""
         for worker in self._workers:
             if worker.view().name == name:
                 worker.send(ManageModel(model=model, how=how))

@@ -150,7 +150,7 @@ class Worker:
                     self._model.prepare_for(request)
 
     def _exit_process(self, code: int) -> None:
-        """End the process on request. The kernel crash guard must not count a kernel that runs now as crashed."""
+        """End the process on request. The kernel crash guard then does not count a running kernel as crashed."""
         if self._model.pipeline is not None:
             self._model.pipeline.excuse()
         self._end(code)
@@ -264,7 +264,7 @@ class Worker:
         return [Cue(**cue) for cue in self._sync.decide("cues", [cue.model_dump() for cue in task.new_cues()])]
 
     def _is_load_abandoned(self, task: Task) -> bool:
-        """Return whether the loading model is no longer needed: its task was cancelled, and no other task needs the model."""
+        """Return whether nothing needs the model that is loading any more: all tasks of the model were cancelled."""
         if not task.is_cancelled.is_set():
             return False
         models = [self._model.shape_for(other.request).model for other in self._tasks.uncancelled()]

@@ -63,7 +63,7 @@ class PrepareFor:
 
 @dataclass(frozen=True, kw_only=True)
 class ManageModel:
-    """Tells a worker to keep this checkpoint's model loaded, to undo that, or to unload the model."""
+    """Tells a worker to keep this checkpoint's model loaded, to stop keeping it loaded, or to unload it."""
 
     model: str
     how: CacheAction

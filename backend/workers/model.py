@@ -277,7 +277,10 @@ class WorkerModel:
 
 
 def is_from_file(event: Event) -> bool:
-    """Return whether the event reports a compiled program that was read from a file. The files can differ between hosts."""
+    """Return whether the event reports a compiled program that was read from a file.
+
+    The files can differ between hosts, so hosts must not decide anything together after such an event.
+    """
     return isinstance(event, Compiling) and event.is_loaded
 
 

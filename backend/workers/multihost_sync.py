@@ -27,8 +27,8 @@ class MultihostSync(Protocol):
     def gather(self, what: str, value: str, waiting: Callable[[], object] = ...) -> list[str]:
         """Wait until all hosts call this, then return their values in host order.
 
-        `what` names the barrier or the outcome. If it differs between hosts, all processes are ended. `waiting` is called every
-        few seconds during the wait.
+        `what` names the barrier or the outcome of a job. If `what` differs between hosts, all processes are ended.
+        `waiting` is called every few seconds during the wait.
         """
 
     def handle(self, message: Message) -> bool:

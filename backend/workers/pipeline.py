@@ -31,7 +31,7 @@ class ModelCache(Protocol):
         """Set the checkpoints whose models queued jobs need."""
 
     def pin(self, model: str, is_pinned: bool) -> None:
-        """Keep this checkpoint's model loaded, or undo that."""
+        """Keep this checkpoint's model loaded, or stop keeping it loaded."""
 
     def unload(self, key: Key) -> None:
         """Unload a model."""

@@ -62,7 +62,7 @@ def find_unused(devices: Sequence[Device] | Exception, root: Path = Path("/")) -
 
 
 def explain_unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccelerator | None:
-    """Return why jax uses no accelerator of this machine. None if jax uses any, or the machine has no accelerator."""
+    """Return why jax uses no accelerator of this machine. None if jax uses one, or if the machine has no accelerator."""
     taken = {_platform(device) for device in devices}
     left = [accelerator for accelerator in here.accelerators if accelerator.platform not in taken]
     if not left or (taken - {"cpu"}):  # jax uses one kind of accelerator at a time, so other kinds are not reported

@@ -47,7 +47,7 @@ class Watchdog:
         self.alive = now
 
     def count_state(self, state: WorkerState, now: float) -> None:
-        """Record the worker's state. If the state changed, reset the job's last event and longest step."""
+        """Record the worker's state. If the state changed, forget the job's last event and longest step or frame."""
         if state != self.state:
             self.event, self.longest = None, 0.0
         if state not in ("loading", "busy"):
