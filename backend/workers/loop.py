@@ -264,7 +264,7 @@ class Worker:
         return [Cue(**cue) for cue in self._sync.decide("cues", [cue.model_dump() for cue in task.new_cues()])]
 
     def _is_load_abandoned(self, task: Task) -> bool:
-        """Return whether nothing needs the model that is loading any more: all tasks of the model were cancelled."""
+        """Return whether the load can be abandoned: `task` was cancelled, and no other task needs the model of `task`."""
         if not task.is_cancelled.is_set():
             return False
         models = [self._model.shape_for(other.request).model for other in self._tasks.uncancelled()]
