@@ -38,8 +38,8 @@ _GUESSED = "Estimating duration from bitrate"
 
 @dataclass(frozen=True, kw_only=True)
 class SoundFacts:
-    """Facts of an audio file: its length in `seconds`, its sample `rate`, and the file `suffix` that fits its content, for the
-    name of a copy."""
+    """Facts of an audio file: its length in `seconds`, its sample `rate`, and the `suffix` that fits its content. A copy of the
+    file gets a name with this suffix."""
 
     seconds: float
     rate: int

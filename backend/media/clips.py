@@ -20,7 +20,7 @@ from backend.media import mp4 as mp4_boxes
 from backend.media.video import Frame, Size
 from backend.schemas.clip import Part, max_frames_within
 
-FORMATS = {"mp4 or mov": ".mp4", "webm": ".webm", "gif": ".gif"}  # accepted formats, and the suffix of a copy's name
+FORMATS = {"mp4 or mov": ".mp4", "webm": ".webm", "gif": ".gif"}  # accepted formats, and the file suffixes for copies of clips
 # Most pixels of a clip's frame: 4K in any shape. ffmpeg holds up to 20 frames in memory, and such a frame takes 15 MB.
 MAX_PIXELS = 4096 * 2304
 MAX_SECONDS = 3600.0
@@ -45,7 +45,7 @@ TRUNCATED = re.compile(r"partial file|ended prematurely|moov atom not found|Trun
 class ClipFacts:
     """Facts of a clip as it is displayed. `width` and `height` are the size of an upright frame with square pixels. `fps` is the
     usual frame rate, but the durations of frames may differ. `seconds` is the length of the video. `suffix` is the file suffix
-    that fits the content, for the name of a copy."""
+    that fits the content. A copy of the file gets a name with this suffix."""
 
     width: int
     height: int
@@ -68,8 +68,8 @@ def read_clip_facts(path: str | Path) -> ClipFacts:
 
 @functools.lru_cache(maxsize=KEPT_FACTS)
 def _read_facts(path: Path, marks: tuple[int, ...]) -> ClipFacts:
-    """Read the facts of the clip at this path. `marks` identify the file's content in the cache: its device and inode, size and
-    change times."""
+    """Read the facts of the clip at this path. `marks` (device, inode, size and change times) identify the file's content in the
+    cache, so that a changed file is read again."""
     report = _run_ffmpeg(["-i", str(path)], READ_SECONDS, path).errors
     header = report.partition("Output #0")[0]
     stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.parse_duration(header)

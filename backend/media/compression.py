@@ -14,10 +14,9 @@ SECONDS = 60.0  # time limit for ffmpeg: even a busy machine needs far less for 
 
 
 def compress_image(picture: Image.Image, crf: int) -> Image.Image:
-    """Return the RGB image, whose sides are even, after H.264 at this constant rate factor (1 to 51). 0 returns the image
-    unchanged.
+    """Return the RGB image after it was compressed by H.264 at the constant rate factor `crf` (1 to 51).
 
-    Raises: ImageError if ffmpeg fails.
+    If `crf` is 0, return the image unchanged. The image must have an even width and height. Raises: ImageError if ffmpeg fails.
     """
     if crf == 0:
         return picture

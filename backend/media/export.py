@@ -41,7 +41,8 @@ NO_LIMITS = ExportLimits()
 
 def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = NO_LIMITS) -> dict[str, Any]:
     """Export one of our videos to `path` at the video's frame rate and with its comment. Return the format, the size in pixels
-    and the number of bytes. A gif or webp above a limit gets a smaller size and fewer frames until it fits.
+    and the number of bytes. A gif or webp gets at most `max_fps` frames per second, and smaller and smaller sizes until it is
+    within the limits.
 
     Raises: RequestError if the export exceeds `max_bytes` at every size, or if the video is longer than `max_seconds`.
     VideoFileError if the video cannot be read or the export cannot be written.

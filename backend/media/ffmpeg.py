@@ -61,7 +61,7 @@ def start_process(
     errors: IO[bytes] | int = subprocess.PIPE,
     is_limited: bool = True,
 ) -> subprocess.Popen:
-    """Start ffmpeg. `is_limited` limits its memory; this is required for untrusted files."""
+    """Start ffmpeg. `is_limited` limits ffmpeg's memory, and must be true if ffmpeg reads untrusted files."""
     process = subprocess.Popen(line, stdin=stdin, stdout=stdout, stderr=errors)
     if is_limited:
         try:

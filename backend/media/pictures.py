@@ -70,7 +70,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def crop_box(size: tuple[int, int], target: tuple[int, int], focus: tuple[float, float] = (0.5, 0.5)) -> Box:
-    """Return the largest part of an image with the target's aspect, as (left, top, right, bottom) in pixels.
+    """Return the largest part of an image of `size` that has the aspect of `target`, as (left, top, right, bottom) in pixels.
 
     `focus` in 0..1 is the position of that part: 0 at the left or top, 0.5 in the middle, 1 at the right or bottom.
     """

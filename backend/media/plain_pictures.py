@@ -21,8 +21,8 @@ _WEBP_ICC, _WEBP_ALPHA, _WEBP_EXIF = 0x20, 0x10, 0x08
 
 
 def strip_metadata(path: Path) -> tuple[bytes, str] | None:
-    """Return the file's bytes without metadata and the suffix for its name. None for other formats, animations and
-    unusual files."""
+    """Return (the file's bytes without metadata, the suffix for the file's name). Return None for other formats, animations and
+    files of an unusual structure."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             kind, is_moving = image.format, is_animation(image)

@@ -1,6 +1,6 @@
 """The input of models with control blocks: one clip with a mask, combined from all control inputs.
 
-It also restores the clip's own pixels outside regenerated areas, because an autoencoder changes every pixel a little.
+This module also restores the clip's own pixels outside regenerated areas, because an autoencoder changes every pixel a little.
 """
 
 import dataclasses

@@ -225,7 +225,7 @@ def _read_loras(
     family: Family,
     on_event: Callable[[Event], None],
 ) -> tuple[ScaledLora, ...]:
-    """Read the chosen LoRAs that change this expert."""
+    """Read the chosen LoRAs that change expert `index`. LoRAs with a scale of 0 are left out."""
     chosen = [choice for choice in choices if choice.expert in ("both", EXPERT_NAMES[index]) and choice.scale]
     return tuple(
         ScaledLora(file=read_lora(find_lora_file(choice, on_event), shapes, index, family.lora_names), scale=choice.scale)

@@ -51,7 +51,7 @@ class ModelFiles:
         ]
 
     def _is_used(self, path: Path) -> bool:
-        """Return False for a file of a transformer that only another preset uses."""
+        """Return whether this model uses the file. Transformers of other presets in the same checkpoint are not used."""
         part = path.relative_to(self.checkpoint.folder).parts[0]
         own = {part_folder(part, self.checkpoint.transformer_folder) for part in self.checkpoint.parts}
         return part in own or not part.startswith(TRANSFORMER)

@@ -68,7 +68,7 @@ class StepPreviews:
         """
         called = threading.Event()
         preview = self._thread.submit(self._write_preview, clean, f"{PREVIEW_FOLDER}/step-{index:03d}", moves, called)
-        preview.add_done_callback(lambda _: called.set())  # if the thread fails before the decoder's call, `wait` must end too
+        preview.add_done_callback(lambda _: called.set())  # if the decoder's call fails, `called.wait()` must end too
         called.wait()
         if not self._is_beside:
             preview.exception()

@@ -1,4 +1,4 @@
-"""Compile every program that a video runs in advance, by running the video with shapes instead of arrays.
+"""Compile in advance every program that a video runs. To find these programs, run the video with shapes instead of arrays.
 
 Warming up, `precompile` and `check-tpu` all use `calls`, so each sees exactly the programs of a real video.
 """

@@ -16,7 +16,7 @@ from backend.schemas.settings import Character, VideoSettings
 from presets import Preset
 
 MAX_FIGURES = MAX_REFERENCES
-MAX_NAME = 40  # most letters and other characters in the name of a storyboard character
+MAX_NAME = 40  # longest name of a storyboard's character, in Unicode characters
 _FIELDS = {"name", "image"}
 # Ranges of code points of scripts without spaces between words, or with endings directly after names. There a name needs no word
 # boundary on its sides.

@@ -27,9 +27,9 @@ HUNDREDTHS = 0.00501
 class Part:
     """A part of a clip: `num_frames` frames at `fps` frames per second and `size` (width, height) in pixels.
 
-    `start` is the time of the first frame in seconds; None means that the part ends at the clip's end. `focus`, 0 to 1, says what
-    a crop keeps (see `pictures.crop_box`). In the video, the part's frames start at frame `first`, and its pixels at `corner`
-    (left, top). If `is_whole`, frames get black bars instead of being cropped.
+    `start` is the time of the first frame in seconds; None means that the part ends at the clip's end. `focus` (x, y) is the
+    position of the area that a crop keeps: 0 at the left or top, 1 at the right or bottom. In the video, the part's frames start
+    at frame `first`, and its pixels at `corner` (left, top). If `is_whole`, frames get black bars instead of being cropped.
     """
 
     start: float | None
@@ -47,7 +47,7 @@ class Part:
 
         For an extended clip, the part is only the overlap. With margins, the parts of the clip and of its mask are smaller than
         the video. The width and height of a control clip are divided by `control_downscale`. A finished video is used from start
-        to end. Frames of a driving clip are not cropped.
+        to end. Frames of a driving clip are not cropped, unless the request has a `face` clip.
         """
         if role == "finished_video":
             return cls(start=0.0, num_frames=request.total_frames, fps=request.fps, size=(request.width, request.height))

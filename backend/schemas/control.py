@@ -52,7 +52,7 @@ def infer_control_settings(values: Mapping[str, Any], given: Mapping[str, Any], 
 
 
 def fills_latent_frames(count: int, preset: Preset) -> bool:
-    """Return whether `count` frames are whole latent frames of the preset's model."""
+    """Return whether `count` pixel frames fill a whole number of latent frames of the preset's model."""
     return (count - preset.first_frames) % preset.frame_step == 0
 
 

@@ -5,8 +5,8 @@ from backend.schemas.settings import VideoSettings
 
 
 def appended_frames(request: VideoSettings) -> tuple[int, ...]:
-    """Return the pixel frames of all keyframes after frame 0, in the order of `keyframes`, then the last frame if it has an
-    image.
+    """Return the indices of the pixel frames that have an image: all keyframes except frame 0, in the order of `keyframes`, then
+    the last frame if the request has `last_image`.
 
     LTX-2 appends these images to the tokens of the video.
     """
@@ -15,7 +15,7 @@ def appended_frames(request: VideoSettings) -> tuple[int, ...]:
 
 
 def check_keyframes(request: VideoSettings) -> None:
-    """Check that each keyframe has a frame of the video, and no frame has two images. Raises: RequestError."""
+    """Check that each keyframe is at a frame of the video, and that no frame has two images. Raises: RequestError."""
     if len(request.keyframes) != len(request.keyframe_at):
         given = f"{len(request.keyframes)} keyframes were given with {len(request.keyframe_at)} frame numbers"
         raise RequestError(given, "and each keyframe must have one", "give each keyframe a frame number, counted from 0")

@@ -29,8 +29,8 @@ MOST_PROMPT = 8192
 
 
 class Cue(BaseModel):
-    """A change of `prompt` or `action` that takes effect when block `block` starts. Blocks count from 0. If
-    `prompt` or `action` is not set, it does not change."""
+    """A change of `prompt` or `action` that takes effect when block `block` starts. Blocks count from 0. A
+    value of None leaves the prompt or action unchanged."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -83,14 +83,14 @@ class Character(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A row of the table of settings. If the preset has a field of this name, that field is the setting's default, else `default`
-    is.
+    """A row of the table of settings. A request without this setting gets the value of the preset's field of the same name, or
+    `default` if the preset has no such field.
 
     `part` is the subject of the setting. `media` marks an input, and names the kind of its files. The value of an input is one or
-    more absolute paths. `limits` are the
-    smallest and largest number in a new request, unless the preset has its own limits. `far` are the much wider limits for
-    numbers in stored or imported requests. `usual` is the suggestion in an error. `most` is the largest number of list entries or
-    characters in an imported request. If `is_stored`, the value is stored even if it is the default.
+    more absolute paths. `limits` are the smallest and largest number in a new request, unless the preset has its own limits.
+    `far` are the much wider limits for numbers in stored or imported requests. `usual` is the suggestion in an error. `most` is
+    the largest number of list entries or characters in an imported request. If `is_stored`, a request stores the value even if it
+    is the default.
 
     The commands `generate` and `encode` have an option for each setting with `help`. If `stage` is "denoise", the command
     `denoise` has the option too. The option has the setting's name unless `flag` is set. Programs can set settings that are

@@ -26,6 +26,7 @@ FOLDER = "shots"  # a folder in the job's folder. It contains a folder for each 
 LAST, LAST_FRAMES, LOOK = "last.png", "last.mp4", "look.json"
 RESULT, VIDEO = "shot.json", "video.mp4"
 # File of a shot's frames, uint8 [F, H, W, 3]. The joined video is encoded from it, because the shot's own mp4 has lost detail.
+# Then the file is deleted.
 FRAMES = "frames.npy"
 OVERLAP_LENGTHS = (17, 9, 5)  # allowed numbers of the previous shot's last frames with which a shot can start
 FILES = {"image": "shot_images", "video": "shot_videos", "drive": "shot_drives"}

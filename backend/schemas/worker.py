@@ -132,8 +132,10 @@ _SUMMARY: tuple[WorkerState, ...] = ("busy", "ready", "warming", "loading", "sta
 
 
 def summarize_status(workers: Sequence[WorkerView]) -> WorkerStatus:
-    """Return the most advanced status of all workers. The status is "failed" only if all workers have failed, and "starting"
-    without workers."""
+    """Return the status of the worker whose state comes first in the order busy, ready, warming, loading, starting, failed.
+
+    So the state is "failed" only if all workers have failed. Without workers, the state is "starting".
+    """
     if not workers:
         return WorkerStatus(state="starting", detail="Waiting for a cluster node")
     return min((worker.status for worker in workers), key=lambda status: _SUMMARY.index(status.state))
