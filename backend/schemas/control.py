@@ -20,7 +20,7 @@ LEAST_INNER = 16  # pixels: smallest width and height of the area between the ma
 
 
 def has_control_blocks(preset: Preset) -> bool:
-    """Return whether the preset's model has control blocks (VACE), which take a clip with a mask."""
+    """Return whether the preset's model has control blocks, which take a clip with a mask."""
     return "mask" in preset.inputs and preset.segment_frames is None
 
 

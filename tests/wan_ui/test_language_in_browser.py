@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.wan_ui.steps import ready, wait_until
+from tests.wan_ui.steps import ready, rest, wait_until
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 
@@ -11,6 +11,7 @@ pytestmark = pytest.mark.browser
 
 def choose(page, key: str) -> None:
     """Choose a language by keyboard and wait for the new page."""
+    rest(page)
     page.locator("#language").focus()
     with page.expect_navigation():
         page.keyboard.press(key)

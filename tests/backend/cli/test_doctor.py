@@ -231,7 +231,7 @@ def module(tmp_path: Path, text: str) -> dict[str, str]:
 
 
 def test_a_process_that_dies_has_said_at_what(tmp_path, this_machine):
-    text = "import os, sys; from backend.cli.module_process import say; say({'progress': 'trying each kernel'}); "
+    text = "import os, sys; from backend.cli.module_process import write_message; write_message({'progress': 'trying each kernel'}); "
     text += "sys.stderr.write('Check failed: no chip\\n'); sys.stderr.flush(); os.abort()"
     said = []
     ended = run_in_process("it", [], module(tmp_path, text), said.append, 60)
@@ -248,10 +248,10 @@ def test_a_process_that_says_nothing_for_too_long_is_ended(tmp_path):
 
 def test_the_sheet_keeps_what_the_other_process_says(this_machine, capsys):
     sheet = Findings(here=this_machine)
-    sheet._take({"progress": "one step of it"})
-    sheet._take({"devices": [{"name": "d", "kind": "TPU v6 lite", "bytes_in_use": 1, "bytes_limit": 2**34}]})
-    sheet._take({"check": asdict(Check(name="one step", state="ok", found="measured"))})
-    assert [check.name for check in sheet.checks] == ["devices", "one step"] and sheet.doing == "one step of it"
+    sheet._receive({"progress": "one step of it"})
+    sheet._receive({"devices": [{"name": "d", "kind": "TPU v6 lite", "bytes_in_use": 1, "bytes_limit": 2**34}]})
+    sheet._receive({"check": asdict(Check(name="one step", state="ok", found="measured"))})
+    assert [check.name for check in sheet.checks] == ["devices", "one step"] and sheet.current_work == "one step of it"
     assert capsys.readouterr().out.splitlines()[1] == "ok       one step: measured"
     assert json.dumps(sheet.to_json()) and sheet.to_json()["machine"]["accelerators"] == ["8 TPU v6e chips"]
 

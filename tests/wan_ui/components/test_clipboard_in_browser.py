@@ -73,7 +73,7 @@ def test_a_report_and_a_link_are_copied(open_page):
     page.locator("#message .shown", has_text="Report copied.").wait_for()
     assert pasted(page) == report
     link = copy_link(page)
-    page.locator("#message .shown", has_text="clipboard").wait_for()
+    page.locator("#message .shown", has_text="Link copied.").wait_for()
     assert pasted(page) == link
 
 

@@ -165,6 +165,7 @@ class Held:
 def test_a_model_chosen_while_the_page_opens_stays(visit):
     page = visit()
     answer = Held(page, "wan-tiny")
+    rest(page)
     page.reload()
     ready(page)
     choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")

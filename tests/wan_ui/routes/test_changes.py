@@ -87,7 +87,7 @@ def test_nobody_is_told_of_anothers_job(context, close_gate):
     submit(context, ANNA, "a secret of anna")
     submit(context, ANNA, "another secret of anna")
     assert told(context, ANNA, in_queue("another secret of anna"))
-    news = told(context, BEN, in_queue("Somebody else"))
+    news = told(context, BEN, in_queue("other visitor"))
     assert "anna" not in json.dumps(news)
     assert "anna" not in json.dumps(
         told(context, BEN, in_queue("a square of ben"), act=lambda: submit(context, BEN, "a square of ben"))
