@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 PRESET_FOLDER = Path(__file__).resolve().parent
+BASES = "bases"  # the folder of base files, inside the folder of presets
 EXAMPLES_FOLDER = PRESET_FOLDER / "examples"
 ARCHITECTURES_FOLDER = PRESET_FOLDER / "architectures"
 EMBEDDED_MODELS_FOLDER = PRESET_FOLDER.parent / "models"
@@ -432,10 +433,54 @@ def _sort_key(preset: Preset) -> tuple[bool | int | str, ...]:
     return *beginning, family, kind, not plain.startswith(preset.series), sizes, variant
 
 
+def find_files(name: str, folder: Path = PRESET_FOLDER) -> list[Path]:
+    """Return the file of a preset or base file, then the file of its base, and so on to the last base.
+
+    Raises: ValueError for an unknown base, and for bases that form a circle.
+    """
+    known = _list_files(folder)
+    found = [known[name]]
+    while (base := _read_file(found[-1]).get("base")) is not None:
+        if base not in known:
+            nearest = difflib.get_close_matches(base, known, n=1)
+            fix = f"did you mean {nearest[0]}?" if nearest else "correct the name, or add the file"
+            raise ValueError(f"{found[-1]}: base={base!r} must be the name of a preset or of a file in {folder / BASES}; {fix}")
+        if known[base] in found:
+            names = " -> ".join([*(file.stem for file in found), base])
+            raise ValueError(f"{found[-1]}: base={base!r} makes a circle ({names}); remove `base` from one of the files")
+        found.append(known[base])
+    return found
+
+
+def resolve_values(name: str, folder: Path = PRESET_FOLDER) -> dict[str, Any]:
+    """Return the own and inherited values of a preset or base file. Raises: ValueError as `find_files` does."""
+    values: dict[str, Any] = {}
+    for file in reversed(find_files(name, folder)):
+        values = _override(values, _read_file(file))
+    return {key: value for key, value in values.items() if key != "base"}
+
+
+def _override(inherited: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return `inherited` with the values of `own`. Tables merge by key, and other values replace the inherited ones."""
+    merged = dict(inherited)
+    for key, value in own.items():
+        table = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _override(merged[key], value) if table else value
+    return merged
+
+
 @functools.cache
 def _read_presets(folder: Path) -> dict[str, Preset]:
-    return {path.stem: _read_preset(path) for path in folder.glob("*.toml")}
+    names = (path.stem for path in folder.glob("*.toml"))
+    return {name: Preset(name=name, **resolve_values(name, folder)) for name in names}
 
 
-def _read_preset(path: Path) -> Preset:
-    return Preset(name=path.stem, **tomllib.loads(path.read_text(encoding="utf-8")))
+@functools.cache
+def _list_files(folder: Path) -> dict[str, Path]:
+    """Return the files of the presets and bases by name."""
+    return {path.stem: path for path in (*folder.glob(f"{BASES}/*.toml"), *folder.glob("*.toml"))}
+
+
+@functools.cache
+def _read_file(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
