@@ -53,6 +53,8 @@ def test_the_default_tier_has_the_quick_one_and_every_promise():
         ("wan_ui/form/form.css", "tests/wan_ui/form/test_panel_in_browser.py", 1),
         ("wan_ui/assets/styles/tokens.css", "tests/wan_ui/test_accessibility_in_browser.py", 1),
         ("presets/wan-tiny.toml", "tests/presets/test_loader.py", 1),
+        ("presets/bases/wan.toml", "tests/presets/test_loader.py", 1),
+        ("presets/bases/wan.toml", "tests/wan_ui/form/test_settings_in_browser.py", 1),
         ("models/wan-tiny/vae/config.json", "tests/backend/pipeline/test_load.py", 1),
         ("backend/prompt_rewriting/instructions/demo.toml", "tests/backend/prompt_rewriting/test_local_model.py", 1),
     ],
