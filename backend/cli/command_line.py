@@ -246,7 +246,7 @@ def _add_presets(commands: argparse._SubParsersAction) -> None:
     presets = commands.add_parser("presets", help="list the presets, or show one preset")
     actions = presets.add_subparsers(dest="action", metavar="list|show", required=True)
     listing = actions.add_parser("list", help="one line per preset")
-    showing = actions.add_parser("show", help="all settings of a preset")
+    showing = actions.add_parser("show", help="all settings of a preset, an example command, and the files of its bases")
     showing.add_argument("name", metavar="NAME")
     for parser in (listing, showing):
         parser.add_argument("--json", action="store_true", help="print JSON")
