@@ -16,7 +16,15 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "presets.md"
 _INTRODUCTION = """# Fields of a preset
 
 A preset is one file, `presets/NAME.toml`. [Contributing](contributing.md#a-new-preset) says how to add one.
-`python app.py presets show NAME` prints a preset with all its values.
+`python app.py presets show NAME` prints a preset with all its values, an example command, and the files of its bases.
+
+`base = "NAME"` in a file names the preset or the base file from which the file inherits. Base files are in `presets/bases`. They
+have the values that the presets of a model or a series share, and are not presets themselves. A base can have a base too.
+
+- A file has only the values that differ from the base's values. Own values replace inherited ones, also lists such as `sizes`.
+- The tables `architecture`, `takes` and `[zh]` merge by key: `architecture.vae = "wan2.2"` replaces one part.
+- A file cannot remove an inherited field. If a preset must not have a field of another preset, both get the same base file.
+- The first comments of a file state the preset's time. They state its source, hardware and licence unless the base does.
 
 This page is written by `python -m presets.reference` from `presets/loader.py`. Change the texts there.
 """
