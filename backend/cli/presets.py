@@ -11,7 +11,7 @@ from backend.schemas.request import find_preset
 from presets import Preset, list_presets
 from presets.loader import PRESET_FOLDER, find_files
 
-_CLIPS = ("video", "drive", "face")
+_VIDEO_ROLES = ("video", "drive", "face")
 
 
 def show_presets(arguments: argparse.Namespace) -> None:
@@ -35,7 +35,7 @@ def example_command(preset: Preset) -> list[str]:
         words += ["--prompt", preset.examples[0]]
     required = [role for role, need in preset.inputs.items() if need == "must"]
     for role in ("video", "mask") if has_control_blocks(preset) else required:
-        words += [f"--{role.replace('_', '-')}", f"{role}.{'mp4' if role in _CLIPS else 'png'}"]
+        words += [f"--{role.replace('_', '-')}", f"{role}.{'mp4' if role in _VIDEO_ROLES else 'png'}"]
     if preset.actions:
         words += ["--actions", ",".join(f"{action}*8" for action in preset.actions[:2])]
     elif preset.live:
