@@ -21,7 +21,7 @@ FORMATS = "wav, mp3, m4a, ogg, flac, or a video with audio"
 MODEL_RATE = 16_000  # samples per second that LTX-2's audio autoencoder expects
 CHANNELS = 2
 MAX_SECONDS = 3600.0
-MAX_RATE = 48_000  # largest sample rate of a video's audio
+MAX_RATE = 48_000  # samples per second; audio with a higher rate is converted to this rate
 READ_SECONDS = 20.0
 COUNT_SECONDS = 60.0
 # ffmpeg decodes this much audio before the requested part and drops it, because each AAC packet needs the previous packet.

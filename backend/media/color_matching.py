@@ -1,11 +1,11 @@
 """Matches a shot's colours to the previous shots, so that a storyboard's colours do not drift. Pixels are 0 to 255.
 
-It corrects two errors for each channel. First, the model renders its start image a little lighter, darker or flatter. So the
-median and spread of the shot's first frame are set to the values of the previous shot's last frame, and all frames get the same
-linear change. (Objects that enter the scene change the mean, but the median stays a colour of the background.) Second, the
-medians drift during a shot. So each frame is shifted to the median of the first shot, if the difference is at most `MOST_DRIFT`.
-A larger difference is treated as a change of content. To avoid flicker, the shift is averaged over neighbouring frames. It grows
-from zero over `RAMP_FRAMES` frames, so that no step is visible at the cut.
+This module corrects two errors in each colour channel. First, the model renders its start image a little lighter, darker or
+flatter. So the median and spread of the shot's first frame are set to the values of the previous shot's last frame, and all
+frames get the same linear change. (Objects that enter the scene change the mean, but the median stays a colour of the
+background.) Second, the medians drift during a shot. So each frame is shifted to the median of the first shot, if the difference
+is at most `MOST_DRIFT`. A larger difference is treated as a change of content. To avoid flicker, the shift is averaged over
+neighbouring frames. It grows from zero over `RAMP_FRAMES` frames, so that no step is visible at the cut.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ RAMP_FRAMES = 8  # number of frames over which the shift grows from zero to its 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Look:
-    """The median of each channel over a whole shot."""
+    """The colours of a shot: the median of each channel over all its frames."""
 
     median: tuple[float, float, float]
 
@@ -75,7 +75,8 @@ def _frame_medians(frames: np.ndarray) -> np.ndarray:
 
 
 def _fine_median(pixels: np.ndarray) -> np.ndarray:
-    """Compute a median of each channel of [N, 3] that is not rounded to whole levels: the mean of the pixels near the median."""
+    """Return the mean of the values near the median, for each channel of pixels [N, 3]. Unlike the median, that mean is not
+    rounded to whole levels."""
     median = np.median(pixels, axis=0)
     near = np.abs(pixels - median) <= NEAR
     # If the median is the mean of two distant levels, no pixel is near the median. Then the median itself is the result.

@@ -6,7 +6,7 @@ from PIL import Image, ImageFilter
 from backend.media.video import Frame
 from backend.schemas.settings import ControlKind
 
-EDGE = 12.0  # least change of one colour between neighbouring pixels (of 255): weaker changes are texture or noise
+EDGE = 12.0  # least gradient of a colour channel, in levels (of 255) per pixel, that is drawn; texture and noise have less
 BLUR = 1.0  # radius in pixels of the Gaussian blur that removes noise before the edges are detected
 
 

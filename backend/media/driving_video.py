@@ -1,4 +1,4 @@
-"""The driving clip in segments. The clip is read as needed, so that it can have any length.
+"""The driving clip, divided into segments. The clip is read as needed, so that it can have any length.
 
 If the clip ends within a segment, its last frames follow in reverse, then forwards again, until the segment is full.
 
@@ -24,7 +24,7 @@ class SegmentedClip(Protocol):
     """A clip that is read in segments."""
 
     def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
-        """Yield segments, see `split_into_segments`. Frames are uint8 [height, width, 3]."""
+        """Yield `count` segments, uint8 [length, height, width, 3], as `split_into_segments` does."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def verbose_command(*arguments: str) -> list[str]:
-    """Return an ffmpeg command line that also describes its files."""
+    """Return an ffmpeg command line that makes ffmpeg also describe its input and output files."""
     return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostats", "-nostdin", *arguments]
 
 
@@ -145,7 +145,7 @@ def last_line(log: str) -> str:
 
 
 def parse_duration(report: str) -> float | None:
-    """Return the length in seconds that a file's header states, or None."""
+    """Return the length in seconds from ffmpeg's description of a file. None if the description states no length."""
     found = _DURATION.search(report)
     return sum(float(part) * 60**place for place, part in enumerate(reversed(found.groups()))) if found else None
 

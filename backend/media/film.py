@@ -1,6 +1,6 @@
 """Cuts a film: parts of clips in sequence, with hard cuts or cross-fades, their audio, and a soundtrack.
 
-It needs no model. Clips and soundtracks can be untrusted files, so the studio runs this module in the sandbox.
+This module needs no model. Clips and soundtracks can be untrusted files, so the studio runs this module in the sandbox.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ class Film:
 
 
 def make_film(request: GenerationRequest) -> Film:
-    """Return the film of a storyboard whose shots are all finished. Raises: RequestError if it is too long."""
+    """Return the film of a storyboard whose shots are all finished. Raises: RequestError if the preset no longer exists."""
     return Film(
         clips=tuple(Path(request.shot_videos[shot.video]) for shot in request.shots if shot.video is not None),
         pieces=plan_pieces(request, find_preset(request.preset)),

@@ -30,7 +30,7 @@ def read_comment(path: Path) -> str | None:
         box = next(find_boxes(file, _COMMENT), None)
         if box is None or not 8 <= box.end - box.start <= MAX_COMMENT_BYTES:
             return None
-        file.seek(box.start + 8)  # skip the data's type and locale
+        file.seek(box.start + 8)  # skip the type and the locale of the data, 4 bytes each
         content = file.read(box.end - box.start - 8)
     try:
         return content.decode("utf-8")

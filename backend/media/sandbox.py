@@ -103,9 +103,8 @@ class SandboxCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Requester:
-    """The visitor who asked for a call: an owner name and an address. Limits per visitor or per address do not apply if that
-    name or address is empty.
-    `has_budget` is False for the operator, whose long work is not counted."""
+    """The visitor who asked for a call: an owner name and an address. Limits per visitor or per address do not apply if that name
+    or address is empty. `has_budget` is False for the operator, whose long work is not counted."""
 
     owner: str = ""
     address: str = ""
@@ -167,7 +166,7 @@ class SandboxPool:
         self._tasks = _Pool(tasks, HourlyBudget(budget.of_visitor, budget.of_address, budget.in_all))
 
     def start(self, modules: Sequence[str] = ()) -> None:
-        """Start the processes for short work and import these modules in them, so that the first image need not wait."""
+        """Start the processes for short work and import these modules in them, so that the first calls do not wait for this."""
         self._short.start(modules)
 
     def run(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:

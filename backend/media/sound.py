@@ -14,7 +14,7 @@ from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.media.clips import MAX_PIXELS
 
-MODEL_SOUND = "stage3_sound.wav"  # in a job's folder: the model's audio before AAC encoding
+MODEL_SOUND = "stage3_sound.wav"  # file in a job's folder with the video's audio before AAC encoding
 FADE_SECONDS = 0.02  # default length of the cross-fade that hides the join of two audio parts
 SOUND_SECONDS = 120.0  # time limit for adding or reading a video's audio: even a busy machine needs far less
 _AAC = ("-c:a", "aac", "-b:a", "192k")
@@ -86,8 +86,8 @@ def read_sound(path: Path) -> Sound:
 
 
 def write_sound(video: Path, seconds: float, exact: Path | None, path: Path) -> None:
-    """Write the first `seconds` of the audio of one of our videos as a 16-bit WAV file. The audio comes from the WAV
-    file `exact` if that can be read, else from the video. Leaves no other file in the folder. Raises: VideoFileError, OSError."""
+    """Write the first `seconds` of the audio of one of our videos as a 16-bit WAV file. The audio comes from the WAV file `exact`
+    if that can be read, else from the video. Leaves no other file in the folder. Raises: VideoFileError, OSError."""
     sound = _read_model_audio(exact)
     if sound is None:
         _decode(video, path)

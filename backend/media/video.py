@@ -108,7 +108,7 @@ def copy_with_request(source: Path, path: Path, request: GenerationRequest) -> N
 
 
 def read_request(path: Path) -> GenerationRequest:
-    """Read the request that generated one of our videos. Its inputs are file names without folders.
+    """Read the request that generated one of our videos. The inputs of the request are file names without folders.
 
     Raises: VideoFileError if the file is no mp4, NoRequestInVideo if it contains no request.
     """

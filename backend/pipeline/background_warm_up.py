@@ -1,6 +1,7 @@
 """Prepare a video's programs in a background thread while the model's weights are read.
 
-Stored programs are loaded from their files, others are compiled. Reading waits for the disk, preparing needs the processor.
+Stored programs are loaded from their files, others are compiled. Reading waits for the disk while preparing needs the processor,
+so both can run at once.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def decode_frames(run: Run, latents: np.ndarray) -> Iterator[jax.Array]:
 def decode_pieces(
     run: Run, latents: np.ndarray, first: int = 0, decoder_state: StepState = None
 ) -> Iterator[tuple[jax.Array, StepState]]:
-    """Yield the frames of each piece from latent frame `first` on, with the decoder's state, which the next piece consumes."""
+    """Yield the frames of each piece from latent frame `first` on, with the decoder's state, which the next piece overwrites."""
     for begin in range(first, latents.shape[2], run.model.decode_stride):
         frames, decoder_state = do(decode_piece(run, latents, begin, decoder_state))
         frames = gather_to_host(frames)
@@ -131,8 +131,8 @@ class _DecodingLoop:
                 yield
 
     def _describe_state(self) -> Any:
-        """Return the shapes and shardings of the decoder's state. The first piece leaves a state with other
-        shapes than all later pieces, so the state after the second piece is described."""
+        """Return the shapes and shardings of the decoder's state. The first piece leaves a state with other shapes than all later
+        pieces, so the state after the second piece is described."""
         decoder_state = None
         for _ in range(2):
             _, decoder_state = describe(decode_piece(self._run, self._latents, 0, decoder_state))

@@ -1,6 +1,7 @@
 """The denoising loop: chunk by chunk, step by step.
 
-Each step is work (`backend.runtime.work`): a video runs the work, and compiling ahead describes it.
+Each step is work (`backend.runtime.work`). To generate a video, the work is executed. To compile ahead, the work is only
+described: its arrays are replaced by their shapes.
 """
 
 import dataclasses
@@ -327,7 +328,7 @@ class Denoising:
         """Create this step's step context, unless it is the current context.
 
         A context takes much memory, so the previous context is freed first. With several experts, the devices must first have
-        finished all steps that use the previous context. Only one expert's copies of matrices exist at a time.
+        finished all steps that use the previous context, so that only one expert's copies of matrices exist at a time.
         """
         if self._step_context is not None and self._context_key == step_plan.context_key:
             return
@@ -352,7 +353,8 @@ class Denoising:
 
 
 def should_warm_up(model: Model, request: GenerationRequest) -> bool:
-    """Return whether a program's first run takes longer than the next runs, as on accelerators. A CPU needs no warm-up."""
+    """Return whether each program should run once before the first step. On accelerators a program's first run takes longer than
+    later runs, on a CPU it does not."""
     return model.layout(request.is_guided).platform != "cpu"
 
 

@@ -199,7 +199,7 @@ def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = No
                 with save_if_closed(saver, loop.copy_to_host if loop.needs_only_states else None):
                     yield waiting.create_event(clock)
             with clock.measure("denoise"):
-                shown = _latents_for_preview(run, loop.clean_estimate()[VIDEO])  # waits for the step
+                shown = _latents_for_preview(run, loop.clean_estimate()[VIDEO])  # waits until the devices have finished the step
             seconds, spent = clock.seconds["denoise"] - spent, clock.seconds["denoise"]
             with clock.measure("denoise"):
                 moves = spent > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
@@ -239,15 +239,15 @@ def _create_resumed_event(run: Run, steps_done: int, costs: Sequence[float]) -> 
 
 
 def _estimate_seconds_left(spent: float, costs: Sequence[float], first: int, index: int) -> float:
-    """Estimate the seconds of the steps after `index` and of the decoder. The steps after `first`, up to
-    and including step `index`, took `spent` seconds. `costs` has the relative cost of each step."""
+    """Estimate the seconds of the steps after `index` and of the decoder. The steps after `first`, up to and including step
+    `index`, took `spent` seconds. `costs` has the relative cost of each step."""
     return spent * (sum(costs[index:]) + DECODE_SHARE * sum(costs)) / sum(costs[first:index])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _StepReport:
-    """A finished step whose preview is not finished. `first` is the number of steps that an earlier process ran. `costs` has
-    the relative cost of each step of the video."""
+    """A finished step whose preview is not finished. `first` is the number of steps that an earlier process ran. `costs` has the
+    relative cost of each step of the video."""
 
     index: int
     first: int

@@ -28,9 +28,9 @@ def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, ro
     """Open the request's inputs at the video's size, by role. `roles` limits the result to these roles.
 
     Images are cropped, and compressed if the request asks for it. Reference images stay whole, on white. Clips and audio files
-    are cut to the requested part. Clips are converted to the video's frame rate. If the video extends a clip and the model
-    reads audio, the clip's audio is an input too. The frames of a driving video are read later, in segments. Inputs that are
-    already in `opened` are not opened again.
+    are cut to the requested part. Clips are converted to the video's frame rate. If the video extends a clip and the model reads
+    audio, the clip's audio is an input too. The frames of a driving video are read later, in segments. Inputs that are already in
+    `opened` are not opened again.
     """
     size = (request.width, request.height)
 

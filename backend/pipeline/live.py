@@ -2,7 +2,7 @@
 
 One thread denoises. A second thread decodes the previous block, writes its frames as images for the page, and passes them to the
 mp4. The cues of each block are written to disk before the block starts. A process that resumes the video generates the same
-blocks again, without waiting for a viewer.
+blocks again, without waiting for the playback.
 """
 
 from __future__ import annotations
@@ -182,7 +182,8 @@ class _BlockDecoder:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._state: StepState = None
-        # Two threads could call programs in different orders on different hosts, but all hosts need the same order.
+        # With several hosts, blocks are not decoded during the denoising. All hosts must call programs in the same order, but two
+        # threads could call programs in another order on each host.
         self._is_beside = THIS_HOST.is_alone and can_run_concurrently(run.model, run.request)
         self._kept_frames = KEPT_SECONDS * run.request.fps
         self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")

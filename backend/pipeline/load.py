@@ -56,10 +56,10 @@ def load(
 ) -> LoadedModel:
     """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, and report the bytes read.
 
-    `mesh` fixes axes of the mesh by name. `executables` is a folder of precompiled programs. `files` is the checkpoint if it is
-    already open. The programs of `request` are prepared while weights are read. Networks that none of the `stages` uses are not
-    read. Networks in the `model_cache` are shared, and the cache keeps the new model. If not `is_used`, the model must fit on the
-    devices beside the current model.
+    `mesh` maps names of mesh axes to fixed sizes. `executables` is a folder of precompiled programs. `files` is the checkpoint if
+    it is already open. The programs of `request` are prepared while weights are read. Networks that none of the `stages` uses are
+    not read. Networks in the `model_cache` are shared, and the cache keeps the new model. If not `is_used`, the model must fit on
+    the devices beside the current model.
 
     Raises: Stopped if the model does not fit. ModelError if the checkpoint is missing, incomplete or of another kind.
     RequestError if the devices or the model do not allow the mesh. Any error of `on_event`.
@@ -164,8 +164,8 @@ def _load_networks(
 
 
 def _check_network(network: Network, part: Part) -> int:
-    """Check that a network's files contain the network's tensors, and return the bytes to read. Raises: ModelError if the
-    files contain other tensors."""
+    """Check that a network's files contain the network's tensors, and return the bytes to read. Raises: ModelError if the files
+    contain other tensors."""
     described = network.described
     stacked = isinstance(described, StackedWeights)
     return part.num_bytes(check_stacked(part, described) if stacked else check_flat(part, described))

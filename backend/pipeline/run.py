@@ -1,4 +1,4 @@
-"""The state that all stages of one video share, and the result that denoising passes on."""
+"""The state that all stages of one video share, and the result that denoising passes to decoding."""
 
 import contextlib
 import dataclasses
@@ -99,7 +99,8 @@ class Run:
     def create_result(
         self, video: Path, num_frames: int, request: GenerationRequest | None = None, has_sound: bool = False
     ) -> VideoResult:
-        """Create the result once the mp4 is written. `request` replaces the run's own request."""
+        """Create the video's result. The caller must already have written the mp4 `video`. `request` replaces the run's own
+        request."""
         request = request or self.request
         return VideoResult(
             path=str(video),

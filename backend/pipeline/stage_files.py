@@ -2,7 +2,7 @@
 
 `stage1_embeddings.safetensors` contains the denoiser's inputs. The model family defines their names. Embeddings of prompts have
 the format of diffusers' pipelines. `stage2_state.safetensors` is an unfinished denoising, `stage2_latents.safetensors` the result
-of a finished one. `stage3_frames.safetensors` is an unfinished decoding, `stage3_sound.wav` a model's audio.
+of a finished one. `stage3_frames.safetensors` is an unfinished decoding, `stage3_sound.wav` the audio before AAC encoding.
 
 Each file also contains the request that it was written for, the model's source, and the seconds of work so far. Arrays of streams
 other than the video are prefixed with the stream, as in `sound.latents`. Files are replaced atomically. Only the first of several
@@ -68,7 +68,7 @@ class Decoded:
 
 
 def write_conditions(run: Run, conditions: Conditions) -> None:
-    """Write the denoiser's inputs, and `generation_config.json`."""
+    """Write the denoiser's inputs, and the main settings as `generation_config.json`."""
     folder, request = run.folder, run.request
     _save_arrays(EMBEDDINGS, {name: np.asarray(value, np.float32) for name, value in conditions.items()}, run)
     config = {

@@ -50,8 +50,8 @@ def generate_storyboard(
     """Generate all shots in `folder`, and resume from shots in it. Ends with Finished, or with Cancelled and the shots so far.
 
     With several hosts, each host has its own folder. All hosts start a shot from the same frames, because each host writes the
-    previous shot's last frames to its folder. Only the first host writes videos. Shots that were finished earlier are sent to
-    the other hosts with the job.
+    previous shot's last frames to its folder. Only the first host writes videos. Shots that were finished earlier are sent to the
+    other hosts with the job.
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)

@@ -52,8 +52,8 @@ MakeSmaller = Callable[[GenerationRequest], Generator[Event]]
 def upscale_video(
     request: GenerationRequest, folder: Path, is_cancelled: Callable[[], bool], make_smaller: MakeSmaller
 ) -> Generator[Event]:
-    """Generate the request's video at its original size with `make_smaller`, unless that video exists already. Then upscale
-    the video in `folder`.
+    """Generate the request's video at its original size with `make_smaller`, unless that video exists already. Then upscale the
+    video in `folder`.
 
     Ends with Finished, or with Cancelled. Cancelled contains the smaller video if this job generated it. Closing the iterator
     saves the work so far.
@@ -91,8 +91,8 @@ def _upscale_file(
     source: Path,
     smaller_result: VideoResult | None,
 ) -> Generator[Event]:
-    """Upscale the video in the file `source`. `smaller_result` is the result of generating that video, None if this job did
-    not generate the video."""
+    """Upscale the video in the file `source`. `smaller_result` is the result of generating that video, None if this job did not
+    generate the video."""
     total = request.total_frames
     remove_half_written(folder)
     pieces = Pieces(folder / PIECES, request)

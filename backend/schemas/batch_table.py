@@ -109,8 +109,8 @@ def _parse_size(row: Mapping[str, str]) -> dict[str, int]:
 
 
 def _parse_value(name: str, text: str) -> Any:
-    """Convert the cell to the setting's type. Cells of text settings are returned unchanged, because the request checks
-    text. Raises: RequestError."""
+    """Convert the cell to the setting's type. Cells of text settings are returned unchanged, because the request checks text.
+    Raises: RequestError."""
     kind = SETTINGS[name].type
     try:
         if int in (kind, *get_args(kind)) and bool not in (kind, *get_args(kind)):

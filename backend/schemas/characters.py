@@ -84,7 +84,7 @@ def check_characters(request: VideoSettings, preset: Preset) -> None:
 
 
 def check_names(request: VideoSettings) -> None:
-    """Check the names and image indexes of the characters, in new and stored requests. Raises: RequestError."""
+    """Check the names and image indexes of the characters. New and stored requests must pass this check. Raises: RequestError."""
     if len(request.figures) > MAX_FIGURES:
         what = f"figures has {len(request.figures)} characters and"
         raise RequestError(what, f"may have at most {MAX_FIGURES}", "leave some out")

@@ -1,5 +1,5 @@
 """The part of a clip that a video uses. This module computes missing settings of the part from the given settings, and checks
-them. It opens no file.
+them. No file is opened.
 
 A part is counted in frames at the video's frame rate. Only its start is a time of the clip, in seconds, because a clip's own
 frames can have any times. A request's `trim`, from and to in seconds, states the same part in the form that people write.

@@ -1,4 +1,4 @@
-"""Checks of control clips, masks, margins, keyframes, references and extended clips in a request. It opens no file."""
+"""Checks of control clips, masks, margins, keyframes, references and extended clips in a request. This module opens no file."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -121,8 +121,8 @@ def _check_appended_control(request: VideoSettings, preset: Preset) -> None:
 
 
 def _check_extension(request: VideoSettings, preset: Preset) -> None:
-    """Check a request that extends a clip with a model without control blocks. Such a model starts the video with the clip's
-    last frames."""
+    """Check a request that extends a clip with a model without control blocks. Such a model starts the video with the clip's last
+    frames."""
     if request.extend not in extend_directions(preset):
         raise RequestError(
             f"extend={request.extend}", f"is not supported by {preset.name}", "choose after, or a preset with control"

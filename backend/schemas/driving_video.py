@@ -1,4 +1,4 @@
-"""Settings of videos that Animate models generate: the number of segments, and the size for an image. It opens no file.
+"""Settings of videos that Animate models generate: the number of segments, and the size for an image. This module opens no file.
 
 Source: diffusers modular_pipelines/wan_animate_2, `encoders.py`: the preset's area and the image's aspect are kept.
 """

@@ -125,8 +125,8 @@ class Compiling(Event, kind="compiling"):
     """A program for `what` is being compiled or, with `is_loaded`, was loaded from a file.
 
     The program is number `index` (from 1) of the `total` programs that must be prepared. Both numbers are 0 if the programs were
-    not counted. `seconds_left` estimates the time for
-    all missing programs from earlier compilations on this machine; 0 if unknown.
+    not counted. `seconds_left` estimates the time for all missing programs from earlier compilations on this machine; 0 if
+    unknown.
     """
 
     what: str

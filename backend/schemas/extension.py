@@ -1,4 +1,5 @@
-"""Tokens that a request appends to the video's tokens, for models that take images and clips in this way. It opens no file."""
+"""Tokens that a request appends to the video's tokens, for models that take images and clips in this way. This module opens no
+file."""
 
 import dataclasses
 import math

@@ -38,8 +38,8 @@ def upscale_result_request(
 def upscale_clip_request(
     name: str, size: tuple[int, int], seconds: float, fps: float, video: str, scale: int, upscaler: str = ""
 ) -> GenerationRequest:
-    """Return the request that upscales any clip of this size, length and rate. `name` becomes the prompt. The rate is
-    rounded to a whole number. Raises: RequestError."""
+    """Return the request that upscales any clip of this size, length and rate. `name` becomes the prompt. The rate is rounded to
+    a whole number. Raises: RequestError."""
     return upscale_request(describe_clip(name, *size, *_count_frames(seconds, fps)), video, scale, upscaler)
 
 

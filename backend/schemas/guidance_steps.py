@@ -65,8 +65,8 @@ def _num_steps_run(values: Mapping[str, Any]) -> int | None:
 
 
 def _parse_integer(value: object) -> int | None:
-    """Return the value as a whole number, or None if it is not a whole number. Programs may send text, such as "2", and pages
-    may send 2.0."""
+    """Return the value as a whole number, or None if it is not a whole number. Programs may send text, such as "2", and pages may
+    send 2.0."""
     text = str(value)
     return int(text.removesuffix(".0")) if _WHOLE.fullmatch(text) else None
 

@@ -1,4 +1,4 @@
-"""Checks of keyframes in a request: images for given frames of the video. It opens no file."""
+"""Checks of keyframes in a request: images for given frames of the video. This module opens no file."""
 
 from backend.errors import RequestError
 from backend.schemas.settings import VideoSettings

@@ -6,5 +6,5 @@ KEPT_SECONDS = 10  # the job's folder has the frames of the last seconds of the 
 
 
 def frame_name(number: int) -> str:
-    """Return the image file of pixel frame `number`, counted from 0."""
+    """Return the path of the image of pixel frame `number` (from 0), relative to the job's folder."""
     return f"{FOLDER}/{number:07d}.jpg"

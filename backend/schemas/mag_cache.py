@@ -155,7 +155,8 @@ def _first_reusable_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> 
 
 
 def _resample_ratios(ratios: Sequence[float], steps: int) -> list[float]:
-    """Return one ratio for each of `steps` steps: the nearest of the ratios, which were measured with another number of steps."""
+    """Return a ratio for each of `steps` steps. If `ratios` were measured with another number of steps, take the nearest
+    ratio."""
     if steps == 1:
         return [ratios[-1]]
     scale = (len(ratios) - 1) / (steps - 1)

@@ -1,4 +1,4 @@
-"""Checks of a request's numbers against its preset: size, length, steps, guidance and others. It opens no file."""
+"""Checks of a request's numbers against its preset: size, length, steps, guidance and others. This module opens no file."""
 
 import math
 

@@ -1,4 +1,5 @@
-"""The request for one video: a frozen value that is validated when it is constructed. It opens no file and rounds no value."""
+"""The request for one video: a frozen value that is validated when it is constructed. The validation opens no file and rounds no
+value."""
 
 import json
 import math

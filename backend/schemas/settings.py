@@ -29,8 +29,8 @@ MOST_PROMPT = 8192
 
 
 class Cue(BaseModel):
-    """A change of `prompt` or `action` that takes effect when block `block` starts. Blocks count from 0. A
-    value of None leaves the prompt or action unchanged."""
+    """A change of `prompt` or `action` that takes effect when block `block` starts. Blocks count from 0. A value of None leaves
+    the prompt or action unchanged."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -113,8 +113,7 @@ def _ramp_weights(length: int, overlap: int, rises: bool, falls: bool) -> list[f
 
 
 def _van_der_corput(number: int) -> float:
-    """Return element `number` of 0, 1/2, 1/4, 3/4, 1/8, ...: any number of first elements
-    is spread evenly over 0 to 1."""
+    """Return element `number` of 0, 1/2, 1/4, 3/4, 1/8, ...: any number of first elements is spread evenly over 0 to 1."""
     value, share = 0.0, 0.5
     while number:
         value, number, share = value + share * (number & 1), number >> 1, share / 2

@@ -44,8 +44,8 @@ CacheAction = Literal["pin", "unpin", "drop"]
 
 @dataclass(frozen=True, kw_only=True)
 class CachedModel:
-    """A model that a worker keeps in memory. `chip_bytes` (on all devices together) and `host_bytes` include networks
-    that other models share. An `is_pinned` model is unloaded last."""
+    """A model that a worker keeps in memory. `chip_bytes` (on all devices together) and `host_bytes` include networks that other
+    models share. An `is_pinned` model is unloaded last."""
 
     model: str
     chip_bytes: int
