@@ -101,7 +101,10 @@ def causal_conv(
     doubles: bool = False,
     interpret: bool = False,
 ) -> tuple[jax.Array | None, jax.Array | None]:
-    """Return the sum and its normalised form, [F, W, H, N'] each, or None for a result that the epilogue leaves out.
+    """Convolve `frames`, then add the bias and the epilogue's residuals. Return this sum and the sum after norm and SiLU.
+
+    Both results are [F, W, H, N']. Returns None for the sum without `epilogue.keeps_sum`, and for the normalised sum without
+    `epilogue.norm`.
 
     Args:
         frames: [F, W, H, C'].

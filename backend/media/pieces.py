@@ -26,7 +26,8 @@ _AAC = ("-c:a", "aac", "-b:a", "192k", "-ac", "2")
 
 
 class Pieces:
-    """The pieces of the request's video in a folder."""
+    """The finished pieces of a long video: mp4 files in `folder`, each with some consecutive frames. `request` describes the
+    whole video."""
 
     def __init__(self, folder: Path, request: GenerationRequest) -> None:
         self._folder, self._request = folder, request

@@ -328,7 +328,8 @@ class Denoising:
         """Create this step's step context, unless it is the current context.
 
         A context takes much memory, so the previous context is freed first. With several experts, the devices must first have
-        finished all steps that use the previous context, so that only one expert's copies of matrices exist at a time.
+        finished all steps that use the previous context. Otherwise the copies of matrices that each chip has during an expert's
+        steps (see `Layout.copied`) would exist for two experts at a time.
         """
         if self._step_context is not None and self._context_key == step_plan.context_key:
             return

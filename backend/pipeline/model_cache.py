@@ -234,10 +234,14 @@ class ModelCache:
     def _make_room(
         self, found: Collection[CachedNetwork] = (), num_bytes: int = 0, bytes_per_device: int = 0, coming: int = 0
     ) -> None:
-        """Offload or unload idle models until the current model, `found` and new networks of `num_bytes` bytes fit.
+        """Offload or unload idle models until the current model and a new model fit into memory.
 
-        `found` are cached networks that the new model shares. `bytes_per_device` is the memory that the new networks take on each
-        device. `coming` is the size in bytes of new networks of a model that is not used yet, and so counts as idle.
+        Args:
+            found: cached networks that the new model shares.
+            num_bytes: bytes of the other networks of a new model that is used immediately, on all devices together.
+            bytes_per_device: bytes of the new model's other networks on each device.
+            coming: bytes of these networks if the new model is used later; `num_bytes` is then 0. These bytes count towards the
+                limit of idle models.
         """
         current, is_dropped = self._models.get(self._current), False
         used = set(map(id, [*found, *(current.loaded.networks.values() if current else ())]))

@@ -49,7 +49,7 @@ class Identity:
 
 
 def identify_program(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Identity:
-    """Return the identity of the executable that a program needs."""
+    """Return the identity that a stored executable must have so that it can run this lowered program."""
     libraries = ("jax", "jaxlib", *(["libtpu"] if layout.platform == "tpu" else []))
     versions = {library: installed_version(library) for library in libraries}
     flags = compiler_flags() | {key: str(value) for key, value in sorted(layout.compiler_options.items())}

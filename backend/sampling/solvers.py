@@ -335,8 +335,9 @@ def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
 
 
 def guide_by_zero_star(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
-    """Apply guidance, with another unprompted velocity: the projection of the prompted velocity on the unprompted velocity.
+    """Apply guidance after scaling the unprompted velocity.
 
+    The scaled unprompted velocity is the projection of the prompted velocity on the unprompted velocity.
     The projection is computed in float32. Source: CFG-Zero*, arXiv:2503.18886, as diffusers' `ClassifierFreeZeroStarGuidance`.
     """
     prompted, unprompted = velocity[:1], velocity[1:]

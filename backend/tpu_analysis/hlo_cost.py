@@ -144,7 +144,8 @@ class _CostAdder:
             total.hidden += covered
 
     def _started(self, later: Instruction, under_way: dict) -> str | None:
-        """Return the name of the transfer that a later instruction updates or ends, or None."""
+        """Return the name of the transfer in `under_way` that the instruction `later` updates or ends. None if there is no such
+        transfer."""
         return next((name for name in under_way if re.search(rf"%{re.escape(name)}(?![\w.\-])", later.text)), None)
 
     def _one(self, instruction: Instruction) -> Cost:

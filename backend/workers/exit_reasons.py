@@ -16,11 +16,10 @@ _VMSTAT = Path("/proc/vmstat")
 
 
 def explain_exit(code: int, log: Path, was_out_of_memory: bool, reason: str = "") -> Interrupted:
-    """Return the interruption of the worker's job.
+    """Return the event that explains why the worker's job was interrupted.
 
     `was_out_of_memory` is True if the system killed a process for lack of memory since the worker started. `reason` is why the
-    engine killed the worker, or the reason that the worker reported before it ended. `reason` is "" if neither
-    exists.
+    engine killed the worker, or the reason that the worker reported before it ended. `reason` is "" if neither exists.
     """
     advice = f"Generate it again; if it stops again, the reason is at the end of {log}"
     if code == LOST:

@@ -48,13 +48,18 @@ def disable_implementation(implementation: Implementation) -> None:
 class TpuOptions:
     """Options that only the TPU kernel uses.
 
+    The kernel computes the softmax of a head in one of two forms. The constant form subtracts no maximum from the scores. It is
+    faster, but overflows if scores are too large. The online form is the online softmax, which is always safe. The norms of a
+    head's queries and keys bound its scores, and the kernel chooses the form of the head by these bounds.
+
     Attributes:
         chip: the TPU generation; by default of the mesh in context, or of this process's devices.
         layout: "heads" if the operations around the attention store [B, S, H, D] head by head, as XLA does on a TPU by default.
             "columns" if they store [B, S, H * D]. The wrong value gives the same result, but costs copies.
-        bounds: bounds of the heads, set only if `kernels.qkv` prepared the arrays. Other implementations cannot use such arrays.
-        tests_bounds: if False, no head's bounds are tested, and all heads use the online form.
-        smooth_keys: subtract the mean key, so that more heads can use the constant maximum.
+        bounds: each head's bounds, set only if `kernels.qkv` prepared the arrays. Other implementations cannot use such arrays.
+            If None, the bounds are computed.
+        tests_bounds: if False, the bounds are not tested, and all heads use the online form.
+        smooth_keys: subtract the mean key, so that more heads can use the constant form.
         sizes, online_sizes: block sizes of the constant and the online form. None uses the tuned sizes.
     """
 

@@ -65,7 +65,7 @@ class Steering:
 class ActionPlace:
     """The place of a block's keys in an `ActionRing`: the `layer`, and the `places` [F] of the block's frames.
 
-    `count` of the W places hold a frame after the block is written.
+    `count` is the number of the ring's frames that are filled once the block is written. The other frames are masked.
     """
 
     layer: jax.Array

@@ -148,8 +148,9 @@ class CausalWanModel(WanModel):
     ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockStepState]]:
         """Compute the text's keys and values, and the step state.
 
-        Without a `step_state`, the returned step state has an empty past. With a `step_state`, the past is recomputed if the kind
-        recaches. Raises: RequestError if the step has guidance.
+        Without a `step_state`, the returned step state has no earlier frames. With a `step_state`, the keys and values of its
+        earlier frames are recomputed for the new prompt if `kind.recaches`, and kept otherwise. Raises: RequestError if the step
+        has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)

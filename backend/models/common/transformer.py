@@ -66,7 +66,8 @@ class StackedTransformer:
         return weights_sharding(shapes, self._layout, self.matrix_role)
 
     def _weight_dtype(self, name: str, dtype: jnp.dtype) -> jnp.dtype:
-        """Return the dtype of the weight `name`, if `dtype` is the dtype of the model."""
+        """Return the dtype in which the weight `name` is stored. `dtype` is the model's dtype. Subclasses keep some weights in
+        float32."""
         return dtype
 
     def spread_matrices(self, weights: StackedWeights) -> Stacks:

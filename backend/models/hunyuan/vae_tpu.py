@@ -68,8 +68,8 @@ def decode(
 ) -> tuple[jax.Array, Caches]:
     """Decode unscaled latents [1, C, 1, H, W] to pixels [1, 3, 1 or 4, height, width] in [-1, 1]. Also return the new caches.
 
-    `weights` is the result of `arrange`. For the first frame `before` has only zeros for keys and values; later it has all
-    caches.
+    `weights` is the result of `arrange`. `before` are the caches that the previous call returned. For the video's first frame,
+    pass zeros of the shapes that `describe_keys` returns, and 0 at `FRAMES_SEEN`.
     """
     height, width = latents.shape[3:]
     plan = _Plan(vae=vae, layout=layout, size=(height, width), interpret=interpret)

@@ -41,7 +41,8 @@ class LayerRunner(StripRunner):
     """See `StripRunner`. Caches have the name of their layer.
 
     Args:
-        before: for the first frame only zeros for keys and values, later all caches.
+        before: caches from the previous latent frame. For the video's first latent frame, pass only the caches for keys and
+            values, filled with zeros.
         padding: number of padding columns at the end of the last strip. Convolutions see only the first padding column, which
             repeats the border.
         seen: number of latent frames with cached keys and values.
