@@ -377,8 +377,11 @@ class Preset(BaseModel):
 
     @property
     def patch(self) -> int:
-        """Height and width of a token in latents. If the preset `refines`, `size_multiple` is the side of two tokens in pixels,
-        so that half of a video's height and width is also a number of whole tokens."""
+        """Height and width of a token in latents.
+
+        Usually `size_multiple` is the side of one token in pixels. A preset that `refines` starts at half of the video's size.
+        The half size must also consist of whole tokens, therefore `size_multiple` is then the side of two tokens.
+        """
         return self.size_multiple // self.vae_scale_spatial // (2 if self.refines else 1)
 
     @property

@@ -284,9 +284,10 @@ class Dispatcher:
                     logger.exception("The data folder could not be read")
 
     def _prepare_ahead(self) -> None:
-        """Let an idle worker prepare for the request of `prepare_for`, or else for the next recent request.
+        """Let an idle worker prepare for the request that was last given to `prepare_for`.
 
-        Prepared models stay in the worker's memory, so the number of preparations between two jobs is limited.
+        If no such request is due, the worker prepares for one of the requests of earlier videos. Prepared models stay in
+        the worker's memory, so the number of preparations between two jobs is limited.
         """
         now, is_busy = time.monotonic(), bool(self._waiting or self._running)
         if is_busy or self._num_preparations >= _MOST_PREPARATIONS or not self.pool.has_ready_worker():

@@ -64,7 +64,7 @@ class Keys:
     """The keys of one data folder. Safe from several threads and processes."""
 
     def __init__(self, data_dir: Path):
-        """Prepare access. The file is created with the first key."""
+        """Use the keys of this data folder. The file of keys is created with the first key."""
         self._path = data_dir.absolute() / FILE
 
     def create(self, name: str, most_waiting: int = USUAL_LIMIT, notify: Sequence[str] = ()) -> tuple[Key, str]:

@@ -149,7 +149,7 @@ class _CueLog:
                 self.cues[self.blocks - 1] = Cue(**cue)
 
     def append(self, block: int, cue: Cue | None) -> None:
-        """Append a block's cue, None for no cue."""
+        """Append the block's cue, or None if neither the prompt nor the action changes."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(None if cue is None else cue.model_dump(exclude_none=True), ensure_ascii=False) + "\n")
         self.blocks += 1

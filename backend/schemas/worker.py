@@ -196,6 +196,6 @@ class HostPlace:
     bind: str | None = None
 
     def to_arguments(self) -> list[str]:
-        """Return the place as arguments of the worker's command line."""
+        """Return the place of the process as arguments of the worker's command line."""
         bind = ["--bind", self.bind] if self.bind else []
         return ["--host-index", str(self.index), "--hosts", str(self.count), "--coordinator", self.coordinator, *bind]

@@ -80,7 +80,7 @@ class Change:
         return product if self.alpha is None or rank is None else product * (self.alpha / rank)
 
     def _own_rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return this tensor's rows of an array for stacked tensors, or the whole array if nothing is stacked."""
+        """Return the rows that belong to this tensor. If the file stores no stacked tensors, return the whole array."""
         return tensor if self.parts == 1 else tensor.chunk(self.parts)[self.part]
 
     def _has_row_lengths(self, shape: Sequence[int]) -> bool:

@@ -20,8 +20,8 @@ Stacks = Mapping[str, Mapping[str, Any]]
 class StackedWeights:
     """A network's parameters.
 
-    `outer` are the parameters outside the layers, by name in the checkpoint. `stacks` are by the prefix of the layers in the
-    checkpoint (such as "layers."), then by name within a layer, each [layers, ...].
+    `outer` maps names in the checkpoint to the parameters outside the layers. `stacks` maps the prefix of a stack's layers in the
+    checkpoint (such as "layers.") to the stack. A stack maps names within a layer to arrays [layers, ...].
 
     Matrices in `stacks` are [layers, in, out], the transposed matrices of the checkpoint. XLA's CPU matrix product is up to 1.3
     times faster in this order (4,680 x 1,536 by 1,536 x 1,536, measured on two cores). Other backends choose their own layout.

@@ -78,7 +78,10 @@ def _join_with_pallas(
 def _join(
     attended_ref: jax.Ref, others_ref: jax.Ref, share_ref: jax.Ref, out_ref: jax.Ref, *, before: int, blocks: int, heads: int
 ) -> None:
-    """Join one block of queries. The loop over heads keeps only the values of one head in registers."""
+    """Join both attentions of one block of queries. A block without a partner in `others_ref` is copied.
+
+    The loop over heads keeps only the values of one head in registers.
+    """
     block = pl.program_id(1)
     has_others = (block >= before) & (block < before + blocks)
     width = attended_ref.shape[1] // heads

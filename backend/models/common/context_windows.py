@@ -93,7 +93,10 @@ def step_in_windows(
 
 
 def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> Any:
-    """Return the first len(leading) frames of the state, then a window: len(shares) frames of the video from `begin` on."""
+    """Return a window of the state: len(shares) frames of the video, from frame `begin` on.
+
+    With `leading`, the len(leading) frames before the video, such as reference images, precede the window.
+    """
     lead = 0 if leading is None else len(leading)
 
     def cut(leaf: jax.Array) -> jax.Array:

@@ -80,8 +80,9 @@ class Context:
 class _Modulations:
     """Modulations by timestep, to which each layer adds its own tables.
 
-    Rows are for the step's timestep and, if latents are given, for timestep 0 and for the timestep of a control clip with noise.
-    `text` is set only if the prompt's keys depend on the timestep.
+    The first row is for the step's own timestep. If some tokens come from images or clips, the second row is for timestep 0. If a
+    control clip has noise, the third row is for the clip's timestep. `text` is set only if the prompt's keys
+    depend on the timestep.
     """
 
     video: jax.Array
@@ -288,7 +289,7 @@ def _video_timesteps(timestep: jax.Array, context: Context) -> jax.Array:
 
 
 def _video_levels(context: Context, num_tokens: int, padded: int) -> np.ndarray | None:
-    """Return the index into `_video_timesteps` for each token, [padded]. None if no latents are given."""
+    """Return the index into `_video_timesteps` for each token, [padded]. None if no token comes from an image or clip."""
     first, pictures, control = (
         0 if latents is None else math.prod(latents.shape[2:])
         for latents in (context.first_frame, context.keyframes, context.control)
@@ -319,7 +320,7 @@ def _sound_levels(context: Context, length: int) -> jax.Array | None:
 
 
 def _sound_timesteps(timestep: jax.Array, has_still: bool) -> jax.Array:
-    """Return the timesteps of audio tokens, [1 or 2]: the step's own and, if latents are given, 0."""
+    """Return the timesteps of audio tokens, [1 or 2]: the step's own and, if `has_still`, 0 for latents of a clip."""
     return jnp.stack([timestep, jnp.zeros_like(timestep)]) if has_still else timestep[None]
 
 

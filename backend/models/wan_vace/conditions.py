@@ -28,7 +28,7 @@ CONTROL, REFERENCES = "control_latents", "reference_latents"
 def encode_source(
     programs: Programs, weights: Mapping[str, Any], geometry: Geometry, source: Source | None, dtype: jnp.dtype
 ) -> Generator[Effect, Any, jax.Array]:
-    """Encode the `control_latents` of a clip and its mask. Without a `source`, encode a grey clip that is fully regenerated.
+    """Encode a clip and its mask to `control_latents`. Without a `source`, encode a grey clip that is fully regenerated.
 
     Yields work.
     """
@@ -48,7 +48,7 @@ def encode_source(
 def encode_references(
     programs: Programs, weights: Mapping[str, Any], images: Sequence[Image.Image], dtype: jnp.dtype
 ) -> Generator[Effect, Any, jax.Array]:
-    """Encode the `reference_latents` of images that have the video's size. Yields work."""
+    """Encode images of the video's size to `reference_latents`. Yields work."""
     frames = []
     for image in reversed(images):
         frames.append((yield Call(programs.encode_image, (weights, image_to_pixels(image, dtype)))))
