@@ -116,8 +116,8 @@ class StepContext(Protocol):
 class AttentionLengths:
     """The sizes of one chip's attention in a step: of `queries` to `keys`, and of `text_queries` to `text` keys.
 
-    `beside` is set if the tokens of each frame also attend to the same frame of a driving video. Its values are the number of
-    tokens of a frame, and the number of heads times the number of frames.
+    `beside` describes the attention of each frame's tokens to the same frame of a driving video, None without this attention. Its
+    values are the number of tokens of a frame, and the number of heads times the number of frames.
     """
 
     heads: int
@@ -216,7 +216,7 @@ class Model(Protocol):
     ) -> Generator[Effect, Any, Any]:
         """Decode the next `decode_stride` latent frames. Yields work.
 
-        Returns: pixels [1, 3, F, H, W] in [-1, 1], and the state for the next call. The first call has no `step_state` (None).
+        Returns: pixels [1, 3, F, H, W] in [-1, 1], and the `step_state` for the next call. The first call takes None.
         """
 
     decode_stride: int

@@ -59,7 +59,8 @@ class Kind:
     sound_rate: int | None = None
     other_series: tuple[str, ...] = ()
     enlarges: bool = False
-    # Derived: check-tpu on v6e predicts 1.12 (720p) to 1.31 (480p, small models), see docs/performance.md.
+    # The default follows from predictions: check-tpu predicts 1.12 (720p) to 1.31 (480p, small models) on v6e, see
+    # docs/performance.md.
     over_floor: float = 1.2
 
     def needs(self, role: str) -> bool:

@@ -131,7 +131,7 @@ class ActionWanFamily(CausalWanFamily):
     pipelines = PIPELINES
     transformers = TRANSFORMERS
     body = "backend.models.causal_wan.action_model:ActionWanModel"
-    # The method of causal Wan reads single-file checkpoints, which this family does not support.
+    # This replaces causal Wan's method, which reads single-file checkpoints. This family does not support them.
     complete_checkpoint = FamilyBase.complete_checkpoint
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> ActionWanKind:

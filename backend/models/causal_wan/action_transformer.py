@@ -95,7 +95,7 @@ class ActionDenoiser(BlockDenoiser):
         return dataclasses.replace(past, ring=SteeredRing(tokens=past.ring, actions=self._layout.replicate_shapes(actions)))
 
     def past_sharding(self, shapes: Past) -> Past:
-        """Return the shardings of a `Past` of these shapes that a program returns."""
+        """Return the shardings of the `Past` that a program returns. `shapes` are the shapes of its arrays."""
         ring = cast(SteeredRing, shapes.ring)
         placed = super().past_sharding(dataclasses.replace(shapes, ring=ring.tokens))
         actions = self._layout.replicate_shapes(ring.actions)

@@ -105,7 +105,8 @@ def describe_action_ring(shape: ActionShape, window: int, frame_tokens: int, dty
 def action_windows(actions: np.ndarray, frames: int, stride: int, reach: int) -> np.ndarray:
     """Return the actions that each of a block's latent frames sees, [frames, reach, N].
 
-    `actions` [reach + stride * (frames - 1), N] begins with the first pixel frame that the first latent frame sees.
+    N is the number of keys or of mouse values. A latent frame has `stride` pixel frames, and sees the actions of `reach` pixel
+    frames. `actions` [reach + stride * (frames - 1), N] begins with the first pixel frame that the first latent frame sees.
     """
     return np.stack([actions[stride * frame : stride * frame + reach] for frame in range(frames)])
 
@@ -122,9 +123,10 @@ def frame_angles(shape: ActionShape, first: int, frames: int) -> np.ndarray:
 def apply_actions(
     shape: ActionShape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace
 ) -> tuple[jax.Array, ActionRing]:
-    """Apply the mouse and the keyboard to a block's tokens [F * T, D], ordered by frame.
+    """Apply the mouse and the keyboard to a block's tokens `hidden` [F * T, D].
 
-    Returns the tokens, and the ring with the block's keys and values.
+    The tokens are ordered by frame: T tokens for each of the block's F latent frames. Returns the tokens, and the ring with
+    the block's keys and values.
     """
     if steering.mouse is not None:
         hidden, ring = _apply_mouse(shape, parameters, hidden, steering, ring, place)
@@ -212,7 +214,10 @@ def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -
 
 
 def _write_to_ring(ring: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
-    """Write a block's frames [F, ...] into a ring [layers, W, ...]. Returns this layer's frames [W, ...], and the ring."""
+    """Write values of a block's F frames, `array` [F, ...], into a ring [layers, W, ...] for the window's W frames.
+
+    Returns this layer's values in the ring, [W, ...], and the ring.
+    """
     zeros = [jnp.int32(0)] * (array.ndim - 1)
     for frame in range(len(array)):
         part = array[None, frame : frame + 1].astype(ring.dtype)
@@ -221,7 +226,7 @@ def _write_to_ring(ring: jax.Array, array: jax.Array, place: ActionPlace) -> tup
 
 
 def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) -> jax.Array:
-    """Compute the softmax of scores [F, W, ..., heads] over the first `count` of the W places."""
+    """Compute the softmax of scores [F, W, ..., heads] over the first `count` of the window's W frames."""
     counts = (jnp.arange(scores.shape[1]) < count).reshape(-1, *[1] * (scores.ndim - 2))
     scaled = scores / np.sqrt(shape.width // shape.heads)
     return jax.nn.softmax(jnp.where(counts, scaled, -jnp.inf), axis=1)
@@ -230,14 +235,21 @@ def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) 
 def _attend_to_same_place(
     shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Compute attention [F, T, C] of each token to the tokens at its place in the first `count` of W frames [W, T, C]."""
+    """Compute attention [F, T, C] of each token to the tokens at the same place in other frames.
+
+    `query` [F, T, C] has T tokens for each of the block's F frames. `keys` and `values` [W, T, C] have T tokens for each of the
+    window's W frames, of which the first `count` are used.
+    """
     products = query[:, None].astype(jnp.float32) * keys[None].astype(jnp.float32)
     shares = _attention_weights(shape, _head_sums(shape, products), count)
     return (_spread_over_heads(shape, shares) * values[None].astype(jnp.float32)).sum(axis=1).astype(query.dtype)
 
 
 def _attend_to_frames(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
-    """Compute attention [F, T, C] of all tokens to the first `count` of W keys [W, C], one key for each frame.
+    """Compute attention [F, T, C] of all tokens to one key for each frame.
+
+    `query` [F, T, C] has T tokens for each of the block's F frames. `keys` and `values` [W, C] have one row for each of the
+    window's W frames, of which the first `count` are used.
 
     A matrix with one column for each frame and head computes all heads in one product.
     """

@@ -33,7 +33,7 @@ class RingAttention(KernelAttention):
 def _attend_to_ring(
     query, keys, values, place: RingPlace, bounds: HeadBounds | None, *, head_width: int, least: int
 ) -> jax.Array:
-    """Compute attention [B, S, W] to the valid keys of one layer, with heads side by side in W.
+    """Compute attention [B, S, W] to the valid keys of one layer, with heads side by side in the W channels.
 
     `keys` and `values` are [layers, B, S_kv, W]. The caller guarantees that at least `least` keys are valid. If all keys are
     valid, a faster branch without a mask runs.

@@ -10,9 +10,11 @@ An input image becomes the first block, as a still clip. The steps of this block
 like any other.
 
 With `recaches` (LongLive), a new prompt recomputes the past before the next block. The blocks in the window are committed again
-in order with the new prompt, and each block sees the sink and the earlier blocks. The sink keeps its keys, unless the whole video
-is still in the window. Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_sink`. That code
-recomputes all blocks in one pass, in which a block also sees the later blocks.
+in order with the new prompt, and each block sees the sink and the earlier blocks. The sink is the video's first latent frames,
+which always stay in the window. The sink keeps its keys, unless the whole video is still in the window.
+
+Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_sink`. That code recomputes all blocks in one
+pass, in which a block also sees the later blocks.
 """
 
 import dataclasses
@@ -61,9 +63,9 @@ class BlockPrograms(Programs):
 class BlockStepState:
     """The `past` that the next block sees, and the block's rotary `positions`. The block begins with latent frame `first`.
 
-    If the kind recaches, `clean` has the clean blocks in the window, each with the number of its first latent frame. A recomputed
-    past counts only the frames in the window. `uncounted` is the number of the video's earlier latent frames that the
-    past therefore does not count.
+    `clean` has the clean blocks in the window, each with the number of its first latent frame. It is empty for models that do
+    not recompute the past for a new prompt. A recomputed past counts only the frames in the window. `uncounted` is the number of
+    the video's earlier latent frames that the past therefore does not count.
     """
 
     past: Past
@@ -170,9 +172,10 @@ class CausalWanModel(WanModel):
     def _recache_past(
         self, weights: Weights, request: GenerationRequest, programs: BlockPrograms, text: TextContext, step_state: BlockStepState
     ) -> Generator[Effect, Any, BlockStepState]:
-        """Recompute the past with this text.
+        """Commit the clean blocks in the window again, with the keys and values `text` of the new prompt.
 
-        If the sink keeps its keys, every recomputed block sees these keys with the rotation for the video's next block.
+        The sink (the video's first latent frames) is recomputed only if the whole video is still in the window. Otherwise the
+        sink keeps its keys. Every recomputed block then sees these keys rotated as the video's next block sees them.
         """
         kind, denoiser, first = self.kind, programs.denoiser, step_state.first
         is_whole = first <= kind.window
@@ -209,7 +212,7 @@ class CausalWanModel(WanModel):
         step_state: BlockStepState,
         index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, BlockStepState]]:
-        """See `WholeClipModel`. The steps of an input image's block only insert its latents."""
+        """See `WholeClipModel`. If the block is an input image, the steps only insert the image's latents."""
         if step_state.first == 0 and step_context.image_latents is not None:
             return dataclasses.replace(state, sample=step_context.image_latents, clean=step_context.image_latents), step_state
         if step_state.first == 0 and request.steps < self.kind.first_steps:

@@ -42,8 +42,9 @@ class CausalWanKind(WanKind):
     """The kind of a causal Wan model.
 
     A block has `chunk` latent frames. It sees `window` latent frames, including its own. The video's first `sink` latent frames
-    always stay in the window. `trained` is the longest window in training. If `recaches`, a new prompt recomputes the frames
-    in the window. The first block has at least `first_steps` steps, even if a request has fewer.
+    always stay in the window. `trained` is the longest window in training. If `recaches` is true, a new prompt recomputes
+    the keys and values of the frames in the window. The first block has at least `first_steps` steps, even if a request
+    has fewer.
     """
 
     chunk: int
@@ -62,7 +63,7 @@ class CausalWanFamily(WanFamily):
     pipelines = PIPELINES
     transformers = (TRANSFORMER,)
     body = "backend.models.causal_wan.model:CausalWanModel"
-    # Plain Wan's method distinguishes several kinds. Causal Wan has one kind, so it uses the method of the base class.
+    # This replaces plain Wan's method, which distinguishes several kinds. Causal Wan has only one kind.
     kind_for_preset = FamilyBase.kind_for_preset
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> CausalWanKind:
@@ -74,7 +75,7 @@ class CausalWanFamily(WanFamily):
         return kind
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """See `Family`. The tensors show the sizes. The facts about training are in config.json or else in the preset.
+        """See `Family`. The tensors' shapes give the network's sizes. config.json or else the preset describes the training.
 
         No tensor shows whether a transformer is causal. Every .pt file counts as causal. A safetensors file counts as causal if
         the checkpoint or the preset is causal.

@@ -49,7 +49,8 @@ class Window:
 class Past:
     """The part of earlier blocks that a block sees: the `ring` of keys and values, and the number of latent `frames` so far.
 
-    `sink` has the sink's keys before any rotation, [layers, chips, tokens, W], None without a sink.
+    `sink` has the keys of the video's first frames before any rotation, [layers, chips, tokens, a chip's channels],
+    None if no first frames stay in the window.
     """
 
     ring: KeyRing
@@ -90,7 +91,7 @@ class BlockDenoiser(Denoiser):
         return Past(ring=ring, frames=self._layout.replicate_shapes(jax.ShapeDtypeStruct((), jnp.int32)), sink=sink)
 
     def past_sharding(self, shapes: Past) -> Past:
-        """Return the shardings of a `Past` of these shapes that a program returns."""
+        """Return the shardings of the `Past` that a program returns. `shapes` are the shapes of its arrays."""
         ring, sink = with_sharding((shapes.ring, shapes.sink), self._layout.sharding(RING))
         return Past(ring=ring, frames=self._layout.replicate_shapes(shapes.frames), sink=sink)
 
@@ -138,7 +139,7 @@ class BlockDenoiser(Denoiser):
         return self._finish(weights, hidden, time, positions, latents.shape), ring
 
     def _ring_places(self, frames: jax.Array, latent_shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-        """Return the ring's index of each frame's first token, and the number of valid tokens in the ring after the block.
+        """Return the index in the ring of each frame's first token, and the number of valid tokens in the ring after the block.
 
         `frames` is the number of latent frames before the block.
         """
@@ -162,7 +163,7 @@ class BlockDenoiser(Denoiser):
 
 
 def _rotate_keys(keys: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    """Rotate each pair of neighbouring channels of keys [..., W], whose heads have D channels. `cosine` and `sine` are [D]."""
+    """Rotate each pair of neighbouring channels of keys [..., heads * D]. A head has D channels. `cosine` and `sine` are [D]."""
     heads = keys.astype(jnp.float32).reshape(*keys.shape[:-1], -1, len(cosine))
     pairs = heads.reshape(*heads.shape[:-1], -1, 2)
     across = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(heads.shape)

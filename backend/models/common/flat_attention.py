@@ -38,9 +38,10 @@ def attend_flat(
     head_width: int,
     num_keys: int | None = None,
 ) -> jax.Array:
-    """Compute attention [B, S, W] of heads that are side by side in W.
+    """Compute attention [B, S, W] of heads that are side by side in the W channels.
 
-    Queries see the first `num_keys` keys, or the first `kv_lengths` keys of each sample.
+    `num_keys` limits all queries to the first keys. `kv_lengths` gives this limit for each sample. Without either limit,
+    queries see all keys.
     """
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
     tpu = dataclasses.replace(FLAT_HEADS, bounds=bounds)

@@ -36,10 +36,10 @@ def t5_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def check_parts(index: Mapping[str, Any], configs: Configs, needed: Mapping[str, Sequence[str]], whole: str) -> None:
-    """Check that model_index.json, `index`, names all parts in `needed`, and that each part's configuration has its entries.
+    """Check that model_index.json, given as `index`, names all parts in `needed`.
 
-    The error message tells the user to give `whole`, such as "a whole LTX-2 checkpoint". Raises: ModelError if a part or entry is
-    missing.
+    Also check that each part's configuration has the entries that `needed` lists for the part. The error message tells the user
+    to give `whole`, such as "a whole LTX-2 checkpoint". Raises: ModelError if a part or entry is missing.
     """
     named = named_parts(index)
     for part, entries in needed.items():

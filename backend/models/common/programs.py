@@ -62,7 +62,7 @@ def common_programs(
     layout: Layout,
     compiler: Compiler,
 ) -> dict[str, Any]:
-    """Return the fields of `ClipPrograms`."""
+    """Return the values for the fields of `ClipPrograms`, by the fields' names."""
     program = functools.partial(Program, layout=layout, compiler=compiler)
     decoding = functools.partial(program, donated=(2,) if vae.uses_up_caches else (), places=vae.decoded_sharding)
     return {

@@ -81,9 +81,10 @@ def reuse_or_run(
 
 
 def _relative_change(change: jax.Array, before: jax.Array, num_tokens: int) -> jax.Array:
-    """Return the mean of |change - before| divided by the mean of |before|, without padding.
+    """Return how much `change`, the first layer's change in this step, differs from `before`, its change in the last full step.
 
-    The result is the maximum over the guidance branches.
+    The difference is the mean of |change - before| divided by the mean of |before|, without padding. The
+    result is the maximum over the guidance branches.
     """
     is_real = (jnp.arange(change.shape[1]) < num_tokens)[None, :, None]
 

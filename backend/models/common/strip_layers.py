@@ -136,7 +136,7 @@ class StripRunner(abc.ABC):
     def _make_edges(self, before: jax.Array | None, frames: jax.Array, *, repeats: bool = False) -> Edges:
         """Return the nearest columns of the neighbouring chips.
 
-        Beyond the outermost strips the columns are zero. With `repeats`, they repeat the outermost column.
+        Beyond the outermost strips the columns are zero. If `repeats` is true, they repeat the outermost column.
         """
         inputs = [frames] if before is None else [before[-KEPT_FRAMES:], frames]
         first, last = (jnp.concatenate([array[:, side] for array in inputs]) for side in (slice(0, 1), slice(-1, None)))
@@ -152,7 +152,10 @@ class StripRunner(abc.ABC):
         return Edges(left=jnp.where(place == 0, first, left), right=jnp.where(place == chips - 1, last, right))
 
     def _make_epilogue(self, norm: str | None, *residuals: jax.Array) -> Epilogue:
-        """Return an epilogue that adds the residuals and writes the sum. With `norm`, it also writes the normalised sum."""
+        """Return a convolution's epilogue, which adds the residuals and writes the sum.
+
+        If `norm` names a norm, the epilogue also writes the normalised sum.
+        """
         if norm is None:
             return Epilogue(residuals=residuals)
         weight, width = self._norm_weight(norm)

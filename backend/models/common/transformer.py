@@ -37,7 +37,7 @@ class StackedTransformer:
     _patch: tuple[int, int, int]
     # If true, `Layout.gather` cuts a layer's matrix out of the stack before the product. This is faster for many tokens.
     _cuts_copies: bool = True
-    # Matrices with such a string in their names multiply few tokens. For them, cutting inside the product is faster.
+    # Parts of names of matrices that multiply few tokens. Cutting these matrices out of the stack inside the product is faster.
     _for_few: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
@@ -71,7 +71,10 @@ class StackedTransformer:
         return dtype
 
     def spread_matrices(self, weights: StackedWeights) -> Stacks:
-        """Return the matrices that `copy_matrices` copies to every chip before steps run. Empty if the copies are permanent."""
+        """Return the matrices that `copy_matrices` copies to every chip before an expert's steps run.
+
+        The result is empty if the layout copies no matrix, or if every chip keeps its copies all the time.
+        """
         if not (self._layout.copies_on_demand and self._layout.copied):
             return {}
         return {

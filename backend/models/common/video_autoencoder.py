@@ -29,8 +29,9 @@ class StreamedAutoencoder(abc.ABC):
     """Modules of one VAE. Methods take the weights as an argument. They are pure, so that jax can compile them.
 
     Pixels are float32 in [-1, 1] unless a docstring states another range. Latents are normalised, as the transformer sees them.
-    One program serves the first latent frame and another program all later ones. The first call passes None for `before`,
-    except in families whose caches cover the whole clip. These caches start with zeros.
+    One program serves the first latent frame and another program all later ones. `before` are the caches that the previous call
+    returned. The first call passes None for `before`, except in families whose caches cover the whole clip. These caches start
+    with zeros.
     """
 
     spatial_scale: int

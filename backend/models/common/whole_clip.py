@@ -103,7 +103,7 @@ class WholeClipModel:
         denoiser, vae = self._guided.denoiser, self._guided.vae
         yield from self._encoder_networks(plan)
         for expert in range(self.kind.num_experts):
-            # Each expert needs an object of its own, because callers compare descriptions by identity.
+            # Experts must not share one description of their weights, because callers compare descriptions by identity.
             described = denoiser.describe_weights(self.dtype)
             renamed = self._name_mapping(described)
             yield Network(part=transformer_part(expert), stages=DENOISE, described=described, expert=expert, renamed=renamed)

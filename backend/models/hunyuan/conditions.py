@@ -72,7 +72,10 @@ def make_context_tokens(xp: Any, *branches: Mapping[str, Any], num_seen: int, le
 
 
 def count_most_tokens(*branches: Mapping[str, Any]) -> int | None:
-    """Return the largest number of real tokens of prompt and quoted text in a branch. None if only shapes are known."""
+    """Count the real tokens of prompt and quoted text together in each branch. Return the largest of these numbers.
+
+    Returns None if only shapes are known.
+    """
     masks = [(branch["prompt_embeds_mask"], branch["prompt_embeds_mask_2"]) for branch in branches]
     if any(isinstance(mask, jax.ShapeDtypeStruct) for both in masks for mask in both):
         return None

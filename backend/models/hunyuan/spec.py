@@ -68,8 +68,8 @@ KINDS = (
 SUPPORTED = "HunyuanVideo 1.5 T2V and I2V, also guidance-distilled and step-distilled, in diffusers' format"
 
 # Patterns from diffusers' names to the original authors' names; source: diffusers,
-# scripts/convert_hunyuan_video1_5_to_diffusers.py. The last modulation is missing, because its halves are swapped in the
-# originals.
+# scripts/convert_hunyuan_video1_5_to_diffusers.py. No pattern converts the last modulation, because its halves
+# are swapped in the originals.
 ORIGINAL_NAMES = (
     (r"^context_embedder\.token_refiner\.refiner_blocks\.", "txt_in.individual_token_refiner.blocks."),
     (r"^(txt_in\..*)\.attn\.to_(q|k|v)$", r"\1.self_attn_\2"), (r"^(txt_in\..*)\.attn\.to_out\.0$", r"\1.self_attn_proj"),

@@ -83,7 +83,7 @@ class StreamAttention:
         return made if keeps is None or not crosses else made * torchax().interop.torch_view(as_array(keeps)).to(made.dtype)
 
     def _attend_to_self(self, attn: Any, query: jax.Array, key: jax.Array, value: jax.Array, tables: Tables) -> jax.Array:
-        """Compute self-attention [B, S, W] of the projected video tokens."""
+        """Compute self-attention of the projected video tokens. All arrays are [B, S, heads * head width]."""
         norms = as_array(attn.norm_q.weight), as_array(attn.norm_k.weight)
         attend = functools.partial(attend_flat, head_width=attn.head_dim, num_keys=self.num_video)
         return self_attention(
@@ -97,7 +97,7 @@ class StreamAttention:
         )
 
     def _repeat_over_channels(self, gates: jax.Array, width: int) -> jax.Array:
-        """Repeat the gates of heads [B, S, H] for every channel, [B, S, W].
+        """Repeat the gates of heads [B, S, H] for every channel of the heads, [B, S, width].
 
         Uses one product with zeros and ones, because a separate axis for heads would cause two copies on a TPU.
         """

@@ -117,7 +117,7 @@ class SoundNetworks:
         return log_mel(samples, config.sample_rate, config.mel_hop_length, config.mel_bins)[None, :, :frames]
 
     def encode(self, weights: Weights, spectrum: jax.Array) -> jax.Array:
-        """Encode a spectrum [1, channels, T, bins] to normalised latents [1, C, L, M] float32."""
+        """Encode a spectrum [1, channels, T, bins] to L normalised latents of M mel bins, [1, C, L, M] float32."""
         made = call_module(self._vae, weights, _encode, spectrum.astype(weights["latents_std"].dtype)).astype(jnp.float32)
         mean, std = (self._latent_statistics(weights, name, made.shape) for name in ("mean", "std"))
         return (made - mean) / std
@@ -128,7 +128,7 @@ class SoundNetworks:
         return weights[f"latents_{name}"].astype(jnp.float32).reshape(1, shape[1], 1, shape[3])
 
     def decode(self, weights: Weights, latents: jax.Array) -> jax.Array:
-        """Decode latents [1, C, L, M] to a spectrum [1, channels, T, bins]."""
+        """Decode L latents of M mel bins, [1, C, L, M], to a spectrum [1, channels, T, bins]."""
         mean, std = (self._latent_statistics(weights, name, latents.shape) for name in ("mean", "std"))
         plain = latents.astype(jnp.float32) * std + mean
         return call_module(self._vae, weights, _decode, plain.astype(weights["latents_std"].dtype))

@@ -40,13 +40,14 @@ class Gemma:
     ) -> torch.Tensor:
         """Run one layer on [B, L, D].
 
-        `shared` is empty before the first layer. A layer may store its keys and values in `shared` for later layers.
+        `shared` is a dictionary in which a layer can store keys and values for later layers. The caller passes the same
+        dictionary to all layers. It is empty before the first layer.
         """
         return layer(hidden, attention_mask=mask, position_embeddings=rotation)
 
 
 class Gemma3(Gemma):
-    """Gemma 3, the text encoder of LTX-2.0 and 2.3. Its layers do not use `shared`."""
+    """Gemma 3, the text encoder of LTX-2.0 and 2.3. No layer reads keys and values of another layer."""
 
     _classes = Gemma3TextConfig, Gemma3RotaryEmbedding, Gemma3TextModel
 

@@ -102,9 +102,9 @@ def guide_estimate(
 
 
 def step_towards(state: SamplerState, clean: jax.Array, step_inputs: StepInputs) -> SamplerState:
-    """Take one step of the solver towards the clean estimate.
+    """Take one step of the solver from the state of one stream towards the stream's clean estimate `clean`.
 
-    `clean` may have more tokens than the state. Its first tokens belong to the state.
+    After the stream's own tokens, `clean` may have tokens of keyframes and of a control clip. They do not change the state.
     """
     shape = state.sample.shape
     own = clean if clean.shape == shape else clean[:, :, : math.prod(shape[2:])].reshape(shape)

@@ -85,7 +85,8 @@ def step_control(
 def level_ratio(step_inputs: StepInputs, is_ancestral: bool) -> jax.Array:
     """Return the next noise level divided by the current noise level.
 
-    An ancestral step first denoises to the current level times the square of this ratio, and then adds noise.
+    An ancestral step first denoises to a lower level than the next: the current level times the square of this ratio. Then it
+    adds noise up to the next level.
     """
     first, second = step_inputs.predictor[0], step_inputs.predictor[1]
     return jnp.sqrt(first / (first + second)) if is_ancestral else first

@@ -36,10 +36,10 @@ class LtxKind(Kind):
     """One kind of LTX-2.
 
     Attributes:
-        crosses_timesteps: the attention to the other stream reads the other stream's noise level (newer kinds).
-        can_perturb: the self-attention of a layer can be left out for guidance (newer kinds).
-        sound_latents: audio latents a second.
-        sound_shape: channels and mel bins of an audio latent.
+        crosses_timesteps: the attention to the other stream reads the other stream's noise level. False for LTX-2.0.
+        can_perturb: the self-attention of a layer can be left out for guidance. False for LTX-2.0.
+        sound_latents: number of audio latents per second.
+        sound_shape: number of channels and number of mel bins of an audio latent.
     """
 
     tasks: tuple[str, ...] = ("t2v", "i2v")
@@ -50,7 +50,8 @@ class LtxKind(Kind):
     can_perturb: bool = True
     sound_latents: float = 25.0
     sound_shape: tuple[int, int] = (8, 16)
-    # Derived: check-tpu predicts 0.143 s for a step of ltx-2.0-512p on v6e:2x4, see docs/performance.md.
+    # The factor follows from a prediction: check-tpu predicts 0.143 s for a step of ltx-2.0-512p on v6e:2x4, see
+    # docs/performance.md.
     over_floor: float = 2.4
 
 

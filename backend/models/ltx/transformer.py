@@ -81,8 +81,8 @@ class _Modulations:
     """Modulations by timestep, to which each layer adds its own tables.
 
     The first row is for the step's own timestep. If some tokens come from images or clips, the second row is for timestep 0. If a
-    control clip has noise, the third row is for the clip's timestep. `text` is set only if the prompt's keys
-    depend on the timestep.
+    control clip has noise, the third row is for the clip's timestep. `text` has the
+    modulations of the prompt's keys for video and for audio, None if these keys do not depend on the timestep.
     """
 
     video: jax.Array
@@ -187,8 +187,8 @@ class Denoiser(StackedTransformer):
         text = None
         if self._model.prompt_modulation and self._model.config.use_prompt_adaln_single:
             text = embed("prompt_adaln", own)[0], embed("audio_prompt_adaln", sound_tokens)[0]
-        # The modulation of the attention to the other stream reads the other stream's timestep in newer kinds. In older kinds it
-        # reads the timestep of each token.
+        # The modulation of the attention to the other stream reads the other stream's timestep. In LTX-2.0 it reads the timestep
+        # of each token instead.
         video_level, sound_level = (sound_tokens, own) if self._crosses_timesteps else (rows, heard_rows)
         return _Modulations(
             video=video,

@@ -198,7 +198,11 @@ def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], sta
 
 
 def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
-    """Downsample values, given as phases, through a filter [..., 1, 1, taps]. Each group of phases becomes one value."""
+    """Downsample values through a filter [..., 1, 1, taps].
+
+    The values are interleaved in `phases`: successive values are in successive arrays at the same index. The values at one index
+    become one value of the result.
+    """
     size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
     # The filter sees `left` copies of the first value before the values. Each phase gets `room` values of padding on each side.
     left, room = size // 2 + size % 2 - 1, -(-size // ratio)

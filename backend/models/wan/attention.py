@@ -59,9 +59,10 @@ class KernelAttention:
         return self._attend(positions.num_tokens, tables[0].shape[1], projected, norms, tables, attn.norm_q.eps)
 
     def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:
-        """Compute self-attention [B, S, W] of the first `num_tokens` tokens.
+        """Compute self-attention [B, S, heads * head_width] in which all tokens see the first `num_tokens` tokens.
 
-        `projected` are the arguments of `self_attention` after `attend`: query, key and value, norms, tables and eps.
+        `projected` are, in this order: a tuple of query, key and value, the weights of both norms, the rotary tables, and the
+        norms' epsilon.
         """
         attend = functools.partial(attend_flat, head_width=head_width, num_keys=num_tokens)
         return self_attention(self._layout, attend, *projected)

@@ -34,9 +34,10 @@ def pad_embeddings(xp: Any, embeddings: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.dtype) -> Generator[Effect, Any, tuple]:
-    """Prepare the inputs of `branches` texts, the prompt first: embeddings [branches, L, D], bias, image encoder's tokens.
+    """Prepare the transformer's text and image inputs. `branches` is the number of texts: the prompt, then the negative prompt.
 
-    Bias and image tokens can be None. Yields work.
+    Returns embeddings [branches, L, D], the bias of the text positions, and the image encoder's tokens. Bias and image
+    tokens can be None. Yields work.
     """
     bias, image_tokens = conditions.get("text_bias"), conditions.get("image_seen")
     length = TEXT_TOKENS if bias is None else bias.shape[-1]

@@ -201,7 +201,7 @@ class WanModel(WholeClipModel):
         return cast(WindowContexts, ContextsByPlace(programs=programs.windows, length=length, **contexts))
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
-        """Insert the clean latents of the input's first frames, if the kind conditions on first frames."""
+        """Replace the first latent frames by the input's clean latents, if the model reads the input as first frames."""
         if "first_frame" not in conditions:
             return latents
         return (yield OnHost(replace_first_frames, (conditions["first_frame"], latents)))

@@ -91,7 +91,10 @@ def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] 
 
 
 def check_single_files(checkpoint: Checkpoint) -> None:
-    """Check that each single-file checkpoint has the checkpoint's transformer whose place it takes. Raises: ModelError if not."""
+    """Check that each expert has a file, and that each file fits the configuration of the transformer that it replaces.
+
+    Raises: ModelError if not.
+    """
     _check_order(checkpoint)
     for part, file in checkpoint.transformer_files.items():
         shapes = {name: place.shape for name, place in checkpoint.tensors(part).items()}

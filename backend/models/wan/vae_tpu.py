@@ -67,8 +67,8 @@ def decode(
 ) -> tuple[jax.Array, Caches]:
     """Decode one latent frame [1, C, 1, H, W], not normalised, to pixels [1, 3, F, height, width] in [-1, 1].
 
-    `weights` come from `arrange`. The first frame has no `caches`. F is 1 for the first latent frame, 4 for all others.
-    Returns the pixels and the caches after this frame.
+    `weights` is the result of `arrange`. `caches` are the caches that the previous call returned, None for the first latent
+    frame. F is 1 for the first latent frame, 4 for all others. Returns the pixels and the new caches.
     """
     height, width = latents.shape[3:]
     size = height, width
@@ -82,8 +82,8 @@ def encode(
 ) -> tuple[jax.Array, Caches]:
     """Encode pixels [1, 3, F, height, width] in [-1, 1] to the moments [1, 2 C, 1, H, W] of one latent frame's posterior.
 
-    F is 1 for the first latent frame, with `caches` None, and 4 for all others. Returns the moments and the caches after this
-    frame.
+    `caches` are the caches that the previous call returned, None for the first latent frame. F is 1 for the first latent frame,
+    4 for all others. Returns the moments and the new caches.
     """
     pixels = _to_patches(pixels, vae.config.patch_size or 1)
     height, width = (side // SPATIAL_SCALE for side in pixels.shape[3:])

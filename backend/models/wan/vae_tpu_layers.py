@@ -29,10 +29,10 @@ TEMPORAL_SCALE = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Step(Step):
-    """One module of the network, with its part in a block's shortcut.
+    """One module of the network, and what the module does for the shortcut of its block.
 
-    If `is_entered`, the module is the first of a block, and its input is stored for the shortcut. The last module of a block adds
-    the result of `shortcut` to its own result.
+    If `is_entered` is true, the module is the first of a block, and its input is stored for the shortcut. If `shortcut` is set,
+    the module is the last of a block, and adds the shortcut's result to its own result.
     """
 
     is_entered: bool = False
@@ -160,7 +160,7 @@ class LayerRunner(StripRunner):
         return columns, columns
 
     def _average_input(self, shortcut: AvgDown3D) -> jax.Array:
-        """Average each 2 x 2 pixels of the block's input. With a temporal factor, two frames become one.
+        """Average each 2 x 2 pixels of the block's input. If the block halves the number of frames, two frames become one.
 
         The frame that results from a pair has the channels of both: even channels from the first, odd channels from the second.
         A single frame, as at the start of a video, counts as the second of a pair.

@@ -46,9 +46,10 @@ def _attend_with_log_sums(
     head_width: int,
     num_keys: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute attention [B, S, W] of flat heads, and its log-sum-exps.
+    """Compute attention [B, S, W] of heads that are side by side in the W channels, and its log-sum-exps.
 
-    Queries see all keys of a `layer`. Without a `layer`, they see the first `num_keys` keys.
+    If `key` and `value` have the keys and values of all layers, `layer` is the index of one layer, and queries see all its keys.
+    Otherwise the caller passes None for `layer`, and queries see the first `num_keys` keys.
     """
     heads = (array.reshape(*array.shape[:-1], -1, head_width) for array in (query, key, value))
     count, tpu = num_keys if layer is None else None, dataclasses.replace(FLAT_HEADS, bounds=bounds)

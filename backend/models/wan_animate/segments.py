@@ -155,7 +155,10 @@ class SegmentModel(WanModel, abc.ABC):
         """
 
     def _last_frame(self, programs: SegmentPrograms, vae: Any, latents: Any) -> Generator[Effect, Any, Any]:
-        """Decode the last pixel frame [1, 3, 1, height, width] of a segment's latents, None without latents. Yields work."""
+        """Decode a segment's `latents` to its last pixel frame, [1, 3, 1, height, width]. Yields work.
+
+        The first segment has no previous segment. The caller then passes None for `latents`, and gets None.
+        """
         if latents is None:
             return None
         pixels, caches = None, None
