@@ -173,7 +173,7 @@ class ActionWanModel(CausalWanModel):
         return dataclasses.replace(step_state, steering=steering, channels=condition)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """See `Model`. A block's tokens attend to all keys in the ring, and to the image's tokens."""
+        """See `Model`. A block's tokens attend to the keys of all frames in the window, and to the image's tokens."""
         return dataclasses.replace(super().attention_lengths(request), text=self._image_encoder.num_tokens)
 
 

@@ -89,7 +89,7 @@ class ActionDenoiser(BlockDenoiser):
         return TextContext(key=key, value=value, bias=None)
 
     def describe_past(self, latent_shape: tuple[int, ...], dtype: jnp.dtype) -> Past:
-        """See `BlockDenoiser`. The ring of the actions is replicated."""
+        """See `BlockDenoiser`. Every chip has all keys and values of the action modules."""
         past, tokens = super().describe_past(latent_shape, dtype), self.frame_tokens(latent_shape)
         actions = describe_action_ring(self._shape, self._window.frames, tokens, dtype)
         return dataclasses.replace(past, ring=SteeredRing(tokens=past.ring, actions=self._layout.replicate_shapes(actions)))

@@ -1,4 +1,7 @@
-"""The self-attention inside diffusers' Wan layers for a causal model, with keys and values in a ring."""
+"""The self-attention inside diffusers' Wan layers for a causal model, with keys and values in a ring.
+
+A ring is an array of fixed size, in which the newest frame replaces the oldest.
+"""
 
 import dataclasses
 import functools
@@ -15,7 +18,7 @@ from kernels.qkv import HeadBounds
 
 
 class RingAttention(KernelAttention):
-    """A processor for `WanAttention` that reads and extends a ring of keys and values.
+    """A processor for `WanAttention` that writes keys and values into a ring, and attends to the keys in the ring.
 
     diffusers' module cannot pass the ring through. Therefore the caller sets `ring` and `place` before each layer, and reads
     `ring` after the layer.

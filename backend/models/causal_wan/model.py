@@ -287,7 +287,7 @@ class CausalWanModel(WanModel):
         return self._block_shape(request, 0)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """See `Model`. A block's tokens attend to all keys in the ring."""
+        """See `Model`. A block's tokens attend to the keys of all frames in the window."""
         denoiser = self._programs(False).denoiser
         keys = denoiser.window.frames * denoiser.frame_tokens(self.step_shape(request))
         return dataclasses.replace(super().attention_lengths(request), keys=keys)

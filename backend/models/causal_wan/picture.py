@@ -38,7 +38,7 @@ class WholeImageEncoder(ImageEncoder):
 def cut_block_channels(xp: Any, channels: jax.Array, first: int, frames: int) -> jax.Array:
     """Return the channels of one block of `frames` latent frames, which begins with latent frame `first`.
 
-    `channels` [1, C, F, H, W] covers at most `STILL_FRAMES` latent frames. Later frames repeat the last of them.
+    `channels` [1, C, F, H, W] covers at most `STILL_FRAMES` latent frames. Later latent frames repeat its last frame.
     """
     numbers = np.minimum(np.arange(first, first + frames), channels.shape[2] - 1)
     return xp.take(channels, numbers, axis=2)

@@ -31,7 +31,7 @@ def module_parameters(state: Mapping[str, jax.Array], name: str) -> dict[str, ja
 
 
 def call(module: torch.nn.Module, *arguments: Any) -> Any:
-    """Call `module` with the arguments. Callers that expect a function of a module and its arguments can pass this function."""
+    """Call `module` with the arguments. This function serves as an argument where a function of a module is needed."""
     return module(*arguments)
 
 

@@ -140,8 +140,8 @@ class StackedTransformer:
 class ClipTransformer(StackedTransformer):
     """A transformer of whole videos. A step can reuse an earlier step's change of the tokens instead of running layers.
 
-    A family implements `_begin`, `_layers`, `_layer_runner` and `_finish`. Contexts have `positions`. Tokens are a tuple
-    of arrays, and the first array has the video's tokens.
+    A family implements `_begin`, `_layers`, `_layer_runner` and `_finish`. Its contexts must have the field `positions`. Its
+    tokens are a tuple of arrays, and the first array has the video's tokens.
     """
 
     _begin: Callable[..., tuple[tuple[jax.Array, ...], Any]]  # (weights, latents, *times, context) -> (tokens, time embedding)

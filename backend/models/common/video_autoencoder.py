@@ -128,7 +128,7 @@ class StreamedAutoencoder(abc.ABC):
         return self._layout.describe_spread({"pixels": pixels})["pixels"], self._place_caches(size, caches)
 
     def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
-        """Return the shardings of caches: frames are divided over space, counters are replicated.
+        """Return the shardings of caches: cached frames are divided over space, numbers of frames are replicated.
 
         `size` is the height and width of the latents.
         """

@@ -33,7 +33,7 @@ def encode_control(
 ) -> Generator[Effect, Any, Any]:
     """Encode the control clip `frames` uint8 [F, H, W, 3] to latents [1, C, F, H, W]. Yields work.
 
-    The control kind may first convert the frames, for example to edges.
+    The request's `control_kind` can require that the frames are first converted, for example to edges.
     """
     shown = np.stack([control_frame(frame, request.control_kind) for frame in frames])
     latents = yield Call(encode, (vae, clip_to_pixels(shown, dtype)))

@@ -55,7 +55,7 @@ class TextContext:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FirstFrames:
-    """The clean latent frames at the video's beginning, [1, C, K, H, W], normalised. An image gives one, a clip several."""
+    """The clean latent frames at the video's beginning, [1, C, K, H, W], normalised. An image gives one frame, a clip several."""
 
     latents: jax.Array
 

@@ -254,7 +254,8 @@ class LayerRunner(StripRunner):
         return None
 
     def _convolve_after(self, before: jax.Array | None, name: str, frames: jax.Array, epilogue: Epilogue, doubles: bool = False):
-        # The last `depth` inputs of a weight belong to the current frame. Without earlier frames only these inputs are used.
+        # The second axis of the weight has rows for the earlier frames, then `depth` rows for the current frame. In the first call
+        # there are no earlier frames, so only the rows for the current frame are used.
         weight, depth = self._weights[f"{name}.weight"], 3 * frames.shape[3]
         return causal_conv(
             frames,
