@@ -29,7 +29,7 @@ def join_frames(xp: Any, *pieces: jax.Array) -> jax.Array:
 
 
 def replace_first_frames(xp: Any, first: jax.Array, latents: jax.Array) -> jax.Array:
-    """Replace the first latent frames of [B, C, T, ...] by `first`."""
+    """Replace the start of `latents` along axis 2, the time, by the latents `first`."""
     return xp.concatenate([first, latents[:, :, first.shape[2] :]], axis=2)
 
 

@@ -37,7 +37,7 @@ def arrange(vae: AutoencoderKLHunyuanVideo15, weights: Weights) -> dict[str, jax
 
 
 def _to_matrix(weight: jax.Array) -> jax.Array:
-    """Transpose [N, C] to [C', N'] with padded channels."""
+    """Transpose a matrix [N, C] to [C', N']. C' and N' are C and N, padded to numbers of channels that the kernel supports."""
     return jnp.pad(weight, [(0, padded_channels(size) - size) for size in weight.shape]).T
 
 

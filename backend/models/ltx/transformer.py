@@ -55,9 +55,9 @@ class Context:
         text, sound_text: the connectors' embeddings, [B, T, D] and [B, T, D'].
         perturbed, isolated: [B], 1 for these branches, else 0.
         places: rotary tables.
-        first_frame: [1, C, N, H, W], latents of a first image, or of the clip that the video extends.
-        keyframes: [1, C, K, H, W], latents of keyframes.
-        first_sound: [1, C, N, M], audio latents of the clip that the video extends.
+        first_frame: [1, C, frames, H, W], latents of a first image, or of the clip that the video extends.
+        keyframes: [1, C, keyframes, H, W], latents of keyframes.
+        first_sound: [1, C, audio latents, mel bins], the audio of the clip that the video extends.
         is_heard: scalar, 1 if `first_sound` is used, 0 for a silent clip.
         control: [1, C, F', H', W'], latents of a control clip.
         control_noise: scalar above 0, the clip's noise level divided by the video's noise level. None if the clip is clean.

@@ -2,7 +2,7 @@
 
 The TPU's compiler takes minutes for the many narrow convolutions of a vocoder. Therefore the blocks of a level, which have
 kernels of different sizes, run side by side with kernels padded by zeros. A loop runs over the dilations. Arrays are [..., C,
-N]: channels and samples.
+N]: channels and samples. N' is the number of output channels of a convolution.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

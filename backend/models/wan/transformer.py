@@ -86,7 +86,7 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Time:
-    """Time embeddings [N, D] and modulations [N, 6, D], float32: for the step's timestep, then for timestep 0.
+    """Time embeddings [N, D] and modulations [N, 6, D], float32, of one or two timesteps: the step's, then 0.
 
     Timestep 0 belongs to the first `still_tokens` tokens. The values are expanded to all tokens only when they are used, because
     an array [S, 6, D] is large.
@@ -311,7 +311,7 @@ def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
 
 
 def _time_embedding(embedder, timesteps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute time embedding [N, D] and projection [N, 6 D], float32, like `WanTimeTextImageEmbedding.forward`."""
+    """Compute embedding [N, D] and projection [N, 6 D], float32, of N timesteps, like `WanTimeTextImageEmbedding.forward`."""
     frequencies = embedder.timesteps_proj(timesteps)
     time = embedder.time_embedder(frequencies.to(embedder.time_embedder.linear_1.weight.dtype))
     time = time.to(embedder.time_proj.weight.dtype)

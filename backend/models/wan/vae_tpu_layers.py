@@ -254,8 +254,8 @@ class LayerRunner(StripRunner):
         return None
 
     def _convolve_after(self, before: jax.Array | None, name: str, frames: jax.Array, epilogue: Epilogue, doubles: bool = False):
-        # The second axis of the weight has rows for the earlier frames, then `depth` rows for the current frame. In the first call
-        # there are no earlier frames, so only the rows for the current frame are used.
+        # The second axis of the weight has rows for the earlier frames, then `depth` rows for the current frame. The first call
+        # has no earlier frames, so it uses only the rows for the current frame.
         weight, depth = self._weights[f"{name}.weight"], 3 * frames.shape[3]
         return causal_conv(
             frames,

@@ -32,7 +32,7 @@ def motion_basis(xp: Any, span: Any) -> Any:
 def encode_motion(
     encoder: WanAnimateMotionEncoder, weights: Mapping[str, jax.Array], faces: jax.Array, span: jax.Array
 ) -> jax.Array:
-    """Encode faces [N, 3, side, side] in [-1, 1] to motion vectors [N, out]. `span` is the result of `motion_basis`."""
+    """Encode N faces [N, 3, side, side] in [-1, 1] to motion vectors [N, out]. `span` is the result of `motion_basis`."""
     own = select_prefix(weights, MOTION) | _blur_kernels(encoder)
     numbers = call_module(encoder, own, _motion_coefficients, faces.astype(own["conv_in.weight"].dtype))
     motion = jnp.matmul(numbers.astype(jnp.float32), span.T, precision=jax.lax.Precision.HIGHEST)
@@ -58,9 +58,9 @@ def _blur_kernels(encoder: WanAnimateMotionEncoder) -> dict[str, jax.Array]:
 
 
 def face_tokens(encoder: WanAnimateFaceEncoder, weights: Mapping[str, jax.Array], motion: jax.Array) -> jax.Array:
-    """Encode motion vectors [B, frames, out] to tokens [B, 1 + F, N, D] for a segment's latent frames.
+    """Encode motion vectors [B, frames, out] to N tokens for each latent frame of a segment, [B, 1 + F, N, D].
 
-    The tokens of the first latent frame, the image, are zero.
+    The first latent frame is the input image, and its tokens are zero.
     """
     tokens = call_module(encoder, select_prefix(weights, FACE), _run_encoder, motion)
     return jnp.pad(tokens, ((0, 0), (1, 0), (0, 0), (0, 0)))
