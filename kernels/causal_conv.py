@@ -37,14 +37,16 @@ NORM_EPS = 1e-12  # the default `eps` of torch.nn.functional.normalize
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epilogue:
-    """The operations on the sum of the convolution before it is written.
+    """The operations on the sum of the convolution before the kernel writes the result [F, W, H, N].
+
+    F, W and H are the numbers of frames, columns and rows, and N is the number of output channels.
 
     Attributes:
         residuals: arrays to add, none or one of shape [F', W', H, N]. If the convolution doubles rows, there are two: one for
             the upper and one for the lower row of each pair. F' divides F and W' divides W. Each value is added to F / F'
             frames and W / W' columns of the result.
         norm: [N] float32, the weight of an RMS norm over `norm_width` channels, followed by SiLU.
-        keeps_sum: write the sum itself. With `norm`, the normalised form is written too.
+        keeps_sum: write the sum before the norm. With `norm`, the result of norm and SiLU is written too.
     """
 
     residuals: tuple[jax.Array, ...] = ()

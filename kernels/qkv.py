@@ -1,8 +1,10 @@
 """The operations between the projections and the attention: norm over all heads, rotary embedding, head groups, bounds.
 
+Chips exchange heads in groups, so the results are split into head groups, one for each chip that takes part in an exchange.
+
 On a TPU three Pallas passes read each array once and write each array once, in the order in which chips exchange heads. They also
-compute the norms that show whether a constant maximum is safe for the attention. XLA's own program needs several times as many
-passes and copies; docs/lab/tpu-kernels.md has the figures.
+compute the norms that show whether the attention is safe in its fast form, which subtracts no maximum from the scores. XLA's own
+program needs several times as many passes and copies; docs/lab/tpu-kernels.md has the figures.
 """
 
 from __future__ import annotations
@@ -209,7 +211,7 @@ def _prepare_with_pallas(
 
 
 def _reduce_to_heads(blocks: jax.Array, head: int, token_axis: str | None) -> jax.Array:
-    """Reduce the maxima of the blocks [B, N, 1, W] to the maximum of each head [B, H]."""
+    """Reduce the maxima of the N blocks of tokens, [B, N, 1, W], to the maximum of each head, [B, H]."""
     largest = blocks.max((1, 2)).reshape(blocks.shape[0], -1, head).max(2)
     return largest if token_axis is None else jax.lax.pmax(largest, token_axis)
 
@@ -234,9 +236,10 @@ def _rotating_pass(
     scale: float = 1.0,
     statistic: Statistic = "square",
 ) -> tuple[jax.Array, jax.Array]:
-    """Normalise, rotate, scale and group an array.
+    """Normalise, rotate and scale an array, and split it into head groups.
 
-    Returns: the array [groups, B, S, W / groups], and the `statistic` of each block of tokens [B, N, 1, W].
+    Returns: the array [groups, B, S, W / groups], and the `statistic` (see `_summarise_head`) of each of the N blocks of tokens,
+    [B, N, 1, W].
     """
     batch, length, width = projected.shape
     rows = _rows_per_step(length)
@@ -263,9 +266,10 @@ def _rotating_pass(
 def _shifting_pass(
     array: jax.Array, shift: jax.Array, groups: int, head: int, *, statistic: Statistic
 ) -> tuple[jax.Array, jax.Array]:
-    """Subtract `shift` [B, 1, W] from `array` [B, S, W] and group it.
+    """Subtract `shift` [B, 1, W] from `array` [B, S, W], and split the result into head groups.
 
-    Returns: the array [groups, B, S, W / groups], and the `statistic` of each block of tokens [B, N, 1, W].
+    Returns: the array [groups, B, S, W / groups], and the `statistic` (see `_summarise_head`) of each of the N blocks of tokens,
+    [B, N, 1, W].
     """
     batch, length, width = array.shape
     return _make_pass(
@@ -408,8 +412,11 @@ def _store_head(out_ref: jax.Ref, values: jax.Array, start: int) -> None:
 
 
 def _summarise_head(values: jax.Array, statistic: Statistic) -> jax.Array:
-    """Reduce the rows of one head to [1, D] float32: column sums, largest magnitudes of columns, or D copies of the largest
-    squared norm of a row."""
+    """Reduce the tokens of one head [N, D] to a statistic [1, D] float32.
+
+    The statistic is "sum" (the sum of each channel), "magnitude" (the largest magnitude of each channel), or "square" (D copies
+    of the largest squared norm of a token).
+    """
     wide = values.astype(jnp.float32)
     if statistic == "sum":
         return wide.sum(0, keepdims=True)

@@ -15,8 +15,11 @@ SUFFIX = ".safetensors"
 
 
 class LoraName(NamedTuple):
-    """A name that LoRA files use for a module. If they store `parts` modules stacked as one matrix, this module is number `part`,
-    from 0."""
+    """A name that LoRA files use for a module.
+
+    A file can store several modules as one matrix, with the rows of each module below the rows of the previous module. `parts` is
+    the number of these modules, and `part` is the index of this module, from 0.
+    """
 
     name: str
     part: int = 0

@@ -68,7 +68,7 @@ def file_path(file: TransformerFile) -> Path:
 
 
 def read_single_file_tensors(file: TransformerFile) -> dict[str, TensorPlace]:
-    """Return the places of a transformer's tensors by their names in the file, without a prefix.
+    """Return where in the file each tensor of a transformer is, by the tensor's name in the file, without a prefix.
 
     Raises: ModelError for a file that is incomplete or unsafe, or whose dtypes are not supported.
     """

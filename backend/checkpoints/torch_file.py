@@ -180,7 +180,7 @@ class _Contents:
                 raise _refused_error(self._path, f"wants to do more than describe tensors ({instruction})")
 
     def _pop_group(self) -> list[Any]:
-        """Remove the values since the last mark from the stack and return them."""
+        """Remove and return the values on the stack since the last MARK instruction, which starts a group of values."""
         begin = self._marks.pop()
         values = self._stack[begin:]
         del self._stack[begin:]

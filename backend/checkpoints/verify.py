@@ -36,7 +36,7 @@ Recognise = Callable[[Checkpoint], tuple[FamilyChecks, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The state of the checkpoint in `folder`.
+    """The result of checking the checkpoint in `folder`.
 
     `kind` is the recognised kind of model, None if it is unknown. `problems` are sentences. `hashed` is the number of files whose
     hash was compared.
@@ -60,8 +60,8 @@ def verify(
 ) -> Verification:
     """Check every file of the checkpoint. Never raises; the result lists the problems.
 
-    The transformer is in the folder `transformer`, or in `torch_file` if given. `complete` adds to the checkpoint the
-    configurations that only a single-file transformer contains.
+    The transformer is in the folder `transformer`, or in `torch_file` if given. `complete(checkpoint)` returns the
+    checkpoint with the configurations that only a single-file transformer contains.
     """
     problems, kind = [], None
     try:

@@ -228,7 +228,8 @@ class Cleaner:
     def trim_bin(self, owner: str, more: int = 0) -> None:
         """Permanently delete the oldest jobs in the bin until all quotas are met.
 
-        The quotas limit the whole bin, the owner's part of the bin, and the owner's videos plus `more` bytes.
+        The quotas limit the whole bin, the owner's part of the bin, and all of the owner's videos. The owner's videos must also
+        leave `more` bytes of the quota free, for new videos.
         """
         with self._trimming:
             while self._is_bin_too_full(owner, more) and self._remove_oldest_deleted(owner):
@@ -237,7 +238,7 @@ class Cleaner:
                 pass
 
     def check_visitor_quota(self, owner: str, more: int = 0) -> None:
-        """Check that the owner's videos plus `more` bytes stay within the visitor's quota. Raises: RequestError."""
+        """Check that the owner's videos leave `more` bytes of the visitor's quota free, for new videos. Raises: RequestError."""
         self.trim_bin(owner, more)
         kept = self._store.stored_bytes(owner)
         if kept + more > KEPT_BYTES:

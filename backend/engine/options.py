@@ -49,7 +49,7 @@ class EngineOptions:
     notify: Sequence[str] = ()
 
     def plan(self, settings: Settings) -> WorkerPlan:
-        """Return the plan that all workers have in common."""
+        """Return the `WorkerPlan` that all workers have in common: which model a worker loads, and how it runs."""
         return WorkerPlan(
             preset=self.preset or choose_first_preset(self.model).name,
             model=self.model,
@@ -63,7 +63,10 @@ class EngineOptions:
         )
 
     def plans(self, plan: WorkerPlan) -> list[WorkerPlan]:
-        """Return the plan of each worker of this machine. Several workers get numbered names."""
+        """Return each worker's own version of the common `plan`, for the workers of this machine.
+
+        Each worker gets its part of the machine. Several workers get numbered names.
+        """
         if self.cluster is not None:
             return []
         if len(self.shares) == 1:

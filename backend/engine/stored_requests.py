@@ -70,7 +70,10 @@ class RequestMemo:
         self._values: dict[tuple[Hashable, str], Any] = {}
 
     def value(self, job: ListedJob, name: Hashable, compute: Callable[[GenerationRequest], Value]) -> Value:
-        """Return `compute(request)` for the job's request. The result must depend on `name` and the request only."""
+        """Return `compute(request)` for the job's request, from the cache if possible.
+
+        `name` identifies the computed value in the cache. The result must depend on `name` and the request only.
+        """
         key = name, job.summary.digest
         if key in (values := self._values):
             return values[key]

@@ -61,7 +61,7 @@ def _compute_growth(before: jax.Array | None, added: jax.Array, num_tokens: int)
     is the norm of its `added` divided by the norm of its `before`. Padding is ignored.
 
     Returns: the mean ratio for the branch with the prompt, then for the branch with the negative prompt. Without guidance, both
-    values are equal. Source: the authors' calibration.
+    values are equal. Source: the calibration of MagCache's authors.
     """
     if before is None:
         return 1.0, 1.0

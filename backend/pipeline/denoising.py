@@ -271,8 +271,8 @@ class Denoising:
         self._num_committed = chunk.index
 
     def _select_conditions(self, block: int) -> None:
-        """Select the conditions of this block. If the block uses another text than the previous block, drop the step context, so
-        that the next step creates a new context."""
+        """Select the conditions of this block. If the block has another prompt or action than the previous block, drop the step
+        context, so that the next step creates a new context."""
         text = self._script.text_index_at(block)
         if text != self._text_index:
             own = prompt_schedule.select_conditions(self._all_conditions, text, self._run.model.kind.from_inputs)

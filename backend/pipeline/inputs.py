@@ -27,10 +27,10 @@ _PICTURES = tuple(setting.name for setting in INPUTS if setting.media == "pictur
 def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, roles: Collection[str] | None = None) -> Inputs:
     """Open the request's inputs at the video's size, by role. `roles` limits the result to these roles.
 
-    Images are cropped, and compressed if the request asks for it. Reference images stay whole, on white. Clips and audio files
-    are cut to the requested part. Clips are converted to the video's frame rate. If the video extends a clip and the model reads
-    audio, the clip's audio is an input too. The frames of a driving video are read later, in segments. Inputs that are already in
-    `opened` are not opened again.
+    Images are cropped, and compressed if the request asks for it. Reference images are not cropped, and get white borders. Clips
+    and audio files are cut to the requested part. Clips are converted to the video's frame rate. If the video extends a clip and
+    the model reads audio, the clip's audio is an input too. The frames of a driving video are read later, in segments. Inputs
+    that are already in `opened` are not opened again.
     """
     size = (request.width, request.height)
 

@@ -170,7 +170,8 @@ class _Pace:
         if not self._start_time and num_frames:
             self._start_time, self._start_frames = now, num_frames
         ahead = (num_frames - self._start_frames) / self._fps - (now - self._start_time)
-        # If the generation is too slow, the count starts again. Otherwise later blocks would be generated faster than playback.
+        # If the generation is more than the lead behind playback, time and frames are counted from now on. Otherwise later blocks
+        # would be generated faster than playback.
         if ahead < -self._lead:
             self._start_time, self._start_frames = now, num_frames
         return ahead > self._lead

@@ -1,7 +1,7 @@
 """Encode the prompts of a video whose prompt or action changes, and select the conditions of each block.
 
 Conditions of the first prompt and action keep their names. Each later pair of prompt and action has its own set of conditions,
-with a prefix before their names.
+with a prefix before their names. In this module, a text is such a pair.
 """
 
 from bisect import bisect_right

@@ -135,7 +135,7 @@ class StoryboardFiles:
 
     def match_colors(self, index: int, pieces: list[np.ndarray]) -> list[np.ndarray]:
         """Match the shot's colors to the first shot of its scene, and write the shot's last frames, from which the next shot
-        starts.
+        starts. A scene is a shot that starts fresh, and the shots that continue from it.
 
         `pieces` are arrays uint8 [F, H, W, 3] of all the shot's frames. Returns one array of the matched frames in a list.
         """

@@ -31,7 +31,7 @@ from backend.weights.read import read_tensor
 MARGIN = 20
 # Maximum number of frames or tiles per device and call. Larger batches are not faster, and a stop must wait for the whole batch.
 MOST_AT_ONCE = 8
-# If the devices use the host's memory: memory for the activations of layers on all devices together.
+# If the devices use the host's memory, the activations of a layer may take this many bytes on all devices together.
 HOST_BYTES = 2**29
 # Share of a chip's memory that is planned for activations. Programs use four times as much (measured at 1280 x 720 on a v6e,
 # 2026-11-26).
@@ -115,8 +115,8 @@ def _compute_tile_starts(length: int, tile: int, count: int) -> list[int]:
 def _visible_range(begin: int, tile_starts: Sequence[int], tile: int, length: int) -> tuple[int, int]:
     """Return the range (first, end) of the frame's rows or columns that are taken from the tile that starts at `begin`.
 
-    Neighbouring tiles meet in the middle of their overlap. `length` is the frame's number of rows or columns, `tile` is the
-    tile's number.
+    Neighbouring tiles meet in the middle of their overlap. `length` is the number of rows or columns of the frame, and `tile` the
+    number of rows or columns of a tile.
     """
     place = tile_starts.index(begin)
     first = 0 if place == 0 else (begin + tile_starts[place - 1] + tile) // 2
@@ -170,7 +170,7 @@ class Upscaler:
         return math.ceil(tiles / runs / devices) * devices
 
     def compile_program(self, tiling: Tiling, scale: int, batch: int) -> Program:
-        """Compile the program for batches of `batch` such tiles, and return the program."""
+        """Compile the program for batches of `batch` tiles of the tiling's size, and return the program."""
         program = self.get_program(scale)
         program.prepare(self._weights, self.describe_tiles(tiling, batch))
         return program
@@ -180,7 +180,7 @@ class Upscaler:
         return jax.ShapeDtypeStruct((batch, *tiling.tile, 3), jnp.uint8, sharding=self._batch_sharding)
 
     def is_ready(self, tiling: Tiling, scale: int, batch: int) -> bool:
-        """Return whether the program for batches of `batch` such tiles is compiled."""
+        """Return whether the program for batches of `batch` tiles of the tiling's size is compiled."""
         return self.get_program(scale).is_ready(self._weights, self.describe_tiles(tiling, batch))
 
     def get_program(self, scale: int) -> Program:

@@ -39,8 +39,8 @@ class ClipKeys:
 
     F is the number of latent frames, T the number of tokens per frame. Each chip on sp stores the heads whose attention it
     computes, and W is the number of channels of these heads. `largest` [layers, chips, 2, heads] float32 contains the largest
-    Euclidean norm of each head's keys and the largest magnitude of its values. Without Pallas passes, `largest` has the value
-    None. Arrays of one layer have no first axis.
+    Euclidean norm of each head's keys and the largest magnitude of its values. Only the TPU's attention kernel needs `largest`;
+    without the Pallas passes that prepare its arrays, `largest` has the value None. Arrays of one layer have no first axis.
     """
 
     key: jax.Array
@@ -104,7 +104,9 @@ def driven_attention(
     keys: ClipKeys,
     layer: jax.Array,
 ) -> jax.Array:
-    """Compute `ulysses.self_attention` of a video's tokens to themselves and to the `keys` of this `layer`.
+    """Compute `ulysses.self_attention` of a video's tokens to themselves and to the tokens of the driving video.
+
+    `keys` are the driving video's keys and values in all layers, and `layer` is the index of the current layer.
 
     Latent frame f, counted from 0, sees driving frame f - 1. The first frame sees no driving frame.
     """
@@ -119,8 +121,11 @@ def driven_attention(
 def _local_driven(
     projected, norms, tables, keys: ClipKeys, layer: jax.Array, *, layout: Layout, attend: AttendWithSums, eps: float
 ) -> jax.Array:
-    """Compute one chip's part of `driven_attention`. The mean key is not subtracted, because the two attentions have different
-    mean keys, which would change their log-sum-exps differently."""
+    """Compute one chip's part of `driven_attention`.
+
+    Other attentions subtract the mean key from all keys, which lets the TPU kernel use its fast form. Here it is not subtracted,
+    because the two attentions have different mean keys, which would change their log-sum-exps differently.
+    """
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
     whole = attend(own.query, own.key, own.value, own.bounds, None)

@@ -57,8 +57,9 @@ def joint_attention(
 
     The tokens of `spread` are spread over the chips and rotated by `tables` [S, D]. `beside` is replicated; only its first
     `counts` [B] tokens are seen. `attend(query, key, value, bounds, lengths)` gets all tokens of some heads, [B, S, W]: the real
-    tokens of the first stream, then the second stream. `bounds` are the bounds of these heads, None unless Pallas passes prepared
-    the arrays. `lengths` (`KvLengths`) is the number of real tokens of both streams together, for each sample.
+    tokens of the first stream, then the second stream. `bounds` (`HeadBounds`) are the largest norms of these heads' queries and
+    keys and their largest values, for the TPU's attention kernel. They have the value None unless Pallas passes prepared the
+    arrays. `lengths` (`KvLengths`) is the number of real tokens of both streams together, for each sample.
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
     flat, whole, table = P("dp", "sp", "tp"), P("dp", None, "tp"), P("sp", None)
@@ -108,15 +109,17 @@ def _concatenate_tokens(array: jax.Array, part: jax.Array, start: int) -> jax.Ar
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _SecondStream:
-    """The second stream after the same preparation as the first stream, and the bounds of both streams together."""
+    """The second stream after the same preparation as the first stream, and the head bounds of both streams together."""
 
     projected: tuple[jax.Array, jax.Array, jax.Array]
     bounds: HeadBounds | None
 
 
 def _prepare_second_stream(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _SecondStream:
-    """Prepare all heads of this chip, [B, L, W]. Values of padding become zero. Keys of padding also become zero if
-    `first.bounds` are set."""
+    """Prepare the second stream for all heads of this chip, [B, L, W]. `first` is the prepared first stream.
+
+    Values of padding become zero. Keys of padding also become zero if `first.bounds` are set.
+    """
     is_seen = (jnp.arange(stream.query.shape[1]) < counts[:, None])[:, :, None]
     normalise = functools.partial(normalise_heads, eps=eps)
     query, key = (normalise(array, norm) for array, norm in zip(stream.projected, stream.norms, strict=False))

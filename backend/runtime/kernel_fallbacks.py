@@ -2,7 +2,7 @@
 
 A chip or compiler other than those we compile for may refuse our options or kernels. A refused option is left out. A refused
 kernel is replaced by XLA's own operations, after the model is laid out again (`KernelRefused`). Kernels with the same use are
-replaced together. The uses are "attention", "passes" and "convolution".
+replaced together. The uses are "attention", "passes" (the kernels that prepare arrays for the attention) and "convolution".
 """
 
 import logging

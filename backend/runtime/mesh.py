@@ -91,7 +91,8 @@ def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[Me
                 yield MeshPlan(dp=dp, sp=num_devices // (dp * tp), tp=tp)
 
 
-# Largest share of a chip's memory that whole copies of matrices and the model's transformers after the first take together.
+# Largest share of a chip's memory for two things together: copies of whole matrices, and this chip's part of the weights of the
+# model's second transformer, if it has two.
 COPIES_SHARE = 3 / 8
 
 
@@ -100,9 +101,9 @@ def plan_copies(
 ) -> frozenset[str]:
     """Choose the matrices of a layer that every chip stores whole, so that no step gathers them.
 
-    The copies and the model's transformers after the first together take at most `COPIES_SHARE` of a chip's memory. `sizes` are
-    the bytes of one layer's matrices by name. They are sorted: the matrix whose copy saves most time is first. Without
-    `memory_bytes` no matrix is copied.
+    The copies, together with the weights of the model's second transformer (if it has two), take at most `COPIES_SHARE` of a
+    chip's memory. `sizes` maps the names of one layer's matrices to their bytes. The matrix whose copy saves most time is first.
+    `memory_bytes` is the memory of a chip. No matrix is copied if the memory is unknown (None).
     """
     if memory_bytes is None or plan.dp * plan.sp == 1:
         return frozenset()
@@ -271,8 +272,8 @@ class Layout:
     def stacked_weight(self, name: str, shape: tuple[int, ...], role: Role) -> P:
         """Return the partition of a stacked weight of a network's layers, [layers, in, out]. Vectors are replicated.
 
-        Matrices are spread over the in axis, because gathering this axis does not reorder memory. A matrix with permanent copies
-        has the partition of `gathered_weight`.
+        Matrices are spread over the in axis, because gathering this axis does not reorder memory. A matrix of which
+        every chip always has a copy has the partition of `gathered_weight`.
         """
         if len(shape) != 3:
             return P()

@@ -192,7 +192,7 @@ def _import_spandrel(name: str = "") -> ModuleType:
 
 @contextmanager
 def _replace_torchvision() -> Generator[None]:
-    """Replace torchvision within the block by modules that contain only the names for spandrel, set to None."""
+    """Replace torchvision within the block by modules that contain only the names that spandrel imports, set to None."""
     hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == TORCHVISION}
     for module, names in _TORCHVISION_NAMES.items():
         sys.modules[module] = ModuleType(module)

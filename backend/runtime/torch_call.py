@@ -40,8 +40,8 @@ class TorchCall:
 
 @functools.cache
 def _register(call: TorchCall) -> object:
-    """Register the call once and return its handler for XLA. XLA uses both as long as the process runs, so the cache keeps
-    both."""
+    """Register the call once and return its handler for XLA. XLA uses the call and the handler as long as the process runs, so
+    the cache keeps both."""
     handler = _Handler(functools.partial(_handle, call))
     jax.ffi.register_ffi_target(call.name, jax.ffi.pycapsule(handler), platform="cpu")
     return handler

@@ -2,6 +2,10 @@
 
 Source: DeepSpeed-Ulysses, arXiv:2309.14509. If the heads do not divide by the chips, smaller groups of chips exchange heads and
 gather keys and values from the other groups.
+
+In shapes [B, S, W], W is the number of channels of all heads in the array. On a TPU, Pallas passes prepare the arrays for the
+attention kernel. They also compute bounds (`HeadBounds`): the largest norms of each head's queries and keys, and its largest
+value.
 """
 
 import dataclasses
@@ -30,7 +34,7 @@ def self_attention(
     """Compute attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
 
     Every chip prepares its own tokens, then exchanges tokens for heads. `attend(query, key, value, bounds)` gets all tokens of
-    some heads, [B, S, W], and the bounds of these heads, None unless Pallas passes prepared the arrays. The result of `attend` is
+    some heads, [B, S, W]. `bounds` are the `HeadBounds` of these heads, None without Pallas passes. The result of `attend` is
     exchanged back. `norms` are the weights [W] of the RMS norms of query and key. `tables` are cosine and sine, [S, D], or
     [S, W / 2] with a `head_width`: see `Preparation`.
     """
@@ -110,7 +114,7 @@ def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeyRing:
-    """Keys and values of a video's last frames in every layer, each [layers, chips, tokens, W].
+    """A ring buffer of the keys and values of a video's last frames in every layer, each [layers, chips, tokens, W].
 
     Each chip on sp stores the heads whose attention it computes. W is the number of channels of these heads. `largest` [layers,
     chips, 2, heads] float32 bounds the Euclidean norms of a head's keys and the magnitudes of its values so far, for the TPU
@@ -177,8 +181,11 @@ def ring_attention(
 def _local_ring_attention(
     projected, norms, tables, ring: KeyRing, place: RingPlace, *, layout: Layout, attend: Callable, eps: float, num_tokens: int
 ) -> tuple[jax.Array, KeyRing]:
-    """Compute one chip's part of `ring_attention`. The mean key is not subtracted, because the ring contains keys of other
-    blocks, which have other means."""
+    """Compute one chip's part of `ring_attention`.
+
+    Other attentions subtract the mean key from all keys, which lets the TPU kernel use its fast form. Here it is not subtracted,
+    because the ring contains keys of other blocks, which have other means.
+    """
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
     frame, nothing = num_tokens // len(place.starts), jnp.int32(0)

@@ -120,11 +120,13 @@ def take_step(
 
 
 LTX_DISTILLED = (1.0, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875)
+# The shift's logarithm grows linearly with the number of tokens: from `_LTX_SHIFTS[0]` at `_LTX_TOKENS[0]` tokens to the second
+# values. `_LTX_LAST` is the last noise level.
 _LTX_SHIFTS, _LTX_TOKENS, _LTX_LAST = (
     (0.95, 2.05),
     (1024, 4096),
     0.1,
-)  # the logarithms of the shift at the two numbers of tokens, these two numbers, and the last noise level
+)
 
 
 def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None, num_tokens: int = 0) -> Schedule:
@@ -156,7 +158,7 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
 
 def schedule_for_request(request: GenerationRequest) -> Schedule:
     """Compute the tables for a request. If the request restyles a clip, the tables have only the last steps. If the preset
-    refines, refining steps follow all other steps.
+    `refines`, the latents are enlarged after these steps, and refining steps follow.
 
     For "ltx", keyframes and control clips count as tokens, as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`.
     """

@@ -1,4 +1,4 @@
-"""Select the steps in which MagCache reuses the layers' output of the last full step.
+"""Select the steps in which MagCache reuses the layers' output of the last full step. A full step runs all layers.
 
 The selection is known before the first step. It depends on measured ratios of the layers' output from step to step.
 
@@ -28,7 +28,7 @@ previous step's output only if both steps have the same key."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """The numbers of MagCache's rule for one video. With the context keys, they determine which steps reuse earlier output."""
+    """The numbers of MagCache's rule for one video. These and each step's `ContextKey` determine which steps reuse output."""
 
     threshold: float
     longest: int

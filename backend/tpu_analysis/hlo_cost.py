@@ -135,8 +135,10 @@ class _CostAdder:
         return total
 
     def _cover(self, under_way: dict[str, list[float]], seconds: float, total: Cost) -> None:
-        """Hide transfers behind `seconds` of work. The oldest transfer is hidden first, because links serve one transfer after
-        the other."""
+        """Subtract `seconds` of work from the remaining seconds of the transfers (collectives) in `under_way`, which it hides.
+
+        The oldest transfer is hidden first, because links serve one transfer after the other.
+        """
         for left in under_way.values():
             covered = min(left[0], seconds)
             left[0] -= covered
@@ -168,7 +170,7 @@ class _CostAdder:
     def _branch(self, names: list[str]) -> Cost:
         """Return the cost of a conditional.
 
-        In a step with a cache, this is the cost of the branch with all layers. In other conditionals it is the cost of the
+        In a step with the step cache, this is the cost of the branch with all layers. In other conditionals it is the cost of the
         cheapest branch, which is the attention without its fallback.
         """
         has_layers = any(one.opcode == "while" for name in names for one in self._computations[name])

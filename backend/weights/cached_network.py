@@ -23,7 +23,7 @@ class Content:
     """The identity of a network's weights. Networks with equal identity are shared.
 
     `tensors` are the names, dtypes and shapes in the files. `described` and `arranged` are the shapes, dtypes and shardings on
-    the devices, before and after `Network.arrange`.
+    the devices, before and after the network brings its weights into the form that its programs need (`Network.arrange`).
     """
 
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]

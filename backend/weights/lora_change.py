@@ -34,7 +34,8 @@ class Change:
     """One tensor's change.
 
     `factors` are tensors by their role (in `KINDS`, `MAGNITUDES` and `DIFFERENCE`). Their product is multiplied by `alpha` over
-    the rank. If the file stores `parts` tensors stacked as one, this tensor is number `part`, from 0.
+    the rank. A file can store several tensors as one matrix, with the rows of each tensor below the rows of the previous tensor.
+    `parts` is the number of these tensors, and `part` is the index of this tensor, from 0.
     """
 
     part: int = 0
@@ -71,7 +72,10 @@ class Change:
         return _rescale_to_lengths(base + total, self._own_rows(lengths) if of_rows else lengths, axis=0 if of_rows else 1) - base
 
     def _compute_scaled_rows(self, factors: dict[str, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
-        """Return the product of the factors, times alpha over the rank. If tensors are stacked, only `self.part` is returned."""
+        """Return the product of the factors, times alpha over the rank.
+
+        If the file stores several tensors as one matrix, return only this tensor's rows.
+        """
         if "up" in factors:  # only this tensor's rows are multiplied, which saves time
             product, rank = _multiply_factors(factors | {"up": self._own_rows(factors["up"])}, shape)
         else:
@@ -80,7 +84,7 @@ class Change:
         return product if self.alpha is None or rank is None else product * (self.alpha / rank)
 
     def _own_rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the rows that belong to this tensor. If the file stores no stacked tensors, return the whole array."""
+        """Return this tensor's rows of an array with the rows of all `parts` tensors."""
         return tensor if self.parts == 1 else tensor.chunk(self.parts)[self.part]
 
     def _has_row_lengths(self, shape: Sequence[int]) -> bool:

@@ -169,7 +169,10 @@ def check_flat(part: Part, described: Mapping[str, Shaped]) -> dict[str, tuple[i
 
 
 def load_flat(part: Part, described: Mapping[str, Shaped], progress: LoadProgress) -> dict[str, jax.Array]:
-    """Load a network's weights by name, with the shardings and dtypes of `described`. Raises: ModelError."""
+    """Load a network's weights by name, without stacking layers, with the shardings and dtypes of `described`.
+
+    Raises: ModelError.
+    """
     expected = check_flat(part, described)
 
     def read_to_devices(name: str, place: TensorPlace) -> jax.Array:
@@ -188,7 +191,7 @@ def check_stacked(part: Part, described: StackedWeights) -> dict[str, tuple[int,
 
 
 def load_stacked(part: Part, described: StackedWeights, adjust: Adjust, progress: LoadProgress) -> StackedWeights:
-    """Load a network's weights, each changed by `adjust(name, tensor)` first. Raises: ModelError."""
+    """Load a network's weights with stacked layers. `adjust(name, tensor)` changes each tensor first. Raises: ModelError."""
     expected = check_stacked(part, described)
     stacks = {
         prefix: {name: create_empty_stack(leaf) for name, leaf in stack.items()} for prefix, stack in described.stacks.items()

@@ -25,8 +25,8 @@ CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
 # XLA needs a part of the memory.
 VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
 LANES = 128
-# The matrix unit's depth on v6e and v7x. Default blocks are multiples of this number, unless one block is enough. In the constant
-# form, a default chunk has at most this number of queries.
+# The matrix unit's depth on v6e and v7x. Default blocks are multiples of this number, unless one block is enough. In the form
+# of the kernel that subtracts no maximum from the scores ("constant"), a default chunk has at most this number of queries.
 CHUNK = 256
 # Bundles per 8 x 128 tile of scores on chips without rows in the table: a pessimistic estimate, twice the figures of v6e
 UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}

@@ -42,15 +42,21 @@ def join_attentions(
 
 
 def _rows_per_step(before: int, length: int) -> int | None:
-    """Return the largest number of queries in a grid step that divides both `before` and `length`. None if no number does."""
+    """Return the largest number of queries in a grid step that divides both numbers of queries, None if no number does.
+
+    `before` is the number of queries before the first query that both attentions have. `length` is the number of queries that
+    both have.
+    """
     return next((rows for rows in range(ROWS, 0, -SUBLANES) if before % rows == 0 and length % rows == 0), None)
 
 
 def _join_with_pallas(
     attended: jax.Array, others: jax.Array, share: jax.Array, before: int, rows: int, interpret: bool
 ) -> jax.Array:
-    """Join in one Pallas pass. `before` is a number of blocks of `rows` queries; `share` is the weight of `others` in the
-    mean."""
+    """Join in one Pallas pass, in blocks of `rows` queries.
+
+    The first `before` blocks of `attended` have no partner in `others`. `share` is the weight of `others` in the mean.
+    """
     batch, length, heads, width = attended.shape
     blocks = others.shape[1] // rows
     flat = [array.reshape(*array.shape[:2], heads * width) for array in (attended, others)]

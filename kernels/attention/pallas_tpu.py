@@ -115,7 +115,10 @@ class Problem:
         return pl.BlockSpec((None, *shape), lambda *indices: (indices[-1][0], *index(*indices)))
 
     def num_unmasked_keys(self, start: int, stop: int) -> int:
-        """Return how many keys from `start` to `stop` within a key block need no mask in any key block, in steps of 128."""
+        """Return how many keys of the range `start` to `stop` within a key block need no mask in any key block.
+
+        The end of the counted range is `stop` or a multiple of 128.
+        """
         seen = self.length_kv if self.min_kv_length is None else self.min_kv_length
         num_unmasked = seen - (self.blocks_kv - 1) * self.sizes.block_kv
         return max(0, min(stop, num_unmasked // LANES * LANES) - start)
@@ -225,7 +228,7 @@ def _restore_layout(written: tuple[jax.Array, ...], query: jax.Array, layout: La
 
 
 def _broadcast_flags(flags: jax.Array, query: jax.Array, layout: Layout) -> jax.Array:
-    """Reshape flags [B * H] so that they broadcast to the array that the kernel writes."""
+    """Reshape `flags` [B * H], one for each head, so that they broadcast to the array that the kernel writes."""
     batch, _, heads, width = query.shape
     if layout == "heads":
         return flags.reshape(batch, heads, 1, 1)
@@ -292,7 +295,7 @@ def bounds_are_safe(bounds: HeadBounds, num_keys: int, bias: jax.Array | None = 
     bound = bounds.query * bounds.key
     if bias is not None:
         bound = bound + jnp.abs(bias).max(axis=(1, 2))[:, None]
-    # NaN and values that are all 0 compare as unsafe
+    # A head is unsafe if its bounds are NaN or its values are all 0, because the comparison is then False
     return bound + jnp.abs(jnp.log2(bounds.value)) <= 115 - math.ceil(math.log2(num_keys))
 
 
