@@ -134,7 +134,7 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
 def _compare_control(kind: Kind, preset: Preset) -> tuple[bool, bool, bool]:
     """Return whether the model supports control clips, whether the preset does, and whether the model fits the preset.
 
-    The model must support control clips if the preset does. Either both or neither must support masks.
+    The model must support control clips if the preset does. Either the model and the preset support masks, or neither does.
     """
     found, expected = "control" in kind.takes, "control" in preset.takes
     return found, expected, ("mask" in kind.takes) == ("mask" in preset.takes) and found >= expected

@@ -3,15 +3,15 @@
 A step is consistency sampling, as in the models' training: it estimates the clean latents, then adds fresh noise for the next
 noise level. The noise depends only on the seed, the block and the step, and is drawn on the devices.
 
-Some kinds need more steps for the first block than the request has. Then all steps of the first block run in the request's first
+Some models need more steps for the first block than the request has. Then all steps of the first block run in the request's first
 step. Source: thu-ml/Causal-Forcing configs/causal_forcing_dmd_framewise_2step.yaml, `denoising_step_list_first_chunk`.
 
 An input image becomes the first block, as a still clip. The steps of this block only insert its latents. The block is committed
 like any other.
 
-With `recaches` (LongLive), a new prompt recomputes the past before the next block. The blocks in the window are committed again
-in order with the new prompt, and each block sees the sink and the earlier blocks. The sink is the video's first latent frames,
-which always stay in the window. The sink keeps its keys, unless the whole video is still in the window.
+Models with `recaches` (LongLive) recompute the past for a new prompt before the next block. The blocks in the window are
+committed again in order with the new prompt, and each block sees the sink and the earlier blocks. The sink is the video's first
+latent frames, which always stay in the window. The sink keeps its keys, unless the whole video is still in the window.
 
 Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_sink`. That code recomputes all blocks in one
 pass, in which a block also sees the later blocks.
@@ -150,9 +150,9 @@ class CausalWanModel(WanModel):
     ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockStepState]]:
         """Compute the text's keys and values, and the step state.
 
-        Without a `step_state`, the returned step state has no earlier frames. With a `step_state`, the keys and values of its
-        earlier frames are recomputed for the new prompt if `kind.recaches`, and kept otherwise. Raises: RequestError if the step
-        has guidance.
+        `step_state` is None before the video's first block. The returned step state then has no earlier frames. Later the keys
+        and values of the earlier frames are recomputed for the new prompt if `kind.recaches` is true, and kept otherwise.
+        Raises: RequestError if the step has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)

@@ -93,9 +93,10 @@ def step_in_windows(
 
 
 def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> Any:
-    """Return a window of the state: len(shares) frames of the video, from frame `begin` on.
+    """Return a window of the state: the frames of the video from frame `begin` on, as many as `shares` has values.
 
-    With `leading`, the len(leading) frames before the video, such as reference images, precede the window.
+    The state can start with frames before the video, such as reference images. Their number is the number of values in `leading`,
+    which is None without such frames. They precede the window's frames in the result.
     """
     lead = 0 if leading is None else len(leading)
 

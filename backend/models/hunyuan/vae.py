@@ -39,7 +39,8 @@ class VideoAutoencoder(StreamedAutoencoder):
     def describe_keys(self, latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, dict[str, jax.Array]]:
         """Return the shapes and shardings of the cached keys and values of the "encoder" and the "decoder".
 
-        `latent_shape` is the shape of the clip's latents, [1, C, F, H, W]. The first call takes zeros of these shapes.
+        `latent_shape` is the shape of the clip's latents, [1, C, F, H, W]. The call for the clip's first latent frame takes
+        zeros of these shapes.
         """
         return {way: self._describe_keys(way, latent_shape, dtype) for way in ("encoder", "decoder")}
 

@@ -118,8 +118,8 @@ class LtxFamily(FamilyBase):
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """See `Family`. Counts the work for the tokens of the video, of keyframes and of a control clip.
 
-        That is self-attention, attention to the text, projections and feed-forward. Both streams' keys of the text also count.
-        The other work for audio is about 1 % and is left out.
+        This work is self-attention, attention to the text, projections and feed-forward. The text's keys for video and audio also
+        count. The other work for audio is about 1 % and is left out.
         """
         config = configs["transformer"]
         width, layers = transformer_width(config), config["num_layers"] * branches

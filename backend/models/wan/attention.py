@@ -28,8 +28,8 @@ class TextKeys:
     """One layer's cross-attention keys and values. They depend on prompt and images only, and are computed once per video.
 
     `key` and `value` are [B, L, H, D]. `bias` [B, 1, 1, L] is added to the logits, None if all positions have equal weight.
-    `image` has keys and values of the image encoder's tokens for a separate attention, None for models without it. With `nag`, a
-    scalar, B is 2: the prompt and the negative prompt for the same query, see `apply_nag`.
+    `image` has keys and values of the image encoder's tokens for a separate attention, None for models without it. `nag` is
+    the scale of NAG (see `apply_nag`), None without NAG. With NAG B is 2: the prompt and the negative prompt for the same query.
     """
 
     key: jax.Array

@@ -37,7 +37,7 @@ class TextContext:
     """All layers' text keys and values [layers, B, L, H, D], and the `bias` [B, 1, 1, L] that the layers share.
 
     `bias`: None if all positions have equal weight. Under guidance B is 2, the prompt first. `image` has keys and values of the
-    image encoder's tokens. With `nag`, a scalar, B is also 2, but a step has one branch: see `TextKeys`.
+    image encoder's tokens. `nag` is the scale of NAG, None without NAG. With NAG B is also 2, but a step has one branch.
     """
 
     key: jax.Array
@@ -86,7 +86,7 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Time:
-    """Time embeddings [N, D] and modulations [N, 6, D], float32, of one or two timesteps: the step's, then 0.
+    """Time embeddings [N, D] and modulations [N, 6, D], float32, of one or two timesteps: the timestep of the step, then 0.
 
     Timestep 0 belongs to the first `still_tokens` tokens. The values are expanded to all tokens only when they are used, because
     an array [S, 6, D] is large.
