@@ -117,8 +117,8 @@ class ActionWanModel(CausalWanModel):
     ) -> Generator[Effect, Any, tuple[ActionStepContext, ActionStepState]]:
         """Compute the image's keys and values, and the next block's steering.
 
-        `step_state` is None before the video's first block. The returned step state then has an empty past. Raises: RequestError
-        if the step has guidance.
+        `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has an
+        empty past. Raises: RequestError if the step has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)

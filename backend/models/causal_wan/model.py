@@ -150,9 +150,9 @@ class CausalWanModel(WanModel):
     ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockStepState]]:
         """Compute the text's keys and values, and the step state.
 
-        `step_state` is None before the video's first block. The returned step state then has no earlier frames. Later the keys
-        and values of the earlier frames are recomputed for the new prompt if `kind.recaches` is true, and kept otherwise.
-        Raises: RequestError if the step has guidance.
+        `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has no
+        earlier frames. Otherwise the keys and values of the earlier frames are recomputed for the new prompt if
+        `kind.recaches` is true, and kept if it is false. Raises: RequestError if the step has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)

@@ -95,8 +95,8 @@ def step_in_windows(
 def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> Any:
     """Return a window of the state: the frames of the video from frame `begin` on, as many as `shares` has values.
 
-    The state can start with frames before the video, such as reference images. Their number is the number of values in `leading`,
-    which is None without such frames. They precede the window's frames in the result.
+    The state can start with frames before the video, such as reference images. `leading` has one value for each of
+    these frames, None if there are no such frames. In the result they precede the window's frames.
     """
     lead = 0 if leading is None else len(leading)
 

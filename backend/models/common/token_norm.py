@@ -26,7 +26,7 @@ def normalise_in_one_pass(
 ) -> torch.Tensor:
     """Apply layer norm to tokens [B, S, D], then multiply by 1 + scale and add shift, in float32, rounded once at the end.
 
-    If `scale` is None, multiply by the norm's own weight and add its own bias instead.
+    For a `scale` of None, multiply by the norm's own weight and add its own bias instead.
     """
     vectors = (norm.weight, norm.bias) if scale is None else (1 + scale.float(), shift)
     arrays = (as_array(vector).reshape(-1) for vector in vectors)

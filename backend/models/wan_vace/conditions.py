@@ -30,7 +30,7 @@ def encode_source(
 ) -> Generator[Effect, Any, jax.Array]:
     """Encode `source`, a clip with its mask, to `control_latents`. Yields work.
 
-    If `source` is None, encode a grey clip that is fully regenerated.
+    For a `source` of None, encode a grey clip that is fully regenerated.
     """
 
     def encode(is_new: bool) -> Generator[Effect, Any, jax.Array]:
@@ -89,8 +89,8 @@ def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
 def _source_pixels(geometry: Geometry, source: Source | None, begin: int, end: int, is_new: bool) -> np.ndarray:
     """Return frames `begin` to `end` of the clip, in which one area is grey.
 
-    If `is_new` is true, the area that stays is grey. Otherwise the area to regenerate is grey. If `source` is None, all pixels
-    are grey.
+    If `is_new` is true, the area that stays is grey. Otherwise the area to regenerate is grey. For a
+    `source` of None, all pixels are grey.
     """
     if source is None:
         return np.zeros((1, 3, end - begin, geometry.height, geometry.width), np.float32)
