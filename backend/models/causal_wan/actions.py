@@ -105,7 +105,7 @@ def describe_action_ring(shape: ActionShape, window: int, frame_tokens: int, dty
 def action_windows(actions: np.ndarray, frames: int, stride: int, reach: int) -> np.ndarray:
     """Return the actions that each of a block's latent frames sees, [frames, reach, N].
 
-    N is the number of keys or of mouse values. A latent frame has `stride` pixel frames, and sees the actions of `reach` pixel
+    N is the number of keys and mouse values. A latent frame has `stride` pixel frames, and sees the actions of `reach` pixel
     frames. `actions` [reach + stride * (frames - 1), N] begins with the first pixel frame that the first latent frame sees.
     """
     return np.stack([actions[stride * frame : stride * frame + reach] for frame in range(frames)])
