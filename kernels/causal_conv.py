@@ -37,9 +37,9 @@ NORM_EPS = 1e-12  # the default `eps` of torch.nn.functional.normalize
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epilogue:
-    """The operations on the sum of the convolution before the kernel writes the result [F, W, H, N].
+    """The operations on the sum of the convolution before the kernel writes the result.
 
-    F, W and H are the numbers of frames, columns and rows, and N is the number of output channels.
+    The result has F frames, W columns and N channels. The convolved frames have H rows.
 
     Attributes:
         residuals: arrays to add, none or one of shape [F', W', H, N]. If the convolution doubles rows, there are two: one for
@@ -215,7 +215,7 @@ def _make_inputs(
     for array, count in [(before, plan.earlier), (frames, plan.count)] if has_earlier else [(frames, plan.count)]:
         inputs += [array] * 3
         specs += [
-            # At the ends the index is clamped to a wrong column, which the kernel replaces by an edge
+            # Before the first and after the last column, the clamped index selects a wrong column. The kernel uses `edges` there.
             _columns_at(array, count, 1, lambda step: jnp.maximum(step * plan.columns - 1, 0)),
             _columns_at(array, count, plan.columns, lambda step: step),
             _columns_at(array, count, 1, lambda step: jnp.minimum((step + 1) * plan.columns, last)),
@@ -268,7 +268,9 @@ def _estimate_cost(plan: TilePlan, columns: int, weight: tuple[int, ...], *, is_
 
 
 def _weight_for_doubled_rows(weight: jax.Array) -> jax.Array:
-    """Convert a weight for doubled rows, [B, K, 3 N] to [B, K, 4 N].
+    """Convert a result of `arrange_weight` for doubled rows, [B, K, 3 N] to [B, K, 4 N].
+
+    B is the number of blocks of output channels, K the depth of the matrix product, and N the number of channels of a block.
 
     If each row is repeated, the three rows of the kernel see only two different rows. For the upper copy, the first kernel row
     sees the row above, and the other two see the copy's own row. For the lower copy, the first two see the copy's own row, and

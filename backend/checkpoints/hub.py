@@ -235,8 +235,10 @@ def download_model(source: str, accept: Accept, on_bytes: OnBytes = ignore_progr
 
 
 def _download_beside_torch(parsed: TorchSource, accept: Accept, on_bytes: OnBytes) -> Path:
-    """Download the other parts and the transformer's file, and return the base's folder. The file is downloaded and checked
-    first."""
+    """Download the transformer's .pt file and the base checkpoint's other parts, and return the base's folder.
+
+    The file is downloaded and checked before the other parts.
+    """
     folder = _download(parsed.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
     path = find_cached_file(parsed.file) or download_file(parsed.file, on_bytes)
     read_torch_tensors(TorchFile(path=path, tree=parsed.tree))

@@ -124,11 +124,11 @@ def _receive_missing_bytes(file: HubFile, stopped: threading.Event) -> None:
         before = file.arrived_bytes
         try:
             with _UnfinishedFile(file.unfinished_path, stopped) as out:
-                # `Any`, because the library's own `silent_tqdm` is no subclass of the type that `tqdm_class` states
+                # The type is `Any`, because the library's own `silent_tqdm` is no subclass of the type that `tqdm_class` states
                 silent: Any = silent_tqdm
                 http_get(url, out, resume_size=before, headers=headers, expected_size=file.num_bytes, tqdm_class=silent)
             return
-        except httpx2.TransportError:  # `http_get` retries after some of these errors only, this loop after all
+        except httpx2.TransportError:  # `http_get` retries after some of these errors, this loop after each of them
             if file.arrived_bytes <= before:
                 raise
 

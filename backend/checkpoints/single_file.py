@@ -25,7 +25,7 @@ PREFIXES = ("model.diffusion_model.", "diffusion_model.")  # prefixes that Comfy
 SCALES = (".scale_weight", ".weight_scale")
 MARKER = "scaled_fp8"
 NUMBERS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
-_NOT_WEIGHTS = (".scale_input", ".input_scale", ".comfy_quant", *SCALES)  # endings of tensors that are not weights
+_NOT_WEIGHTS = (".scale_input", ".input_scale", ".comfy_quant", *SCALES)  # endings of names of tensors that are not weights
 _FILE = r"/[^#]+?\.(?:safetensors|pt)|[\w.-]+/[\w.-]+:[^:#]+?\.safetensors"
 _SOURCE = re.compile(rf"(?P<base>/.+?|[\w.-]+/[\w.-]+)\+(?P<first>{_FILE})(?:\+(?P<second>{_FILE}))?")
 

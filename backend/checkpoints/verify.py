@@ -24,7 +24,7 @@ class FamilyChecks(Protocol):
     """The methods of `models.spec.Family` that this module needs."""
 
     def distinctive_shapes(self, configs: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of a few tensors of a part."""
+        """Return the shapes of a few tensors of a part that differ between networks of different sizes."""
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """Return the names that the authors use for a transformer's module."""

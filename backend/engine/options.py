@@ -63,9 +63,9 @@ class EngineOptions:
         )
 
     def plans(self, plan: WorkerPlan) -> list[WorkerPlan]:
-        """Return each worker's own version of the common `plan`, for the workers of this machine.
+        """Return a copy of the common `plan` for each worker of this machine, with the worker's part of the machine.
 
-        Each worker gets its part of the machine. Several workers get numbered names.
+        If the machine has several workers, the copies get numbered names.
         """
         if self.cluster is not None:
             return []

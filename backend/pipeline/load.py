@@ -99,8 +99,8 @@ def describe_model(
     num_copies: int | None = None,
 ) -> Model:
     """Return the preset's model on these devices without weights, for compiling its programs. If the checkpoint's `folder` is
-    given, the tokenizer is read from there. `num_copies` is the number of matrices of a layer of which every chip has a
-    copy; None selects the number by the memory.
+    given, the tokenizer is read from there. `num_copies` is the number of matrices of a layer of which every chip has a copy;
+    None selects a number that fits into the memory.
 
     Raises: RequestError for a mesh that the devices or the model do not allow.
     """

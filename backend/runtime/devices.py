@@ -5,7 +5,7 @@ from jax.experimental import topologies
 
 from backend.schemas.worker import Device
 
-# The chips of a host along each axis, for slices that are smaller than libtpu's default host
+# The numbers of chips along the three axes of a host, by slice, for slices that are smaller than libtpu's default host
 CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}
 
 

@@ -139,7 +139,7 @@ class Layout:
         return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied), copies_on_demand=copies_on_demand)
 
     def regroup(self, plan: MeshPlan) -> Self:
-        """Return the layout of another plan on the same devices, with the same tp. Weights have the same partitions on both."""
+        """Return the layout of another plan on the same devices, with the same tp. Both partition weights equally."""
         grid = self.mesh.devices.reshape(plan.dp, plan.sp, plan.tp)
         return dataclasses.replace(self, mesh=Mesh(grid, AXES))
 
@@ -272,8 +272,8 @@ class Layout:
     def stacked_weight(self, name: str, shape: tuple[int, ...], role: Role) -> P:
         """Return the partition of a stacked weight of a network's layers, [layers, in, out]. Vectors are replicated.
 
-        Matrices are spread over the in axis, because gathering this axis does not reorder memory. A matrix of which
-        every chip always has a copy has the partition of `gathered_weight`.
+        Matrices are spread over the in axis, because gathering this axis does not reorder memory. A matrix of which every chip
+        always has a copy has the partition of `gathered_weight`.
         """
         if len(shape) != 3:
             return P()

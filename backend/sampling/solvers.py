@@ -120,8 +120,8 @@ def take_step(
 
 
 LTX_DISTILLED = (1.0, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875)
-# The shift's logarithm grows linearly with the number of tokens: from `_LTX_SHIFTS[0]` at `_LTX_TOKENS[0]` tokens to the second
-# values. `_LTX_LAST` is the last noise level.
+# The shift's logarithm grows linearly with the number of tokens: from `_LTX_SHIFTS[0]` at `_LTX_TOKENS[0]` tokens
+# to `_LTX_SHIFTS[1]` at `_LTX_TOKENS[1]` tokens. `_LTX_LAST` is the last noise level.
 _LTX_SHIFTS, _LTX_TOKENS, _LTX_LAST = (
     (0.95, 2.05),
     (1024, 4096),

@@ -53,7 +53,10 @@ class _Kept:
 
 
 class KeepingInspector(Inspector):
-    """An inspector for real devices. It returns the compiled programs, so that they can run."""
+    """An `Inspector`, which stores the costs of programs, for real devices.
+
+    This inspector returns the compiled programs, so that they can run.
+    """
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
         """Compile the program and store its costs."""
@@ -103,7 +106,7 @@ def check_weights(name: str, needed: int, room: int | None) -> Check:
 
 
 def time_step(model: Any, request: GenerationRequest, inspector: Inspector | None, chip: Chip | None) -> Check:
-    """Measure one step, or report why it does not run. With an `inspector`, also report the prediction."""
+    """Measure one step, or report why it does not run. With an `inspector`, also report the predicted seconds."""
     try:
         prepared = _compile_step(model, request, inspector)
         if prepared is None:

@@ -527,7 +527,10 @@ def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int]
 
 
 def _weigh(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, None]:
-    """Return the weights exp2(scores), and add their sums to `state`. Used only for heads whose scores cannot overflow."""
+    """Return the weights exp2(scores), and add their sums to the running sums in `state`.
+
+    Used only for heads whose scores cannot overflow.
+    """
     weights = jnp.exp2(scores)
     state[1] = state[1] + _sum_by_sublane(weights)
     return weights.astype(jnp.bfloat16), None
