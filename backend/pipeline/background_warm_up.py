@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class BackgroundWarmUp:
-    """Context manager that prepares programs in a thread while its block runs.
+    """Context manager that prepares programs in a thread while the `with` block runs.
 
     At the end of the block, the context manager waits for the program in progress. A program that fails here is prepared again
     later, and that attempt reports the error. Without a `request`, nothing is prepared.

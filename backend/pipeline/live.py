@@ -224,7 +224,7 @@ class _BlockDecoder:
             yield self._blocks.pop(0).result()
 
     def write_video(self, request: GenerationRequest) -> VideoResult:
-        """Write the video of all blocks, with `request` as its comment. Raises: VideoFileError."""
+        """Write the video of all blocks, with `request` in the file's comment field. Raises: VideoFileError."""
         run, path = self._run, self._run.folder / "video.mp4"
         with run.clock.measure("decode"):
             self._queue_frame(None)

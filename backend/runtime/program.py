@@ -62,7 +62,7 @@ class Program:
 
     Messages to people contain `name`, reports and files contain `key`. A call compiles if needed; `prepare` and `trace` compile
     beforehand. The first run of a program with kernels is guarded. `donated` are the positions of arguments that a call consumes.
-    `places` adds shardings to the results' shapes; by default results are replicated.
+    `places(shapes)` returns the results' shapes with shardings; by default results are replicated.
     """
 
     def __init__(

@@ -50,9 +50,8 @@ def full_size_level(tolerance: float, spectrum: tuple[float, float], rows: int, 
     """Return the noise level at and below which the full size is needed.
 
     Latents have the power P = A * cycles ** -b at a frequency of `cycles` cycles per image side. Noise has the power 1 at all
-    frequencies. Noisy latents at level sigma are (1 - sigma) * latents + sigma * noise. At the returned level, and at the highest
-    frequency of the half size, the power of the latents' part is tolerance / (1 + P - tolerance) times the power of the noise's
-    part.
+    frequencies. Noisy latents at level sigma are (1 - sigma) * latents + sigma * noise. At the returned level, the latents'
+    part has tolerance / (1 + P - tolerance) times the power of the noise's part, at the highest frequency of the half size.
 
     `tolerance` is the share of a frequency's power that may be ignored. `spectrum` is (A, b). `rows` and `columns` are the height
     and width of the half-size latents. Source: the paper's criterion for active frequencies.

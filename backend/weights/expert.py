@@ -26,7 +26,10 @@ class Expert:
         self.weights = load_stacked(part, described, functools.partial(apply_loras, self.loras), progress)
 
     def merge(self, loras: Sequence[ScaledLora], on_event: Callable[[Event], None]) -> None:
-        """Merge these LoRAs and remove all others, unless they are already merged. Raises: ModelError if a file is missing."""
+        """Merge these LoRAs and remove all others. Do nothing if exactly these LoRAs are merged already.
+
+        Raises: ModelError if a file is missing.
+        """
         if tuple(loras) == self.loras:
             return
         touched = self._changed_names | _changed_tensors(loras)

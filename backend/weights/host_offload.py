@@ -16,8 +16,8 @@ from jax.sharding import NamedSharding
 from backend.runtime.mesh import as_leaf
 
 HOST = "pinned_host"
-# Largest share of a device's memory for weights. Programs fitted beside weights that filled 0.58 of it,
-# not beside 0.66 (docs/lab/tpu-slices.md).
+# Largest share of a device's memory for weights. With weights that filled 0.58 of the memory, programs still fitted; with 0.66,
+# they did not (docs/lab/tpu-slices.md).
 MOST_AT_REST = 0.6
 
 

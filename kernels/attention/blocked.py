@@ -12,7 +12,9 @@ import math
 import jax
 import jax.numpy as jnp
 
-MASKED = -1e30  # finite, so that a block without any real key yields zero weight and no NaN
+# Added to the scores of padding keys, and the first value of the running maximum. It is finite, so that a block with only padding
+# keys yields zero weight and no NaN.
+MASKED = -1e30
 
 
 def blocked_attention(

@@ -490,7 +490,7 @@ def _attend_block(
 
 
 def _load_sum(ref: jax.Ref, columns: slice, start: float, position: _Position) -> jax.Array:
-    """Return some columns of a sum. In the first step of a query block, return `start` instead."""
+    """Return these columns of the running sum in `ref`. In the first step of a query block, return the initial value `start`."""
     return jnp.where(position.is_first, start, ref[:, columns])
 
 
