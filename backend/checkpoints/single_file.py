@@ -83,7 +83,7 @@ def read_single_file_tensors(file: TransformerFile) -> dict[str, TensorPlace]:
 
 
 def _add_scale(path: Path, name: str, place: TensorPlace, named: dict[str, TensorPlace], is_scaled: bool) -> TensorPlace:
-    """Return the tensor's place, with the place of its scale if it has a scale."""
+    """Return `place`, where the tensor is in the file. If the tensor has a scale, add where the scale is."""
     if place.dtype not in NUMBERS:
         raise ModelError(
             f"{short_path(path)} has {name[:80]} as {place.dtype}:",

@@ -59,7 +59,10 @@ def weight_files(folder: Path, part: str) -> list[Path]:
 
 
 def part_tensors(folder: Path, part: str) -> dict[str, TensorPlace]:
-    """Return the places of a part's tensors, in the order of the files. Raises: ModelError for an incomplete file."""
+    """Return where in the files each of a part's tensors is, in the order of the files.
+
+    Raises: ModelError for an incomplete file.
+    """
     return {name: place for path in weight_files(folder, part) for name, place in read_header(path).items()}
 
 

@@ -239,8 +239,10 @@ def _select_tensors(file: TorchFile, found: object) -> dict[str, _Tensor]:
 def _find_place(
     path: Path, raw: Any, size: int, name: str, tensor: _Tensor, entries: Mapping[str, zipfile.ZipInfo]
 ) -> TensorPlace:
-    """Return the place of a tensor's bytes in the file of `size` bytes. Raises: ModelError if they are not contiguous or not in
-    the file."""
+    """Return where the tensor's bytes are in the file, which has `size` bytes.
+
+    Raises: ModelError if the bytes are not contiguous or not in the file.
+    """
     entry, width = entries.get(tensor.storage.entry), ITEM_BYTES[tensor.storage.dtype]
     count = math.prod(tensor.shape)
     if entry is None or entry.compress_type != zipfile.ZIP_STORED or not _is_contiguous(tensor):

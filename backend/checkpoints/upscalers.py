@@ -57,8 +57,10 @@ class UpscalerFile:
         return self.path.suffix != SUFFIXES[0] and not self.is_embedded and not zipfile.is_zipfile(self.path)
 
     def tensors(self) -> dict[str, TensorPlace]:
-        """Return the places of the model's arrays by name, unless the file `is_old`. Raises: ModelError for an incomplete or
-        unsafe file."""
+        """Return where in the file each of the model's arrays is, by name. The file must not be an `is_old` file.
+
+        Raises: ModelError for an incomplete or unsafe file.
+        """
         if self.is_embedded:
             return read_ncnn_tensors(self.path.with_suffix(".param"), self.path, self.modules)
         return read_header(self.path) if self.path.suffix == SUFFIXES[0] else read_torch_tensors(TorchFile(path=self.path))

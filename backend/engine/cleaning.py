@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The operator's limits: `days` that videos without a star are kept, and `gigabytes` (10^9 bytes) of all jobs.
+    """The operator's limits: videos without a star are kept for `days`, and all jobs may take `gigabytes` (10^9 bytes).
 
     None means no limit.
     """

@@ -197,7 +197,10 @@ class Engine:
         return self._store.last_event(job_id)
 
     def last_progress(self, job_id: str) -> Event | None:
-        """Return the job's newest event without a video. Lists use it, because a video's event contains the whole request."""
+        """Return the job's newest event that contains no video.
+
+        Lists use this event, because an event with a video contains the whole request.
+        """
         return self._store.last_progress(job_id)
 
     def interruptions(self, job_id: str) -> list[Interrupted]:
@@ -209,7 +212,7 @@ class Engine:
         self._dispatcher.move(job_id, index)
 
     def revise(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Job:
-        """Replace the request of a waiting job. `may_download` is as in `submit`.
+        """Replace the request of a waiting job. `may_download` is True for the operator.
 
         After an error nothing has changed.
 

@@ -156,7 +156,7 @@ def link_or_copy(source: Path, place: Path) -> None:
 
 
 def read_request(folder: Path) -> GenerationRequest:
-    """Read the folder's request, with the inputs' current paths. Raises: RequestError without a readable request."""
+    """Read the folder's request, with the inputs' current paths. Raises: RequestError if the folder has no readable request."""
     try:
         data = json.loads((folder / REQUEST).read_text("utf-8"))
     except (OSError, ValueError) as error:

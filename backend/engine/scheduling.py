@@ -17,7 +17,7 @@ from backend.schemas.shape import Shape
 
 @dataclass(frozen=True, kw_only=True)
 class QueueEntry:
-    """A waiting job. An owner's job with a smaller `place` runs first.
+    """A waiting job. `place` is a number: of one owner's jobs, the job with the smallest `place` runs first.
 
     `address` is the sender's address, "" if addresses are not limited. `has_started` is True if the job was interrupted.
     `is_held` is True if the job waits until a visitor resumes it. `needed` is the disk space in bytes that the job needs.

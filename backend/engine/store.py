@@ -326,7 +326,7 @@ class Store(Database):
         return next(map(_event, self._rows(sql, (job_id,))), None)
 
     def last_progress(self, job_id: str) -> Event | None:
-        """Return the job's newest event without a video."""
+        """Return the job's newest event that contains no video."""
         sql = (
             f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.result') IS NULL ORDER BY sequence DESC LIMIT 1"
         )

@@ -187,8 +187,11 @@ class Hosts:
 
 @dataclass(frozen=True, kw_only=True)
 class HostPlace:
-    """The place of one process among `count` processes. `index` counts from 0. `coordinator` is the address HOST:PORT at which
-    the other processes reach the first process. `bind` is the address at which the first process listens."""
+    """Which of a worker's `count` processes a process is: process number `index`, from 0.
+
+    `coordinator` is the address HOST:PORT at which the other processes reach the first process. `bind` is the address at which
+    the first process listens.
+    """
 
     index: int
     count: int
@@ -196,6 +199,6 @@ class HostPlace:
     bind: str | None = None
 
     def to_arguments(self) -> list[str]:
-        """Return the place of the process as arguments of the worker's command line."""
+        """Return the fields as arguments of the worker's command line."""
         bind = ["--bind", self.bind] if self.bind else []
         return ["--host-index", str(self.index), "--hosts", str(self.count), "--coordinator", self.coordinator, *bind]
