@@ -1,7 +1,8 @@
 """Convolution over frames, columns and rows for the VAE on a TPU. It is causal over frames and reads each array once.
 
-Arrays are [frames, columns, rows, channels]. Channels are along the lanes and rows along the sublanes. A neighbouring column or
-an earlier frame is therefore only another address.
+Arrays are [frames, columns, rows, channels]: [F, W, H, C] before the convolution, [F, W, H, N] after it. C' and N' are numbers of
+channels with padding. T is the number of earlier frames that the convolution sees for each frame. Channels are along the lanes
+and rows along the sublanes. A neighbouring column or an earlier frame is therefore only another address.
 
 A grid step computes some columns of every frame. The channels of the 3 x 3 columns and frames that a result sees form the depth
 of a matrix product. The product has a part for each of the three rows of the convolution's kernel. The parts for the upper and
@@ -39,7 +40,7 @@ NORM_EPS = 1e-12  # the default `eps` of torch.nn.functional.normalize
 class Epilogue:
     """The operations on the sum of the convolution before the kernel writes the result.
 
-    The result has F frames, W columns and N channels. The convolved frames have H rows.
+    The result has F frames, W columns and N channels. H is the number of rows of the convolved frames.
 
     Attributes:
         residuals: arrays to add, none or one of shape [F', W', H, N]. If the convolution doubles rows, there are two: one for

@@ -1,6 +1,7 @@
 """The operations between the projections and the attention: norm over all heads, rotary embedding, head groups, bounds.
 
-Chips exchange heads in groups, so the results are split into head groups, one for each chip that takes part in an exchange.
+Arrays [B, S, W] have S tokens with the W channels of all heads. A head has D channels. Chips exchange heads in groups, so the
+results are split into head groups, one for each chip that takes part in an exchange.
 
 On a TPU three Pallas passes read each array once and write each array once, in the order in which chips exchange heads. They also
 compute the norms that show whether the attention is safe in its fast form, which subtracts no maximum from the scores. XLA's own

@@ -1,5 +1,7 @@
 """The norms of a transformer's tokens: layer norm with scale and shift, and RMS norm over all heads.
 
+Tokens are [B, S, W]: B samples of S tokens with W channels.
+
 On a TPU each norm is a Pallas pass that reads the tokens once and writes them once. XLA's own program reads the tokens a second
 time for the variance, and repeats the norm in every tile of the product that follows; docs/lab/tpu-kernels.md has the figures.
 """

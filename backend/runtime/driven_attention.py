@@ -154,7 +154,7 @@ def _attend_to_clip(
     attend: AttendWithSums,
     first: jax.Array | int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attend from queries [1, S, W] to the driving video. Returns the output and the log-sum-exps [1, S, H].
+    """Attend from queries [1, S, W] to the driving video. Returns the output and the log-sum-exps [1, S, H] of H heads.
 
     `first` is the index of the first query in the video. The tokens of the image's latent frame and padding see no driving frame,
     so their log-sum-exps are -inf. If `first` is an int, the queries are all tokens of the video. The result then contains only
@@ -187,8 +187,8 @@ def _attend_by_frames(
     layer: jax.Array,
     attend: AttendWithSums,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attend from each frame's queries to the keys of the same frame in this `layer`. Queries are [F, T, W], keys and values
-    [layers, F, T, W]. Returns the output [1, F * T, W] and the log-sum-exps [1, F * T, H]."""
+    """Attend from each frame's queries to the keys of the same frame in this `layer`. The letters are as in `ClipKeys`: queries
+    are [F, T, W], keys and values [layers, F, T, W]. Returns the output [1, F * T, W] and the log-sum-exps [1, F * T, H]."""
     if bounds is not None:
         here = jax.lax.dynamic_index_in_dim(largest, layer, keepdims=False)[0]
         frames = len(query)

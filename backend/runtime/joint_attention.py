@@ -1,5 +1,8 @@
 """Attention over two streams of tokens together: one is spread over chips, the other is short and replicated.
 
+In shapes, S is the number of tokens of the spread stream, L of the other stream. W is the number of channels of all heads in the
+array, D of one head.
+
 The spread stream exchanges tokens for heads as in `ulysses`. Each chip then adds the same heads of the other stream. The real
 tokens of both streams precede all padding. Therefore the number of real tokens is enough to exclude the padding. If the padding
 of the spread stream is long enough, the other stream is written into it, which avoids a copy of the long arrays.
@@ -101,7 +104,7 @@ def _local_joint_attention(
 
 
 def _concatenate_tokens(array: jax.Array, part: jax.Array, start: int) -> jax.Array:
-    """Concatenate the first `start` tokens of [B, S, W] and `part`. `part` is written over the padding if it fits."""
+    """Concatenate the first `start` tokens of `array` [B, S, W] and `part`. `part` is written over the padding if it fits."""
     if start + part.shape[1] <= array.shape[1]:
         return jax.lax.dynamic_update_slice_in_dim(array, part, start, 1)
     return jnp.concatenate([array[:, :start], part], 1)

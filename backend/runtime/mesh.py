@@ -206,7 +206,7 @@ class Layout:
 
     @property
     def text_heads(self) -> P:
-        """The partition of a text's heads [B, L, H, D]."""
+        """The partition of a text's heads [B, L, H, D], with L tokens of the text."""
         return P("dp", None, "tp", None)
 
     @property

@@ -187,7 +187,7 @@ class Hosts:
 
 @dataclass(frozen=True, kw_only=True)
 class HostPlace:
-    """Which of a worker's `count` processes a process is: process number `index`, from 0.
+    """Identifies one process of a worker that runs `count` processes, one on each host. `index` counts from 0.
 
     `coordinator` is the address HOST:PORT at which the other processes reach the first process. `bind` is the address at which
     the first process listens.

@@ -84,7 +84,7 @@ def _one_head(
 
 
 def _split_blocks(array: jax.Array, block: int) -> jax.Array:
-    """Split [S, D] into blocks [N, block, D], with zeros after the last row."""
+    """Split `array` [S, D] into N blocks [N, block, D], with zeros after the last row."""
     padded = jnp.pad(array, ((0, -array.shape[0] % block), (0, 0)))
     return padded.reshape(-1, block, array.shape[1])
 
