@@ -250,7 +250,10 @@ class Cleaner:
         return in_bin > BIN_BYTES_OF_OWNER or self._store.stored_bytes(owner) + more > KEPT_BYTES
 
     def _remove_oldest_deleted(self, owner: str | None) -> bool:
-        """Permanently delete the job that has been in the bin for the longest time. Return False if the bin is empty."""
+        """Permanently delete the job that has been in the bin for the longest time, of one owner or of all owners for None.
+
+        Return False if no such job is in the bin.
+        """
         job_id = self._store.oldest_deleted(owner)
         if job_id is not None:
             self._remove_files(self._settings.runs_dir / job_id)

@@ -11,7 +11,8 @@ RESERVE_BYTES = 100 * 2**20  # always kept free for the store, the logs and uplo
 # The bytes of latents per pixel of each frame. 16 channels of 4 bytes describe 8 x 8 pixels of 4 frames. Other models need less.
 _LATENT_BYTES = 0.25
 _LATENTS = 11  # stored latent arrays: four in the state file, four in its next version, the result, and two of an input image
-# The bytes per pixel of each frame: the decoded frames, which exist twice while their file is replaced, and the video.
+# The bytes on the disk per pixel of each frame. They include the video, and the decoded frames, which exist twice while their
+# file is replaced.
 _PIXEL_BYTES = 6.6
 # The bytes per pixel of each upscaled frame: the upscaled parts of the video, and the video that joins these parts.
 _LARGER_BYTES = 0.6

@@ -110,7 +110,7 @@ def place_at_index(waiting: Sequence[QueueEntry], job_id: str, index: int) -> fl
 
 
 def _group_by_model(entries: list[QueueEntry], shapes: set[Shape], cached: Collection[str]) -> list[QueueEntry]:
-    """Sort entries: first the given shapes, then the models of these shapes, then cached models, then all others.
+    """Sort entries by shape and model: first `shapes`, then the models of these shapes, then cached models, then others.
 
     Entries with equal models or equal shapes are adjacent.
     """

@@ -429,7 +429,7 @@ class Store(Database):
         return [row["engine"] for row in self._rows(sql)]
 
     def unfinished_jobs(self, engine: str) -> list[str]:
-        """Return the ids of one engine's waiting and running jobs, in the order of their places."""
+        """Return the ids of one engine's waiting and running jobs, in the order of their places in the queue."""
         sql = "SELECT id FROM jobs WHERE engine = ? AND state IN ('queued', 'running') ORDER BY COALESCE(place, created), number"
         return [row["id"] for row in self._rows(sql, (engine,))]
 

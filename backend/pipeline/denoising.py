@@ -301,8 +301,8 @@ class Denoising:
     def _enlarge_states(self, samples: Latents, index: int) -> Work:
         """Yield the work that computes full-size states for step `index` from half-size latents.
 
-        If `enlarged_at` is set, the noisy latents are enlarged directly. Otherwise the model enlarges the clean latents, and then
-        noise at the step's level is added.
+        If the schedule's `enlarged_at` is set, the noisy latents are enlarged directly. Otherwise the model enlarges the clean
+        latents, and then noise at the step's level is added.
         """
         model, request, level = self._run.model, self._run.request, self.schedule.enlarged_at
         if level is None:

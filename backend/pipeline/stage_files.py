@@ -135,7 +135,7 @@ def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
 
 
 def write_latents(run: Run, latents: Latents) -> None:
-    """Write the denoised latents, float32, and delete the state, which is no longer needed."""
+    """Write the denoised latents, float32, and delete the file of `write_state`, which is no longer needed."""
     _save_arrays(LATENTS, {_array_name(stream, "latents"): np.asarray(array) for stream, array in latents.items()}, run)
     (run.folder / STATE).unlink(missing_ok=True)
 

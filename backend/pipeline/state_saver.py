@@ -75,7 +75,7 @@ class StateSaver(Generic[State]):
 
 @contextlib.contextmanager
 def save_if_closed(saver: StateSaver, copy: Callable[[], Any] | None) -> Generator[None]:
-    """Save the state `copy()` if the generator that uses this block is closed inside the block. Does nothing without `copy`."""
+    """Save the state `copy()` if the generator that uses this block is closed inside the block, unless `copy` is None."""
     try:
         yield
     except GeneratorExit:

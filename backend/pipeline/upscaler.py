@@ -162,8 +162,10 @@ class Upscaler:
         return Tiling.plan(height, width, self._max_pixels_at_once)
 
     def choose_batch_size(self, tiling: Tiling, num_frames: int) -> int:
-        """Return the number of tiles in each call of the program, for a clip of `num_frames`: a multiple of the number of
-        devices."""
+        """Return the number of tiles in each call of the program, for a clip of `num_frames` frames.
+
+        The number is a multiple of the number of devices.
+        """
         devices, tiles = self._layout.mesh.size, num_frames * tiling.num_tiles
         max_tiles = max(1, min(MOST_AT_ONCE, self._max_pixels_at_once // math.prod(tiling.tile))) * devices
         runs = math.ceil(tiles / max_tiles)

@@ -26,8 +26,8 @@ from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_hea
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stream:
-    """One stream of a joint attention: its projected `query`, `key` and `value`, each [B, S, W], and the `norms` [D] of the heads
-    of query and key."""
+    """One stream of a joint attention: its projected `query`, `key` and `value`, each [B, S, W], and `norms` [D], the weights of
+    the RMS norms of the heads of query and key."""
 
     query: jax.Array
     key: jax.Array

@@ -58,7 +58,7 @@ def _register_removed_overloads() -> torch.library.Library:
 def torchax() -> ModuleType:
     """Import the torchax module and repair it. The first call takes some seconds."""
     _register_removed_overloads()
-    # Modules request 64 bits for positions, but jax's 32 bits are enough for them
+    # Modules request 64-bit integers for positions. jax warns that it uses 32 bits, which are enough.
     warnings.filterwarnings("ignore", message="Explicitly requested dtype (int|float)64")
     import torchax as module
     from torchax.ops import jaten

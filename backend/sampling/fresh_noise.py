@@ -2,7 +2,7 @@
 
 The noise depends only on the seed, the stream and the step. Therefore a resumed video and every mesh get the same noise.
 
-Source of the rule: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, which uses a separate generator with the video's seed +
+Source: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, which uses a separate generator with the video's seed +
 10,000. The same seed gives other values than in LTX-2, which uses the GPU's random generator. This module uses jax's Threefry
 generator.
 """

@@ -17,7 +17,8 @@ MOST_ROWS = 100
 LONGEST_TABLE = 200_000  # characters; a longer table is refused
 # Names of columns that are allowed in addition to the settings `FOR_PROGRAMS`. A cell of "size" is WIDTHxHEIGHT, such as 832x480.
 _ALSO = ("prompt", "preset", "size")
-# A first line that matches names columns, such as "prompt,model". A line such as "Prompt, a cat asks" is a prompt.
+# If the first line matches this pattern, it names columns, such as "prompt,model". A line such as "Prompt, a cat asks" is a
+# prompt.
 _COLUMNS = re.compile(r"(?i)prompt([,;\t][a-z0-9_]{1,30})+")
 _SIZE = re.compile(r"(\d{1,5})\s*[x×]\s*(\d{1,5})")
 _YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")

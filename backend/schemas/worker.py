@@ -27,8 +27,8 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class UnusedAccelerator:
-    """An accelerator that this machine has but does not use: `found` describes it and `mend` is the command or step that helps.
-    `is_fault` is False if the user chose not to use it."""
+    """An accelerator that this machine has but does not use: `found` describes it, and `mend` is the command or step after
+    which the machine uses it. `is_fault` is False if the user chose not to use it."""
 
     found: str
     mend: str = ""

@@ -147,7 +147,8 @@ def _run(call: Call) -> float:
 def _make_fill(shape: tuple[int, ...], dtype: jnp.dtype, sharding: jax.sharding.Sharding) -> Callable[[], jax.Array]:
     """Return a function that creates an array with this sharding.
 
-    Floating-point arrays are small waves, because zeros would select the slow form of the attention. Other arrays are zero.
+    Floating-point arrays are small waves, because zeros would select the slow form of the attention, the online softmax. Other
+    arrays are zero.
     """
 
     def fill() -> jax.Array:

@@ -34,7 +34,7 @@ def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
 
 
 def fingerprint_for_slice(digest: str, devices: Sequence[jax.Device]) -> str:
-    """Return the fingerprint of a program with this digest when it is compiled for these devices."""
+    """Return the fingerprint of a program that is compiled for these devices. `digest` is the hash of everything else."""
     sides = [max(places) + 1 for places in zip(*(device.coords for device in devices), strict=True)]
     return _hash_parts([digest, f"{len(devices)} x {devices[0].device_kind}, {'x'.join(map(str, sides))}"])
 

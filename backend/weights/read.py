@@ -38,7 +38,7 @@ from backend.weights.stacked import StackedWeights, split_name
 Adjust = Callable[[str, torch.Tensor], torch.Tensor]
 T = TypeVar("T")
 Work = Callable[[str, TensorPlace], T]
-SECONDS_BETWEEN_EVENTS = 1.0  # not more often, because every event is stored with its job
+SECONDS_BETWEEN_EVENTS = 1.0  # minimum time between two events, because every event is stored with its job
 READERS = 8  # maximum threads; a disk of a TPU VM needs several requests at a time to be fast
 READ_AHEAD = 400_000_000  # maximum bytes of tensors in the host's memory at a time
 _TORCH_DTYPES = {

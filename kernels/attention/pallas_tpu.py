@@ -209,7 +209,7 @@ def tpu_attention(
     assert bounds is not None, "computed above"
     safe = bounds_are_safe(bounds, num_keys or key.shape[-3], bias).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
-    # The grid needs at least one head. If no head is safe, the result of this head is replaced below.
+    # The grid needs at least one head. If the constant form is safe for no head, the result of this head is replaced below.
     written = call(problem(uses_online_softmax=False, sizes=sizes), _order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1))
 
     def replace_unsafe(written: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:

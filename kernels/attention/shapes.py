@@ -17,7 +17,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """One call of attention on one chip; head_dim is 128 in all of these models."""
+    """One call of attention on one chip. The heads have 128 channels in all models of this file."""
 
     name: str
     length_q: int
