@@ -338,7 +338,10 @@ class Cleaner:
         return size
 
     def _remove_intermediates(self, job: EndedJob) -> int:
-        """Delete a job's intermediate files and unneeded events. A job without a video keeps its last preview for the page."""
+        """Delete a job's intermediate files and unneeded events.
+
+        A job without a video keeps its last preview, which the page shows.
+        """
         kept = None if job.has_video else self._store.last_preview(job.id)
         names = [name for name, _ in files_below(job.folder) if is_intermediate(name) and name != kept]
         freed = sum(_remove_file(job.folder / name) for name in names) if self._is_in_runs_folder(job.folder) else 0

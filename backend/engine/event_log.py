@@ -22,7 +22,10 @@ class EventLog:
     """The events of one engine's jobs. `changed` is the engine's only lock; every change of the queue must hold it."""
 
     def __init__(self, store: Store, on_event: Sequence[Callable[[str, Event], None]] = ()):
-        """Create the log, which calls each function of `on_event` with a job's id and each stored event. They must not block."""
+        """Create the log, which calls each function of `on_event` with a job's id and each stored event.
+
+        The functions must not block.
+        """
         self._store, self._on_event = store, on_event
         self.changed = threading.Condition()
         self.is_closed = False

@@ -75,7 +75,10 @@ class StateSaver(Generic[State]):
 
 @contextlib.contextmanager
 def save_if_closed(saver: StateSaver, copy: Callable[[], Any] | None) -> Generator[None]:
-    """Save the state `copy()` if the generator that uses this block is closed inside the block, unless `copy` is None."""
+    """Save the state `copy()` if the generator that uses this block is closed inside the block.
+
+    Do nothing if no `copy` is given.
+    """
     try:
         yield
     except GeneratorExit:

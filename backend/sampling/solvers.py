@@ -281,7 +281,7 @@ def _log_snr(sigma: float) -> float:
 def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]:
     """Return UniP's weights of (corrected sample, new clean estimate, last clean estimate) in the next sample."""
     now, following = sigmas[step], sigmas[step + 1]
-    # growth = 1 - exp(-h), where h is the increase of lambda in this step. It is 1 in the last step, where h is infinite.
+    # growth = 1 - exp(-h), where h is the increase of lambda in this step. The growth is 1 in the last step, where h is infinite.
     growth = -math.expm1(_log_snr(now) - _log_snr(following))
     weight = (1 - following) * growth
     if order == 1:
@@ -311,7 +311,10 @@ def _corrector_weights(sigmas: np.ndarray, step: int) -> list[float]:
 
 
 def _unic_weights(h: float, ratios: list[float]) -> np.ndarray:
-    """Solve R rho = b of UniC-p with B(h) = exp(-h) - 1 (Zhao et al. 2023, eq. 9). For order 1, the only weight is one half."""
+    """Return the weights rho: the solution of R rho = b of UniC-p with B(h) = exp(-h) - 1 (Zhao et al. 2023, eq. 9).
+
+    For order 1, the only weight is one half.
+    """
     order = len(ratios)
     if order == 1:
         return np.array([0.5])

@@ -49,7 +49,7 @@ def at_step(request: Settings, step: int) -> Settings:
 
 
 def full_size_cost(request: VideoSettings) -> float:
-    """Estimate the cost of a full-size step relative to a step at the first size, from their tokens."""
+    """Estimate the cost of a full-size step relative to a step at the first size, from the numbers of tokens."""
     return (request.geometry().num_tokens / request_at_first_size(request).geometry().num_tokens) ** COST
 
 

@@ -27,7 +27,7 @@ class KernelCost:
     of bundles alone can be smaller than that time.
 
     The passes around the attention move memory. Their time is the number of moved bytes divided by the bandwidth of the HBM. The
-    number is the call's own estimate, or twice the bytes that the pass writes if the call has no estimate.
+    number of bytes is the call's own estimate, or twice the bytes that the pass writes if the call has no estimate.
     """
 
     chip: Chip

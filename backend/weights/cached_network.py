@@ -20,7 +20,7 @@ COPIED_AT_ONCE = 1 << 30  # maximum bytes that are in both memories at a time wh
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Content:
-    """The identity of a network's weights. Networks with equal identity are shared.
+    """The identity of a network's weights. Models share networks with equal identity.
 
     `tensors` are the names, dtypes and shapes in the files. `described` and `arranged` are the shapes, dtypes and shardings on
     the devices, before and after the network brings its weights into the form that its programs need (`Network.arrange`).

@@ -73,7 +73,8 @@ class TunedSizes:
     bundles: int
 
     def bundles_a_tile(self) -> float:
-        """Return the scheduled bundles per 8 x 128 tile of scores. Tiles of padding do not count, but their bundles do."""
+        """Return the scheduled bundles per 8 x 128 tile of scores. The number of tiles excludes padding, the number of
+        bundles includes it."""
         return self.bundles * self.sizes.steps(self.length_q, self.length_kv) / (self.length_q * self.length_kv / 1024)
 
 
