@@ -313,7 +313,8 @@ def _kernel(*all_refs: jax.Ref, plan: TilePlan, epilogue: _Flags) -> None:
 def _compute_products(
     gathered: jax.Ref, weight: jax.Ref, summed: jax.Ref | None, frame: jax.Array | int, plan: TilePlan
 ) -> jax.Array:
-    """Compute the sum of the products of one frame and of its earlier frames, [columns * H, row parts * N].
+    """Compute the sum of the products of one frame and of its earlier frames, [columns * H, parts * N], with a part for
+    each row of the convolution's kernel (see `TilePlan.row_parts`).
 
     `summed` is a buffer for the sum if a loop adds the products of the earlier frames, otherwise None.
     """

@@ -1,7 +1,7 @@
 """Send notifications through Apprise when a video ends.
 
-The operator is notified about their own videos (`serve --notify URL`), a program's addresses about its videos (`keys create NAME
---notify URL`). Visitors have no addresses and are not notified.
+The operator is notified about their own videos (`serve --notify URL`). A program's key can have addresses, which are notified
+about the program's videos (`keys create NAME --notify URL`). Visitors have no addresses and are not notified.
 
 A notification contains the prompt and the outcome. A separate thread sends it, so a slow service delays nothing else. Failures
 are logged without the address, which often contains a password.

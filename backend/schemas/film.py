@@ -102,7 +102,7 @@ def check_times(trim: tuple[float, float] | None, fade: float, what: str) -> Non
 
 
 def check_pieces(pieces: Sequence[Piece], fps: float) -> None:
-    """Check that each piece has a visible frame and is at least as long as its fades in total. Raises: RequestError."""
+    """Check that each piece has a visible frame and is at least as long as the sum of its fades. Raises: RequestError."""
     for number, piece in enumerate(pieces, 1):
         if piece.num_frames < 1:
             rule = f"of its {piece.end} frames at {fps:g} fps, and must leave at least one visible"

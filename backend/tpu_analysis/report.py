@@ -61,7 +61,7 @@ class Slice:
 
     @property
     def steps(self) -> dict[str, int]:
-        """The index, for each program, of a step that uses the program."""
+        """Maps the key of each step program to the index of a step that uses the program."""
         first, last = 0, self.request.num_steps - 1
         return {SMALL_STEP: first, STEP: last if self.request.progressive else first, REFINING_STEP: last}
 

@@ -152,11 +152,11 @@ def tpu_attention(
         key, value: [B, S_kv, H, D] bfloat16.
         bias: one number for each key, broadcasts to [B, 1, 1, S_kv].
         window: (before, after). Query i sees the keys i - before to i + after.
-        smooth_keys: subtract the mean key. The result does not change, and more heads can use the constant maximum.
+        smooth_keys: subtract the mean key. The result does not change, and more heads can use the form with a constant maximum.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite.
         kv_lengths: a limit like `num_keys` for each sample. Cannot be combined with `bias` or `window`.
-        bounds: bounds of the heads, set only if `kernels.qkv` has prepared the arrays: it has scaled the query, and can have
-            subtracted the mean key. Then `scale` and `smooth_keys` are ignored.
+        bounds: the largest norms and values of each head. Must be set if `kernels.qkv` has prepared the arrays, and only then:
+            `kernels.qkv` has scaled the query, and can have subtracted the mean key. Then `scale` and `smooth_keys` are ignored.
         tests_bounds: if False, every head uses the online form. For few keys that costs less than computing norms.
         layer: scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the kernel reads this layer in place. Allowed if
             `reads_layers`.
