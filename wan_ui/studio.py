@@ -107,7 +107,7 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     _wire_queue_acts(act, page, stage)
     for panel in page.panels:
         for group, handler in panel.acts.items():
-            _act_event(act, group)(handler, panel.inputs, panel.outputs, **EACH)
+            panel.after_act(_act_event(act, group)(handler, panel.inputs, panel.outputs, **EACH))
     opened = blocks.load(page.open, page.opening_inputs, page.opening_outputs, **RAW)
     stage.follow_after(opened)
     page.form.estimate_after(opened)

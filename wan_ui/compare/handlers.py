@@ -14,7 +14,7 @@ from wan_ui.compare.html import MOST, Cell, CompareContent, compare_html, differ
 from wan_ui.compare.panel import ComparePanel, also_choices, what_choices
 from wan_ui.compare.variations import SAME_FOR_MODELS, Axis, find_varied_setting, grid_requests, varied_requests
 from wan_ui.components.buttons import Act
-from wan_ui.components.events import LAST, QUIET, RAW, Updates, Values
+from wan_ui.components.events import EACH, LAST, QUIET, RAW, Updates, Values
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Form
 from wan_ui.form.left_out import setting_label, unused_settings_text
@@ -58,9 +58,13 @@ class CompareHandlers(Panel):
     def wire(self) -> None:
         """Connect the controls above the videos to their handlers."""
         panel = self.panel
-        panel.start.click(self.start, self.form.inputs | panel.inputs, self._comparison_outputs, **RAW)
+        self.after_act(panel.start.click(self.start, self.form.inputs | panel.inputs, self._comparison_outputs, **RAW))
         panel.what.input(_values_or_presets, panel.what, [panel.values, panel.presets], **QUIET, **LAST)
         panel.also.input(_also_values, panel.also, panel.also_values, **QUIET, **LAST)
+
+    def after_act(self, acted: gr.events.Dependency) -> None:
+        """Render the comparison that the page has just received once more. Its videos may have ended before the page knew it."""
+        acted.then(self.render_again, self.panel.shown, self.panel.view, **EACH)
 
     @property
     def _comparison_outputs(self) -> list[gr.blocks.Block]:
@@ -78,9 +82,13 @@ class CompareHandlers(Panel):
 
     def tick(self, caller: Caller, values: Values) -> Updates:
         """Render the current comparison."""
-        shown = values[self.panel.shown]
-        found = self.context.engine.user_presets.comparison(shown) if shown else None
+        found = self.context.engine.user_presets.comparison(values[self.panel.shown])
         return {self.panel.view: compare_html(self._read_content(found, caller), caller.texts)} if found else {}
+
+    def render_again(self, shown: str, request: gr.Request) -> Any:
+        """Render the shown comparison."""
+        caller, found = self.context.identify_caller(request), self.context.engine.user_presets.comparison(shown)
+        return compare_html(self._read_content(found, caller), caller.texts) if found else gr.skip()
 
     @runs_sandbox_calls
     def start(self, values: Values, request: gr.Request) -> Steps[Updates]:

@@ -36,6 +36,9 @@ class Panel:
     def wire(self) -> None:
         """Connect the panel's own components to their handlers."""
 
+    def after_act(self, acted: gr.events.Dependency) -> None:
+        """Connect handlers that run after an action of this panel was answered."""
+
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """Return the panel's content for a new page. `parameters` are the query parameters of the page's address."""
         return {}

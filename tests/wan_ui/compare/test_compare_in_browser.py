@@ -7,7 +7,7 @@ import pytest
 
 from backend.media.tiles import LABEL_HEIGHT
 from backend.media.video import read_facts
-from tests.wan_ui.steps import made, rest, wait_until
+from tests.wan_ui.steps import held, made, rest, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -49,6 +49,26 @@ def test_four_are_compared_together(visit, studio, tmp_path):
     assert stranger.locator("#prompt textarea").input_value() == "a square to compare"
     export = f"{studio.url}studio/compare/{link.partition('compare=')[2]}.mp4"
     assert stranger.request.get(export).status == 404 and page.request.get(export).status == 200
+
+
+def test_videos_that_end_before_the_page_knows_their_comparison_are_shown(visit):
+    page, answers = visit(), []
+
+    def hold_start(route) -> None:
+        is_start = "11, 12" in (route.request.post_data or "")
+        answers.append((route, route.fetch())) if is_start else route.fallback()
+
+    page.route("**/run/predict", hold_start)
+    page.locator("#prompt textarea").fill("a square that ends early")
+    page.keyboard.press("Alt+4")
+    page.locator("#compare-values input, #compare-values textarea").fill("11, 12")
+    page.locator("#compare-start").click()
+    wait_until(page, "document.querySelectorAll('.queue li[data-state=\"finished\"]').length >= 2")
+    rest(page)  # the view was updated after the last change, still without the comparison
+    held(page, answers)
+    route, answer = answers[0]
+    route.fulfill(response=answer)
+    page.locator('.compare[data-done="2"]').wait_for()
 
 
 def test_a_grid_of_two_settings_has_its_labels_and_is_saved_as_one_video(visit, tmp_path):

@@ -67,6 +67,7 @@ HANDLERS = {
     "QueueHandlers.show": "visitor",
     "CompareHandlers.start": "visitor",
     "CompareHandlers.act": "visitor",
+    "CompareHandlers.render_again": "visitor",
     "_values_or_presets": "login",
     "_also_values": "login",
     "EditHandlers.act": "visitor",
