@@ -56,8 +56,10 @@ def is_unchanged(fingerprints: Sequence[Fingerprint]) -> bool:
 
 
 def have_equal_bytes(one: Sequence[Fingerprint], other: Sequence[Fingerprint]) -> bool:
-    """Return whether each file of `one` has the same bytes as the file at the same position of `other`. Two files with equal
-    sizes and beginnings are compared byte by byte, unless their names are hashes."""
+    """Return whether each file of `one` has the same bytes as the file at the same position of `other`.
+
+    Two files with equal sizes and beginnings are compared byte by byte. If their names are hashes, only the names are compared.
+    """
     return len(one) == len(other) and all(map(_have_equal_bytes, one, other))
 
 

@@ -39,7 +39,8 @@ _DICTIONARY, _TENSOR, _PARAMETER = (
     "torch._utils _rebuild_tensor_v2",
     "torch._utils _rebuild_parameter",
 )
-# Bytes before an entry's name in a zip archive. The last four are the lengths of the name and of the extra field.
+# The number of bytes of a zip entry's header, before the entry's name. The last four bytes are the lengths of the name and of the
+# extra field that follows the name.
 _ENTRY_HEADER = 30
 
 

@@ -48,7 +48,7 @@ from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Loadin
 from backend.schemas.progressive import is_half_size_step, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 
-# If a step takes less time, its preview is a still image, because the next preview would replace an animation before it moves.
+# If a step takes less time than this, its preview is a still image: the next preview would replace an animation before it moves.
 ANIMATED_STEP_SECONDS = 0.25
 # Assumed decoding time divided by the denoising time, for the estimate of the remaining time. Measured with the demo model.
 DECODE_SHARE = 0.15

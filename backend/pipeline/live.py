@@ -38,7 +38,8 @@ from backend.schemas.live import FOLDER, KEPT_SECONDS, frame_name
 from backend.schemas.prompt_cues import Cue, check_cue, merge_cues
 from backend.schemas.request import GenerationRequest, find_preset
 
-# How far the generated video may be ahead of its playback. A viewer's input appears later by this lead, and by the generation.
+# Seconds by which the generated video may be ahead of its playback. The effect of a viewer's input appears after this lead and
+# the time of generation.
 LEAD_SECONDS = 0.15
 PICTURE_QUALITY = 90
 MOST_TEXTS = 16  # number of latest prompts whose conditions stay in memory; the conditions of a prompt take some megabytes
