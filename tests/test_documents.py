@@ -63,7 +63,7 @@ def test_the_reference_is_generated_from_the_settings_and_the_command_line():
 
 def test_the_reference_names_every_setting_that_programs_may_send_and_every_option():
     page = reference.PAGE.read_text("utf-8")
-    assert [name for name, one in SETTINGS.items() if (one.help or one.for_programs) and f"`{name}`" not in page] == []
+    assert [name for name, one in SETTINGS.items() if (one.stage or one.for_programs) and f"`{name}`" not in page] == []
 
 
 def commands(document: Path) -> list[str]:

@@ -49,10 +49,10 @@ def request_from_arguments(arguments: argparse.Namespace) -> GenerationRequest:
 
 def _settings_from_options(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any]:
     """Return the options' values by setting name. An option that was not given has the value None."""
-    values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.help and name != "preset"}
+    values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.stage and name != "preset"}
     keyframes = sorted(arguments.keyframes)
     values["keyframes"] = [path for _, path in keyframes]
-    values |= {one.name: _absolute_paths(values[one.name]) for one in INPUTS if one.help}
+    values |= {one.name: _absolute_paths(values[one.name]) for one in INPUTS if one.stage}
     values["keyframe_at"] = tuple(number for number, _ in keyframes)
     values |= {"trim": _trim_setting(arguments, preset), "loras": _lora_settings(arguments, preset)}
     return values | settings_from_files(preset, values)

@@ -1,4 +1,4 @@
-"""The options of `generate`, `encode` and `denoise`, one for each setting with a help text. This module starts no work."""
+"""The options of `generate`, `encode` and `denoise`, one for each setting with a stage. This module starts no work."""
 
 import argparse
 from typing import Any, cast, get_args
@@ -13,9 +13,10 @@ _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 def add_settings(parser: argparse.ArgumentParser, *stages: str, required: tuple[str, ...] = ()) -> None:
     """Add an option for each setting whose stage ("encode" or "denoise") is in `stages`."""
+    parser.epilog = "docs/reference.md describes when to change each setting, and what it costs."
     group = parser.add_argument_group("control", _ABOUT_CONTROL) if "encode" in stages else parser
     for setting in SETTINGS.values():
-        if setting.help and setting.stage in stages:
+        if setting.stage in stages:
             more = {"required": True} if setting.name in required else {}
             add_setting(group if setting.part == "control" else parser, setting, **more)
 

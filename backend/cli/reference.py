@@ -22,9 +22,12 @@ _PARTS: dict[Subject, str] = {
     "control": "Control",
     "sound": "Audio",
     "drive": "Animate",
+    "live": "Live",
+    "story": "Storyboards",
 }
+_SETTINGS = "| setting | option | values | default | API | meaning |\n|---|---|---|---|---|---|\n"
 _OPTIONS = "| option | meaning |\n|---|---|\n"
-_WITH_OPTION = {option_name(setting): setting for setting in SETTINGS.values() if setting.help}
+_WITH_OPTION = {option_name(setting): setting for setting in SETTINGS.values() if setting.stage}
 
 
 def page() -> str:
@@ -34,20 +37,21 @@ def page() -> str:
 
 
 def _settings() -> str:
-    """Return a table for each subject of settings (`Setting.part`). Each table lists the settings that have an option."""
+    """Return a table for each subject of settings (`Setting.part`), with the settings of the command line and of programs."""
     texts = []
     for part, title in _PARTS.items():
-        rows = [_setting_row(setting) for setting in SETTINGS.values() if setting.part == part and setting.help]
-        texts.append(f"\n### {title}\n\n| setting | option | values | API | meaning |\n|---|---|---|---|---|\n{''.join(rows)}")
+        shown = [setting for setting in SETTINGS.values() if setting.part == part and (setting.stage or setting.for_programs)]
+        rows = "".join(map(_setting_row, shown))
+        texts.append(f"\n### {title}\n\n{_SETTINGS}{rows}")
     return "".join(texts) + "\n"
 
 
 def _setting_row(setting: Setting) -> str:
-    value = option_value(setting)
+    option = _code(f"{option_name(setting)} {option_value(setting)}") if setting.stage else ""
     shown = setting.limits and " to ".join(f"{limit:g}" for limit in setting.limits)
     values = ", ".join(f"`{choice}`" for choice in setting.choices) or shown or ""
-    cells = (f"`{setting.name}`", _code(f"{option_name(setting)} {value}"), values, "yes" if setting.for_programs else "")
-    return _row(*cells, setting.help)
+    api = "yes" if setting.for_programs else ""
+    return _row(f"`{setting.name}`", option, values, setting.default_text, api, setting.description)
 
 
 def _commands() -> str:

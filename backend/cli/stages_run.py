@@ -50,7 +50,7 @@ from backend.settings import Settings, from_environment
 STOP_SECONDS = 8.0
 VIDEO = "video.mp4"
 NEXT = {"encode": "denoise", "denoise": "decode"}
-CHANGEABLE = tuple(one.name for one in FIELDS if one.help and one.stage == "denoise")  # settings that `denoise` may change
+CHANGEABLE = tuple(one.name for one in FIELDS if one.stage == "denoise")  # settings that `denoise` may change
 
 
 def run_in_this_process(arguments: argparse.Namespace) -> int:

@@ -4,12 +4,14 @@ Each row also defines how the setting is checked, stored, offered on the command
 setting needs one row here and one label per language.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic_core import PydanticUndefined
 
 from backend.errors import RequestError
 from backend.schemas.geometry import Geometry
@@ -23,6 +25,8 @@ Made = Literal["video", "sound"]
 Subject = Literal["core", "picture", "clip", "control", "sound", "drive", "live", "story", "finished"]
 Media = Literal["picture", "video", "either", "sound"]
 
+
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z0-9`{+])")
 
 MOST_PROMPT = 8192
 """Maximum number of characters of a prompt in an imported request: the longest limit of all presets."""
@@ -92,11 +96,13 @@ class Setting:
     the largest number of list entries or characters in an imported request. If `is_stored`, a request stores the value even if it
     is the default.
 
-    The commands `generate` and `encode` have an option for each setting with `help`. If `stage` is "denoise", the command
-    `denoise` has the option too. The option has the setting's name unless `flag` is set. Programs can set settings that are
-    `for_programs`. The form shows settings that have a `label`, the name of the label in `wan_ui.i18n`. If `needs` names a field
-    of presets, the form shows the setting only for presets whose field is true. `offered` is (smallest, largest, step) of the
-    form's slider, if its range is narrower than `limits`. User presets leave out `personal` settings.
+    `description` states in two to four sentences what the setting does, when to change it, and what it costs. Its first sentence
+    is the help of the command line. The commands `generate` and `encode` have an option for each setting with a `stage`. If
+    `stage` is "denoise", the command `denoise` has the option too. The option has the setting's name unless `flag` is set.
+    Programs can set settings that are `for_programs`. The form shows settings that have a `label`, the name of the label in
+    `wan_ui.i18n`. If `needs` names a field of presets, the form shows the setting only for presets whose field is true. `offered`
+    is (smallest, largest, step) of the form's slider, if its range is narrower than `limits`. User presets leave out `personal`
+    settings.
     """
 
     part: Subject = "core"
@@ -106,10 +112,10 @@ class Setting:
     most: int | None = None
     usual: str = ""
     is_stored: bool = False
-    stage: Literal["encode", "denoise"] = "denoise"
+    stage: Literal["encode", "denoise"] | None = "denoise"
     flag: str = ""
     metavar: str = ""
-    help: str = ""
+    description: str = ""
     for_programs: bool = True
     label: str = ""
     offered: tuple[float, float, float] | None = None
@@ -134,6 +140,24 @@ class Setting:
         """The smallest value, largest value and step of the form's slider. None without `limits`."""
         return self.offered or (self.limits and (*self.limits, 1 if self.type is int else 0.01))
 
+    @property
+    def default_text(self) -> str:
+        """The default as text, or "" if nothing is set by default."""
+        if self.name in Preset.model_fields and self.default != ():
+            return "the preset's own"
+        is_set = self.default not in (None, (), "", PydanticUndefined) and self.type is not bool
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default) if is_set else ""
+
+    @property
+    def help(self) -> str:
+        """The first sentence of the description with the default, in the form of the command line's other help texts."""
+        first = _SENTENCE_END.split(self.description, maxsplit=1)[0].removesuffix(".")
+        word = first.partition(" ")[0]
+        if word == "A" or word[1:].islower():
+            first = first[0].lower() + first[1:]
+        inverse = "do not " if self.flag.startswith("--no-") else ""
+        return inverse + first + (f" ({self.default_text})" if self.default_text else "")
+
     def value_in(self, source: object) -> Any:
         """Return the setting's value in a request or preset."""
         return getattr(source, self.name, self.default)
@@ -145,202 +169,261 @@ def _setting(default: Any = ..., **facts: Any) -> Any:
 
 
 class VideoSettings(BaseModel):
-    """All settings of a video. The fields' `help` texts describe them. This docstring adds facts that the help texts lack.
+    """All settings of a video. The fields' descriptions define them; `backend/cli/reference.py` and the form show the same texts.
 
-    Units: `width` and `height` are pixels, `num_frames` counts pixel frames, `trim` and other times are seconds. `guidance` has
-    one value per expert; 1 or less turns guidance off. `guidance_interval` is the start and end of guidance as shares of the
-    steps, 0 to 1. `image_focus` is the point (x, y), 0 to 1, that a crop keeps in view. `strength` is the share of the steps that
-    run for a clip. Inputs (see `INPUTS`) are absolute paths. All `loras` are added together.
-
-    Live videos: `prompt` and `action` apply from the first block; `cues` change them in block order. Simultaneous actions are
-    joined by `+`, if the preset allows this. An `is_open` video grows until it is stopped, to at most `num_frames`, and accepts
-    cues meanwhile. The request of its result has the final length and cues.
-
-    Long videos: `context_windows` decides whether a video that is longer than the training length is denoised in overlapping
-    windows. None follows the preset, which uses windows above the length that works without them.
-
-    Storyboards: with `shots`, `image` belongs to the first shot and `prompt` names the video. A shot whose prompt names one of
-    the `figures` gets that character's image as a reference (`backend/schemas/characters.py`). `track` is an audio file under the
-    whole video: it starts at `track_start` seconds, at volume `track_volume` (1 is unchanged), with fades of `track_fade`
-    seconds.
-
-    MagCache: `mag_cache` is the largest accepted error, 0 is off. `mag_ratios` are the ratios measured on this machine, prompt
-    branch and other branch alternating. If they are empty, published ratios are used.
-
-    Control inputs (`backend/schemas/control.py`) are for models that accept them. The video follows the `control` clip after its
-    conversion by `control_kind`, with weight `control_scale`. White areas of `mask` are regenerated in `video`. `margins` (left,
-    top, right, bottom) are new pixels around the clip. With `extend`, the video starts with the clip's last `overlap` frames, or
-    ends with the clip's first `overlap` frames. `references` are images of subjects. `keyframes` are images for the frames
-    `keyframe_at`, counted from 0. LTX models append the control clip's tokens, at a size divided by `control_downscale`. With
-    `keeps_pixels`, areas that are not regenerated get the clip's own pixels.
-
-    Audio: with `keeps_sound`, the video has audio: from the model if the model generates audio, otherwise from the clip. Without
-    `keeps_sound`, the video is silent. With `sound`, the video follows that audio from `sound_start` seconds on, and the audio
-    is copied into the file. If `make` is "sound", only audio for the frames of `video` is generated.
-
-    Animate models: the person in `image` moves as the person in the clip `drive`; `trim` is the used part of `drive`.
-    `drive_prompt` describes the clip; if empty, the preset's text is used. If `drive` is a clip of poses, `face` is the clip of
-    the face. With `video` and `mask`, the person is placed in the white area.
-
-    Upscaling: the finished video is enlarged `upscale` times by the model `upscaler`; 0 is off. With `finished_video`, only that
-    file is enlarged: a file that these settings generated, or any clip of this size, length and frame rate.
+    Inputs (see `INPUTS`) are absolute paths. Pairs of numbers have the image's value, then the audio's value; `guidance` and the
+    two ends of `guidance_interval` are exceptions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # fmt: off
-    preset: str = _setting(stage="encode", metavar="NAME", help="one of `app.py presets list`", for_programs=False)
-    task: Task = _setting(for_programs=False)
-    prompt: str = _setting(most=MOST_PROMPT, stage="encode", help="what the video shows", for_programs=False, personal=True)
+    preset: str = _setting(stage="encode", metavar="NAME",
+        description="The model with its default settings: one of `app.py presets list`. Small and fast models show an idea in "
+        "a short time, full models give the best quality. The model decides which other settings apply.", for_programs=False)
+    task: Task = _setting(for_programs=False, stage=None,
+        description="What the video starts from: `t2v` a prompt, `i2v` a first frame. The studio derives it from the inputs.")
+    prompt: str = _setting(most=MOST_PROMPT, stage="encode",
+        description="What the video shows. Describe what is visible and how it moves. A model cuts a prompt that is too long "
+        "(Wan after 512 tokens), and the result reports the cut.", for_programs=False, personal=True)
     negative_prompt: str = _setting(
-        "", most=MOST_PROMPT, is_stored=True, stage="encode", label="negative_prompt", help="what the video should not show")
-    width: int = _setting(far=(1, 1 << 15), stage="encode", help="pixels (the preset's own)")
-    height: int = _setting(far=(1, 1 << 15), stage="encode", help="pixels (the preset's own)")
+        "", most=MOST_PROMPT, is_stored=True, stage="encode", label="negative_prompt",
+        description="What the video should not show. Change it if unwanted objects or faults appear. It has no effect without "
+        "guidance above 1 or NAG.")
+    width: int = _setting(far=(1, 1 << 15), stage="encode",
+        description="Width of the video in pixels. A larger size shows more detail, and takes more time and memory.")
+    height: int = _setting(far=(1, 1 << 15), stage="encode",
+        description="Height of the video in pixels. A size that the model does not support is refused, with the nearest size "
+        "that it supports.")
     num_frames: int = _setting(
-        far=(1, 100_000), stage="encode", flag="--frames", help="number of frames, 4n+1 (the preset's own)")
-    fps: int = _setting(far=(1, 1000), stage="encode", help="frames per second (the preset's own)", label="fps")
-    steps: int = _setting(far=(1, 100_000), help="denoising steps (the preset's own)", label="steps", offered=(1, 1, 1))
-    guidance: tuple[float, ...] = _setting(most=2, metavar="X[,Y]", help="one number per expert; 1 or less is off")
+        far=(1, 100_000), stage="encode", flag="--frames",
+        description="Number of frames, 4n+1 for most models. Longer videos take more time and memory. Above their training "
+        "length, most Wan models denoise in context windows, which need no more memory than a short video.")
+    fps: int = _setting(far=(1, 1000), stage="encode",
+        description="Frames per second. With a higher number the same frames play faster, and the video is shorter. Keep the "
+        "model's own rate for natural motion. It takes no additional time.", label="fps")
+    steps: int = _setting(far=(1, 100_000),
+        description="Number of denoising steps. More steps give more detail, and the time grows with them. Fast presets were "
+        "trained for few steps: keep their number.", label="steps", offered=(1, 1, 1))
+    guidance: tuple[float, ...] = _setting(most=2, metavar="X[,Y]",
+        description="How closely the video follows the prompt, one number per expert; 1 or less is off. Raise it if the "
+        "video ignores parts of the prompt. Without guidance a step takes half the time, and the negative prompt needs NAG.")
     sound_guidance: float | None = _setting(
         None, limits=(0, 30), usual="leave it out to use the value of guidance",
-        help="guidance of the audio, for models with audio (the preset's own)")
+        description="Guidance of the audio, for models with audio. Raise it if the audio ignores the prompt; 1 or less is "
+        "off. It takes no additional time if the image has guidance too.")
     perturbed_guidance: tuple[float, float] = _setting(
         (0.0, 0.0), limits=(0, 30), metavar="X,Y", usual="1 is usual, 0 is off",
-        help="guidance away from a step without one layer's self-attention, for image and audio (the preset's own)")
+        description="Guidance away from a result without one layer's self-attention, for image and audio. Only models with "
+        "audio support it; 1 is usual, 0 is off. It adds one evaluation of the transformer to each step.")
     modality_guidance: tuple[float, float] = _setting(
         (1.0, 1.0), limits=(0, 30), metavar="X,Y", usual="3 is usual, 1 is off",
-        help="guidance away from image and audio that do not see each other (the preset's own)")
+        description="Guidance away from a result in which image and audio do not see each other, for both. Raise it if image "
+        "and audio do not match; 3 is usual, 1 is off. It adds one evaluation of the transformer to each step.")
     guidance_rescale: tuple[float, float] = _setting(
         (0.0, 0.0), limits=(0, 1), metavar="X,Y", usual="0.7 is usual, 0 is off",
-        help="share of the contrast added by guidance that is removed again, for image and audio (the preset's own)")
+        description="Share of the contrast added by guidance that is removed again, for image and audio. Raise it if guidance "
+        "makes contrasts too strong; 0.7 is usual, 0 is off. Only models with audio support it. It takes no additional time.")
     flow_shift: float = _setting(
-        help="larger values spend more steps at high noise (the preset's own)", label="flow_shift", offered=(1, 12, 0.1))
-    solver: Solver = _setting("unipc", is_stored=True, help="the sampler (the preset's own)", label="solver")
-    seed: int = _setting(far=(0, (1 << 63) - 1), help="same seed, same video (drawn at random)", personal=True)
+        description="Larger values spend more steps at high noise. Raise it to give more steps to large shapes and motion, "
+        "lower it to give more steps to detail. It takes no additional time.", label="flow_shift", offered=(1, 12, 0.1))
+    solver: Solver = _setting("unipc", is_stored=True,
+        description="The sampler: the rule that updates the video after each step. Keep the preset's own, which suits the "
+        "model's training; compare others with the same seed. All samplers evaluate the model once per step.", label="solver")
+    seed: int = _setting(far=(0, (1 << 63) - 1),
+        description="The number that determines the noise, drawn at random if it is missing. The same seed and settings give "
+        "the same video; another seed gives another video for the same prompt.", personal=True)
     image: str | None = _setting(
         None, part="picture", media="picture", is_stored=True, stage="encode", for_programs=False,
-        help="the first frame; cropped to the video's aspect")
+        description="The first frame, cropped to the video's aspect. Use it to start from an image, or as the person of an "
+        "Animate video. Models that start only from a prompt refuse it.")
     last_image: str | None = _setting(
         None, part="picture", media="picture", is_stored=True, stage="encode", for_programs=False,
-        help="the last frame, for presets that take one")
+        description="The last frame, for presets that take one. The video moves from the first frame to this image. LTX-2 "
+        "comes close to the image, but need not reach it exactly.")
     video: str | None = _setting(
         None, part="clip", media="video", stage="encode", for_programs=False,
-        help="a clip (mp4, webm, mov, gif) to restyle or edit")
+        description="A clip (mp4, webm, mov, gif) to restyle or edit. The model and the other settings decide what changes: "
+        "`strength`, `mask`, `margins`, `extend` or `make`. Only the part `trim` is used.")
     strength: float | None = _setting(
         None, part="clip", far=(0, 1),
-        help="how much of the clip changes, above 0 and up to 1: the share of the steps that run (0.8)")
+        description="How much of the clip changes, above 0 and up to 1; the default is 0.8. 0.3 changes details, 0.8 "
+        "keeps the motion and large shapes, 1 keeps nothing. Only this share of the steps runs, so low values take less time.")
     trim: tuple[float, float] | None = _setting(
         None, part="clip", far=(0, 1_000_000), stage="encode", metavar="START[,END]",
-        help="the part of the clip, in seconds (from the clip's start, as long as the video)")
+        description="The part of the clip, in seconds. The start alone selects a part as long as the video; with an end, the "
+        "video is as long as the part. By default the part starts at the clip's start.")
     mask: str | None = _setting(
         None, part="control", media="either", stage="encode", for_programs=False,
-        help="an image or a clip; white areas of --video are regenerated")
+        description="An image or a clip whose white areas are regenerated in the clip to edit. Other areas keep the clip's own "
+        "pixels, unless `keeps_pixels` is off. VACE models and one Animate model take a mask.")
     control: str | None = _setting(
         None, part="control", media="video", stage="encode", for_programs=False,
-        help="a control clip that the video follows: depth, pose, edges, scribble, grey")
+        description="A control clip that the video follows: depth, pose, edges, scribble, grey. Use it to copy motion and "
+        "composition. It needs VACE, or LTX-2 with a control LoRA, where a step has twice the tokens.")
     control_kind: ControlKind = _setting(
         "as-is", part="control", stage="encode",
-        help="conversion of the control clip: none, its edges, or grey frames (as-is)")
+        description="Conversion of the control clip: none, its edges, or grey frames. Use edges or grey frames for an "
+        "ordinary clip. A clip of depth, poses or scribbles needs no conversion.")
     control_scale: float = _setting(
         1.0, part="control", limits=(0, 2), usual="1 is usual", stage="encode",
-        help="how strongly the video follows the control clip, 0 to 2 (1)")
+        description="How strongly the video follows the control clip. Lower it if the video copies too much of the clip, "
+        "raise it if the video ignores the clip; 1 is usual. It does not change the time.")
     control_downscale: int = _setting(
         1, part="control", far=(1, 1000), limits=(1, 8), usual="1 is usual, 2 for a LoRA that was trained with 2", stage="encode",
-        help="how many times smaller than the video the model sees --control, as in the LoRA's training; for models that "
-        "append it to the video's tokens (1)")
+        description="How many times smaller than the video the model sees the control clip. Use 2 for LTX-2 LoRAs that were "
+        "trained with clips of half the size (`ref0.5` in the name). With 2, the clip adds a quarter of the video's tokens "
+        "to each step.")
     margins: tuple[int, int, int, int] | None = _setting(
         None, part="control", far=(0, 1 << 15), stage="encode", metavar="L,T,R,B",
-        help="new pixels around --video, within the size")
+        description="New pixels around the clip, within the size. Use it to outpaint: the four numbers are left, top, right "
+        "and bottom. With wider margins the clip fills less of the frame. Only VACE models take margins.")
     extend: Extend | None = _setting(
         None, part="control", stage="encode",
-        help="generate frames after the end of --video (also the 5B, LTX-2 and the demo), or before its start")
+        description="Generate frames after the end of the clip, or before its start. VACE models extend at both ends; the 5B, "
+        "LTX-2 and the demo only after the end. The video starts or ends with `overlap` frames of the clip.")
     overlap: int | None = _setting(
         None, part="control", far=(1, 100_000), stage="encode",
-        help="with --extend, the number of the clip's frames that the video repeats (17)")
+        description="Number of the clip's frames that an extended video repeats. The default is 17, or fewer for short "
+        "videos. More frames show the model more of the motion, but leave fewer new frames.")
     keeps_pixels: bool = _setting(
         True, part="control", stage="encode", flag="--no-keep-pixels",
-        help="do not restore the clip's own pixels outside the mask")
+        description="Keep the clip's own pixels outside the regenerated area. Turn it off if the edge of the area is visible: "
+        "then the whole frame is the model's result. It does not change the time.")
     references: tuple[str, ...] = _setting(
         (), part="control", media="picture", stage="encode", flag="--reference", for_programs=False,
-        help="reference images of people or objects, complete and on white")
+        description="Reference images of people or objects that the video must show. Each image should show its subject "
+        "complete and on white. VACE models take up to eight, the demo one.")
     keyframes: tuple[str, ...] = _setting(
         (), part="control", media="picture", stage="encode", flag="--keyframe", metavar="N:FILE", for_programs=False,
-        help="images for these frames of the video, counted from 0")
-    keyframe_at: tuple[int, ...] = _setting((), part="control", far=(0, 100_000), for_programs=False)
-    image_focus: tuple[Focus, Focus] = _setting((0.5, 0.5), is_stored=True, for_programs=False, personal=True)
+        description="Images for these frames of the video, counted from 0. Use them to show given images at given times. VACE "
+        "and LTX-2 take keyframes; with LTX-2 most images add the tokens of a latent frame to each step.")
+    keyframe_at: tuple[int, ...] = _setting((), part="control", far=(0, 100_000), for_programs=False, stage=None,
+        description="The frames of `keyframes`, one number per image, counted from 0. `--keyframe N:FILE` sets both.")
+    image_focus: tuple[Focus, Focus] = _setting((0.5, 0.5), is_stored=True, for_programs=False, personal=True, stage=None,
+        description="The point (x, y), 0 to 1, that a crop of the first frame keeps in view. A click on the preview in Create "
+        "sets it. 0.5 and 0.5 are the centre.")
     image_crf: int = _setting(
         0, limits=(0, 51), usual="33 is usual for LTX-2, 0 is off", stage="encode", metavar="N",
-        help="H.264 compression of input images before the model sees them, for models trained that way; 0 is off (the "
-        "preset's own)")
+        description="H.264 compression of input images before the model sees them; 0 is off. Keep the preset's own: LTX-2 was "
+        "trained on such images (33, for 2.5 18). A higher number removes more detail from the image.")
     loras: tuple[LoraChoice, ...] = _setting(
         (), is_stored=True, stage="encode", flag="--lora", metavar="FILE[:SCALE[:EXPERT]]", for_programs=False,
-        help="a LoRA in addition to the preset's own: a path, a name in the data folder's loras folder, or "
-        "owner/repository:file.safetensors. EXPERT is high or low, for models with two experts. Repeat the option for more")
+        description="LoRAs in addition to the preset's own: a path, a name in the loras folder, or "
+        "owner/repository:file.safetensors. EXPERT is `high` or `low`, for models with two experts. Give up to eight, each "
+        "with a scale. Steps take no longer, because LoRAs are merged into the weights.")
     guidance_interval: tuple[float, float] = _setting(
         (0.0, 1.0), is_stored=True, metavar="X,Y", for_programs=False,
-        help="the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)")
+        description="The share of the steps that guidance runs on, from start to end, such as 0 to 0.6. Shorten it to save "
+        "time: a step without guidance takes half. The first steps determine the motion, so keep guidance there.")
     cfg_zero: bool = _setting(
         False, label="cfg_zero", needs="takes_cfg_zero",
-        help="CFG-Zero*: scales the branch without the prompt before guidance, and skips the first 4 % of the steps, at "
-        "least one (off)")
+        description="CFG-Zero*: scales the branch without the prompt before guidance, and skips the first 4 % of the steps, "
+        "at least one. Its authors report better images for Wan 2.1, and the skipped steps save time. It excludes caches and "
+        "context windows.")
     nag: float = _setting(
         0.0, limits=(0, 30), label="nag", offered=(0, 20, 0.5),
         usual="0 is off, 11 is usual",  # published values: 11 in kijai's nodes for ComfyUI, 5 to 11 in the method's demos
-        help="strength of the negative prompt in steps without guidance, for presets with few steps; 0 is off, 11 is usual")
+        description="Strength of the negative prompt in steps without guidance, for presets with few steps; 0 is off, 11 is "
+        "usual. Raise it if unwanted things still appear. A step of the 14B at 480p takes 0.43 s instead of 0.39 (predicted, "
+        "v6e-8).")
     step_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",
         offered=(0, 0.3, 0.01),
-        help="relative change below which a step reuses the previous step's work; 0 is off (the preset's own)")
+        description="Relative change below which a step reuses the previous step's work; 0 is off. 0.05 to 0.15 is usual. "
+        "Higher numbers save more time and cost fine detail and fast motion. Its authors report twice the speed for "
+        "HunyuanVideo, without quality figures.")
     mag_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.06 to 0.24 is usual", label="mag_cache", offered=(0, 0.3, 0.01),
-        help="MagCache: the largest error up to which steps reuse the layers' output of an earlier step; 0 is off. "
-        "Published at 0.24, 14B, 720p: 2.8 times faster, 21.8 to 24.4 dB compared with the full video (0)")
-    mag_ratios: tuple[float, ...] = _setting((), far=(1e-9, 100), for_programs=False)
+        description="MagCache: the largest error up to which steps reuse the layers' output of an earlier step; 0 is off. "
+        "Published are 0.24 or 0.12 for Wan 2.1, 0.06 for 2.2. It costs quality: Wan 2.1 14B at 0.24 is 2.8 times faster, at "
+        "21.8 to 24.4 dB.")
+    mag_ratios: tuple[float, ...] = _setting((), far=(1e-9, 100), for_programs=False, stage=None,
+        description="Ratios for MagCache that were measured on this machine, prompt branch and other branch alternating. "
+        "Without them, published ratios are used. A request stores them, so that it gives the same video everywhere.")
     progressive: int = _setting(
         0, far=(0, 100), limits=(0, 4), usual="0 is off, 2 is usual", metavar="LEVEL", label="progressive",
-        help="run the first steps at half the size; a higher level, 1 to 4, has more of them; 0 is off")
+        description="Run the first steps at half the size; 0 is off. A higher level, 1 to 4, has more of these steps and is "
+        "faster. Published for Wan 2.1 at 480p: 1.65 to 2.78 times, without quality figures. The images differ.")
     keeps_sound: bool = _setting(
         True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",
-        help="a video without audio, even if the model or the clip has audio")
+        description="Keep the audio of the model or of the clip. Turn it off for a silent video. If the model generates no "
+        "audio, the audio is the clip's own.")
     sound: str | None = _setting(
         None, part="sound", media="sound", stage="encode", for_programs=False,
-        help="an audio file (wav, mp3, m4a, ogg, flac, or a video with audio) that the video follows, for models with audio")
+        description="An audio file (wav, mp3, m4a, ogg, flac, or a video with audio) that the video follows, for models with "
+        "audio. Lips and beats follow it. The video contains this audio unchanged.")
     sound_start: float = _setting(
         0.0, part="sound", far=(0, 1_000_000), stage="encode",
-        help="the moment of that audio at which the video starts, in seconds (0)")
+        description="The moment of the given audio at which the video starts, in seconds. Raise it to use a later part. After "
+        "the end of the audio, the video is silent.")
     make: Made = _setting(
         "video", part="sound", stage="encode",
-        help="what to generate: a video, or audio for --video, whose frames stay unchanged (video)")
+        description="What to generate: a video, or audio for the clip. With audio, the clip's frames stay unchanged and the "
+        "prompt describes the audio. It needs a model with audio.")
     drive: str | None = _setting(
         None, part="drive", media="video", stage="encode", for_programs=False,
-        help="a driving video: the person in --image moves as the person in this clip; for Animate presets")
+        description="A driving video for Animate presets: the person in the image moves as the person in this clip. The video "
+        "is as long as the clip. Memory of the devices stays constant; the host needs about 3 MB per second of clip.")
     face: str | None = _setting(
         None, part="drive", media="video", stage="encode", for_programs=False,
-        help="a square clip of that person's face; for presets that take poses as --drive")
+        description="A square clip of the person's face, for presets that take poses as driving video. Such presets need it: "
+        "their model reads the face from this clip.")
     drive_prompt: str = _setting(
-        "", most=MOST_PROMPT, part="drive", stage="encode", help="what that clip shows (the preset's own text)")
-    action: str | None = _setting(None, most=200, part="live", for_programs=False)
-    cues: tuple[Cue, ...] = _setting((), most=2500, part="live")
-    is_open: bool = _setting(False, part="live", for_programs=False)
+        "", most=MOST_PROMPT, part="drive", stage="encode",
+        description="What the driving video shows. Change it if the preset's text does not fit the clip. It does not change "
+        "the time.")
+    action: str | None = _setting(None, most=200, part="live", for_programs=False, stage=None,
+        description="The action that steers a live video from its first block. Each preset has its own actions. `+` joins "
+        "simultaneous actions, if the preset allows this.")
+    cues: tuple[Cue, ...] = _setting((), most=2500, part="live", stage=None,
+        description='Changes of a live video: a list such as [{"block": 8, "prompt": "...", "action": "left"}]. Each has a '
+        'prompt, an action or both, and takes effect when its block starts. Blocks count from 0.')
+    is_open: bool = _setting(False, part="live", for_programs=False, stage=None,
+        description="Whether a live video grows until it is stopped, to at most `num_frames`, and accepts cues meanwhile. The "
+        "view Live sets it. The stored request has the final length and cues.")
     context_windows: bool | None = _setting(
         None, flag="--windows",
-        help="denoise a video that is longer than the training length in overlapping windows, or in one piece (windows "
-        "above the length that the preset supports without them)")
-    shots: tuple[Shot, ...] = _setting((), most=24, part="story")
-    shot_images: tuple[str, ...] = _setting((), part="story", media="picture", for_programs=False)
-    shot_videos: tuple[str, ...] = _setting((), part="story", media="video", for_programs=False)
-    shot_drives: tuple[str, ...] = _setting((), part="story", media="video", for_programs=False)
-    figures: tuple[Character, ...] = _setting((), most=8, part="story", for_programs=False)
-    figure_images: tuple[str, ...] = _setting((), part="story", media="picture", for_programs=False)
-    track: str | None = _setting(None, part="story", media="sound", for_programs=False)
-    track_start: float = _setting(0.0, part="story", far=(0, 1_000_000))
-    track_fade: float = _setting(0.0, part="story", limits=(0, 30), usual="1 is usual, 0 is off")
-    track_volume: float = _setting(1.0, part="story", limits=(0, 2), usual="1 is unchanged")
+        description="Denoise a video that is longer than the training length in overlapping windows. By default the length "
+        "decides. Windows need no more memory than a short video, but a window knows earlier events only from its overlap. "
+        "Without windows, memory grows with the length.")
+    shots: tuple[Shot, ...] = _setting((), most=24, part="story", stage=None,
+        description='The shots of a storyboard: a list such as [{"prompt": "...", "seconds": 2, "seed": 1}]. A shot continues '
+        'the previous shot, or starts fresh with "cut": true. "fade" is a cross-fade in seconds. {"job": "..."} uses a '
+        'finished video, with "trim": [from, to].')
+    shot_images: tuple[str, ...] = _setting((), part="story", media="picture", for_programs=False, stage=None,
+        description="Images from which shots of a storyboard start. A shot names its image by an index, from 0.")
+    shot_videos: tuple[str, ...] = _setting((), part="story", media="video", for_programs=False, stage=None,
+        description="Finished videos that shots of a storyboard show unchanged. A shot names its video by an index, from 0.")
+    shot_drives: tuple[str, ...] = _setting((), part="story", media="video", for_programs=False, stage=None,
+        description="Driving videos of shots, for Animate presets. A shot names its clip by an index, from 0.")
+    figures: tuple[Character, ...] = _setting((), most=8, part="story", for_programs=False, stage=None,
+        description="Characters of a storyboard: a name and an image each. A shot whose prompt contains the name shows the "
+        "character. VACE models take up to eight images in a shot, the demo one.")
+    figure_images: tuple[str, ...] = _setting((), part="story", media="picture", for_programs=False, stage=None,
+        description="Images of the characters of a storyboard. A character names its image by an index, from 0.")
+    track: str | None = _setting(None, part="story", media="sound", for_programs=False, stage=None,
+        description="A soundtrack: an audio file below the whole storyboard. `track_start`, `track_fade` and `track_volume` "
+        "place it. If all audio together is too loud, all of it gets quieter.")
+    track_start: float = _setting(0.0, part="story", far=(0, 1_000_000), stage=None,
+        description="The second of the storyboard at which the soundtrack starts. Raise it to leave the beginning without "
+        "music.")
+    track_fade: float = _setting(0.0, part="story", limits=(0, 30), usual="1 is usual, 0 is off", stage=None,
+        description="Length of the soundtrack's fades at both ends, in seconds. Raise it if the music starts or stops "
+        "abruptly; 1 is usual, 0 is off.")
+    track_volume: float = _setting(1.0, part="story", limits=(0, 2), usual="1 is unchanged", stage=None,
+        description="Volume of the soundtrack. 1 is unchanged; lower it if the music covers the audio of the shots.")
     upscale: int = _setting(
-        0, far=(0, 100), label="upscale", offered=(0, 4, 2), help="enlarge the finished video 2 or 4 times; 0 is off (0)")
+        0, far=(0, 100), label="upscale", offered=(0, 4, 2),
+        description="Enlarge the finished video 2 or 4 times; 0 is off. Use it for a larger video than the model generates. "
+        "The upscaler invents the details that it adds, and its time grows with the number of pixels.")
     upscaler: str = _setting(
-        "", metavar="NAME", label="upscaler", help="the upscaling model: one of `app.py upscale --list` (animevideov3)")
-    finished_video: str | None = _setting(None, part="finished", media="video", for_programs=False)
+        "", metavar="NAME", label="upscaler",
+        description="The upscaling model: one of `app.py upscale --list`. The default, animevideov3, is the smallest (0.6 "
+        "million weights). x4plus (16.7 million) is for photographs.")
+    finished_video: str | None = _setting(None, part="finished", media="video", for_programs=False, stage=None,
+        description="A finished video that is only upscaled: a video of the studio or any clip. The request must have the "
+        "size, length and frame rate of the file.")
     # fmt: on
 
     def to_json(self) -> dict[str, Any]:
@@ -472,7 +555,8 @@ FIELDS = tuple(_build_setting(name, field) for name, field in VideoSettings.mode
 GUIDED_STEPS = Setting(
     name="guided_steps",
     type=int,
-    help="guidance on the first N steps only, 1 or 2 for more motion from a preset that has none",
+    description="Guidance on the first N steps only, for presets with few steps. 1 or 2 give more motion to a preset without "
+    "guidance. Each of these steps takes twice the time.",
 )
 """A shortcut that is not a field: sets `guidance` and `guidance_interval` for the first N steps."""
 
