@@ -28,6 +28,8 @@ Media = Literal["picture", "video", "either", "sound"]
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z0-9`{+])")
 
+_JSON_TYPES = {bool: "boolean", int: "integer", float: "number"}
+
 MOST_PROMPT = 8192
 """Maximum number of characters of a prompt in an imported request: the longest limit of all presets."""
 
@@ -157,6 +159,11 @@ class Setting:
             first = first[0].lower() + first[1:]
         inverse = "do not " if self.flag.startswith("--no-") else ""
         return inverse + first + (f" ({self.default_text})" if self.default_text else "")
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the value, with the description."""
+        kind = "array" if self.is_list else _JSON_TYPES.get(self.type, "string")
+        return {"type": kind, "description": self.description} | ({"enum": [*self.choices]} if self.choices else {})
 
     def value_in(self, source: object) -> Any:
         """Return the setting's value in a request or preset."""

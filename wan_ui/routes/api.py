@@ -20,7 +20,7 @@ from backend.engine.engine import Engine
 from backend.errors import RequestError, StudioError, shorten
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.settings import FOR_PROGRAMS
+from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 from presets import Preset, list_presets
 from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView
@@ -37,12 +37,26 @@ FILES = {
     "figures": (list, 'a list of {"name": "Anna", "image": a file}'),
 }
 """Settings that are files, with the type of each and its description in errors."""
+_DESCRIPTION = """Generate a video from a prompt. `preset` is the name of a model, by default the first; `image` is the first frame.
+Returns the video, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage, and rates. Rates are operations
+per second and, on a TPU, their share of the chip's peak (mfu).
+
+`settings` has values by name. `again`, {"job": ..., "from_shot": 2}, regenerates a storyboard from this shot on. A shot may have its
+own "drive", the path of an uploaded file. The others:
+"""
 _UPLOAD_KINDS: dict[str, UploadKind] = {"image": "image", "sound": "sound", "track": "sound"}
 
 
 def add_api(context: StudioContext) -> None:
     """Add the endpoint to the current Gradio page."""
-    gr.api(_make_generate(context), api_name="generate", concurrency_limit=None)
+    gr.api(_make_generate(context), api_name="generate", api_description=describe_endpoint(), concurrency_limit=None)
+
+
+def describe_endpoint() -> str:
+    """Return the description that Gradio publishes, with the description of each setting."""
+    settings = {name: SETTINGS[name].description for name in sorted(FOR_PROGRAMS)}
+    settings |= {name: f"{SETTINGS[name].description} Given as {words}." for name, (_, words) in FILES.items()}
+    return "\n".join([_DESCRIPTION, *(f"- {name}: {text}" for name, text in settings.items())])
 
 
 def _make_generate(context: StudioContext) -> Callable[..., Coroutine[Any, Any, tuple[dict[str, Any], dict[str, Any]]]]:
@@ -54,59 +68,6 @@ def _make_generate(context: StudioContext) -> Callable[..., Coroutine[Any, Any, 
         settings: dict | None = None,  # ty: ignore[missing-type-argument]
         request: gr.Request = None,  # ty: ignore[invalid-parameter-default]  # Gradio always passes it
     ) -> tuple[dict, dict]:  # ty: ignore[missing-type-argument]
-        """Generate a video.
-
-        Parameters:
-            prompt: what the video shows
-            preset: name of a preset; empty for the first
-            image: the first frame as an uploaded file, for image to video
-            settings: values that replace the preset's defaults, by name
-
-        Settings for all videos:
-
-        - negative_prompt, width, height, num_frames, fps, steps, flow_shift, solver, seed
-        - guidance: a list, one value per expert
-        - guided_steps: the number of first steps with guidance
-        - cfg_zero: true for CFG-Zero*
-        - mag_cache: MagCache's error, 0.24 for Wan 2.1, 0 for off
-        - nag: the strength of the negative prompt without guidance
-        - progressive: 1 to 4, the first steps run at half the size
-        - upscale: 2 or 4 to enlarge the finished video, with upscaler, a model's name
-        - context_windows: false to denoise a long video in one piece
-
-        Settings for storyboards:
-
-        - shots: a list of {"prompt": "...", "seconds": 2, "seed": 1}. A shot starts with the last frames of the previous shot, or
-          fresh from its prompt with "cut": true. "fade" is a cross-fade with the previous shot, in seconds. {"job": "..."} uses
-          one of your videos unchanged, with "trim": [from, to] in seconds. If all shots are such videos,
-          no model runs.
-        - track: a soundtrack as an uploaded file, with track_start, track_fade (seconds) and track_volume
-        - again: {"job": ..., "from_shot": 2} regenerates a storyboard from this shot on and keeps its earlier shots
-        - figures, for VACE presets: characters, a list of {"name": "Anna", "image": a file}. A shot whose prompt contains the
-          name shows the character.
-
-        Settings for some presets:
-
-        - cues, for live presets: a list of {"block": 8, "prompt": "...", "action": "left"} with a prompt, an action or both, used
-          from this block on
-        - video: a clip as an uploaded file, which is regenerated, with strength (0 to 1) and trim ([from, to] in seconds)
-        - sound, for models with audio: an uploaded file that the video follows, with sound_start (seconds)
-        - make, for models with audio: "sound" generates only audio for the clip
-        - keeps_sound: false for no audio
-        - drive, for Animate presets: a driving video as an uploaded file, with trim and drive_prompt. The person in the image
-          moves as the person in the driving video. Each shot may have its own "drive", the path of an uploaded file.
-        - face: a clip of a face, if drive is a clip of poses
-        - mask, for Animate presets: an uploaded file with the person to replace in video
-        - keyframes, for VACE and LTX-2 presets: a list of {"frame": 0, "image": a file}
-        - control: a clip as an uploaded file, with control_kind ("as-is", "edges", "grey") and control_scale
-        - control_downscale, for LTX-2: 1, or 2 for a LoRA that was trained with clips of half the size
-        - for VACE presets: mask (an uploaded file), references (a list of files), margins (a list: left, top, right, bottom, in
-          pixels), extend ("after" or "before" the video), overlap (frames), keeps_pixels
-
-        Returns:
-            the video file, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage, and rates. Rates are
-            floating-point operations per second and, on a TPU, their share of the chip's peak (mfu).
-        """
         try:
             settings, again = _split_again(settings)
             wanted = GenerateArguments.parse_arguments(prompt, preset, image, *split_files(settings))

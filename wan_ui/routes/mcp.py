@@ -23,7 +23,7 @@ from starlette.routing import Route
 from backend.errors import StudioError
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
-from backend.schemas.settings import FOR_PROGRAMS
+from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 from backend.startup import project_name, project_version
 from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView, progress_texts
@@ -139,9 +139,6 @@ def _reply(message: dict[str, Any], presets: list[str]) -> dict[str, Any]:
 
 def describe_tool(presets: list[str]) -> dict[str, Any]:
     """Return the tool's description for assistants who may use these presets."""
-    cues = '[{"block": 8, "prompt": "...", "action": "left"}], used from this block of the video on'
-    about = f"values that replace the preset's defaults: {', '.join(sorted(FOR_PROGRAMS))}; for live presets cues are {cues}"
-    settings = {"type": "object", "description": about}
     return {
         "name": "generate_video",
         "description": "Generates a short video from a prompt and returns its address. Waits in a queue, so it may take minutes.",
@@ -152,7 +149,11 @@ def describe_tool(presets: list[str]) -> dict[str, Any]:
             "properties": {
                 "prompt": {"type": "string", "description": "what the video shows"},
                 "preset": {"type": "string", "enum": presets, "description": "the model; the first if left out"},
-                "settings": settings,
+                "settings": {
+                    "type": "object",
+                    "description": "values that replace the preset's defaults",
+                    "properties": {name: SETTINGS[name].json_schema() for name in sorted(FOR_PROGRAMS)},
+                },
             },
         },
     }
