@@ -31,7 +31,7 @@ pytestmark = pytest.mark.browser
 
 LINES = {  # by file: the new line, and the start of the line that it precedes
     "backend/schemas/settings.py": (
-        '    grain: float = _setting(0.0, limits=(0, 1), label="grain", help="how much film grain is added")',
+        '    grain: float = _setting(0.0, limits=(0, 1), label="grain", description="How much film grain is added. It takes no time.")',
         "    action: str | None = _setting",
     ),
     "wan_ui/i18n/english.py": ('    grain: str = "Film grain"', "    storyboard: str"),

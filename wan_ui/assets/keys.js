@@ -52,7 +52,7 @@ export const startKeys = () =>
     } else if (isCtrlEnter) {
       if (press('.view-column.shown button.primary') || press('#generate')) event.preventDefault();
     } else if (key === 'Escape') {
-      if (!closeMenus() && !find('dialog[open]') && press('#stop')) event.preventDefault();
+      if (!closeMenus() && !find('dialog[open], :popover-open') && press('#stop')) event.preventDefault();
     } else if (view) {
       event.preventDefault();
       openView(view);

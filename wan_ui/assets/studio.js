@@ -3,6 +3,7 @@
 
 import { followLeader, showAudibleVideo, startCompare, startLoadedComparison } from '../compare/compare.js';
 import { act, startActions } from '../components/actions.js';
+import { startDescriptions } from '../components/descriptions.js';
 import { startMessage, startNote } from '../components/toast.js';
 import { showPlace, startViews } from '../components/views.js';
 import { startEdit } from '../edit/edit.js';
@@ -66,6 +67,7 @@ const studio = {
   /** Runs when Gradio has rendered the whole page. */
   open: () => {
     startViews();
+    startDescriptions();
     startChanges();
     setInterval(tick, TICK_MILLISECONDS);
     studio.isOpen = true;

@@ -8,6 +8,7 @@ from typing import Any
 from backend.schemas.clip import ROUNDING, STRENGTH
 from backend.schemas.control import appends_control_clip, extend_directions, has_control_blocks
 from presets import Preset, list_presets
+from wan_ui.components.descriptions import description_html
 from wan_ui.edit.clip import THUMBNAILS
 from wan_ui.edit.modes import MODES, control_scale_range, supported_modes
 from wan_ui.edit.modes_html import (
@@ -127,8 +128,9 @@ def _settings_html(presets: Sequence[Preset], texts: Texts, kept: Mapping[str, A
         f'<label class="wide">{escape(texts.prompt)}<textarea id="edit-prompt" rows="3" maxlength="{LONGEST_TEXT}"'
         f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>{_kept_settings_html(kept, texts)}'
         f"{extra_clips_html(texts)}{references_html(texts)}"
-        f'<label class="wide strength" data-of="anew"><span>{escape(texts.edit_strength)}<output></output></span>'
-        f'<input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>{scale_html(texts)}'
+        f'<div class="wide described" data-of="anew"><label class="strength"><span>{escape(texts.edit_strength)}<output></output>'
+        f'</span><input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>'
+        f"{description_html('strength', 'edit', texts.edit_strength, texts)}</div>{scale_html(texts)}"
         f'<label>{escape(texts.resolution)}<select id="edit-size"></select></label>'
         f"<label>{escape(texts.seed)}{_number_input('edit-seed', 0, 2**32 - 1, 1, texts.edit_seed)}</label>"
         f'<details class="wide"><summary>{escape(texts.more)}</summary><div class="asked">'

@@ -142,7 +142,7 @@ def _motion_control_html(texts: Texts) -> str:
         f'<div class="asked" data-of="follow"><label class="wide">{escape(texts.edit_kind)}<select id="edit-kind">'
         f'{_options(kinds)}</select></label><label class="wide beside">{escape(texts.edit_downscale)}<select id="edit-downscale">'
         f'{_options(sizes)}</select></label><label class="wide beside">{escape(texts.edit_lora)}<textarea id="edit-loras"'
-        f' rows="2" maxlength="{LONGEST_TEXT}" placeholder="{escape(texts.loras_info)}"></textarea></label></div>'
+        f' rows="2" maxlength="{LONGEST_TEXT}" placeholder="{escape(texts.loras_placeholder)}"></textarea></label></div>'
     )
 
 

@@ -19,6 +19,7 @@ from backend.schemas.guidance_steps import OFFERED, count_guided_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Setting, window_frames
 from presets import Preset
+from wan_ui.components.descriptions import DESCRIBED, describe
 from wan_ui.components.field_errors import build_note
 from wan_ui.form.loras import format_loras
 from wan_ui.gateway.body_limit import LONGEST_TEXT
@@ -81,7 +82,8 @@ def build_preset_picker(choices: PresetChoices, texts: Texts, labels: Texts) -> 
             label=labels.preset,
             elem_id="preset",
             filterable=False,
-            info=None if preset else labels.presets_none,
+            info=describe("preset", labels) if preset else labels.presets_none,
+            elem_classes=DESCRIBED if preset else None,
         )
         note = gr.HTML(unavailable_presets_html(choices, texts), elem_id="preset-note")
     return picker, note
@@ -98,7 +100,15 @@ def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, l
             built |= {name: _build_control(name, labels, given[name]) for name in names}
             if "guidance" in names:
                 with gr.Column(elem_classes="seed", min_width=120):
-                    seed = gr.Number(label=labels.seed, value=0, precision=0, elem_id="seed", min_width=120)
+                    seed = gr.Number(
+                        label=labels.seed,
+                        info=describe("seed", labels),
+                        value=0,
+                        precision=0,
+                        elem_id="seed",
+                        elem_classes=DESCRIBED,
+                        min_width=120,
+                    )
                     is_random = gr.Checkbox(label=labels.seed_random, value=True, elem_id="seed-random", container=False)
     note = build_note("settings-note")
     with gr.Accordion(labels.more, open=False, elem_id="more"):
@@ -134,10 +144,10 @@ def _build_control(name: str, labels: Texts, given: dict[str, Any]) -> Control:
     own: dict[str, Any] = {
         "solver": dict(min_width=100),
         "negative_prompt": dict(placeholder=labels.negative_placeholder, max_lines=3),
-        "loras": dict(max_lines=4),
+        "loras": dict(placeholder=labels.loras_placeholder, max_lines=4),
     }.get(name, {})
-    words: dict[str, Any] = dict(label=getattr(labels, setting.label or name), info=getattr(labels, f"{name}_info", None))
-    return kind(elem_id=name.replace("_", "-"), **words, **usual, **own, **given)
+    words: dict[str, Any] = dict(label=getattr(labels, setting.label or name), info=describe(name, labels))
+    return kind(elem_id=name.replace("_", "-"), elem_classes=DESCRIBED, **words, **usual, **own, **given)
 
 
 def _control_class(setting: Setting) -> type[Control]:

@@ -6,6 +6,8 @@ all languages. Errors of the engine are English in every language.
 
 from dataclasses import dataclass, fields
 
+from backend.schemas.settings import SETTINGS
+
 DETAILS = (
     "The worker has not been started",
     "Starting the worker",
@@ -165,9 +167,11 @@ class Texts:
     guidance_low: str = "Guidance, low noise"
     flow_shift: str = "Flow shift"
     guided_steps: str = "Guided first steps"
+    descriptions: tuple[tuple[str, str], ...] = tuple(
+        (setting.name, setting.description) for setting in SETTINGS.values() if setting.stage and not setting.media
+    )
     nag: str = "Negative prompt, NAG"
     cfg_zero: str = "CFG-Zero*: scaled guidance, first steps skipped"
-    cfg_zero_info: str = "The authors of CFG-Zero* report better images than with plain guidance. The skipped steps save time."
     seed: str = "Seed"
     seed_random: str = "New seed each time"
 
@@ -178,19 +182,10 @@ class Texts:
     guidance_end: str = "Guidance until (% of steps)"
     keeps_sound: str = "With audio"
     progressive: str = "Progressive resolution: first steps at half the size (0 is off)"
-    progressive_info: str = (
-        "Published for Wan 2.1 at 480p: 1.7 to 2.8 times as fast, depending on the level. No quality figures are published."
-    )
     step_cache: str = "Step cache: reuse similar steps (0 is off)"
-    step_cache_info: str = "The authors of this cache report twice the speed for HunyuanVideo, without quality figures."
     upscale: str = "Upscale the finished video (0 is off)"
-    upscale_info: str = "Enlarge the video 2 or 4 times after it is generated"
     upscaler: str = "Upscaler"
-    upscaler_info: str = "A name from `app.py upscale --list`. Default: animevideov3"
     mag_cache: str = "MagCache: reuse steps that a calibration selected (0 is off)"
-    mag_cache_info: str = (
-        "The authors of MagCache report for Wan 2.1 14B at 0.24: 2.8 times faster, 21.8 to 24.4 dB compared with the full video"
-    )
     storyboard: str = "Storyboard"
     storyboard_hint: str = "Each shot continues the previous shot or starts fresh. Without seconds, a shot has the length below."
     shot_prompt: str = "Prompt of this shot"
@@ -262,7 +257,7 @@ class Texts:
     windows_on: str = "above the trained length"
     windows_off: str = "never; denoise the whole video at once"
     loras: str = "LoRAs, one per line"
-    loras_info: str = "FILE.safetensors from the loras folder, or OWNER/NAME:FILE. Add =STRENGTH if needed."
+    loras_placeholder: str = "FILE.safetensors from the loras folder, or OWNER/NAME:FILE. Add =STRENGTH if needed."
 
     live_none: str = "No model on this machine generates live videos."
     live_start: str = "Start"
@@ -910,6 +905,10 @@ class Texts:
     opened_without: str = "The page opened without the settings of its link."
     error_unexpected: str = "Something went wrong in the studio."
     error_unexpected_fix: str = "Try again. The server's log has details."
+
+    def describe_setting(self, name: str) -> str:
+        """Return the description of a setting. It is English if this language has none."""
+        return dict(self.descriptions).get(name) or SETTINGS[name].description
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
         """Return the plain texts whose names start with `prefix`, keyed by their names without `prefix`."""

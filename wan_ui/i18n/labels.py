@@ -11,7 +11,7 @@ import gradio as gr
 from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import LANGUAGES
 
-_PREFIX = "studio_"
+_PREFIX, _DESCRIPTION = "studio_", "description_"
 _BROWSERS_NAMES = {"zh": ("zh", "zh-CN", "zh-TW")}  # language of the page -> browser languages for which it is used
 
 
@@ -25,10 +25,13 @@ def labels() -> Texts:
     """Return `Texts` with keys in place of texts. Gradio's components accept a key as a label."""
     i18n = translations()
     keys: dict[str, Any] = {name.removeprefix(_PREFIX): i18n(name) for name in _plain(Texts())}
-    return Texts(**keys)
+    known = {field.name for field in fields(Texts)}
+    descriptions = tuple((name, keys[f"{_DESCRIPTION}{name}"]) for name, _ in Texts().descriptions)
+    return Texts(**{name: key for name, key in keys.items() if name in known}, descriptions=descriptions)
 
 
 def _plain(texts: Texts) -> dict[str, str]:
-    """Return the texts that are plain strings, by key. The prefix separates them from Gradio's own keys."""
+    """Return the plain strings and the descriptions of settings, by key. The prefix separates them from Gradio's own keys."""
     words = {_PREFIX + field.name: getattr(texts, field.name) for field in fields(Texts)}
+    words |= {f"{_PREFIX}{_DESCRIPTION}{name}": texts.describe_setting(name) for name, _ in Texts().descriptions}
     return {name: word for name, word in words.items() if isinstance(word, str)}

@@ -37,12 +37,12 @@ FILES = {
     "figures": (list, 'a list of {"name": "Anna", "image": a file}'),
 }
 """Settings that are files, with the type of each and its description in errors."""
-_DESCRIPTION = """Generate a video from a prompt. `preset` is the name of a model, by default the first; `image` is the first frame.
+_DESCRIPTION = """Generate a video from a prompt. `preset` is a model's name, by default the first. `image` is the first frame.
 Returns the video, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage, and rates. Rates are operations
 per second and, on a TPU, their share of the chip's peak (mfu).
 
-`settings` has values by name. `again`, {"job": ..., "from_shot": 2}, regenerates a storyboard from this shot on. A shot may have its
-own "drive", the path of an uploaded file. The others:
+`settings` has values by name. `again`, {"job": ..., "from_shot": 2}, regenerates a storyboard from this shot on. A shot may have
+its own "drive", the path of an uploaded file. The other settings:
 """
 _UPLOAD_KINDS: dict[str, UploadKind] = {"image": "image", "sound": "sound", "track": "sound"}
 

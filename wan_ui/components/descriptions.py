@@ -1,0 +1,32 @@
+"""The descriptions of settings, which a "?" beside the label opens. English texts come from the table of settings.
+
+Views in HTML use `description_html`. Gradio's components get the text of `describe` as `info`, and the class `DESCRIBED`:
+`descriptions.js` shows the same elements for them.
+"""
+
+from html import escape
+
+from wan_ui.i18n.english import Texts
+
+DESCRIBED = "described"
+_SETTING_OF = {
+    "resolution": "width",
+    "length": "num_frames",
+    "guidance_low": "guidance",
+    "guidance_start": "guidance_interval",
+    "guidance_end": "guidance_interval",
+}
+
+
+def describe(control: str, texts: Texts) -> str:
+    """Return the description of a control's setting. The control has the name of its setting, or a name of its own."""
+    return texts.describe_setting(_SETTING_OF.get(control, control))
+
+
+def description_html(control: str, view: str, label: str, texts: Texts) -> str:
+    """Render the "?" and the text that it opens, for an element of the class `DESCRIBED`. `view` makes the id unique."""
+    element = f"about-{view}-{control}"
+    return (
+        f'<button type="button" class="about" popovertarget="{element}" aria-label="{escape(label)} ?">?</button>'
+        f'<div popover class="description" id="{element}">{escape(describe(control, texts))}</div>'
+    )
