@@ -27,14 +27,13 @@ from backend.engine.lock import EngineLock
 from backend.engine.moving_projects import export_project, import_project
 from backend.engine.notifications import Notifications
 from backend.engine.options import EngineOptions
-from backend.engine.projects import Project, Projects
+from backend.engine.projects import Project
 from backend.engine.scheduling import QueueLimits, place_for_new_job
 from backend.engine.store import Store
 from backend.engine.stored_requests import RequestMemo
 from backend.engine.storyboards import add_finished_job, copy_shots, cut_storyboard, regenerate_from
 from backend.engine.summary import RequestSummary
 from backend.engine.timings import Timings
-from backend.engine.user_presets import UserPresets
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.sandbox import Requester, SandboxPool, Steps
 from backend.schemas.events import Event, Finished, Interrupted
@@ -78,15 +77,14 @@ class Engine:
         if self._lock.is_alone():
             self._store.update_job_folders(self._runs)
         self._notifications = Notifications(options.notify, self._store, Keys(settings.data_dir))
-        self.history = History(settings.data_dir / "jobs.sqlite3", self._count_jobs, self._devices_now)
+        self.history = History(self._store.samples, settings.data_dir, self._count_jobs, self._devices_now)
         self._event_log = EventLog(
             self._store, on_event=(self._notifications.ended, self.history.record_step, self._measure_ended_job)
         )
         self._memo = RequestMemo(self._store.job)
         self._timings = Timings(self._store, functools.partial(count_weights, folder=settings.upscalers_dir))
         self.library = Library(self._store, on_delete=lambda owner: self.cleaner.trim_bin(owner))
-        self.user_presets = UserPresets(settings.data_dir / "jobs.sqlite3")
-        self.projects = Projects(settings.data_dir / "jobs.sqlite3")
+        self.user_presets, self.projects = self._store.user_presets, self._store.projects
         self.cleaner = Cleaner(settings, self._store, self.user_presets, self._lock, options.limits, on_removal=self.touch)
         self.sandbox = SandboxPool()
         plan = options.plan(settings)
@@ -351,8 +349,6 @@ class Engine:
             self._cluster.disconnect()
         with self._event_log.changed:
             self._store.close()
-            self.user_presets.close()
-            self.projects.close()
             self._lock.release()
 
     def check_queue_limits(self, owner: str, queue_limits: QueueLimits | None, more: int = 1) -> None:

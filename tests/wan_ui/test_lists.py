@@ -1,6 +1,5 @@
 """Tests that lists of videos read columns only. No list parses a stored request, also not in a store of an earlier version."""
 
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from backend.engine.summary import RequestSummary
 from backend.schemas.events import Finished
 from backend.schemas.request import GenerationRequest
 from tests.backend.conftest import FAKE
+from tests.backend.engine.test_database import make_older
 from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_name
@@ -44,11 +44,7 @@ def fill(data_dir: Path) -> None:
         store.add(Job(id=folder.name, owner=owner, started=None, ended=None, folder=folder, **values), "e")
         store.append_event(folder.name, Finished(a_result(store.job(folder.name), total=4.2, has_sound=True)))
     store.close()
-    database = sqlite3.connect(data_dir / "jobs.sqlite3")
-    for column in COLUMNS:
-        database.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
-    database.commit()
-    database.close()
+    make_older(data_dir / "jobs.sqlite3", jobs=COLUMNS)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from backend.errors import JobNotFound, RequestError
 from backend.schemas.events import Failed, Finished, Interrupted, Queued, Step
 from backend.settings import PROJECT_FOLDER
 from tests.backend.conftest import all_events, request, wait_for
+from tests.backend.engine.test_database import make_older
 from tests.clock import is_within
 
 NOW, HOUR, DAY = 1_000_000_000.0, 3600.0, 24 * 3600.0
@@ -172,7 +173,7 @@ def test_a_job_that_waits_or_runs_loses_nothing(make_engine, close_gate):
     wait_for(lambda: isinstance(engine.last_event(running.id), Step))
     for job in (running, waiting):
         (job.folder / "stage1_embeddings.safetensors").write_bytes(bytes(1000))
-    engine._store._database.execute("UPDATE jobs SET created = 5, started = 6, deleted = 7, has_video = 1")
+    engine._store._database.execute("UPDATE jobs SET created = 5, started = 6, deleted = 7, has_video = 1", ())
     before, events = names(running.folder), len(engine._store.events(running.id))
     assert engine.cleaner.clean() == {}
     assert names(running.folder) >= before and "stage1_embeddings.safetensors" in names(waiting.folder)
@@ -407,8 +408,8 @@ def test_two_servers_clean_one_folder_at_the_same_time(make_engine):
 
 def test_a_store_from_before_has_the_marks_that_cleaning_needs(tmp_path):
     store = Store(tmp_path / "jobs.sqlite3")
-    store._database.execute("ALTER TABLE jobs DROP COLUMN cleaned")
     store.close()
+    make_older(tmp_path / "jobs.sqlite3", jobs=["cleaned"])
     with closing(Store(tmp_path / "jobs.sqlite3")) as store:
         assert store.ended_jobs() == []
 

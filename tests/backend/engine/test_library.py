@@ -49,10 +49,10 @@ def test_videos_with_sound_are_told_apart(engine):
 
 
 def reopened(engine, jobs: list[str], change: str) -> frozenset[str]:
-    """Return the jobs whose video has sound, after a store of an earlier version was opened. `change` makes the store old."""
-    engine._store._database.execute(change)
-    engine._store._database.execute("UPDATE jobs SET has_sound = NULL")
-    engine._store._add_later_columns()
+    """Return the jobs whose video has sound, after an older server wrote to the store. `change` makes the jobs old."""
+    with sqlite3.connect(engine.settings.data_dir / "jobs.sqlite3") as database:
+        database.execute(change)
+        database.execute("UPDATE jobs SET has_sound = NULL")
     return engine.library.with_sound(jobs)
 
 

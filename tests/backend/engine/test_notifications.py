@@ -2,10 +2,8 @@
 
 import json
 import logging
-import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Empty, Queue
 
@@ -15,6 +13,7 @@ from backend.engine.engine import Engine
 from backend.engine.keys import Keys
 from backend.engine.notifications import is_address
 from tests.backend.conftest import FAKE, all_events, request
+from tests.backend.engine.test_database import make_older
 
 
 class Post(BaseHTTPRequestHandler):
@@ -95,8 +94,7 @@ def test_one_that_is_stopped_is_not_told(engine, server, close_gate):
 def test_a_key_of_an_earlier_version_tells_nobody(tmp_path):
     keys = Keys(tmp_path)
     keys.create("new")
-    with closing(sqlite3.connect(tmp_path / "keys.sqlite3")) as database:
-        database.execute("ALTER TABLE keys DROP COLUMN notify")
+    make_older(tmp_path / "keys.sqlite3", keys=["notify"])
     assert [key.notify for key in keys.list_keys()] == [()]
     keys.create("newer", notify=["json://localhost"])
     assert [key.notify for key in keys.list_keys()] == [(), ("json://localhost",)]

@@ -99,7 +99,6 @@ def test_a_job_whose_request_is_refused_hides_no_other(store, tmp_path, caplog):
     with sqlite3.connect(tmp_path / "jobs.sqlite3") as database:
         change = "UPDATE jobs SET summary = NULL, request = json_set(request, '$.solver', 'of another version') WHERE id = ?"
         database.execute(change, (refused,))
-    store._add_later_columns()  # as at the next start
     for _ in range(2):
         assert [job.id for job in store.jobs()] == [job.id for job in store.ended()] == [readable]
     assert [record.getMessage() for record in caplog.records if refused in record.getMessage()] == [
