@@ -119,12 +119,12 @@ def check_output(path: str | None) -> Path | None:
 def follow_job(engine: Engine, job: Job, progress: "Progress") -> Event:
     """Show the job's events and return the final event. Ctrl+C cancels the job, a second Ctrl+C exits without waiting."""
     try:
-        for _, event in engine.events(job.id):
+        for _, event in engine.event_log.follow(job.id):
             progress.show(event)
     except KeyboardInterrupt:
         progress.write_text("Stopping")
-        engine.cancel(job.id)
-        *_, (_, event) = engine.events(job.id)
+        engine.queue.cancel(job.id)
+        *_, (_, event) = engine.event_log.follow(job.id)
     progress.end()
     return event
 

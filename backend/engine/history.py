@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.engine.database import Database
+from backend.engine.tables import Tables
 from backend.errors import DataFolderError
 from backend.schemas.events import Event, Step
 from backend.schemas.worker import Device
@@ -44,21 +44,19 @@ class Sample:
 class Samples:
     """The table of samples."""
 
-    def __init__(self, database: Database):
-        self._database = database
+    def __init__(self, tables: Tables):
+        self._tables = tables
 
     def add(self, sample: Sample) -> None:
         """Store a sample and delete samples that are older than a day."""
         names, values = ", ".join(vars(sample)), tuple(vars(sample).values())
-        with self._database.transaction() as database:
+        with self._tables.transaction() as database:
             database.execute(f"INSERT OR REPLACE INTO samples ({names}) VALUES ({', '.join('?' * len(values))})", values)
             database.execute("DELETE FROM samples WHERE time < ?", (sample.time - DAY_SECONDS,))
 
     def samples_since(self, moment: float) -> list[Sample]:
         """Return the samples after `moment`, seconds since the epoch, oldest first."""
-        return [
-            Sample(**dict(row)) for row in self._database.rows("SELECT * FROM samples WHERE time > ? ORDER BY time", (moment,))
-        ]
+        return [Sample(**dict(row)) for row in self._tables.rows("SELECT * FROM samples WHERE time > ? ORDER BY time", (moment,))]
 
 
 class History:

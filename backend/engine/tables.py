@@ -3,8 +3,9 @@
 import json
 import sqlite3
 from contextlib import suppress
+from pathlib import Path
 
-from backend.engine.database import create_missing, execute_all
+from backend.engine.database import Database, create_missing, execute_all
 from backend.engine.stored_requests import read_request
 from backend.engine.summary import RequestSummary
 from backend.errors import RequestError
@@ -52,8 +53,7 @@ CREATE INDEX IF NOT EXISTS jobs_with_video ON jobs (has_video, number);
 CREATE INDEX IF NOT EXISTS jobs_by_project ON jobs (project, number);
 CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs (ended);
 """
-FIND_EMPTY = "SELECT 1 FROM jobs WHERE summary IS NULL OR has_video IS NULL OR has_video AND has_sound IS NULL LIMIT 1"
-"""Finds a job that `fill_columns` may change."""
+_FIND_EMPTY = "SELECT 1 FROM jobs WHERE summary IS NULL OR has_video IS NULL OR has_video AND has_sound IS NULL LIMIT 1"
 # Old results do not contain `has_sound`. The value is then derived from the request, as in `VideoResult.from_json`.
 _FILL = """
 UPDATE jobs SET has_video = EXISTS (
@@ -85,3 +85,28 @@ def fill_columns(database: sqlite3.Connection) -> None:
 
 
 MIGRATIONS = (create_tables,)
+
+
+class Tables(Database):
+    """The open file with all tables."""
+
+    def __init__(self, path: Path):
+        """Open or create the file, and migrate it. Raises: DataFolderError."""
+        super().__init__(path, MIGRATIONS)
+        self._filled_version: int | None = None  # `PRAGMA data_version` when the columns of all jobs were last filled
+        self._fill_columns()
+
+    def listed_rows(self, sql: str, values: tuple | dict) -> list[sqlite3.Row]:
+        """Return the rows of a query that reads summaries, also of jobs that an older server has just added."""
+        with suppress(sqlite3.OperationalError):  # another process locks the file; the next query tries again
+            self._fill_columns()
+        return self.rows(sql, values)
+
+    def _fill_columns(self) -> None:
+        """Fill columns that an older server left empty. Do nothing if no other process changed the file since the last call."""
+        [(version,)] = self.rows("PRAGMA data_version")
+        if version != self._filled_version:
+            if self.rows(_FIND_EMPTY):
+                with self.transaction() as database:
+                    fill_columns(database)
+            self._filled_version = version

@@ -41,8 +41,8 @@ def fill(data_dir: Path) -> None:
         folder = data_dir / "runs" / new_job_id()
         folder.mkdir(parents=True)
         values = {"request": request, "summary": RequestSummary.from_request(request), "state": "queued", "created": time.time()}
-        store.add(Job(id=folder.name, owner=owner, started=None, ended=None, folder=folder, **values), "e")
-        store.append_event(folder.name, Finished(a_result(store.job(folder.name), total=4.2, has_sound=True)))
+        store.jobs.add(Job(id=folder.name, owner=owner, started=None, ended=None, folder=folder, **values), "e")
+        store.events.append(folder.name, Finished(a_result(store.jobs.find(folder.name), total=4.2, has_sound=True)))
     store.close()
     make_older(data_dir / "jobs.sqlite3", jobs=COLUMNS)
 
@@ -130,7 +130,7 @@ def test_a_list_of_heavy_videos_parses_no_request(context, caller, parses, name)
 def test_a_store_of_an_earlier_version_is_filled(context, caller):
     listed = context.engine.library.videos(Selection(owner=caller.owner))
     assert len(listed) == VIDEOS
-    assert listed[0].summary == RequestSummary.from_request(context.engine.job(listed[0].id).request)
+    assert listed[0].summary == RequestSummary.from_request(context.engine.jobs.find(listed[0].id).request)
     assert (listed[0].has_video, listed[0].made_seconds) == (True, 4.2)
     assert context.engine.library.with_sound([job.id for job in listed]) == {job.id for job in listed}
     assert "0:04" in stamped_queue_html(context, caller) or "4.2" in stamped_queue_html(context, caller)

@@ -99,7 +99,9 @@ def _render_estimate(context: StudioContext, caller: Caller, given: dict[str, An
     except StudioError:
         return ""
     engine = context.engine
-    return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), caller.texts)
+    return estimate_html(
+        engine.estimates.estimate(wanted), engine.estimates.is_warm(engine.estimates.shape(wanted)), caller.texts
+    )
 
 
 def _is_upscale(given: dict[str, Any]) -> bool:
@@ -125,7 +127,7 @@ def _render_upscale_estimate(context: StudioContext, caller: Caller, given: dict
         )
     except (StudioError, ValueError):
         return ""
-    return estimate_html(context.engine.estimate(wanted), True, caller.texts)
+    return estimate_html(context.engine.estimates.estimate(wanted), True, caller.texts)
 
 
 async def _build_clip_request(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:

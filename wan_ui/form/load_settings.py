@@ -236,7 +236,7 @@ class LoadHandlers:
     def _find_original(self, request: GenerationRequest, caller: Caller) -> Job | None:
         """Return the visitor's own job that generated this video, None if it no longer exists."""
         shared = request.for_sharing()
-        jobs = self.context.engine.jobs(caller.owner, seed=request.seed)
+        jobs = self.context.engine.jobs.list_jobs(caller.owner, seed=request.seed)
         return next((job for job in jobs if job.request.for_sharing() == shared), None)
 
     def _load_image_file(self, path: str, texts: Texts) -> Updates:

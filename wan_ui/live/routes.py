@@ -61,7 +61,7 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
         job = _find_own_job(context, request)
         if job is None:
             return _missing_response()
-        await asyncio.to_thread(context.engine.cancel, job.id)
+        await asyncio.to_thread(context.engine.queue.cancel, job.id)
         return {}
 
     async def frames(request: Request) -> Response:

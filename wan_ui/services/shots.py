@@ -115,7 +115,7 @@ class VisibleFiles:
 
     def _find_visible_job(self, job_id: str) -> Job | None:
         try:
-            job = self._engine.job(job_id)
+            job = self._engine.jobs.find(job_id)
         except JobNotFound:
             return None
         return job if self._caller.may_see(job.owner) else None
@@ -149,7 +149,7 @@ def _complete_shot(shot: Shot, path: str, job: Job | None, fps: int, engine: Eng
 
 
 def _num_generated_frames(job: Job, engine: Engine) -> int:
-    result = engine.library.result(job.id)
+    result = engine.events.result(job.id)
     return result.num_frames if result else job.request.total_frames
 
 
@@ -164,7 +164,7 @@ def num_repeated_frames(job: Job, engine: Engine) -> int:
     """Return how many first frames of a shot repeat the previous shot's last frames. 0 for other videos."""
     story_id, number = split_shot_id(job.id)
     try:
-        story = engine.job(story_id).request
+        story = engine.jobs.find(story_id).request
     except JobNotFound:
         return 0
     if not 1 <= number <= len(story.shots) or not continues_previous(story, number - 1):

@@ -85,9 +85,9 @@ def test_a_search_finds_jobs_that_an_older_server_added(tmp_path):
         event = '{"kind": "finished", "result": {"path": "/x", "num_frames": 8, "fps": 4, "seconds": {"total": 3.5}}}'
         older.execute("INSERT INTO events VALUES (?, 1, 1.0, ?)", (job_id, event))
         older.commit()
-        [job] = store.videos(Selection(words=("圆",), presets=("wan-tiny",), length="short"))
+        [job] = store.library.videos(Selection(words=("圆",), presets=("wan-tiny",), length="short"))
         assert (job.id, job.has_video, job.made_seconds) == (job_id, True, 3.5)
-        assert store.prompts("ann", 5) == ["圆"]
+        assert store.library.prompts("ann", 5) == ["圆"]
 
 
 def test_a_list_does_not_wait_for_a_writer_that_has_added_a_job(tmp_path, monkeypatch):
@@ -97,9 +97,9 @@ def test_a_list_does_not_wait_for_a_writer_that_has_added_a_job(tmp_path, monkey
         older.execute("UPDATE jobs SET summary = NULL WHERE id = ?", (second,))
         older.commit()
         older.execute("BEGIN IMMEDIATE")
-        assert [job.id for job in store.unended()] == [first]
+        assert [job.id for job in store.library.unended()] == [first]
         older.rollback()
-        assert [job.id for job in store.unended()] == [first, second]
+        assert [job.id for job in store.library.unended()] == [first, second]
 
 
 def test_a_newer_file_is_refused_with_what_to_do_and_stays_as_it_is(fresh):
@@ -168,7 +168,7 @@ def test_a_crash_during_a_migration_leaves_the_old_tables_for_the_next_start(tmp
     assert before[0] == 0 and subprocess.run([sys.executable, "-c", CRASH, str(path)], cwd=PROJECT_FOLDER).returncode == 9
     assert schema(path) == before
     with closing(Store(path)) as store:
-        assert len(store.videos(Selection())) == 8
+        assert len(store.library.videos(Selection())) == 8
 
 
 def open_store(path: Path, barrier, runs) -> None:

@@ -51,7 +51,7 @@ def engine(tmp_path, server) -> Iterator[Engine]:
 def ended(engine: Engine, prompt: str, owner: str, *, is_operators: bool = False) -> None:
     job = engine.submit(request(prompt=prompt), owner)
     if is_operators:
-        engine.notify_operator(job.id)
+        engine.jobs.request_notification(job.id)
     all_events(engine, job.id)
 
 
@@ -84,8 +84,8 @@ def test_each_is_told_of_their_own_and_nobody_of_a_visitors(engine, server, tmp_
 def test_one_that_is_stopped_is_not_told(engine, server, close_gate):
     close_gate("a held square")
     job = engine.submit(request(prompt="a held square"), "visitor-2")
-    engine.notify_operator(job.id)
-    engine.cancel(job.id)
+    engine.jobs.request_notification(job.id)
+    engine.queue.cancel(job.id)
     all_events(engine, job.id)
     with pytest.raises(Empty):
         server.told.get(timeout=0.5)
