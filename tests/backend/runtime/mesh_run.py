@@ -23,7 +23,7 @@ from backend.models.wan.model import Programs, make_programs
 from backend.models.wan.text_encoder import TextEncoder
 from backend.models.wan.transformer import BLOCKS, Context, layer_matrix_bytes
 from backend.runtime import work
-from backend.runtime.mesh import Layout, MeshPlan
+from backend.runtime.mesh import Layout, MeshPlan, replicated_spec
 from backend.runtime.program import compile_now
 from backend.sampling.solvers import make_schedule, make_step_inputs, start_state
 from backend.weights.read import LoadProgress, Part, load_stacked
@@ -116,7 +116,7 @@ def run(
         inputs = make_step_inputs(schedule, index, 4.0 if is_guided else 1.0)
         state = programs.step(weights, state, inputs, context)
     latents = state.sample
-    frames = list(decoded(programs, layout.place_weights(vae, layout.replicated_spec), latents))
+    frames = list(decoded(programs, layout.place_weights(vae, replicated_spec), latents))
     return np.asarray(latents), np.concatenate([np.asarray(frame) for frame in frames], axis=2)
 
 
