@@ -31,7 +31,8 @@ from backend.files import replace_file
 from backend.media.sound import read_sound
 from backend.schemas.events import Cancelled, Event, Failed, Finished, VideoResult
 from backend.schemas.prompt_cues import actions_by_block, num_blocks
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from backend.schemas.shots import needs_only_cutting
 from backend.settings import from_environment
 from presets.loader import OPENING
@@ -194,7 +195,7 @@ def _live_summary(result: VideoResult) -> dict[str, Any]:
     `frames_per_second` and `delay_seconds` (mean seconds per block) are measured over denoising and decoding. If these stages
     took no time, both values are null. `blocks` is the number of blocks, `actions` has the action of each block.
     """
-    request, preset = result.request, find_preset(result.request.preset)
+    request, preset = result.request, result.request.resolved_preset
     seconds, blocks = result.seconds.get("denoise", 0.0) + result.seconds.get("decode", 0.0), num_blocks(request, preset)
     return {
         "frames_per_second": round(result.num_frames / seconds, 3) if seconds else None,

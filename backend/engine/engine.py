@@ -36,7 +36,8 @@ from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioErr
 from backend.media.sandbox import Requester, SandboxPool, Steps
 from backend.schemas.events import Event, Finished
 from backend.schemas.prompt_cues import Cue, check_cue
-from backend.schemas.request import GenerationRequest, check_current_limits, find_preset
+from backend.schemas.request import GenerationRequest, check_current_limits
+from backend.schemas.settings import find_preset
 from backend.schemas.shape import Shape
 from backend.schemas.shots import needs_only_cutting
 from backend.schemas.upscaling import upscaler_name
@@ -189,7 +190,7 @@ class Engine:
         if job.state != "running" or not job.request.is_open:
             raise RequestError("this job", "must be a running live video", "start a live video first")
         cue = Cue(block=0, prompt=prompt, action=action)
-        check_cue(cue, find_preset(job.request.preset))
+        check_cue(cue, job.request.resolved_preset)
         self.pool.send_cue(job_id, cue)
 
     def export_project_steps(self, project: Project, path: Path) -> Steps[int]:

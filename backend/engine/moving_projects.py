@@ -18,7 +18,7 @@ from backend.errors import RequestError, StudioError
 from backend.media.project_archive import MOST_VIDEOS, ArchiveEntry, unpack_archive, write_archive
 from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
 from backend.schemas.events import Finished, VideoResult
-from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest, check_imported_size, find_preset
+from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest, check_imported_size
 from backend.schemas.settings import INPUTS, to_input_fields
 from backend.schemas.shots import check_shots
 
@@ -146,7 +146,7 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
     check_imported_size(request)
     if request.shots:
         # An unknown preset raises RequestError here, because pages need the preset to show the length of each shot.
-        check_shots(request, find_preset(request.preset))
+        check_shots(request, request.resolved_preset)
     return request
 
 

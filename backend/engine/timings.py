@@ -11,7 +11,7 @@ from backend.engine.scheduling import QueueEntry
 from backend.engine.tables import Tables
 from backend.errors import RequestError
 from backend.schemas.events import Finished
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.shots import unfinished_shot_requests
 from backend.schemas.upscaling import without_upscaling
@@ -93,7 +93,7 @@ class Timings:
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
         """Estimate all shots of a storyboard together. Only the estimate of the first shot includes loading and compiling."""
-        preset = find_preset(request.preset)
+        preset = request.resolved_preset
         shots = list(unfinished_shot_requests(request, preset))
         estimates: list[Estimate] = []
         for place, shot in enumerate(shots):

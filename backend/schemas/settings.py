@@ -422,14 +422,19 @@ class VideoSettings(BaseModel):
         return any(SETTINGS[role].media != "picture" for role in self.inputs())
 
     @property
+    def resolved_preset(self) -> Preset:
+        """Return the preset that `preset` names. Presets are read once per process. Raises: RequestError for an unknown name."""
+        return find_preset(self.preset)
+
+    @property
     def window_frames(self) -> int | None:
         """Number of pixel frames of a context window, or None if the video is denoised in one piece."""
-        return window_frames(find_preset(self.preset), self.num_frames, self.context_windows)
+        return window_frames(self.resolved_preset, self.num_frames, self.context_windows)
 
     @property
     def segment_frames(self) -> int | None:
         """Number of pixel frames of each segment of an Animate video, or None for other videos."""
-        return find_preset(self.preset).segment_frames if self.drive else None
+        return self.resolved_preset.segment_frames if self.drive else None
 
     @property
     def uses_step_cache(self) -> bool:
@@ -450,7 +455,7 @@ class VideoSettings(BaseModel):
 
     def geometry(self) -> Geometry:
         """Return the video's shape in pixels, latents and tokens."""
-        preset = find_preset(self.preset)
+        preset = self.resolved_preset
         return Geometry(
             width=self.width,
             height=self.height,

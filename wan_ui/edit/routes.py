@@ -17,7 +17,8 @@ from backend.errors import StudioError
 from backend.media.finished import upscale_file_values
 from backend.media.sandbox import LONG_SECONDS, SandboxCall
 from backend.schemas.finished import upscale_clip_request
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from presets import Preset
 from wan_ui.edit.clip import check_painted_mask, read_image_facts, read_mask_facts, read_uploaded_clip
 from wan_ui.edit.modes import read_request_fields

@@ -19,8 +19,8 @@ from backend.errors import RequestError, StudioError
 from backend.media.image_inputs import write_frame
 from backend.media.sandbox import LONG_SECONDS, SandboxCall, Steps
 from backend.media.video import read_stored_request
-from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.settings import FIELDS
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import FIELDS, find_preset
 from presets import Preset
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates
@@ -256,7 +256,7 @@ class LoadHandlers:
 
         Raises: StudioError.
         """
-        if not self.context.can_run(find_preset(request.preset)):
+        if not self.context.can_run(request.resolved_preset):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
 
     def _load_input_files(self, request: GenerationRequest) -> Updates:

@@ -12,7 +12,7 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.storyboards import split_shot_id
 from backend.errors import ClipError, ImageError, JobNotFound, RequestError, SoundError
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import Shot
 from backend.schemas.shots import JOB, continues_previous, num_overlap_frames, shot_length
 from wan_ui.gateway.uploads import UploadKind, check_upload_path
@@ -169,4 +169,4 @@ def num_repeated_frames(job: Job, engine: Engine) -> int:
         return 0
     if not 1 <= number <= len(story.shots) or not continues_previous(story, number - 1):
         return 0
-    return num_overlap_frames(story, number - 1, find_preset(story.preset))
+    return num_overlap_frames(story, number - 1, story.resolved_preset)

@@ -14,7 +14,7 @@ import gradio as gr
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.sandbox import Steps
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from wan_ui.components.events import EACH, QUIET, SILENT, Updates, Values, now_microseconds, stamp_html
 from wan_ui.components.field_errors import error_place, error_sentence
 from wan_ui.components.progress import StageView
@@ -212,7 +212,7 @@ class StageHandlers(Panel):
         """Render the stage with the title of the model."""
         full = full_preset(job.request)
         try:
-            title = find_preset(job.request.preset).words(texts.language).title
+            title = job.request.resolved_preset.words(texts.language).title
         except RequestError:
             title = job.request.preset
         full_title = full.words(texts.language).title if full else ""

@@ -52,7 +52,7 @@ def test_a_model_that_a_job_needs_stays(make_engine, home, close_gate, monkeypat
     engine = make_engine()
     fetched(engine)
     # for the catalog, the job uses this model's files
-    monkeypatch.setattr("backend.catalog.models.find_preset", lambda name: BIG)
+    monkeypatch.setattr("backend.schemas.settings.find_preset", lambda name: BIG)
     job = engine.submit(request("a held square"))
     with pytest.raises(StudioError, match="is needed by a queued or running video"):
         engine.remove_model(REPOSITORY)

@@ -16,7 +16,8 @@ from backend.engine.engine import Engine
 from backend.errors import RequestError
 from backend.media.pictures import load_checked_image
 from backend.media.video import read_frames
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from tests.clip_files import counting_clip
 from tests.wan_ui.builders import a_job
 from wan_ui.edit.handlers import EditHandlers, _fitting_settings, page_settings

@@ -11,7 +11,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from backend.engine.engine import Engine
-from backend.schemas.request import find_preset
+from backend.schemas.settings import find_preset
 from tests.clip_files import counting_clip, marked_clip, turned
 from wan_ui.edit.handlers import page_settings
 from wan_ui.edit.html import clip_presets, edit_html
