@@ -8,8 +8,8 @@ import pytest
 
 from backend.engine import dispatcher, event_log, recovery
 from backend.engine.disk import Shortage, needed_bytes
+from backend.engine.job_events import JobEvents
 from backend.engine.recovery import Requeue, decide_recovery, describe_progress
-from backend.engine.store import Store
 from backend.schemas.events import Cancelled, Decoding, Failed, Finished, Interrupted, Loading, Queued, Step, Upscaling
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
@@ -157,7 +157,7 @@ def test_a_store_that_cannot_be_written_loses_no_end(make_engine, close_gate, mo
     engine, gate = make_engine(), close_gate("a held square")
     job, following = engine.submit(request("a held square")), engine.submit(request())
     wait_for(lambda: isinstance(engine.events.last(job.id), Step))
-    append, is_full, refused = Store.append_event, [True], []
+    append, is_full, refused = JobEvents.append, [True], []
 
     def full(store, job_id, event):
         if is_full[0]:
@@ -165,7 +165,7 @@ def test_a_store_that_cannot_be_written_loses_no_end(make_engine, close_gate, mo
             raise sqlite3.OperationalError("database or disk is full")
         return append(store, job_id, event)
 
-    monkeypatch.setattr(Store, "append_event", full)
+    monkeypatch.setattr(JobEvents, "append", full)
     gate.open()
     wait_for(lambda: sum(isinstance(event, Finished) for event in refused) == 2)  # and it was tried again
     assert engine.jobs.find(job.id).state == "running" and engine.queue.find_shortage() is not None

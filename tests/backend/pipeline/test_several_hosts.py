@@ -175,7 +175,7 @@ def test_two_hosts_make_the_shots_of_a_storyboard_as_one_does(alone, pair):
         events = all_events(one, job.id)
         assert isinstance(events[-1], Finished) and events[-1].result.num_frames == 9, events[-1]
         assert [event.index for event in events if isinstance(event, ShotFinished)] == [1, 2]
-        folders.append(one.job(job.id).folder)
+        folders.append(one.jobs.find(job.id).folder)
         assert len(frames_of(folders[-1] / "video.mp4")) == 9
     for shot in (1, 2):
         expected, made = (frames_of(folder / "shots" / str(shot) / "last.mp4").astype(int) for folder in folders)
