@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from backend.cli.module_process import check_topology, compile_in_process
 from backend.errors import StudioError
-from backend.schemas.request import find_preset
+from backend.schemas.settings import find_preset
 from backend.settings import PROJECT_FOLDER
 from benchmarks.predicted import Figures, Row, figures_of, read_rows, write_rows
 from benchmarks.predicted_tables import changed_files

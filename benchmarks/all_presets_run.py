@@ -16,7 +16,8 @@ import jax
 from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.runtime.program import Compilation, Program
-from backend.schemas.request import example_request, find_preset
+from backend.schemas.request import example_request
+from backend.schemas.settings import find_preset
 from backend.schemas.worker import AXES
 from backend.tpu_analysis.fingerprint import fingerprint
 from backend.tpu_analysis.live_rate import predict_live_rate

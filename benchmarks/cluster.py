@@ -136,7 +136,7 @@ def break_and_measure(engine: Engine, slices: Slices, arguments: argparse.Namesp
         values["shots"] = [{"prompt": arguments.prompt}] * arguments.shots
     jobs = [engine.submit(GenerationRequest.from_preset(preset, seed=seed, **values)) for seed in range(arguments.jobs)]
     breaker = Breaker(engine, slices, arguments.kill_seconds, random.Random(arguments.seed))
-    breaker.go_on(lambda: all(engine.job(job.id).has_ended for job in jobs), 300 + 60 * arguments.jobs)
+    breaker.go_on(lambda: all(engine.jobs.find(job.id).has_ended for job in jobs), 300 + 60 * arguments.jobs)
     seconds = time.monotonic() - began
     found = [judge(engine, job, arguments.steps, arguments.shots) for job in jobs]
     losses = [one["losses"] for one in found]
@@ -179,7 +179,9 @@ class Breaker:
                 next_kill = max(next_kill + self._every, time.monotonic())
 
     def _break(self) -> None:
-        busy = [one.name for one in self._engine.workers() if one.job_id is not None and self._losses(one.job_id) < MOST_LOSSES]
+        busy = [
+            one.name for one in self._engine.pool.workers() if one.job_id is not None and self._losses(one.job_id) < MOST_LOSSES
+        ]
         if not busy:
             return
         name, moment = self._chance.choice(busy), time.monotonic()
@@ -194,12 +196,12 @@ class Breaker:
         self.came.append(time.monotonic() - moment)
 
     def _losses(self, job_id: str) -> int:
-        return sum(event.by == "loss" for event in self._engine.interruptions(job_id))
+        return sum(event.by == "loss" for event in self._engine.events.interruptions(job_id))
 
 
 def judge(engine: Engine, job: Job, total: int, shots: int) -> dict:
     """Return the figures of a job and its violations. `total` is the number of steps per shot."""
-    events = [event for _, event in engine.events(job.id)]
+    events = [event for _, event in engine.event_log.follow(job.id)]
     again, seconds_again, made, done, goes_on, shot = 0, 0.0, 0, set(), False, 1
     for event in events:
         goes_on = goes_on or isinstance(event, Interrupted)
@@ -231,12 +233,12 @@ def judge(engine: Engine, job: Job, total: int, shots: int) -> dict:
 
 def names(engine: Engine) -> list[str]:
     """Return the names of the workers."""
-    return [worker.name for worker in engine.workers()]
+    return [worker.name for worker in engine.pool.workers()]
 
 
 def ready(engine: Engine) -> int:
     """Return the number of ready workers."""
-    return sum(worker.status.state == "ready" for worker in engine.workers())
+    return sum(worker.status.state == "ready" for worker in engine.pool.workers())
 
 
 def wait_until(is_true: Callable[[], bool], seconds: float) -> None:

@@ -59,7 +59,7 @@ def changes() -> bool:
                 name = PAIR[turn % 2]
                 first, second = _video(engine, name), _video(engine, name)
                 costs.append(first - second)
-                pid = engine.workers()[0].pid
+                pid = engine.pool.workers()[0].pid
                 assert pid is not None, "the worker is ready"
                 memory.append(_resident(pid))
                 print(f"to {name:14} {first:7.3f} s, again {second:7.3f} s; the worker has {memory[-1] / 1e6:.0f} MB", flush=True)
@@ -74,7 +74,7 @@ def changes() -> bool:
 def _video(engine: Engine, name: str) -> float:
     began = time.monotonic()
     job = engine.submit(example_request(load_preset(name)))
-    *_, (_, final) = engine.events(job.id)
+    *_, (_, final) = engine.event_log.follow(job.id)
     if not isinstance(final, Finished):
         raise SystemExit(f"{name}: {final}")
     return time.monotonic() - began

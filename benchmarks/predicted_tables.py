@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from backend.schemas.request import find_preset
+from backend.schemas.settings import find_preset
 from backend.settings import PROJECT_FOLDER
 from benchmarks.predicted import Figures, Row
 from presets.needs import NEEDS_FILE

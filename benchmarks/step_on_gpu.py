@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from backend.cli.module_process import write_message
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from backend.settings import PROJECT_FOLDER, gpu_sharing_environment
 from presets import Preset
 

@@ -27,7 +27,8 @@ from backend.models.plans import Subject, TriedPlan, TunedPlan, describe_subject
 from backend.pipeline.load import describe_model
 from backend.runtime.devices import described_devices
 from backend.runtime.mesh import Layout, MeshPlan
-from backend.schemas.request import GenerationRequest, example_request, find_preset
+from backend.schemas.request import GenerationRequest, example_request
+from backend.schemas.settings import find_preset
 from backend.tpu_analysis.report import STEP, Inspector, Slice, report
 
 

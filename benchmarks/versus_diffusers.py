@@ -248,7 +248,7 @@ def second(_: int) -> Row:
 
 def _run_job(engine: Engine, seed: int) -> None:
     request = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt=PROMPT, seed=seed)
-    *_, (_, final) = engine.events(engine.submit(request).id)
+    *_, (_, final) = engine.event_log.follow(engine.submit(request).id)
     if final.kind != "finished":
         raise SystemExit(f"the job did not finish: {final}")
 

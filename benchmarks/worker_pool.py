@@ -172,11 +172,11 @@ def make_all(engine, arguments: argparse.Namespace) -> dict:
     with ThreadPoolExecutor(AT_ONCE) as people:
         jobs = list(people.map(submit, range(arguments.jobs)))
     for job in jobs:
-        while not engine.job(job.id).has_ended:
+        while not engine.jobs.find(job.id).has_ended:
             time.sleep(0.05)
-    ended = [engine.job(job.id) for job in jobs]
+    ended = [engine.jobs.find(job.id) for job in jobs]
     seconds = max(job.ended for job in ended) - min(job.started for job in ended)
-    finals = [[event for _, event in engine.events(job.id) if event.is_final] for job in jobs]
+    finals = [[event for _, event in engine.event_log.follow(job.id) if event.is_final] for job in jobs]
     is_whole = [len(one) == 1 and isinstance(one[0], Finished) and Path(one[0].result.path).is_file() for one in finals]
     began = sorted((job.started, job.ended) for job in ended)
     return {

@@ -57,7 +57,8 @@ from backend.schemas.events import (
 )
 from backend.schemas.live import FOLDER, frame_name
 from backend.schemas.prompt_cues import Cue, merge_cues
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from backend.schemas.shots import shot_request
 from backend.schemas.sound import SoundPart
 from backend.schemas.upscaling import without_upscaling

@@ -259,7 +259,7 @@ def test_two_workers_make_two_videos_at_the_same_time(tmp_path):
     assert process.wait(60) in (0, 1)
     assert all(Path(video).read_bytes()[4:8] == b"ftyp" for video, _ in videos)
     with closing(Store(tmp_path / "data" / "jobs.sqlite3")) as store:
-        first, second = store.jobs()
+        first, second = store.jobs.list_jobs()
         assert max(first.started, second.started) < min(first.ended, second.ended)
 
 

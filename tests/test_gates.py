@@ -36,7 +36,7 @@ def heartbeat() -> Iterator[None]:
 def held(engine: Engine, place: str):
     """Submit a job and wait until it is at the closed gate of this place."""
     job = engine.submit(request("a held square", upscale=2 if place.startswith("frame") else 0))
-    wait_for(lambda: (event := engine.last_event(job.id)) is not None and event.kind == PLACES[place])
+    wait_for(lambda: (event := engine.events.last(job.id)) is not None and event.kind == PLACES[place])
     return job
 
 
@@ -45,7 +45,7 @@ def test_a_video_waits_until_its_gate_is_open_and_others_pass(engine, close_gate
     gate = close_gate("a held square", place)
     job = held(engine, place)
     gate.wait()
-    assert engine.job(job.id).state == "running"
+    assert engine.jobs.find(job.id).state == "running"
     gate.open()
     assert isinstance(all_events(engine, job.id)[-1], Finished)
     close_gate("another square", place)
@@ -56,7 +56,7 @@ def test_a_video_waits_until_its_gate_is_open_and_others_pass(engine, close_gate
 def test_a_video_that_waits_can_be_cancelled(engine, close_gate, place):
     close_gate("a held square", place)
     job = held(engine, place)
-    engine.cancel(job.id)
+    engine.queue.cancel(job.id)
     assert isinstance(all_events(engine, job.id)[-1], Cancelled)
 
 

@@ -18,6 +18,7 @@ LIGHT_LAYERS = {
     "wan_ui": {"gradio", "PIL", "pydantic", "starlette", "fastapi", "gradio_client", "uvicorn"},
 }
 MOST_LINES_OF_APP = 100
+MOST_PUBLIC_METHODS = 20  # the most public functions and properties in the body of a class
 
 
 def modules() -> dict[str, Path]:
@@ -264,6 +265,20 @@ def test_every_module_says_its_job():
 
 def test_the_app_stays_small():
     assert len(MODULES["app"].read_text().splitlines()) < MOST_LINES_OF_APP
+
+
+def public_methods(node: ast.ClassDef) -> list[str]:
+    """Return the names of the public functions and properties in the body of a class."""
+    functions = [one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [name for name in functions if not name.startswith("_")]
+
+
+def test_no_class_has_many_public_methods():
+    for name in MODULES:
+        for node in ast.walk(tree(name)):
+            if isinstance(node, ast.ClassDef):
+                count = len(public_methods(node))
+                assert count <= MOST_PUBLIC_METHODS, f"{name}.{node.name} has {count} public methods; split it"
 
 
 WAN_UI_ROOMS = (  # the studio's layers from the top; an import points to a lower layer, or stays in its package

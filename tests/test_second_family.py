@@ -261,11 +261,11 @@ def test_it_goes_through_the_queue_in_a_worker_of_its_own(checkpoint, monkeypatc
         picture = a_picture(tmp_path / "red.png", "red")
         job = engine.submit(a_request(references=(picture, picture)))
         assert [Path(path).name for path in job.request.references] == ["references-1.png", "references-2.png"]
-        *_, (_, final) = engine.events(job.id)
+        *_, (_, final) = engine.event_log.follow(job.id)
         assert isinstance(final, Finished) and final.result.num_frames == 9 and final.result.has_sound
-        page = stage_html(advance_view(StageView(), final), engine.job(job.id), ENGLISH)
+        page = stage_html(advance_view(StageView(), final), engine.jobs.find(job.id), ENGLISH)
         assert 'data-player="sound"' in page and not re.search(r'<button hidden[^>]* data-player="sound"', page)
-        assert engine.has_weights(load_preset(NAME)) and engine.estimate(job.request).basis == "measured"
+        assert engine.has_weights(load_preset(NAME)) and engine.estimates.estimate(job.request).basis == "measured"
     finally:
         engine.close()
 

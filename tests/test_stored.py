@@ -36,7 +36,7 @@ def engine(tmp_path):
 
 
 def test_jobs_and_their_events_are_those_of_then(engine):
-    jobs = {job.request.seed: job for job in engine.jobs()}
+    jobs = {job.request.seed: job for job in engine.jobs.list_jobs()}
     assert {seed: (job.state, job.owner) for seed, job in jobs.items()} == {
         1: ("finished", "visitor-a"),
         2: ("finished", "visitor-a"),
@@ -46,20 +46,20 @@ def test_jobs_and_their_events_are_those_of_then(engine):
     assert jobs[1].is_starred and not jobs[2].is_starred
     assert jobs[2].request.task == "i2v" and jobs[2].request.image_focus == (0.25, 0.5)
     assert jobs[3].request.loras[0].source == "style.safetensors" and jobs[3].request.step_cache == 0.1
-    events = [event for _, event in engine.events(jobs[1].id)]
+    events = [event for _, event in engine.event_log.follow(jobs[1].id)]
     assert [event.index for event in events if isinstance(event, Step)] == [1, 2, 3] and isinstance(events[-1], Finished)
-    assert isinstance(engine.last_event(jobs[4].id), Failed)
+    assert isinstance(engine.events.last(jobs[4].id), Failed)
 
 
 def test_a_request_is_written_with_the_fields_of_then(engine):
-    for job in engine.jobs():
+    for job in engine.jobs.list_jobs():
         assert job.request.to_json().keys() == FIELDS_OF_THEN
 
 
 def test_presets_and_comparisons_of_visitors_are_there(engine):
     assert engine.user_presets.presets("visitor-a") == {"mine": {"preset": "wan-tiny", "steps": 7}}
     (comparison,) = (one for one in engine.user_presets.comparisons() if one.owner == "visitor-a")
-    assert [engine.job(job_id).request.seed for job_id in comparison.jobs] == [1, 2]
+    assert [engine.jobs.find(job_id).request.seed for job_id in comparison.jobs] == [1, 2]
 
 
 def test_videos_and_run_folders_carry_their_requests(engine, tmp_path):
@@ -74,28 +74,28 @@ def test_a_prompt_with_such_a_path_and_a_folder_with_another_server_stay_as_they
     shutil.copytree(STORED, tmp_path / "first")
     with closing(Engine(tmp_path / "first", start_worker=False, resume=False)) as first:
         runs = tmp_path / "first" / "runs"
-        plain = next(job.request for job in first.jobs() if job.request.task == "t2v" and not job.request.loras)
+        plain = next(job.request for job in first.jobs.list_jobs() if job.request.task == "t2v" and not job.request.loras)
         request = plain.with_changes(prompt=f"{runs}/ on a wall")
         job = first.submit(request, "visitor-a")
         (tmp_path / "second").symlink_to(tmp_path / "first")
         with closing(Engine(tmp_path / "second", start_worker=False, resume=False)) as second:
-            assert second.job(job.id).folder == first.job(job.id).folder == runs / job.id
+            assert second.jobs.find(job.id).folder == first.jobs.find(job.id).folder == runs / job.id
     with closing(Engine(tmp_path / "second", start_worker=False, resume=False)) as second:
-        assert second.job(job.id).folder == tmp_path / "second" / "runs" / job.id
-        assert second.job(job.id).request.prompt == request.prompt
+        assert second.jobs.find(job.id).folder == tmp_path / "second" / "runs" / job.id
+        assert second.jobs.find(job.id).request.prompt == request.prompt
 
 
 def test_the_files_of_a_data_folder_that_was_moved_are_found_where_it_is_now(engine, tmp_path):
-    for job in engine.jobs():
+    for job in engine.jobs.list_jobs():
         assert job.folder == tmp_path / "data" / "runs" / job.id and job.folder.is_dir()
         assert all(Path(path).parent == job.folder for paths in job.request.inputs().values() for path in paths)
-        ended = engine.last_event(job.id)
+        ended = engine.events.last(job.id)
         if isinstance(ended, Finished):
             assert Path(ended.result.path).is_file() and media_url(job, ended.result.path).endswith(f"{job.id}/video.mp4")
 
 
 def test_a_link_of_then_loads_its_settings(engine):
-    (job,) = (job for job in engine.jobs() if job.request.seed == 1)
+    (job,) = (job for job in engine.jobs.list_jobs() if job.request.seed == 1)
     settings = {name: value for name, value in job.request.to_json().items() if name in FIELDS_OF_THEN}
     code = base64.urlsafe_b64encode(json.dumps(settings).encode()).decode()
     assert decode_settings(code) == job.request
@@ -139,7 +139,7 @@ def stored_rows(data_dir: Path, query: str) -> list[tuple]:
 
 
 def test_every_job_of_4bce9ae7_has_its_state_and_its_settings(opened, written):
-    jobs = {job.id: job for job in opened.jobs()}
+    jobs = {job.id: job for job in opened.jobs.list_jobs()}
     live = next(job for job in jobs.values() if job.request.preset == "wan-live-tiny")
     assert {job.request.seed: job.state for job in jobs.values() if job is not live} == STATES and live.state == "finished"
     for job_id, text in stored_rows(written, "SELECT id, request FROM jobs"):
@@ -159,13 +159,13 @@ def named_only(values: dict) -> dict:
 
 
 def test_the_library_of_4bce9ae7_lists_its_videos_with_star_tags_and_project(opened):
-    (owner,) = {job.owner for job in opened.jobs()}
+    (owner,) = {job.owner for job in opened.jobs.list_jobs()}
     (project,) = opened.projects.list_for_owner(owner)
     assert (project.name, project.videos) == ("Night film", 3)
     videos = opened.library.videos(Selection(owner=owner))
     assert len(videos) == 8 and all((job.folder / "video.mp4").is_file() for job in videos)
     for job in videos:
-        assert read_request(job.folder / "video.mp4").for_sharing() == opened.job(job.id).request.for_sharing()
+        assert read_request(job.folder / "video.mp4").for_sharing() == opened.jobs.find(job.id).request.for_sharing()
     (best,) = opened.library.videos(Selection(owner=owner, words=("#best", "#night")))
     assert best.summary.seed == 11 and best.is_starred and best.project == project.id
 
@@ -204,7 +204,7 @@ def test_a_project_file_of_4bce9ae7_is_imported(opened, tmp_path):
     (tmp_path / "unpacked").mkdir()
     project, count = opened.sandbox.run_steps(opened.import_project_steps(WRITTEN / "project.zip", tmp_path / "unpacked", "bob"))
     listed = opened.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
-    jobs = [opened.job(job.id) for job in listed]
+    jobs = [opened.jobs.find(job.id) for job in listed]
     assert (project.name, count) == ("Night film", 3)
     assert [(job.request.seed, job.request.task, job.request.strength) for job in jobs] == [
         (11, "t2v", None),
@@ -216,8 +216,8 @@ def test_a_project_file_of_4bce9ae7_is_imported(opened, tmp_path):
 
 def test_the_queue_of_4bce9ae7_runs_to_its_end(written):
     with closing(Engine(written, pipeline="tests.fake_pipeline")) as engine:
-        jobs = {job.request.seed: job.id for job in engine.jobs() if not job.has_ended}
+        jobs = {job.request.seed: job.id for job in engine.jobs.list_jobs() if not job.has_ended}
         assert jobs.keys() == {17, 18}
         for job_id in jobs.values():
             assert isinstance(all_events(engine, job_id)[-1], Finished)
-        assert read_request(engine.job(jobs[18]).folder / "video.mp4").negative_prompt == "text"
+        assert read_request(engine.jobs.find(jobs[18]).folder / "video.mp4").negative_prompt == "text"

@@ -8,7 +8,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from backend.schemas.request import find_preset
+from backend.schemas.settings import find_preset
 from backend.worker_pool.transports import OnExit, OnMessage
 from backend.workers.channel import Channel
 from backend.workers.loop import Worker

@@ -87,7 +87,7 @@ class PageHandlers:
     def tick(self, values: Values, request: gr.Request) -> Updates:
         """Send the changes of the views since the last update. The page calls this after an event of `/studio/changes`."""
         caller, seen, drawn = self.context.identify_caller(request), values[self.seen], {}
-        changes = self.context.engine.changes()
+        changes = self.context.engine.event_log.count_changes()
         if seen.get(_CHANGES) != changes:
             for panel in self.panels:
                 drawn |= panel.tick(caller, values)

@@ -69,7 +69,7 @@ def build_page(
 def _lay_out(context: StudioContext, texts: Texts, views: Sequence[View]) -> tuple[PageHandlers, StageHandlers]:
     """Build the header, and below it the columns of the form, of each view and of the queue."""
     labels = make_labels()
-    header = build_header(context.engine.workers(), view_names(views, texts), texts)
+    header = build_header(context.engine.pool.workers(), view_names(views, texts), texts)
     message, queue = build_message(), build_queue(texts)
     with gr.Row(elem_id="workspace"):
         with gr.Column(elem_id="controls", elem_classes=column_classes(FORM, views), min_width=320):

@@ -9,7 +9,8 @@ from typing import Literal
 from backend.accelerators import MOST_FLOPS_ON_A_CPU
 from backend.chips import DEVICE_KINDS, memory_bytes
 from backend.models import find_family
-from backend.schemas.request import example_request, find_preset
+from backend.schemas.request import example_request
+from backend.schemas.settings import find_preset
 from backend.schemas.worker import Device
 from presets import Preset
 from presets.needs import Needs, SliceNeed, find_needs

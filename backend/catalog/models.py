@@ -9,7 +9,7 @@ from backend.catalog.catalog import Entry, list_entries
 from backend.catalog.compatibility import Compatibility, judge_compatibility
 from backend.catalog.downloads import Download, Downloads
 from backend.errors import RequestError, StudioError
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import Device
 from backend.settings import Settings
 from presets.needs import find_needs
@@ -157,7 +157,7 @@ def required_sources(request: GenerationRequest) -> set[str]:
     If the request's preset no longer exists, return only the ids of the LoRA files.
     """
     try:
-        preset = find_preset(request.preset)
+        preset = request.resolved_preset
     except RequestError:
         return {lora.source for lora in request.loras}
     return {preset.model, *(lora.source for lora in (*preset.loras, *request.loras))}

@@ -10,7 +10,7 @@ from backend.checkpoints.single_file import parse_file_source
 from backend.errors import ModelError, RequestError
 from backend.models import complete_checkpoint, recognise
 from backend.models.spec import check_preset
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from presets import LoraChoice, Preset
 
 _RULE = "must be on this machine already: only the operator may download it"
@@ -55,7 +55,7 @@ def check_weights_installed(request: GenerationRequest, model: str | None = None
     """
     if request.finished_video:
         return
-    preset = find_preset(request.preset)
+    preset = request.resolved_preset
     if model is None and not _is_model_installed(preset.model_source):
         raise RequestError(f"preset={preset.name!r}: its model", _RULE, f"choose another preset, or {_FIX.format(preset.name)}")
     for lora in (*preset.loras, *request.loras):

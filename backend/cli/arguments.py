@@ -13,8 +13,8 @@ from backend.cli.storyboard_file import read_storyboard
 from backend.errors import OutputError, RequestError
 from backend.media.driving_video import settings_from_files
 from backend.schemas.prompt_cues import merge_cues, parse_actions, parse_prompts
-from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.settings import INPUTS, SETTINGS
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import INPUTS, SETTINGS, find_preset
 from backend.schemas.worker import AXES, Hosts, WorkerOptions
 from backend.settings import hosts_secret, this_machine, visitors_password
 from backend.shares import Share, shares_of

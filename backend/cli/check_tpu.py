@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from backend.cli.module_process import check_topology, compile_in_process, option_words
-from backend.schemas.request import example_request, find_preset
+from backend.schemas.request import example_request
+from backend.schemas.settings import find_preset
 
 GIB = 2**30
 

@@ -8,7 +8,8 @@ import dataclasses
 
 from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
-from backend.schemas.request import example_request, find_preset
+from backend.schemas.request import example_request
+from backend.schemas.settings import find_preset
 from backend.schemas.worker import AXES
 from backend.tpu_analysis.live_rate import predict_live_rate
 from backend.tpu_analysis.report import Inspector, describe_slice, remedies, report

@@ -11,8 +11,7 @@ from backend.engine.keys import USUAL_LIMIT
 from backend.engine.notifications import is_address
 from backend.errors import RequestError
 from backend.schemas.formats import FORMATS
-from backend.schemas.request import find_preset
-from backend.schemas.settings import SETTINGS
+from backend.schemas.settings import SETTINGS, find_preset
 from backend.schemas.upscaling import SCALES
 from backend.schemas.worker import AXES
 from backend.startup import is_serving, project_name, project_version

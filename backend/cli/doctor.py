@@ -17,7 +17,7 @@ from backend.cli.machine_checks import machine_checks, machine_facts
 from backend.cli.module_process import EndedProcess, run_in_process
 from backend.errors import OutputError, one_line
 from backend.schemas.check import Check, worst_state
-from backend.schemas.request import find_preset
+from backend.schemas.settings import find_preset
 from backend.schemas.worker import Device
 from backend.settings import compiler_environment, from_environment, hub_address
 from backend.workers.unused_accelerator import Surroundings, explain_error, explain_unused

@@ -18,7 +18,7 @@ from backend.cli.module_process import write_message
 from backend.errors import one_line
 from backend.imports import hide_unused_libraries
 from backend.schemas.check import Check
-from backend.schemas.request import find_preset
+from backend.schemas.settings import find_preset
 
 
 def main() -> None:

@@ -31,7 +31,8 @@ from backend.files import replace_file
 from backend.media.sound import read_sound
 from backend.schemas.events import Cancelled, Event, Failed, Finished, VideoResult
 from backend.schemas.prompt_cues import actions_by_block, num_blocks
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from backend.schemas.shots import needs_only_cutting
 from backend.settings import from_environment
 from presets.loader import OPENING
@@ -119,12 +120,12 @@ def check_output(path: str | None) -> Path | None:
 def follow_job(engine: Engine, job: Job, progress: "Progress") -> Event:
     """Show the job's events and return the final event. Ctrl+C cancels the job, a second Ctrl+C exits without waiting."""
     try:
-        for _, event in engine.events(job.id):
+        for _, event in engine.event_log.follow(job.id):
             progress.show(event)
     except KeyboardInterrupt:
         progress.write_text("Stopping")
-        engine.cancel(job.id)
-        *_, (_, event) = engine.events(job.id)
+        engine.queue.cancel(job.id)
+        *_, (_, event) = engine.event_log.follow(job.id)
     progress.end()
     return event
 
@@ -194,7 +195,7 @@ def _live_summary(result: VideoResult) -> dict[str, Any]:
     `frames_per_second` and `delay_seconds` (mean seconds per block) are measured over denoising and decoding. If these stages
     took no time, both values are null. `blocks` is the number of blocks, `actions` has the action of each block.
     """
-    request, preset = result.request, find_preset(result.request.preset)
+    request, preset = result.request, result.request.resolved_preset
     seconds, blocks = result.seconds.get("denoise", 0.0) + result.seconds.get("decode", 0.0), num_blocks(request, preset)
     return {
         "frames_per_second": round(result.num_frames / seconds, 3) if seconds else None,

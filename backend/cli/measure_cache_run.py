@@ -22,7 +22,8 @@ from backend.pipeline.load import load
 from backend.pipeline.run import Run
 from backend.schemas.events import Event
 from backend.schemas.mag_cache import reused_steps
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from backend.settings import from_environment
 from presets.magnitude_files import (
     BranchRatios,
@@ -48,7 +49,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
     path, progress = _output_path(arguments, request), Progress(sys.stderr)
     options = worker_options_from_arguments(arguments)
     model = model_from_arguments(arguments, request.preset)
-    loaded = load(find_preset(request.preset), model, progress.show, options.mesh, options.executables, ("encode", "denoise"))
+    loaded = load(request.resolved_preset, model, progress.show, options.mesh, options.executables, ("encode", "denoise"))
     with tempfile.TemporaryDirectory() as folder:
         run = Run(request=request, loaded=loaded, folder=Path(folder), is_cancelled=lambda: False)
         with contextlib.closing(_measurement_steps(run)) as work:
@@ -72,7 +73,7 @@ def calibration_request(arguments: argparse.Namespace) -> GenerationRequest:
 
 
 def _output_path(arguments: argparse.Namespace, request: GenerationRequest) -> Path:
-    own = from_environment(arguments.data_dir).magnitudes_dir / magnitudes_file_name(find_preset(request.preset).model)
+    own = from_environment(arguments.data_dir).magnitudes_dir / magnitudes_file_name(request.resolved_preset.model)
     return Path(absolute(str(arguments.output))) if arguments.output else own
 
 
@@ -95,7 +96,7 @@ def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> M
     request, model = run.request, Path(run.loaded.source).name
     what = f"{request.width}x{request.height}, {request.num_frames} frames, {request.steps} steps, seed {request.seed}"
     others = known.ratios if known else {}
-    base = published_magnitudes(find_preset(request.preset).model) or Magnitudes(source="", ratios={})
+    base = published_magnitudes(request.resolved_preset.model) or Magnitudes(source="", ratios={})
     source = f"measured by app.py measure-cache, preset {request.preset}, model {model}, {what}"
     return base.model_copy(update={"source": source, "licence": "", "ratios": {**others, request.task: ratios}})
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from backend.cli.module_process import check_topology, compile_in_process, option_words
 from backend.errors import OutputError
 from backend.schemas.numbers import check_size
-from backend.schemas.request import example_request, find_preset
+from backend.schemas.request import example_request
+from backend.schemas.settings import find_preset
 
 SIZES = {"width": "width", "height": "height", "frames": "num_frames"}
 

@@ -18,7 +18,8 @@ from backend.pipeline.warm_up import warm_up
 from backend.runtime.devices import described_devices
 from backend.runtime.executables import ExecutableWriter
 from backend.schemas.control import appends_control_clip, has_control_blocks
-from backend.schemas.request import GenerationRequest, example_request, find_preset
+from backend.schemas.request import GenerationRequest, example_request
+from backend.schemas.settings import find_preset
 from backend.schemas.worker import AXES
 from presets import Preset
 

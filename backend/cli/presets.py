@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from backend.schemas.control import has_control_blocks
-from backend.schemas.request import find_preset
+from backend.schemas.settings import find_preset
 from presets import Preset, list_presets
 from presets.loader import PRESET_FOLDER, find_files
 

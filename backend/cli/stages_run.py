@@ -43,7 +43,7 @@ from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
 from backend.sampling.plan import plan_for_request
 from backend.schemas.events import Cancelled, Event, Finished
 from backend.schemas.guidance_steps import guide_first_steps
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS
 from backend.settings import Settings, from_environment
 
@@ -76,7 +76,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
     with _stop_on_signal(stop, folder), folder_lock(folder):
         while True:
             stages = (arguments.command,)
-            loaded = load(find_preset(request.preset), model, progress.show, options.mesh, options.executables, stages)
+            loaded = load(request.resolved_preset, model, progress.show, options.mesh, options.executables, stages)
             load_seconds = time.monotonic() - began
             run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
             try:
@@ -125,7 +125,7 @@ def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: S
     request = read_request(folder)
     given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
     if arguments.guided_steps is not None:
-        given |= guide_first_steps(find_preset(request.preset), arguments.guided_steps, request.model_dump() | given)
+        given |= guide_first_steps(request.resolved_preset, arguments.guided_steps, request.model_dump() | given)
     changed = request.with_changes(**given) if given else request
     if read_conditions(folder, changed) is None:
         raise RequestError(f"run={arguments.run!r}", "has no embeddings for this video", _command_hint("encode", folder))

@@ -9,8 +9,8 @@ from typing import Any
 from backend.errors import RequestError
 from backend.media.clips import read_clip_facts
 from backend.schemas.clip import clip_frames, max_frames_within
-from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.settings import SETTINGS
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import SETTINGS, find_preset
 from backend.schemas.shots import FILES
 
 _RENAMED = {"frames": "num_frames"}

@@ -22,7 +22,6 @@ from backend.engine.job import EndedJob
 from backend.engine.lock import EngineLock
 from backend.engine.sizes import PREVIEWS, Size, files_below, folder_size, is_intermediate
 from backend.engine.store import Store
-from backend.engine.user_presets import UserPresets
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from backend.settings import Settings
 
@@ -177,19 +176,12 @@ class Cleaner:
         self,
         settings: Settings,
         store: Store,
-        user_presets: UserPresets,
         lock: EngineLock,
         limits: Limits = NO_LIMITS,
         on_removal: Callable[[], None] = lambda: None,
     ):
         self.limits = limits
-        self._settings, self._store, self._user_presets, self._lock, self._on_removal = (
-            settings,
-            store,
-            user_presets,
-            lock,
-            on_removal,
-        )
+        self._settings, self._store, self._lock, self._on_removal = settings, store, lock, on_removal
         self._clock = Clock()
         self._cleaning, self._counting, self._closing = threading.Lock(), threading.Lock(), threading.Event()
         self._trimming = threading.Lock()
@@ -234,30 +226,30 @@ class Cleaner:
         with self._trimming:
             while self._is_bin_too_full(owner, more) and self._remove_oldest_deleted(owner):
                 pass
-            while self._store.stored_bytes(None, is_deleted=True) > BIN_BYTES and self._remove_oldest_deleted(None):
+            while self._store.files.stored_bytes(None, is_deleted=True) > BIN_BYTES and self._remove_oldest_deleted(None):
                 pass
 
     def check_visitor_quota(self, owner: str, more: int = 0) -> None:
         """Check that the owner's videos leave `more` bytes of the visitor's quota free, for new videos. Raises: RequestError."""
         self.trim_bin(owner, more)
-        kept = self._store.stored_bytes(owner)
+        kept = self._store.files.stored_bytes(owner)
         if kept + more > KEPT_BYTES:
             what = f"your videos and their inputs take {format_gigabytes(kept)} on the server and"
             raise RequestError(what, f"may take {format_gigabytes(KEPT_BYTES)}", "delete some of them")
 
     def _is_bin_too_full(self, owner: str, more: int) -> bool:
-        in_bin = self._store.stored_bytes(owner, is_deleted=True)
-        return in_bin > BIN_BYTES_OF_OWNER or self._store.stored_bytes(owner) + more > KEPT_BYTES
+        in_bin = self._store.files.stored_bytes(owner, is_deleted=True)
+        return in_bin > BIN_BYTES_OF_OWNER or self._store.files.stored_bytes(owner) + more > KEPT_BYTES
 
     def _remove_oldest_deleted(self, owner: str | None) -> bool:
         """Permanently delete the job that has been in the bin for the longest time, of one owner or of all owners for None.
 
         Return False if no such job is in the bin.
         """
-        job_id = self._store.oldest_deleted(owner)
+        job_id = self._store.files.oldest_deleted(owner)
         if job_id is not None:
             self._remove_files(self._settings.runs_dir / job_id)
-            self._store.forget(job_id)
+            self._store.jobs.forget(job_id)
         return job_id is not None
 
     def usage(self) -> dict[Part, int]:
@@ -278,8 +270,8 @@ class Cleaner:
 
     def _clean_all(self) -> Counter[Part]:
         settings, freed = self._settings, self._clean_jobs()
-        for job_id in self._store.unmeasured_jobs():
-            self._store.measure_folder(job_id)
+        for job_id in self._store.files.unmeasured_jobs():
+            self._store.files.measure_folder(job_id)
         freed["intermediate"] += self._remove_unqueued_folders()
         freed["comparisons"] += self._clean_comparisons()
         freed["logs"] += sum(_truncate_log(path, MOST_LOG) for path in _paths(settings.logs_dir, "*.log"))
@@ -290,7 +282,7 @@ class Cleaner:
         return freed
 
     def _count(self) -> dict[Part, int]:
-        settings, ended = self._settings, {job.folder.name: job for job in self._store.ended_jobs()}
+        settings, ended = self._settings, {job.folder.name: job for job in self._store.files.ended_jobs()}
         usage: Counter[Part] = Counter(dict.fromkeys(PARTS, 0))
         for folder in _paths(settings.runs_dir, "*"):
             size, job = folder_size(folder), ended.get(folder.name)
@@ -308,9 +300,9 @@ class Cleaner:
         return dict(usage)
 
     def _clean_jobs(self) -> Counter[Part]:
-        jobs, freed = self._store.ended_jobs(), Counter[Part]()
+        jobs, freed = self._store.files.ended_jobs(), Counter[Part]()
         sizes = {job.id: _size_for_plan(job) for job in jobs}
-        unended = sum(folder_size(job.folder).total for job in self._store.unended())
+        unended = sum(folder_size(job.folder).total for job in self._store.library.unended())
         is_trusted = self._clock.is_trusted(max((job.ended for job in jobs), default=0.0))
         for removal in plan_removals(jobs, sizes, self.limits, time.time(), unended=unended, is_clock_trusted=is_trusted):
             if self._closing.is_set():
@@ -325,7 +317,7 @@ class Cleaner:
 
     def _remove(self, removal: Removal) -> int:
         """Delete files of a job. Return the freed bytes."""
-        job = self._store.job(removal.job.id)
+        job = self._store.jobs.find(removal.job.id)
         if removal.part == "intermediate":
             return self._remove_intermediates(removal.job)
         if job.deleted is None and (job.is_starred or removal.part == "bin"):  # the job was starred or restored since the plan
@@ -334,7 +326,7 @@ class Cleaner:
         if self._is_in_runs_folder(job.folder) and job.folder.exists():
             logger.warning("%s could not be deleted", job.folder)
         else:
-            self._store.forget(job.id)
+            self._store.jobs.forget(job.id)
         return size
 
     def _remove_intermediates(self, job: EndedJob) -> int:
@@ -342,13 +334,13 @@ class Cleaner:
 
         A job without a video keeps its last preview, which the page shows.
         """
-        kept = None if job.has_video else self._store.last_preview(job.id)
+        kept = None if job.has_video else self._store.events.last_preview(job.id)
         names = [name for name, _ in files_below(job.folder) if is_intermediate(name) and name != kept]
         freed = sum(_remove_file(job.folder / name) for name in names) if self._is_in_runs_folder(job.folder) else 0
         with contextlib.suppress(OSError):  # the folder is not empty or does not exist
             (job.folder / PREVIEWS).rmdir()
-        self._store.mark_cleaned(job.id)
-        self._store.measure_folder(job.id)
+        self._store.files.mark_cleaned(job.id)
+        self._store.files.measure_folder(job.id)
         return freed
 
     def _remove_files(self, folder: Path) -> int:
@@ -360,7 +352,7 @@ class Cleaner:
 
     def _remove_unqueued_folders(self) -> int:
         """Delete folders of requests that were never queued because the server ended. Folders with a video are kept."""
-        known = self._store.job_ids()
+        known = self._store.files.job_ids()
         folders = [
             folder for folder in _paths(self._settings.runs_dir, "*") if folder.name not in known and _age_seconds(folder) > _DAY
         ]
@@ -376,11 +368,11 @@ class Cleaner:
         An exported video is deleted after `EXPORT_SECONDS`, or if a job of its comparison was deleted.
         """
         paths = _paths(self._settings.comparisons_dir, "*")
-        comparisons = {one.id: one for one in self._user_presets.comparisons()}
-        there, in_library = self._store.job_ids(), self._store.job_ids(is_deleted=False)
+        comparisons = {one.id: one for one in self._store.user_presets.comparisons()}
+        there, in_library = self._store.files.job_ids(), self._store.files.job_ids(is_deleted=False)
         for comparison in comparisons.values():
             if not there.intersection(comparison.jobs):
-                self._user_presets.forget_comparison(comparison.id)
+                self._store.user_presets.forget_comparison(comparison.id)
         whole = {key for key, one in comparisons.items() if in_library.issuperset(one.jobs)}
         return sum(_remove_file(path) for path in paths if _age_seconds(path) > EXPORT_SECONDS or not _is_export(path, whole))
 

@@ -1,39 +1,106 @@
-"""Open a SQLite file that several threads and processes share. Does not depend on the tables."""
+"""Open a SQLite file that several threads and processes share, and migrate its tables. Does not depend on the tables."""
 
 import sqlite3
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from backend.errors import DataFolderError
 
+_WAIT_SECONDS = 2.0  # the longest wait for another process's write, which takes milliseconds
+_MIGRATION_WAIT_SECONDS = 30.0  # the longest wait for another process's migration
+_MOST_LOG_BYTES = 64 * 2**20  # SQLite cuts its write-ahead log to this size after copying it to the database
+
+Migration = Callable[[sqlite3.Connection], object]
+"""A change of a file's tables and rows. It must not end its transaction: `executescript` would."""
+
+
+def migrate(database: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
+    """Run the migrations that the file at `path` does not have. Its `user_version` is the number of migrations that it has.
+
+    Each migration is one transaction, so after a crash the file has the tables of one version. If several processes open the
+    file, one runs the migration. Never change or remove a migration, append another one.
+
+    Raises: sqlite3.Error; DataFolderError if a newer version of the studio has migrated the file.
+    """
+    while (version := _read_version(database)) < len(migrations):
+        with begin_transaction(database):
+            if _read_version(database) == version:  # otherwise another process ran this migration during the wait
+                migrations[version](database)
+                database.execute(f"PRAGMA user_version = {version + 1}")
+    if version > len(migrations):
+        what = f"{path} has version {version} of its tables, from a newer studio;"
+        rule = f"this studio reads versions up to {len(migrations)}"
+        raise DataFolderError(what, rule, "update the studio, or choose another folder with --data-dir")
+
+
+def execute_all(database: sqlite3.Connection, statements: str) -> None:
+    """Execute SQL statements that end with semicolons. Unlike `executescript`, do not end the transaction."""
+    for statement in statements.split(";"):
+        database.execute(statement)
+
+
+def create_missing(database: sqlite3.Connection, tables: str) -> None:
+    """Create the tables that the file lacks, and add the columns that its tables lack.
+
+    The first migration of a file uses this function, because earlier versions of the studio wrote no `user_version`. `tables` are
+    SQL statements that create empty tables.
+    """
+    execute_all(database, tables)
+    with closing(sqlite3.connect(":memory:")) as complete:
+        execute_all(complete, tables)
+        for (table,) in complete.execute("SELECT name FROM sqlite_master WHERE type = 'table'"):
+            known = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
+            for _, column, kind, is_required, default, _ in complete.execute(f"PRAGMA table_info({table})"):
+                if column not in known:
+                    rule = f"NOT NULL DEFAULT {default}" if is_required else ""
+                    database.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind} {rule}")
+
+
+@contextmanager
+def begin_transaction(database: sqlite3.Connection) -> Generator[None]:
+    """Run the block in a transaction. Undo its changes after an error."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+def _read_version(database: sqlite3.Connection) -> int:
+    return database.execute("PRAGMA user_version").fetchone()[0]
+
 
 class Database:
-    """A SQLite file. Each statement, or each block of `_transaction`, is one transaction."""
+    """The SQLite file of a data folder. Each statement, or each block of `transaction`, is one transaction."""
 
-    _wait_seconds = 10.0  # the longest wait for another process's write
-    # Parts of the error message for a file that cannot be used: the purpose of the file, and the suggested action.
-    _use = ""
-    _fix = "move it away, or choose another folder with --data-dir"
-
-    def __init__(self, path: Path):
-        """Open or create the file. Raises: DataFolderError."""
+    def __init__(self, path: Path, migrations: Sequence[Migration]):
+        """Open or create the file, and migrate it. Raises: DataFolderError."""
         self._lock = threading.Lock()
         opened = None
         try:
-            opened = sqlite3.connect(path, timeout=self._wait_seconds, check_same_thread=False, isolation_level=None)
+            opened = sqlite3.connect(path, timeout=_MIGRATION_WAIT_SECONDS, check_same_thread=False, isolation_level=None)
             opened.row_factory = sqlite3.Row
             self._database = opened
-            self._prepare()
-        except sqlite3.Error as error:
+            self._use_write_ahead_log()
+            opened.execute("PRAGMA synchronous=NORMAL")  # WAL keeps the file intact; see `transaction` for power cuts
+            opened.execute(f"PRAGMA journal_size_limit={_MOST_LOG_BYTES}")
+            self._check_integrity()
+            migrate(opened, path, migrations)
+            opened.execute(f"PRAGMA busy_timeout={1000 * _WAIT_SECONDS:.0f}")
+        except (sqlite3.Error, DataFolderError) as error:
             if opened is not None:
                 opened.close()
-            what = f"{path} cannot be used{self._use} ({error}):"
-            raise DataFolderError(what, "it must be a writable SQLite file", self._fix) from error
-
-    def _prepare(self) -> None:
-        """Create missing tables. Raises: sqlite3.Error."""
+            if isinstance(error, DataFolderError):
+                raise
+            what = f"{path} cannot be used as job store ({error}):"
+            fix = "move it and its -wal and -shm files away (the videos stay in runs), or choose another folder with --data-dir"
+            raise DataFolderError(what, "it must be a writable SQLite file", fix) from error
 
     def close(self) -> None:
         """Close the file. It cannot be used afterwards."""
@@ -41,23 +108,46 @@ class Database:
             self._database.close()
 
     @contextmanager
-    def _transaction(self) -> Generator[sqlite3.Connection]:
-        """Run the block as one transaction. Undo its changes after an error."""
-        with self._lock, self._begin_transaction():
-            yield self._database
+    def transaction(self, *, is_durable: bool = False) -> Generator[sqlite3.Connection]:
+        """Run the block as one transaction. Undo its changes after an error.
 
-    @contextmanager
-    def _begin_transaction(self) -> Generator[None]:
-        """Run the block in a transaction. The caller must hold the lock."""
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
+        With `is_durable`, a power cut cannot lose the transaction once it has ended. Writes of jobs and of final events are
+        durable. Writes of progress events are not, because they are frequent.
+        """
+        with self._lock:
+            if is_durable:
+                self._database.execute("PRAGMA synchronous=FULL")
+            try:
+                with begin_transaction(self._database):
+                    yield self._database
+            finally:
+                if is_durable:
+                    self._database.execute("PRAGMA synchronous=NORMAL")
 
-    def _rows(self, sql: str, values: tuple | dict = ()) -> list[sqlite3.Row]:
+    def rows(self, sql: str, values: tuple | dict = ()) -> list[sqlite3.Row]:
+        """Run one query and return all its rows."""
         with self._lock:
             return self._database.execute(sql, values).fetchall()
+
+    def execute(self, sql: str, values: tuple) -> int:
+        """Run one statement in a transaction. Return the number of changed rows."""
+        with self.transaction() as database:
+            return database.execute(sql, values).rowcount
+
+    def _use_write_ahead_log(self) -> None:
+        """Switch the file to write-ahead logging. SQLite refuses at once if another process is switching it too, so retry."""
+        last_try = time.monotonic() + _WAIT_SECONDS
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError:
+                if time.monotonic() > last_try:
+                    raise
+                time.sleep(0.01)
+
+    def _check_integrity(self) -> None:
+        """Check all pages of the file now, not when they are first read. Raises: sqlite3.DatabaseError if a page is damaged."""
+        [(verdict,)] = self._database.execute("PRAGMA quick_check(1)").fetchall()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(f"it is damaged: {verdict}")

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.shots import OVERLAP_LENGTHS
 
 RESERVE_BYTES = 100 * 2**20  # always kept free for the store, the logs and uploads
@@ -46,7 +46,7 @@ def needed_bytes(request: GenerationRequest) -> int:
     larger = _LARGER_BYTES * width * height * request.total_frames if request.upscale else 0
     if request.finished_video:
         return round(larger)
-    text = _TOKEN_BYTES * find_preset(request.preset).max_prompt_tokens
+    text = _TOKEN_BYTES * request.resolved_preset.max_prompt_tokens
     frame = request.width * request.height
     frames = request.total_frames
     latents = _LATENTS * _LATENT_BYTES * frame * frames

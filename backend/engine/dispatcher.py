@@ -116,6 +116,18 @@ class Dispatcher:
         with self._event_log.changed:
             return self._waiting.copy()
 
+    def waiting_job_ids(self) -> list[str]:
+        """Return the ids of the waiting jobs in the order in which they will run."""
+        return [entry.job_id for entry in self.waiting()]
+
+    def position(self, job_id: str) -> int | None:
+        """Return the number of waiting jobs before this job, 0 for the next job. None if it runs or has ended."""
+        return next((place for place, entry in enumerate(self.waiting()) if entry.job_id == job_id), None)
+
+    def is_held(self, job_id: str) -> bool:
+        """Return whether the job waits until a visitor resumes it."""
+        return any(entry.job_id == job_id and entry.is_held for entry in self.waiting())
+
     def add(self, entry: QueueEntry) -> None:
         """Add a stored job to the queue."""
         with self._event_log.changed:
@@ -126,9 +138,9 @@ class Dispatcher:
     def move(self, job_id: str, index: int) -> None:
         """Move a waiting job to place `index` (from 0) among its owner's jobs. Do nothing if the job no longer waits."""
         with self._event_log.changed:
-            if job_id in self._waiting_ids():
+            if job_id in self.waiting_job_ids():
                 place = place_at_index(self._waiting, job_id, index)
-                self._store.set_place(job_id, place)
+                self._store.states.set_place(job_id, place)
                 self._update_entry(job_id, place=place)
 
     def prepare_for(self, request: GenerationRequest, shape: Shape) -> None:
@@ -150,16 +162,19 @@ class Dispatcher:
         self._update_entry(job_id, shape=shape, preset=needed_preset(request), needed=needed_bytes(request))
 
     def cancel(self, job_id: str) -> None:
-        """Cancel a waiting or running job. Do nothing to an ended job. Raises: StudioError for another engine's job."""
+        """Cancel a waiting or running job. Do nothing to an ended job.
+
+        Raises: JobNotFound, StudioError for a job of another engine on the same data folder.
+        """
         with self._event_log.changed:
-            if job_id in self._waiting_ids():
+            if job_id in self.waiting_job_ids():
                 self._waiting = [entry for entry in self._waiting if entry.job_id != job_id]
                 self._end_job(job_id, Cancelled(None))
                 self._sort_and_report()
             elif job_id in self._running:
-                self._event_log.apply_change(functools.partial(self._store.request_stop, job_id))
+                self._event_log.apply_change(functools.partial(self._store.states.request_stop, job_id))
                 self.pool.cancel(job_id)
-            elif not self._store.job(job_id).has_ended and self._store.owning_engine(job_id) != self._lock.name:
+            elif not self._store.jobs.find(job_id).has_ended and self._store.states.owning_engine(job_id) != self._lock.name:
                 raise StudioError(
                     "another server on the same data folder makes this video and",
                     "must stop it itself",
@@ -182,13 +197,10 @@ class Dispatcher:
             for job_id in self._running:
                 verdict = self._decide_recovery(job_id, _CLOSED)
                 if isinstance(verdict, Requeue):
-                    self._event_log.apply_change(functools.partial(self._store.requeue, job_id, is_held=False))
+                    self._event_log.apply_change(functools.partial(self._store.states.requeue, job_id, is_held=False))
                 else:
                     self._end_job(job_id, verdict)
             self._event_log.apply_pending_changes()
-
-    def _waiting_ids(self) -> list[str]:
-        return [entry.job_id for entry in self._waiting]
 
     def _update_entry(self, job_id: str, **changes: object) -> None:
         with self._event_log.changed:
@@ -218,7 +230,7 @@ class Dispatcher:
     def _add_shot(self, job_id: str, event: ShotFinished) -> None:
         """Add the shot to the library as a separate video. If this fails, the shot remains in the storyboard."""
         try:
-            add_shot(self._store, self._runs, self._store.job(job_id), event, self._lock.name)
+            add_shot(self._store, self._runs, self._store.jobs.find(job_id), event, self._lock.name)
             self._event_log.touch()
         except (sqlite3.Error, OSError, StudioError):
             logger.exception("A shot of job %s could not be added to the library", job_id)
@@ -234,7 +246,7 @@ class Dispatcher:
         if not isinstance(verdict, Requeue):
             self._end_job(job_id, verdict)
             return
-        self._event_log.apply_change(lambda: self._store.requeue(job_id, verdict.waits))
+        self._event_log.apply_change(lambda: self._store.states.requeue(job_id, verdict.waits))
         self._waiting.append(replace(entry, has_started=True, is_held=verdict.waits))
         self._sort_and_report()
 
@@ -246,7 +258,7 @@ class Dispatcher:
         """End a job that no worker has. Remove the partial files of a killed worker."""
         self._event_log.append(job_id, event)
         try:
-            remove_half_written(self._store.job(job_id).folder)
+            remove_half_written(self._store.jobs.find(job_id).folder)
         except (sqlite3.Error, OSError):
             logger.exception("The partial files of job %s could not be removed", job_id)
 
@@ -254,10 +266,10 @@ class Dispatcher:
         """Store the interruption. Return `Requeue`, or the event that ends the job."""
         before: list[Interrupted] = []
         try:
-            if self._store.job(job_id).is_stopped:
+            if self._store.jobs.find(job_id).is_stopped:
                 return Cancelled(None)
-            interrupted = replace(interrupted, place=describe_progress(self._store.last_event(job_id)))
-            before = self._store.interruptions(job_id)
+            interrupted = replace(interrupted, place=describe_progress(self._store.events.last(job_id)))
+            before = self._store.events.interruptions(job_id)
         except sqlite3.Error:
             logger.exception("The store could not be read; the job continues")
         self._event_log.append(job_id, interrupted)
@@ -310,7 +322,7 @@ class Dispatcher:
 
     def _release_held(self, held: Collection[str]) -> None:
         for job_id in held:
-            self._event_log.apply_change(functools.partial(self._store.clear_hold, job_id))
+            self._event_log.apply_change(functools.partial(self._store.states.clear_hold, job_id))
         if held:
             self._waiting = [replace(entry, is_held=entry.is_held and entry.job_id not in held) for entry in self._waiting]
             self._sort_and_report()
@@ -333,8 +345,8 @@ class Dispatcher:
             if entry is None:
                 break
             try:
-                job = self._store.job(entry.job_id)
-                is_waiting = self._store.mark_running(job.id)
+                job = self._store.jobs.find(entry.job_id)
+                is_waiting = self._store.states.mark_running(job.id)
             except sqlite3.Error:
                 logger.exception("Job %s could not be started; it keeps waiting", entry.job_id)
                 self._event_log.pause()
@@ -398,7 +410,7 @@ class Dispatcher:
             self._event_log.append(job.id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
             return True
         self._remove_running(job.id)
-        self._event_log.apply_change(lambda: self._store.requeue(job.id, False))
+        self._event_log.apply_change(lambda: self._store.states.requeue(job.id, False))
         self._waiting.append(entry)
         self._sort_and_report()
         return False
@@ -439,8 +451,8 @@ class Dispatcher:
         if not isinstance(event, Finished) or worker is None:
             return
         try:
-            request = self._store.job(job_id).request
-            is_representative = not self._store.interruptions(job_id) and not request.is_open and not request.shots
+            request = self._store.jobs.find(job_id).request
+            is_representative = not self._store.events.interruptions(job_id) and not request.is_open and not request.shots
         except sqlite3.Error:
             is_representative = False
         if is_representative:
@@ -449,16 +461,16 @@ class Dispatcher:
     def _store_final_request(self, job_id: str, event: Event) -> None:
         """Replace the stored request of an ended live video with the request that regenerates the same video."""
         if isinstance(event, Finished) and not event.result.request.is_open:
-            self._event_log.apply_change(functools.partial(self._store.replace_open_request, job_id, event.result.request))
+            self._event_log.apply_change(functools.partial(self._store.jobs.replace_open_request, job_id, event.result.request))
 
     def _adopt_abandoned_jobs(self) -> None:
         """Requeue the waiting and running jobs of dead engines."""
         with self._event_log.changed:
             self._next_adoption = time.monotonic() + _ADOPT_INTERVAL_SECONDS
             before = len(self._waiting)
-            for engine in set(self._store.engines_with_open_jobs()) - {self._lock.name}:
+            for engine in set(self._store.states.engines_with_open_jobs()) - {self._lock.name}:
                 with self._lock.lock_dead_engine(engine) as is_dead:
-                    for job_id in self._store.unfinished_jobs(engine) if is_dead else []:
+                    for job_id in self._store.states.unfinished_jobs(engine) if is_dead else []:
                         self._adopt_job(job_id)
             if len(self._waiting) != before:
                 self._sort_and_report()
@@ -466,9 +478,9 @@ class Dispatcher:
 
     def _adopt_job(self, job_id: str) -> None:
         """Requeue a dead engine's job. The job ends as failed if its request is no longer valid."""
-        self._store.assign_engine(job_id, self._lock.name)
+        self._store.states.assign_engine(job_id, self._lock.name)
         try:
-            job = self._store.job(job_id)
+            job = self._store.jobs.find(job_id)
             check_current_limits(job.request)
             entry = make_queue_entry(job, self._shape_of(job), is_held=job.is_held)
         except StudioError as error:
@@ -480,5 +492,5 @@ class Dispatcher:
                 self._end_job(job.id, verdict)
                 return
             entry = replace(entry, is_held=verdict.waits)
-            self._store.requeue(job.id, verdict.waits)
+            self._store.states.requeue(job.id, verdict.waits)
         self._waiting.append(entry)

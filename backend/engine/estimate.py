@@ -10,7 +10,7 @@ from backend.chips import CHIPS, DEVICE_KINDS
 from backend.models import find_family
 from backend.schemas.driving_video import count_segments
 from backend.schemas.progressive import is_half_size_step, request_at_first_size
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import UPSCALER, Shape
 from backend.schemas.windows import equivalent_tokens, mean_step_calls
 from backend.schemas.worker import Device
@@ -151,7 +151,7 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     if name is None:
         return None
     chip = CHIPS[name]
-    preset = find_preset(request.preset)
+    preset = request.resolved_preset
     family, kind = find_family(preset)
     configs, geometry = preset.network_configs(), request.geometry()
 

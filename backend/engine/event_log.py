@@ -39,8 +39,8 @@ class EventLog:
         """True if changes are not yet stored or a write just failed. No job may start while this is True."""
         return bool(self._pending_changes) or time.monotonic() < self._next_try
 
-    def count(self) -> int:
-        """Return a number that increases with each change."""
+    def count_changes(self) -> int:
+        """Return a number that increases with each change of a job."""
         return self._count
 
     def touch(self) -> None:
@@ -49,8 +49,8 @@ class EventLog:
             self._count += 1
             self.changed.notify_all()
 
-    def wait(self, after: int, seconds: float) -> int | None:
-        """Wait up to `seconds` until `count()` differs from `after`. Return the number, None if the engine is closed."""
+    def wait_for_change(self, after: int, seconds: float) -> int | None:
+        """Wait up to `seconds` until `count_changes()` differs from `after`. Return the number, None if the engine is closed."""
         with self.changed:
             self.changed.wait_for(lambda: self.is_closed or self._count != after, seconds)
             return None if self.is_closed else self._count
@@ -65,7 +65,7 @@ class EventLog:
         """Store an event of a job."""
 
         def append() -> None:
-            sequence = self._store.append_event(job_id, event)
+            sequence = self._store.events.append(job_id, event)
             if event.is_final:
                 self._sequences.pop(job_id, None)
             elif sequence:
@@ -81,7 +81,7 @@ class EventLog:
         """Store several events in one transaction. No event may be final. All are lost if the store cannot be written now."""
         try:
             if several:
-                self._sequences |= self._store.append_events(several)
+                self._sequences |= self._store.events.append_several(several)
         except sqlite3.Error:
             logger.exception("The places in the queue could not be stored")
         self.touch()
@@ -114,11 +114,15 @@ class EventLog:
         """Set `is_stuck` for a few seconds after an error of the disk or the store."""
         self._next_try = time.monotonic() + _TRY_SECONDS
 
-    def follow_events(self, job_id: str, after: int) -> Iterator[tuple[int, Event]]:
+    def follow(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event]]:
         """Yield the job's events with a sequence number above `after`, then new events as they are stored.
 
-        Ends after the final event, or when the engine closes.
+        Ends after the final event, or when the engine closes. Raises: JobNotFound, at the call.
         """
+        self._store.jobs.find(job_id)
+        return self._follow(job_id, after)
+
+    def _follow(self, job_id: str, after: int) -> Iterator[tuple[int, Event]]:
         has_looked = False
         while True:
             with self.changed:
@@ -127,8 +131,9 @@ class EventLog:
                 if has_looked and self._sequences.get(job_id, after + 1) <= after:
                     self.changed.wait(_POLL_SECONDS)  # this engine has stored no new event of the job, so the store is not read
                     continue
-                has_ended = self._store.job(job_id).has_ended  # read before the events, so that the last event is not missed
-                fresh, has_looked = self._store.events(job_id, after), True
+                # The state is read before the events, so that the last event is not missed.
+                has_ended = self._store.jobs.find(job_id).has_ended
+                fresh, has_looked = self._store.events.list_events(job_id, after), True
                 if not fresh and not has_ended:
                     self.changed.wait(_POLL_SECONDS)
             for after, event in fresh:

@@ -12,18 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.engine.database import Database
+from backend.engine.tables import Tables
 from backend.errors import DataFolderError
 from backend.schemas.events import Event, Step
 from backend.schemas.worker import Device
 
 BETWEEN_SECONDS = 30.0
 DAY_SECONDS = 86_400.0
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS samples (
-    time REAL PRIMARY KEY, waiting INTEGER NOT NULL, running INTEGER NOT NULL, step_seconds REAL,
-    device_bytes INTEGER, device_limit INTEGER, disk_bytes INTEGER, disk_limit INTEGER) WITHOUT ROWID;
-"""
 
 logger = logging.getLogger(__name__)
 
@@ -46,29 +41,34 @@ class Sample:
     disk_limit: int | None = None
 
 
-class _Samples(Database):
+class Samples:
     """The table of samples."""
 
-    def _prepare(self) -> None:
-        self._database.executescript(_SCHEMA)
+    def __init__(self, tables: Tables):
+        self._tables = tables
 
     def add(self, sample: Sample) -> None:
         """Store a sample and delete samples that are older than a day."""
         names, values = ", ".join(vars(sample)), tuple(vars(sample).values())
-        with self._transaction() as database:
+        with self._tables.transaction() as database:
             database.execute(f"INSERT OR REPLACE INTO samples ({names}) VALUES ({', '.join('?' * len(values))})", values)
             database.execute("DELETE FROM samples WHERE time < ?", (sample.time - DAY_SECONDS,))
 
     def samples_since(self, moment: float) -> list[Sample]:
         """Return the samples after `moment`, seconds since the epoch, oldest first."""
-        return [Sample(**dict(row)) for row in self._rows("SELECT * FROM samples WHERE time > ? ORDER BY time", (moment,))]
+        return [Sample(**dict(row)) for row in self._tables.rows("SELECT * FROM samples WHERE time > ? ORDER BY time", (moment,))]
 
 
 class History:
-    """Takes samples in a thread. `counts` returns the number of waiting and of running videos, `devices` the current devices."""
+    """Takes samples in a thread.
 
-    def __init__(self, path: Path, counts: Callable[[], tuple[int, int]], devices: Callable[[], Sequence[Device]]) -> None:
-        self._samples, self._folder = _Samples(path), path.parent
+    `folder` is on the measured disk. `counts` returns the number of waiting and of running videos, `devices` the current devices.
+    """
+
+    def __init__(
+        self, samples: Samples, folder: Path, counts: Callable[[], tuple[int, int]], devices: Callable[[], Sequence[Device]]
+    ) -> None:
+        self._samples, self._folder = samples, folder
         self._counts, self._devices = counts, devices
         self._steps: list[float] = []  # seconds of each step since the last sample
         self._is_closed = threading.Event()
@@ -105,11 +105,10 @@ class History:
         return self._samples.samples_since(time.time() - seconds)
 
     def close(self) -> None:
-        """Stop the thread and close the table."""
+        """Stop the thread."""
         self._is_closed.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._samples.close()
 
     def _work(self) -> None:
         while not self._is_closed.is_set():

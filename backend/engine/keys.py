@@ -8,7 +8,7 @@ The file is opened for each query, so a running server sees the changes of a com
 read the file.
 """
 
-import contextlib
+import functools
 import hashlib
 import hmac
 import json
@@ -22,6 +22,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from backend.engine.database import create_missing, migrate
 from backend.engine.user_presets import validate_name
 from backend.errors import DataFolderError, RequestError
 
@@ -32,13 +33,13 @@ USUAL_LIMIT = 20  # default number of queued videos, as for a visitor
 MOST_LIMIT = 100  # largest limit of a key; the queue takes at most this number of videos in total
 _WAIT_SECONDS = 2.0  # the longest wait for another process's write, which takes milliseconds
 _USE_SECONDS = 60.0  # the last use is stored at most once per minute
-_SCHEMA = """
+_TABLE = """
 CREATE TABLE IF NOT EXISTS keys (
     name TEXT PRIMARY KEY, digest TEXT NOT NULL UNIQUE, most_waiting INTEGER NOT NULL, created REAL NOT NULL, used REAL,
     notify TEXT NOT NULL DEFAULT '[]');
 """
+_MIGRATIONS = (functools.partial(create_missing, tables=_TABLE),)
 _COLUMNS = "name, digest, most_waiting, created, used, notify"
-_ADD_NOTIFY = "ALTER TABLE keys ADD COLUMN notify TEXT NOT NULL DEFAULT '[]'"  # for files of older versions
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +79,6 @@ class Keys:
         self._make_file()
         try:
             with self._opened() as database:
-                database.execute(_SCHEMA)
-                _add_later_column(database)
                 database.execute(f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", row)
         except sqlite3.IntegrityError:
             raise RequestError(f"name={name!r}", "is already used", "choose another name, or revoke that key first") from None
@@ -131,7 +130,6 @@ class Keys:
         if not self._path.is_file() or self._path.stat().st_size == 0:  # empty: the first key is being created
             return []
         with self._opened() as database:
-            _add_later_column(database)
             return database.execute(f"SELECT {_COLUMNS} FROM keys").fetchall()
 
     def _make_file(self) -> None:
@@ -145,13 +143,14 @@ class Keys:
 
     @contextmanager
     def _opened(self) -> Generator[sqlite3.Connection]:
-        """Open the file and close it after the block.
+        """Open the file, migrate it, and close it after the block.
 
         Convert SQLite's errors to DataFolderError, except IntegrityError, which means that a name is already used.
         """
         try:
             address = f"{self._path.as_uri()}?mode=rw"
             with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_SECONDS, isolation_level=None)) as database:
+                migrate(database, self._path, _MIGRATIONS)
                 yield database
         except sqlite3.IntegrityError:
             raise
@@ -181,9 +180,3 @@ def _key(row: tuple) -> Key:
     name, digest, most_waiting, created, used, notify = row
     times, owner = {"created": created, "used": used}, f"{_OWNER}{digest[:32]}"
     return Key(name=name, owner=owner, most_waiting=most_waiting, notify=tuple(json.loads(notify)), **times)
-
-
-def _add_later_column(database: sqlite3.Connection) -> None:
-    if "notify" not in {row[1] for row in database.execute("PRAGMA table_info(keys)")}:
-        with contextlib.suppress(sqlite3.OperationalError):  # another process has just added the column
-            database.execute(_ADD_NOTIFY)

@@ -1,27 +1,76 @@
-"""Find, star, delete and restore finished videos. Runs no jobs."""
+"""Find, star, delete and restore finished videos, and list jobs. Runs no jobs."""
 
-from collections.abc import Callable
+import json
+import time
+from collections.abc import Callable, Sequence
 
-from backend.engine.job import Selection
-from backend.engine.store import Store
+from backend.engine.job import ListedJob, Selection
+from backend.engine.job_events import JobEvents
+from backend.engine.jobs import LISTED_COLUMNS, Jobs, read_listed_jobs
+from backend.engine.selecting import order_clause, where_clause
+from backend.engine.stored_paths import make_absolute
+from backend.engine.tables import Tables
 from backend.errors import StudioError
+from backend.schemas.events import Failed
 
 _STORIES = 40  # how many of the newest storyboards are searched for characters
 
 
 class Library:
-    """The jobs of a store as a collection of videos. Exposes the part of the store that pages and programs may use."""
+    """The jobs of a data folder as a collection of videos. Each method is one transaction.
 
-    def __init__(self, store: Store, on_delete: Callable[[str], None] = lambda owner: None):
-        """Create a library. `on_delete(owner)` is called after a job of this owner was moved to the bin."""
-        self._store, self._on_delete = store, on_delete
-        self.videos, self.count, self.result, self.with_sound = store.videos, store.count_videos, store.result, store.with_sound
-        self.page, self.unended, self.ended, self.star = store.page, store.unended, store.ended, store.star
-        self.counts, self.failures = store.counts, store.failures
+    `on_delete(owner)` is called after a job of this owner was moved to the bin.
+    """
+
+    def __init__(self, tables: Tables, jobs: Jobs, events: JobEvents):
+        self._tables, self._jobs, self._events = tables, jobs, events
+        self.on_delete: Callable[[str], None] = lambda owner: None
+
+    def videos(self, selection: Selection) -> list[ListedJob]:
+        """Return the selected jobs with a video, in the order of the selection."""
+        where, values = where_clause(selection)
+        sql = f"SELECT {LISTED_COLUMNS} FROM jobs WHERE {where} ORDER BY {order_clause(selection)} LIMIT ?"
+        return read_listed_jobs(self._tables.listed_rows(sql, (*values, selection.most)))
+
+    def count(self, selection: Selection) -> int:
+        """Return the number of all selected jobs with a video. The selection's limit `most` is ignored."""
+        where, values = where_clause(selection)
+        return self._tables.listed_rows(f"SELECT COUNT(*) FROM jobs WHERE {where}", values)[0][0]
+
+    def page(self, owner: str | None, *, after: str | None, most: int, oldest_first: bool) -> list[ListedJob]:
+        """Return up to `most` jobs of one owner, or of all owners for None, newest first unless `oldest_first`.
+
+        Jobs in the bin are left out. The list starts after the job `after`, which may be in the bin. Return nothing if that job
+        does not exist.
+        """
+        order, beyond = ("ASC", ">") if oldest_first else ("DESC", "<")
+        sql = (
+            f"SELECT {LISTED_COLUMNS} FROM jobs WHERE deleted IS NULL AND (:owner IS NULL OR owner = :owner)"
+            f" AND (:after IS NULL OR number {beyond} (SELECT number FROM jobs WHERE id = :after))"
+            f" ORDER BY number {order} LIMIT :most"
+        )
+        return read_listed_jobs(self._tables.listed_rows(sql, {"owner": owner, "after": after, "most": most}))
+
+    def unended(self, owner: str | None = None) -> list[ListedJob]:
+        """Return the waiting and running jobs of one owner, or of all owners for None, oldest first."""
+        where = "state IN ('queued', 'running') AND (? IS NULL OR owner = ?)"
+        sql = f"SELECT {LISTED_COLUMNS} FROM jobs WHERE {where} ORDER BY number"
+        return read_listed_jobs(self._tables.listed_rows(sql, (owner, owner)))
+
+    def ended(self, owner: str | None = None, most: int = 6) -> list[ListedJob]:
+        """Return the `most` jobs that ended last and are not deleted. The job that ended last comes first."""
+        sql = (
+            f"SELECT {LISTED_COLUMNS} FROM jobs WHERE ended IS NOT NULL AND deleted IS NULL AND (? IS NULL OR owner = ?)"
+            " ORDER BY ended DESC LIMIT ?"
+        )
+        return read_listed_jobs(self._tables.listed_rows(sql, (owner, owner, most)))
 
     def prompts(self, owner: str, most: int) -> list[str]:
         """Return the owner's last prompts, newest first, without duplicates."""
-        return list(dict.fromkeys(filter(None, self._store.prompts(owner, 4 * most))))[:most]
+        where = "owner = ? AND summary IS NOT NULL"
+        sql = f"SELECT json_extract(summary, '$.prompt') FROM jobs WHERE {where} ORDER BY number DESC LIMIT ?"
+        prompts = (row[0] for row in self._tables.listed_rows(sql, (owner, 4 * most)))
+        return list(dict.fromkeys(filter(None, prompts)))[:most]
 
     def figures(self, owner: str, project: str, most: int) -> dict[str, str]:
         """Return the newest image path of each character by name, last used first.
@@ -29,19 +78,46 @@ class Library:
         Searches the storyboards of one of the owner's projects, or with "" the storyboards without a project.
         """
         stories = Selection(owner=owner, project=project, has_figures=True, most=_STORIES)
+        where, values = where_clause(stories)
+        columns = "id, folder, json_extract(request, '$.figures') AS figures, json_extract(request, '$.figure_images') AS images"
+        sql = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY {order_clause(stories)} LIMIT ?"
         found: dict[str, tuple[str, str]] = {}
-        for name, image in self._store.figures(stories):
-            found.setdefault(name.lower(), (name, image))
+        for row in self._tables.listed_rows(sql, (*values, stories.most)):
+            given = {"figure_images": json.loads(row["images"] or "[]")}
+            images = make_absolute(given, row["folder"], row["id"])["figure_images"]
+            for figure in json.loads(row["figures"] or "[]"):
+                if figure.get("image") is not None:
+                    found.setdefault(figure["name"].lower(), (figure["name"], images[figure["image"]]))
         return dict(list(found.values())[:most])
 
+    def counts(self) -> dict[str, int]:
+        """Return the number of jobs by state."""
+        return {row["state"]: row["n"] for row in self._tables.rows("SELECT state, COUNT(*) AS n FROM jobs GROUP BY state")}
+
+    def failures(self, most: int) -> list[tuple[ListedJob, Failed]]:
+        """Return the jobs that failed last, with their reasons, newest first."""
+        sql = f"SELECT {LISTED_COLUMNS} FROM jobs WHERE state = 'failed' ORDER BY ended DESC LIMIT ?"
+        ends = [(job, self._events.last(job.id)) for job in read_listed_jobs(self._tables.listed_rows(sql, (most,)))]
+        return [(job, event) for job, event in ends if isinstance(event, Failed)]
+
+    def with_sound(self, job_ids: Sequence[str]) -> frozenset[str]:
+        """Return the ids in `job_ids` whose video has audio."""
+        sql = "SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND has_sound"
+        rows = self._tables.listed_rows(sql, (json.dumps(list(job_ids)),))
+        return frozenset(row["id"] for row in rows)
+
+    def star(self, job_id: str, is_starred: bool) -> None:
+        """Add or remove a job's star."""
+        self._tables.execute("UPDATE jobs SET starred = ? WHERE id = ?", (int(is_starred), job_id))
+
     def delete(self, job_id: str) -> None:
-        """Move an ended job to the bin. Raises: StudioError if the job has not ended."""
-        job = self._store.job(job_id)
-        if not job.has_ended:
+        """Move an ended job to the bin. Delete no files. Raises: JobNotFound, StudioError if the job has not ended."""
+        job = self._jobs.find(job_id)
+        sql = "UPDATE jobs SET deleted = ? WHERE id = ? AND state NOT IN ('queued', 'running')"
+        if not self._tables.execute(sql, (time.time(), job_id)):
             raise StudioError("this video", "can be deleted only after it has ended", "stop it first")
-        self._store.set_deleted(job_id, True)
-        self._on_delete(job.owner)
+        self.on_delete(job.owner)
 
     def restore(self, job_id: str) -> None:
         """Restore a job from the bin."""
-        self._store.set_deleted(job_id, False)
+        self._tables.execute("UPDATE jobs SET deleted = NULL WHERE id = ?", (job_id,))

@@ -18,7 +18,7 @@ from backend.errors import RequestError, StudioError
 from backend.media.project_archive import MOST_VIDEOS, ArchiveEntry, unpack_archive, write_archive
 from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
 from backend.schemas.events import Finished, VideoResult
-from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest, check_imported_size, find_preset
+from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest, check_imported_size
 from backend.schemas.settings import INPUTS, to_input_fields
 from backend.schemas.shots import check_shots
 
@@ -34,12 +34,12 @@ def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
     Raises: RequestError; Busy; OSError, also if the disk has not enough space.
     """
     selection = Selection(owner=project.owner, project=project.id, order="oldest", most=MOST_VIDEOS + 1)
-    jobs = [job for job in store.videos(selection) if (job.folder / VIDEO).is_file()]
+    jobs = [job for job in store.library.videos(selection) if (job.folder / VIDEO).is_file()]
     if not jobs:
         raise RequestError(f"the project {project.name!r}", "has no videos", "move some into it first")
     if len(jobs) > MOST_VIDEOS:
         raise RequestError(f"the project {project.name!r}", f"has more than {MOST_VIDEOS:,} videos", "divide it into two")
-    entries = [_entry(store.job(job.id), store.result(job.id)) for job in jobs]
+    entries = [_entry(store.jobs.find(job.id), store.events.result(job.id)) for job in jobs]
     files = (file for entry in entries for file in (entry.video, *(one for many in entry.inputs.values() for one in many)))
     if find_shortage(path.parent, sum(file.stat().st_size for file in files)):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -61,9 +61,7 @@ def _entry(job: Job, result: VideoResult | None) -> ArchiveEntry:
     return ArchiveEntry(video=job.folder / VIDEO, inputs=inputs, said=said)
 
 
-def import_project(
-    store: Store, projects: Projects, runs: Path, engine: str, owner: str, archive: Path, folder: Path
-) -> Steps[tuple[Project, int]]:
+def import_project(store: Store, runs: Path, engine: str, owner: str, archive: Path, folder: Path) -> Steps[tuple[Project, int]]:
     """Import an untrusted project file as a new project of this owner. After an error nothing is imported.
 
     Yield the sandbox calls that the caller must run. The generator returns the project and its number of videos.
@@ -71,7 +69,7 @@ def import_project(
     Raises: StudioError, OSError.
     """
     unpacked = yield SandboxCall(work=unpack_archive, arguments=(archive, folder), seconds=EXPORT_SECONDS, task="import")
-    project = projects.create(owner, _free_name(unpacked["name"], projects, owner))
+    project = store.projects.create(owner, _free_name(unpacked["name"], store.projects, owner))
     made: list[str] = []
     try:
         for one in unpacked["videos"]:
@@ -82,17 +80,17 @@ def import_project(
             request = yield from write_request_steps(_request(one), place)
             shutil.copyfile(one["video"], place / VIDEO)
             job = _job(one, request, place, project)
-            store.add(job, engine)
-            store.append_event(job_id, Finished(_result(one, job)))
+            store.jobs.add(job, engine)
+            store.events.append(job_id, Finished(_result(one, job)))
             if one["said"].get("starred") is True:
-                store.star(job_id, True)
+                store.library.star(job_id, True)
     except BaseException:
         for job_id in made:
-            store.forget(job_id)
+            store.jobs.forget(job_id)
             shutil.rmtree(runs / job_id, ignore_errors=True)
-        projects.delete(project.id, owner)
+        store.projects.delete(project.id, owner)
         raise
-    return projects.find(project.id, owner), len(made)
+    return store.projects.find(project.id, owner), len(made)
 
 
 def _job(one: Mapping[str, Any], request: GenerationRequest, place: Path, project: Project) -> Job:
@@ -148,7 +146,7 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
     check_imported_size(request)
     if request.shots:
         # An unknown preset raises RequestError here, because pages need the preset to show the length of each shot.
-        check_shots(request, find_preset(request.preset))
+        check_shots(request, request.resolved_preset)
     return request
 
 

@@ -13,8 +13,8 @@ import threading
 from collections.abc import Sequence
 
 from backend.engine.job import Job
+from backend.engine.jobs import Jobs
 from backend.engine.keys import Keys
-from backend.engine.store import Store
 from backend.errors import StudioError
 from backend.schemas.events import Event, Failed, Finished
 
@@ -35,8 +35,8 @@ def is_address(text: str) -> bool:
 class Notifications:
     """Notifies when jobs end. `addresses` are the addresses of the operator."""
 
-    def __init__(self, addresses: Sequence[str], store: Store, keys: Keys) -> None:
-        self._addresses, self._store, self._keys = tuple(addresses), store, keys
+    def __init__(self, addresses: Sequence[str], jobs: Jobs, keys: Keys) -> None:
+        self._addresses, self._jobs, self._keys = tuple(addresses), jobs, keys
         self._waiting: queue.Queue[tuple[str, Event] | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(target=self._work, name="notices", daemon=True)
         self._thread.start()
@@ -62,7 +62,7 @@ class Notifications:
         while (one := self._waiting.get()) is not None:
             job_id, event = one
             try:
-                self._send(self._store.job(job_id), event)
+                self._send(self._jobs.find(job_id), event)
             except StudioError:
                 logger.exception("The notification for job %s could not be sent", job_id)
             except Exception:  # not logged in full: the errors of services may contain the address

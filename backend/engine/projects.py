@@ -9,13 +9,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.engine.database import Database
+from backend.engine.tables import Tables
 from backend.engine.user_presets import validate_name
 from backend.errors import RequestError
 
 MOST_PROJECTS = 200  # the most projects of an owner
 MOST_TAGS, LONGEST_TAG = 12, 40  # the most tags of a video, and the most characters of a tag
-_SCHEMA = "CREATE TABLE IF NOT EXISTS current_projects (owner TEXT PRIMARY KEY, project TEXT NOT NULL)"
 _LISTED = """
 SELECT projects.*, (SELECT COUNT(*) FROM jobs WHERE project = projects.id AND has_video = 1 AND deleted IS NULL) AS videos
 FROM projects WHERE (? IS NULL OR owner = ?) AND (? IS NULL OR id = ?)
@@ -34,14 +33,14 @@ class Project:
     videos: int
 
 
-class Projects(Database):
+class Projects:
     """The projects of all owners. Safe to use from several threads. Each method is one transaction.
 
     With an owner, methods find only this owner's projects. For the owner None, the operator, they find all projects.
     """
 
-    def _prepare(self) -> None:
-        self._database.execute(_SCHEMA)
+    def __init__(self, tables: Tables):
+        self._tables = tables
 
     def list_for_owner(self, owner: str | None, first: str = "") -> list[Project]:
         """Return the owner's projects by name, archived projects last.
@@ -62,14 +61,14 @@ class Projects(Database):
             Project(
                 id=row["id"], owner=row["owner"], name=row["name"], is_archived=row["archived"] is not None, videos=row["videos"]
             )
-            for row in self._rows(_LISTED, (owner, owner, project_id, project_id, first, MOST_PROJECTS))
+            for row in self._tables.rows(_LISTED, (owner, owner, project_id, project_id, first, MOST_PROJECTS))
         ]
 
     def create(self, owner: str, name: str) -> Project:
         """Create a project. Raises: RequestError if the name is used or the owner has too many projects."""
         name = self._validate_free_name(owner, name)
         project_id = secrets.token_hex(8)
-        with self._transaction() as database:
+        with self._tables.transaction() as database:
             count = database.execute("SELECT COUNT(*) FROM projects WHERE owner = ?", (owner,)).fetchone()[0]
             if count >= MOST_PROJECTS:
                 raise RequestError(f"you have {count} projects and", f"may have {MOST_PROJECTS}", "delete some first")
@@ -88,12 +87,12 @@ class Projects(Database):
         project = self.find(project_id, owner)
         self._update_column("archived", time.time() if is_archived else None, project.id)
         if is_archived:
-            self._rows("DELETE FROM current_projects WHERE project = ?", (project.id,))
+            self._tables.execute("DELETE FROM current_projects WHERE project = ?", (project.id,))
 
     def delete(self, project_id: str, owner: str | None) -> None:
         """Delete a project. Its videos remain without a project. Raises: RequestError."""
         project = self.find(project_id, owner)
-        with self._transaction() as database:
+        with self._tables.transaction() as database:
             database.execute("UPDATE jobs SET project = '' WHERE project = ?", (project.id,))
             database.execute("DELETE FROM current_projects WHERE project = ?", (project.id,))
             database.execute("DELETE FROM projects WHERE id = ?", (project.id,))
@@ -102,23 +101,23 @@ class Projects(Database):
         """Set the owner's current project, "" for none. Raises: RequestError."""
         if project_id and self.find(project_id, owner).is_archived:
             raise RequestError("an archived project", "cannot get new videos", "restore it first")
-        self._rows("INSERT OR REPLACE INTO current_projects VALUES (?, ?)", (owner, project_id))
+        self._tables.execute("INSERT OR REPLACE INTO current_projects VALUES (?, ?)", (owner, project_id))
 
     def current(self, owner: str) -> str:
         """Return the id of the owner's current project, "" for none."""
-        rows = self._rows("SELECT project FROM current_projects WHERE owner = ?", (owner,))
+        rows = self._tables.rows("SELECT project FROM current_projects WHERE owner = ?", (owner,))
         return rows[0]["project"] if rows else ""
 
     def assign_video(self, job_id: str, owner: str, project_id: str) -> None:
         """Move a video to a project of its owner, "" for no project. Raises: RequestError."""
         if project_id:
             self.find(project_id, owner)
-        self._rows("UPDATE jobs SET project = ? WHERE id = ? AND owner = ?", (project_id, job_id, owner))
+        self._tables.execute("UPDATE jobs SET project = ? WHERE id = ? AND owner = ?", (project_id, job_id, owner))
 
     def set_tags(self, job_id: str, text: str) -> tuple[str, ...]:
         """Replace the tags of a video. Commas or blanks separate the tags in `text`. Raises: RequestError."""
         tags = validate_tags(text.replace(",", " ").replace("，", " ").split())
-        self._rows("UPDATE jobs SET tags = ? WHERE id = ?", (json.dumps(tags, ensure_ascii=False), job_id))
+        self._tables.execute("UPDATE jobs SET tags = ? WHERE id = ?", (json.dumps(tags, ensure_ascii=False), job_id))
         return tags
 
     def _validate_free_name(self, owner: str, name: str, but: str = "") -> str:
@@ -129,7 +128,7 @@ class Projects(Database):
         return name
 
     def _update_column(self, column: str, value: str | float | None, project_id: str) -> None:
-        self._rows(f"UPDATE projects SET {column} = ? WHERE id = ?", (value, project_id))
+        self._tables.execute(f"UPDATE projects SET {column} = ? WHERE id = ?", (value, project_id))
 
 
 def validate_tags(words: Sequence[str]) -> tuple[str, ...]:

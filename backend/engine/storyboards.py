@@ -40,7 +40,7 @@ def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: 
         return
     job_id = shot_id(story.id, event.index)
     try:
-        store.job(job_id)
+        store.jobs.find(job_id)
         return
     except JobNotFound:
         pass
@@ -70,8 +70,8 @@ def add_finished_job(store: Store, job_id: str, owner: str, event: Finished, eng
         folder=folder,
         project=project,
     )
-    store.add(job, engine)
-    store.append_event(job_id, event)
+    store.jobs.add(job, engine)
+    store.events.append(job_id, event)
 
 
 def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:

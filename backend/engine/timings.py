@@ -1,23 +1,53 @@
 """Estimate the time of videos from the timings of this machine's earlier videos."""
 
+import json
 import logging
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from backend.engine.estimate import Estimate, Run, estimate, estimate_upscaling, load_seconds, predicted_seconds, runs_on
 from backend.engine.scheduling import QueueEntry
-from backend.engine.store import Store
+from backend.engine.tables import Tables
 from backend.errors import RequestError
 from backend.schemas.events import Finished
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.shots import unfinished_shot_requests
 from backend.schemas.upscaling import without_upscaling
 from backend.schemas.windows import equivalent_tokens
 from backend.schemas.worker import Device, WorkerView
 
+MOST_TIMINGS = 500  # older timings are deleted
+
 logger = logging.getLogger(__name__)
+
+
+class Runs:
+    """The stored timings of finished videos. Each method is one transaction."""
+
+    def __init__(self, tables: Tables):
+        self._tables = tables
+
+    def add(self, run: Run) -> None:
+        """Store the timings of a finished video, for estimates."""
+        row = (json.dumps(asdict(run.shape)), run.steps, run.num_tokens, json.dumps(run.seconds), run.device)
+        with self._tables.transaction() as database:
+            database.execute("INSERT INTO timings (shape, steps, tokens, seconds, device) VALUES (?, ?, ?, ?, ?)", row)
+            database.execute("DELETE FROM timings WHERE number <= (SELECT MAX(number) FROM timings) - ?", (MOST_TIMINGS,))
+
+    def load(self) -> list[Run]:
+        """Return the stored timings of finished videos, newest first."""
+        return [
+            Run(
+                shape=Shape(**json.loads(row["shape"])),
+                steps=row["steps"],
+                num_tokens=row["tokens"],
+                seconds=json.loads(row["seconds"]),
+                device=row["device"],
+            )
+            for row in self._tables.rows("SELECT * FROM timings ORDER BY number DESC")
+        ]
 
 
 class Timings:
@@ -26,8 +56,8 @@ class Timings:
     `num_weights(name)` returns the number of weights of an upscaler, None if not known.
     """
 
-    def __init__(self, store: Store, num_weights: Callable[[str], int | None] = lambda name: None):
-        self._store, self._num_weights = store, num_weights
+    def __init__(self, runs: Runs, num_weights: Callable[[str], int | None] = lambda name: None):
+        self._runs, self._num_weights = runs, num_weights
         self._estimates: dict[tuple, Estimate | None] = {}
         self.count = 0  # number of timings stored since the start
         self._loading: dict[str, float | None] = {}  # seconds to load the model, by checkpoint
@@ -46,7 +76,7 @@ class Timings:
             return self._estimate_shots(request, shape, worker, is_warm, is_kept)
         key = (shape, request.num_steps, is_warm, is_kept, worker.device_kind)
         if key not in self._estimates:
-            learned = estimate(request, shape, runs_on(worker.device_kind, self._store.load_runs()), is_warm, is_kept)
+            learned = estimate(request, shape, runs_on(worker.device_kind, self._runs.load()), is_warm, is_kept)
             self._estimates[key] = learned or _predict(request, worker.facts.devices, is_warm, is_kept)
         return self._estimates[key]
 
@@ -54,7 +84,7 @@ class Timings:
         """Return the usual seconds to load this checkpoint's model, None if not known."""
         if model not in self._loading:
             try:
-                self._loading[model] = load_seconds(model, self._store.load_runs())
+                self._loading[model] = load_seconds(model, self._runs.load())
             except sqlite3.Error:
                 return None
         return self._loading[model]
@@ -63,7 +93,7 @@ class Timings:
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
         """Estimate all shots of a storyboard together. Only the estimate of the first shot includes loading and compiling."""
-        preset = find_preset(request.preset)
+        preset = request.resolved_preset
         shots = list(unfinished_shot_requests(request, preset))
         estimates: list[Estimate] = []
         for place, shot in enumerate(shots):
@@ -83,7 +113,7 @@ class Timings:
         """Estimate the video and its upscaling, or only the upscaling of a finished video."""
         key = (Shape.for_upscaling(request), worker.device_kind)
         if key not in self._estimates:
-            runs = runs_on(worker.device_kind, self._store.load_runs())
+            runs = runs_on(worker.device_kind, self._runs.load())
             self._estimates[key] = estimate_upscaling(key[0], runs, self._num_weights)
         step = self._estimates[key]
         if request.finished_video or step is None:
@@ -98,12 +128,12 @@ class Timings:
             if request.upscale:
                 own = {"upscale": seconds.get("upscale", 0.0)}
                 shape = Shape.for_upscaling(request)
-                self._store.add_run(Run(shape=shape, steps=0, num_tokens=0, seconds=own, device=device_kind))
+                self._runs.add(Run(shape=shape, steps=0, num_tokens=0, seconds=own, device=device_kind))
             if not request.finished_video:
                 tokens = equivalent_tokens(request)
                 made = {name: value for name, value in seconds.items() if name != "upscale"}
                 run = Run(shape=entry.shape, steps=request.num_steps, num_tokens=tokens, seconds=made, device=device_kind)
-                self._store.add_run(run)
+                self._runs.add(run)
             self._estimates.clear()
             self.count += 1
             self._loading.clear()

@@ -7,20 +7,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backend.engine.database import Database
+from backend.engine.tables import Tables
 from backend.errors import RequestError
 
 LONGEST_NAME = 60
 MOST_PRESETS = 200  # the most presets of a visitor
 LONGEST_SETTINGS = 10_000  # the most characters of a preset's settings as JSON; real settings have fewer than 2,000
 _COMPARED = "id, owner, jobs, columns"
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS own_presets (
-    owner TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, changed REAL NOT NULL, PRIMARY KEY (owner, name));
-CREATE TABLE IF NOT EXISTS comparisons (
-    id TEXT PRIMARY KEY, owner TEXT NOT NULL, jobs TEXT NOT NULL, created REAL NOT NULL, columns INTEGER NOT NULL DEFAULT 0);
-"""
-_ADD_COLUMNS = "ALTER TABLE comparisons ADD COLUMN columns INTEGER NOT NULL DEFAULT 0"  # for files of older versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,17 +26,15 @@ class Comparison:
     columns: int = 0
 
 
-class UserPresets(Database):
+class UserPresets:
     """The presets and comparisons of all visitors. Safe to use from several threads. Each method is one transaction."""
 
-    def _prepare(self) -> None:
-        self._database.executescript(_SCHEMA)
-        if "columns" not in {row["name"] for row in self._database.execute("PRAGMA table_info(comparisons)")}:
-            self._database.execute(_ADD_COLUMNS)
+    def __init__(self, tables: Tables):
+        self._tables = tables
 
     def presets(self, owner: str) -> dict[str, dict]:
         """Return the owner's presets by name. Settings are plain values."""
-        rows = self._rows("SELECT name, settings FROM own_presets WHERE owner = ? ORDER BY name COLLATE NOCASE", (owner,))
+        rows = self._tables.rows("SELECT name, settings FROM own_presets WHERE owner = ? ORDER BY name COLLATE NOCASE", (owner,))
         return {name: json.loads(settings) for name, settings in rows}
 
     def save_preset(self, owner: str, name: str, settings: dict) -> None:
@@ -56,7 +47,7 @@ class UserPresets(Database):
         if longest := next((name for name, text in named.items() if len(text) > LONGEST_SETTINGS), None):
             rule = f"must have at most {LONGEST_SETTINGS} characters of settings"
             raise RequestError(f"the preset {longest!r}", rule, "shorten its negative prompt")
-        with self._transaction() as database:
+        with self._tables.transaction() as database:
             kept = {name for (name,) in database.execute("SELECT name FROM own_presets WHERE owner = ?", (owner,))}
             if len(kept | named.keys()) > MOST_PRESETS and named.keys() - kept:
                 raise RequestError(f"you have {len(kept)} presets and", f"may have {MOST_PRESETS}", "delete some first")
@@ -68,31 +59,31 @@ class UserPresets(Database):
         new = validate_name(new)
         if new != old and new in self.presets(owner):
             raise RequestError(f"the name {new!r}", "is already used", "choose another")
-        self._rows("UPDATE own_presets SET name = ? WHERE owner = ? AND name = ?", (new, owner, old))
+        self._tables.execute("UPDATE own_presets SET name = ? WHERE owner = ? AND name = ?", (new, owner, old))
 
     def delete_preset(self, owner: str, name: str) -> None:
         """Delete a preset."""
-        self._rows("DELETE FROM own_presets WHERE owner = ? AND name = ?", (owner, name))
+        self._tables.execute("DELETE FROM own_presets WHERE owner = ? AND name = ?", (owner, name))
 
     def compare(self, owner: str, jobs: tuple[str, ...], columns: int = 0) -> Comparison:
         """Store a comparison under an id that cannot be guessed. `columns` is the width of a grid, 0 for side by side."""
         comparison = Comparison(id=secrets.token_hex(8), owner=owner, jobs=jobs, columns=columns)
         row = (comparison.id, owner, json.dumps(jobs), time.time(), columns)
-        self._rows("INSERT INTO comparisons (id, owner, jobs, created, columns) VALUES (?, ?, ?, ?, ?)", row)
+        self._tables.execute("INSERT INTO comparisons (id, owner, jobs, created, columns) VALUES (?, ?, ?, ?, ?)", row)
         return comparison
 
     def comparison(self, comparison_id: str) -> Comparison | None:
         """Return the comparison with this id, None if it does not exist."""
-        rows = self._rows(f"SELECT {_COMPARED} FROM comparisons WHERE id = ?", (comparison_id,))
+        rows = self._tables.rows(f"SELECT {_COMPARED} FROM comparisons WHERE id = ?", (comparison_id,))
         return next(map(_comparison, rows), None)
 
     def comparisons(self) -> list[Comparison]:
         """Return all comparisons."""
-        return [*map(_comparison, self._rows(f"SELECT {_COMPARED} FROM comparisons"))]
+        return [*map(_comparison, self._tables.rows(f"SELECT {_COMPARED} FROM comparisons"))]
 
     def forget_comparison(self, comparison_id: str) -> None:
         """Delete a comparison."""
-        self._rows("DELETE FROM comparisons WHERE id = ?", (comparison_id,))
+        self._tables.execute("DELETE FROM comparisons WHERE id = ?", (comparison_id,))
 
 
 def _comparison(row: sqlite3.Row) -> Comparison:

@@ -21,7 +21,7 @@ from backend.media.sound import FADE_SECONDS, Sound, join_sounds, replace_audio
 from backend.media.video import Frame, Size, request_comment, write_frames
 from backend.schemas.clip import Part, max_frames_within
 from backend.schemas.film import Piece, Track, check_length, check_pieces, check_track, count_film_frames, plan_pieces
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.shots import shot_length
 from backend.schemas.sound import SoundPart
 
@@ -48,7 +48,7 @@ def make_film(request: GenerationRequest) -> Film:
     """Return the film of a storyboard whose shots are all finished. Raises: RequestError if the preset no longer exists."""
     return Film(
         clips=tuple(Path(request.shot_videos[shot.video]) for shot in request.shots if shot.video is not None),
-        pieces=plan_pieces(request, find_preset(request.preset)),
+        pieces=plan_pieces(request, request.resolved_preset),
         fps=request.fps,
         size=(request.width, request.height),
         track=Track.from_request(request),
@@ -94,7 +94,7 @@ def check_clip_length(facts: ClipFacts, end: int, fps: int, what: str) -> None:
 def check_shot_clips(request: GenerationRequest) -> None:
     """Check that the finished videos and the driving clips are as long as their shots need. Raises: ClipError, also for files
     that are not clips."""
-    pieces = plan_pieces(request, find_preset(request.preset)) if request.shot_videos else ()
+    pieces = plan_pieces(request, request.resolved_preset) if request.shot_videos else ()
     for number, (shot, piece) in enumerate(zip(request.shots, pieces, strict=False), 1):
         if shot.video is not None:
             check_clip_length(read_clip_facts(request.shot_videos[shot.video]), piece.end, request.fps, f"shot {number}")

@@ -18,6 +18,7 @@ from backend.models.model import VIDEO, Conditions, Latents, Model, States, Step
 from backend.pipeline import prompt_schedule
 from backend.pipeline.chunks import Chunk, divide_into_chunks
 from backend.pipeline.run import Denoised, Described, Run
+from backend.runtime.mesh import with_sharding
 from backend.runtime.work import Make, OnHost, Put, Wait, Work, describe, list_calls
 from backend.runtime.work import run as do
 from backend.sampling.enlarging import enlarge_noisy_latents
@@ -216,7 +217,7 @@ class Denoising:
         step_context, step_state = describe(
             model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, None)
         )
-        states = step_context.layout.replicate_shapes(describe(self._trial_states(step_plan)))
+        states = with_sharding(describe(self._trial_states(step_plan)), step_context.layout.replicated)
         steps = self._trial_steps(request, step_context, states, step_state, indices)
         return all(call.program.has_run(*call.arguments) for call in list_calls(steps))
 

@@ -36,7 +36,7 @@ from backend.runtime.work import run as do
 from backend.schemas.events import Block, Cancelled, Event, Finished, VideoResult
 from backend.schemas.live import FOLDER, KEPT_SECONDS, frame_name
 from backend.schemas.prompt_cues import Cue, check_cue, merge_cues
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 
 # Seconds by which the generated video may be ahead of its playback. The effect of a viewer's input appears after this lead and
 # the time of generation.
@@ -89,7 +89,7 @@ def _generate_blocks(
 ) -> Generator[Event, None, tuple[Cue, ...]]:
     """Generate all blocks. Return the cues of the generated blocks."""
     conditions = dict((yield from encode_conditions(run)))
-    log, script, preset = _CueLog(run.folder), prompt_schedule.Script(run.request), find_preset(run.request.preset)
+    log, script, preset = _CueLog(run.folder), prompt_schedule.Script(run.request), run.request.resolved_preset
     loop = Denoising(run, conditions, script=script)
     if should_warm_up(run.model, run.request):
         loop.warm_up()

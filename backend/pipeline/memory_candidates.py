@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from backend.errors import RequestError
 from backend.schemas.geometry import latent_frames, pixel_frames
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from presets import list_presets
 
 TRIES = 2  # at most this many requests with fewer frames are compiled, and at most this many of a smaller size
@@ -38,7 +38,7 @@ def fitting_share_of_tokens(*, weights: int, needed: int, capacity: int) -> floa
 
 def fewer_frames(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:
     """Yield the request with fewer and fewer frames, so that at most the fraction `share` of its tokens remains."""
-    scale = find_preset(request.preset).vae_scale_temporal
+    scale = request.resolved_preset.vae_scale_temporal
     while (count := int(latent_frames(request.num_frames, scale) * share)) > 1:
         changed = _with_settings(request, num_frames=pixel_frames(count, scale))
         if changed is None:
@@ -52,7 +52,7 @@ def smaller_sizes(request: GenerationRequest, share: float) -> Iterator[Generati
 
     The sizes are the sizes of all presets in the series of the request's preset, in the same orientation.
     """
-    largest, series = share * request.width * request.height, find_preset(request.preset).series
+    largest, series = share * request.width * request.height, request.resolved_preset.series
     sizes = {size for preset in list_presets() if preset.series == series for size in preset.sizes}
     for width, height in sorted(sizes, key=lambda size: -size[0] * size[1]):
         changed = _with_settings(request, width=width, height=height)

@@ -19,7 +19,7 @@ from backend.pipeline.memory_candidates import CAUTION, fewer_frames, find_first
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program, compile_with
 from backend.schemas.events import Compiling, Event, Proposal
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 
 Tell = Callable[[Event], None]
 # A program that does not fit, and whose size the compiler does not report, is assumed to need this factor times the device
@@ -101,7 +101,7 @@ def measure_memory(
     only: str | None = None,
 ) -> MemoryNeeds:
     meter = Meter(only)
-    model = describe_model(find_preset(request.preset), devices, meter, mesh)
+    model = describe_model(request.resolved_preset, devices, meter, mesh)
     what = f"settings that fit: {request.width}x{request.height}, {request.num_frames} frames"
     counted: dict[str, int] = {}
     for program, arguments in _unprepared_programs(model, request):

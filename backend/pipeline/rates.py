@@ -9,7 +9,7 @@ from backend.pipeline.loaded import LoadedModel
 from backend.sampling.plan import plan_for_request
 from backend.schemas.events import VideoResult
 from backend.schemas.progressive import request_at_first_size
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.windows import num_step_calls
 
 
@@ -32,7 +32,7 @@ def count_stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[s
 
 def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
     plan = plan_for_request(request, loaded.model.kind.boundary).steps
-    configs = find_preset(request.preset).network_configs()
+    configs = request.resolved_preset.network_configs()
     most, fewest = request.num_branches, request.num_branches - request.is_guided
 
     @functools.cache

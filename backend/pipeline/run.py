@@ -17,7 +17,7 @@ from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
 from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.schemas.events import VideoResult
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 
 
 class WorkClock:
@@ -78,7 +78,7 @@ class Run:
     match_colors: Callable[[list[np.ndarray]], list[np.ndarray]] = list
 
     def __post_init__(self) -> None:
-        self.loaded.check_preset(find_preset(self.request.preset))
+        self.loaded.check_preset(self.request.resolved_preset)
 
     @functools.cached_property
     def kept_pixels(self) -> KeptPixels | None:

@@ -27,7 +27,7 @@ from backend.schemas.clip import Part
 from backend.schemas.control import extend_directions
 from backend.schemas.events import VideoResult
 from backend.schemas.film import Piece, Track, count_film_frames, plan_pieces
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.shots import (
     FOLDER,
     FRAMES,
@@ -51,7 +51,7 @@ LOOK_FRAMES = 81  # number of frames of a given video, spread evenly, from which
 
 class StoryboardFiles:
     def __init__(self, request: GenerationRequest, folder: Path) -> None:
-        self._request, self.folder, self._preset = request, folder, find_preset(request.preset)
+        self._request, self.folder, self._preset = request, folder, request.resolved_preset
         self._extends_clips = bool(extend_directions(self._preset))
 
     def shot_folder(self, index: int) -> Path:

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import Layout, as_leaf, with_sharding
+from backend.runtime.mesh import Layout, as_leaf, partition, with_sharding
 from backend.runtime.ulysses import exchange_for_tokens, prepare_own_heads
 from kernels.attention import join_attentions
 from kernels.qkv import HeadBounds
 
-KEYS_PARTITION = P(None, "sp", None, None, "tp")  # partition of the keys of all layers
-BOUNDS_PARTITION = P(None, "sp", None, "tp")
+KEYS_PARTITION = partition(None, "tokens", None, None, "heads")  # partition of the keys of all layers
+BOUNDS_PARTITION = partition(None, "tokens", None, "heads")
 NUM_LEADING_FRAMES = 1  # latent frames of the video before the driving video starts: the image's frame
 AttendWithSums = Callable[..., tuple[jax.Array, jax.Array]]
 """Attention with log-sum-exps.
@@ -72,7 +72,7 @@ def clip_attention(
     Also returns this layer's keys and values. Every chip on dp has the same driving video.
     """
     local = functools.partial(_local_clip, layout=layout, attend=attend, eps=eps, num_frames=num_frames, num_tokens=num_tokens)
-    flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
+    flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
     largest = as_leaf(P(*BOUNDS_PARTITION[1:])) if layout.uses_tpu_passes(projected[0].dtype) else None
     kept = ClipKeys(key=as_leaf(P(*KEYS_PARTITION[1:])), value=as_leaf(P(*KEYS_PARTITION[1:])), largest=largest)
     return layout.on_each_chip(local, ((flat,) * 3, (norm,) * 2, (table,) * 2), (flat, kept))(projected, norms, tables)
@@ -111,7 +111,7 @@ def driven_attention(
     Latent frame f, counted from 0, sees driving frame f - 1. The first frame sees no driving frame.
     """
     local = functools.partial(_local_driven, layout=layout, attend=attend, eps=eps)
-    flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
+    flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
     largest = None if keys.largest is None else as_leaf(BOUNDS_PARTITION)
     kept = ClipKeys(key=as_leaf(KEYS_PARTITION), value=as_leaf(KEYS_PARTITION), largest=largest)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, kept, P())

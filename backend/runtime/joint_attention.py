@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import Layout, as_leaf
+from backend.runtime.mesh import TEXT_HEADS, Layout, as_leaf, partition
 from backend.runtime.ulysses import exchange_for_heads, exchange_for_tokens, gather_groups
 from kernels.attention import KvLengths
 from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_heads, prepare
@@ -65,10 +65,11 @@ def joint_attention(
     arrays. `lengths` (`KvLengths`) is the number of real tokens of both streams together, for each sample.
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
-    flat, whole, table = P("dp", "sp", "tp"), P("dp", None, "tp"), P("sp", None)
+    flat, whole, table = partition("branches", "tokens", "heads"), partition("branches", None, "heads"), partition("tokens", None)
     norms = as_leaf(P()), as_leaf(P())
     specs = tuple(Stream(query=as_leaf(place), key=as_leaf(place), value=as_leaf(place), norms=norms) for place in (flat, whole))
-    return layout.on_each_chip(local, (*specs, P("dp"), (table, table)), (flat, whole))(spread, beside, counts, tables)
+    in_specs = (*specs, partition("branches"), (table, table))
+    return layout.on_each_chip(local, in_specs, (flat, whole))(spread, beside, counts, tables)
 
 
 def _local_joint_attention(
@@ -154,6 +155,6 @@ def text_attention(
 ) -> jax.Array:
     """Compute `attend(query, key, value, counts)` of a text with itself. Every chip of a guidance branch has the whole text.
 
-    The arrays are partitioned as `layout.text_heads`. `counts` [B] is the number of real tokens of each text.
+    The arrays are partitioned as `TEXT_HEADS`. `counts` [B] is the number of real tokens of each text.
     """
-    return layout.on_each_chip(attend, (*[layout.text_heads] * 3, P("dp")), layout.text_heads)(query, key, value, counts)
+    return layout.on_each_chip(attend, (*[TEXT_HEADS] * 3, partition("branches")), TEXT_HEADS)(query, key, value, counts)

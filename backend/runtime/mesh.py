@@ -26,10 +26,35 @@ from backend.schemas.worker import AXES
 
 LARGE_MATRIX = 2**24  # elements: below this size a copy on every chip costs less than gathering in every step
 TOKEN_ALIGNMENT = 128  # tokens per device are padded to a multiple of this, on TPUs and with several devices
+LogicalAxis = Literal["branches", "tokens", "heads"]
+MESH_AXES: Mapping[LogicalAxis, str] = {
+    "branches": "dp",  # the samples of a batch: the two guidance branches
+    "tokens": "sp",
+    "heads": "tp",  # attention heads, their channels, and hidden units
+}
+"""The mesh axis over which each logical axis of an array is split."""
+
+
+def partition(*axes: LogicalAxis | None) -> P:
+    """Return the partition of an array with these logical axes. None is an axis that is not split."""
+    return P(*(axis and MESH_AXES[axis] for axis in axes))
+
+
+TOKENS = partition("branches", "tokens", None)  # [B, S, D]
+HEADS = partition("branches", "tokens", "heads", None)  # [B, S, H, D], outside the attention
+TEXT_HEADS = partition("branches", None, "heads", None)  # a text's heads [B, L, H, D], with L tokens of the text
+STACKED_TEXT_HEADS = partition(None, "branches", None, "heads", None)  # the text's heads of all layers [layers, B, L, H, D]
+POSITIONS = partition(None, "tokens", None, None)  # tables of the rotary embedding, [1, S, 1, D]
+
 Role = Literal["columns", "rows", "whole"]
 """How a matrix [in, out] is split over tp: by columns (heads or hidden units are its output), by rows (they are its input), or
 not."""
-
+MATRIX_PARTITIONS: Mapping[Role, P] = {
+    "columns": partition(None, "heads"),
+    "rows": partition("heads", None),
+    "whole": partition(None, None),
+}
+"""The partition of one layer's matrix [in, out] while it is used."""
 
 Shaped = jax.Array | jax.ShapeDtypeStruct
 """An array, or its shape, dtype and sharding."""
@@ -39,6 +64,11 @@ def as_leaf(value: P | jax.ShapeDtypeStruct) -> jax.Array:
     """Return the value unchanged, but typed as an array, for fields that are declared as arrays. JAX also accepts partitions and
     shapes there."""
     return cast(jax.Array, value)
+
+
+def replicated_spec(name: str, shape: tuple[int, ...]) -> P:
+    """Return the partition of small weights: a copy on every chip."""
+    return P()
 
 
 def with_sharding(shapes: Any, sharding: Sharding) -> Any:
@@ -195,26 +225,6 @@ class Layout:
         return self.sharding(P())
 
     @property
-    def tokens(self) -> P:
-        """The partition of tokens [B, S, D]."""
-        return P("dp", "sp", None)
-
-    @property
-    def heads(self) -> P:
-        """The partition of heads [B, S, H, D] outside the attention."""
-        return P("dp", "sp", "tp", None)
-
-    @property
-    def text_heads(self) -> P:
-        """The partition of a text's heads [B, L, H, D], with L tokens of the text."""
-        return P("dp", None, "tp", None)
-
-    @property
-    def stacked_text_heads(self) -> P:
-        """The partition of the text's heads of all layers [layers, B, L, H, D]."""
-        return P(None, *self.text_heads)
-
-    @property
     def plan_text(self) -> str:
         return " ".join(f"{axis}={self.size(axis)}" for axis in AXES)
 
@@ -223,11 +233,6 @@ class Layout:
         """The number of tokens is padded to a multiple of this number."""
         is_aligned = self.platform == "tpu" or self.size("sp") > 1
         return self.size("sp") * TOKEN_ALIGNMENT if is_aligned else 1
-
-    @property
-    def positions(self) -> P:
-        """The partition of tables of the rotary embedding, [1, S, 1, D]."""
-        return P(None, "sp", None, None)
 
     def spatial_partition(self, height: int, width: int) -> P:
         """Return the partition of pixels or latents [B, C, F, H, W]: the height or the width is divided over as many chips as
@@ -249,21 +254,9 @@ class Layout:
         """Return the number of chips along these axes together: the product of their sizes."""
         return math.prod(self.size(axis) for axis in axes)
 
-    def replicated_spec(self, name: str, shape: tuple[int, ...]) -> P:
-        """Return the partition of small weights: a copy on every chip."""
-        return P()
-
-    def place_weights(self, weights: Mapping[str, jax.Array], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
-        """Place weights on the mesh, each with the partition `spec(name, shape)`."""
-        return {name: jax.device_put(value, self.sharding(spec(name, value.shape))) for name, value in weights.items()}
-
     def describe_weights(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
-        """Return the shapes of weights with the shardings that `place_weights` would use."""
+        """Return the shapes of weights with the shardings of the partition `spec(name, shape)`."""
         return {name: with_sharding(value, self.sharding(spec(name, value.shape))) for name, value in shapes.items()}
-
-    def replicate_shapes(self, shapes: Any) -> Any:
-        """Return the shapes of a tree of replicated arrays."""
-        return with_sharding(shapes, self.replicated)
 
     def constrain(self, array: jax.Array, spec: P) -> jax.Array:
         """Fix an array's partition inside a compiled function."""
@@ -273,11 +266,11 @@ class Layout:
         """Return the partition of a stacked weight of a network's layers, [layers, in, out]. Vectors are replicated.
 
         Matrices are spread over the in axis, because gathering this axis does not reorder memory. A matrix of which every chip
-        always has a copy has the partition of `gathered_weight`.
+        always has a copy has the partition from `MATRIX_PARTITIONS`.
         """
         if len(shape) != 3:
             return P()
-        split_in, split_out = self.gathered_weight(role)
+        split_in, split_out = MATRIX_PARTITIONS[role]
         if name in self.copied and not self.copies_on_demand:
             return P(None, split_in, split_out)
         axes = (*((split_in,) if split_in else ()), *self.weight_axes)
@@ -292,11 +285,7 @@ class Layout:
         """
         if name in self.copied:
             return jax.lax.optimization_barrier(matrix) if cuts_copies else matrix
-        return self.constrain(matrix, self.gathered_weight(role))
-
-    def gathered_weight(self, role: Role) -> P:
-        """Return the partition of one layer's matrix [in, out] while it is used: split over tp only."""
-        return {"columns": P(None, "tp"), "rows": P("tp", None), "whole": P(None, None)}[role]
+        return self.constrain(matrix, MATRIX_PARTITIONS[role])
 
     def outer_weight(self, name: str, shape: tuple[int, ...]) -> P:
         """Return the partition of a weight outside the layers, [out, in]: large matrices are spread, others replicated."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -79,7 +80,7 @@ class Program:
         self.name, self.key = name, key or name
         self.layout = layout
         self._function, self._donated = function, tuple(donated)
-        self._places = places or layout.replicate_shapes
+        self._places = places or functools.partial(with_sharding, sharding=layout.replicated)
         self._compiler = compiler
         self._compiled: dict[Any, Compilation] = {}
         self._untried: dict[Any, frozenset[str]] = {}  # kernel uses of executables that have not run yet

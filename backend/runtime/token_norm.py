@@ -5,7 +5,7 @@ import functools
 import jax
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import TOKENS, Layout
 from kernels.token_norm import layer_norm, rms_norm
 
 
@@ -18,4 +18,4 @@ def normalise_tokens(
     """
     norm = functools.partial(rms_norm if shift is None else layer_norm, eps=eps, use_pallas=True)
     vectors = (scale,) if shift is None else (scale, shift)
-    return layout.on_each_chip(norm, (layout.tokens, *(P() for _ in vectors)), layout.tokens)(tokens, *vectors)
+    return layout.on_each_chip(norm, (TOKENS, *(P() for _ in vectors)), TOKENS)(tokens, *vectors)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import Layout, as_leaf
+from backend.runtime.mesh import HEADS, TEXT_HEADS, Layout, as_leaf, partition
 from kernels.attention import select_layer
 from kernels.qkv import HeadBounds, Preparation, prepare, ungroup_heads
 
@@ -39,7 +39,8 @@ def self_attention(
     [S, W / 2] with a `head_width`: see `Preparation`.
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps, head_width=head_width)
-    flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None if head_width is None else "tp")
+    flat, norm = partition("branches", "tokens", "heads"), partition("heads")
+    table = partition("tokens", None if head_width is None else "heads")
     return layout.on_each_chip(local, ((flat,) * 3, (norm,) * 2, (table,) * 2), flat)(projected, norms, tables)
 
 
@@ -126,7 +127,7 @@ class KeyRing:
     largest: jax.Array | None
 
 
-RING = P(None, "sp", None, "tp")  # partition of a `KeyRing`
+RING = partition(None, "tokens", None, "heads")  # partition of a `KeyRing`
 
 
 @jax.tree_util.register_dataclass
@@ -173,7 +174,7 @@ def ring_attention(
     as in `self_attention`.
     """
     local = functools.partial(_local_ring_attention, layout=layout, attend=attend, eps=eps, num_tokens=num_tokens)
-    flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
+    flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, RING, P())
     return layout.on_each_chip(local, specs, (flat, RING))(projected, norms, tables, ring, place)
 
@@ -235,7 +236,7 @@ def cross_attention(
 ) -> jax.Array:
     """Compute `attend` of each chip's tokens to the whole text.
 
-    `query` is partitioned as `layout.heads`, `key` and `value` as `layout.text_heads`; `bias` is [B, 1, 1, L] or None.
+    `query` is partitioned as `HEADS`, `key` and `value` as `TEXT_HEADS`; `bias` is [B, 1, 1, L] or None.
     """
-    specs = (layout.heads, layout.text_heads, layout.text_heads, None if bias is None else P("dp"))
-    return layout.on_each_chip(attend, specs, layout.heads)(query, key, value, bias)
+    specs = (HEADS, TEXT_HEADS, TEXT_HEADS, None if bias is None else partition("branches"))
+    return layout.on_each_chip(attend, specs, HEADS)(query, key, value, bias)

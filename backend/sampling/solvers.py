@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike
 from backend.schemas.extension import Appended
 from backend.schemas.noise_levels import NUM_TRAIN_TIMESTEPS, noise_levels, shift_levels
 from backend.schemas.progressive import REFINING_LEVELS, num_half_size_steps, request_at_first_size
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from presets.loader import Solver
 
 
@@ -162,7 +162,7 @@ def schedule_for_request(request: GenerationRequest) -> Schedule:
 
     For "ltx", keyframes and control clips count as tokens, as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`.
     """
-    small, refining = num_half_size_steps(request), len(REFINING_LEVELS) if find_preset(request.preset).refines else 0
+    small, refining = num_half_size_steps(request), len(REFINING_LEVELS) if request.resolved_preset.refines else 0
     sized = request_at_first_size(request)
     tokens = sized.geometry().num_tokens + Appended.from_request(sized).num_tokens
     first = make_schedule(request.solver, request.steps - refining, request.flow_shift, request.num_steps - refining, tokens)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from backend.errors import RequestError, shorten
-from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
-from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
+from backend.schemas.request import SEED_LIMIT, GenerationRequest
+from backend.schemas.settings import FOR_PROGRAMS, SETTINGS, find_preset
 
 MOST_ROWS = 100
 LONGEST_TABLE = 200_000  # characters; a longer table is refused

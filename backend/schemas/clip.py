@@ -13,7 +13,7 @@ from typing import Any, Self
 from backend.errors import RequestError
 from backend.schemas.geometry import nearest_frame_counts
 from backend.schemas.numbers import check_range
-from backend.schemas.settings import VideoSettings, find_preset, part_defaults
+from backend.schemas.settings import VideoSettings, part_defaults
 from presets import Preset
 
 STRENGTH = 0.8  # default of `strength` for restyled clips, as in diffusers
@@ -52,7 +52,7 @@ class Part:
         if role == "finished_video":
             return cls(start=0.0, num_frames=request.total_frames, fps=request.fps, size=(request.width, request.height))
         if role == "face":
-            side = find_preset(request.preset).face_side or request.width
+            side = request.resolved_preset.face_side or request.width
             return cls(start=_start_seconds(request, role), num_frames=request.num_frames, fps=request.fps, size=(side, side))
         is_moved, is_overlap = role in ("video", "mask"), request.extend is not None and role == "video"
         left, top, right, bottom = (is_moved and request.margins) or (0, 0, 0, 0)

@@ -8,7 +8,7 @@ import math
 from backend.errors import RequestError
 from backend.schemas.clip import check_trim
 from backend.schemas.prompts import check_text
-from backend.schemas.settings import VideoSettings, find_preset
+from backend.schemas.settings import VideoSettings
 from presets import Preset
 
 OVERLAP = 1  # number of pixel frames at a segment's start that repeat the previous segment's end
@@ -28,7 +28,7 @@ def count_segments(request: VideoSettings) -> int:
 
 def driving_prompt(request: VideoSettings) -> str:
     """Return the prompt that describes the driving clip."""
-    return request.drive_prompt or find_preset(request.preset).drive_prompt
+    return request.drive_prompt or request.resolved_preset.drive_prompt
 
 
 def size_for_image(preset: Preset, picture: tuple[int, int]) -> tuple[int, int]:

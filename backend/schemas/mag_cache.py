@@ -60,7 +60,7 @@ def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
 def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
     """Return the ratios for the request's model: the request's own ratios, or else published ratios. None if there are no
     ratios."""
-    preset = find_preset(request.preset)
+    preset = request.resolved_preset
     published = published_magnitudes(preset.model)
     if request.mag_ratios:
         own: dict[str, BranchRatios] = {
@@ -165,7 +165,7 @@ def _resample_ratios(ratios: Sequence[float], steps: int) -> list[float]:
 
 def _context_keys(request: VideoSettings) -> list[ContextKey]:
     """Return (expert, whether guidance runs) for each step that runs. `backend.sampling.plan` computes the exact values."""
-    boundary, count = find_preset(request.preset).boundary, request.num_steps
+    boundary, count = request.resolved_preset.boundary, request.num_steps
     first, last = (int(share * count) for share in request.guidance_interval)
     context_keys = []
     for step in range(count):

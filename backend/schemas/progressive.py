@@ -7,7 +7,7 @@ With progressive resolution (`backend.schemas.progressive_noise`) the noisy late
 
 from backend.errors import RequestError
 from backend.schemas.progressive_noise import count_half_size_steps
-from backend.schemas.settings import Settings, VideoSettings, find_preset
+from backend.schemas.settings import Settings, VideoSettings
 from presets import Preset
 
 REFINING_LEVELS = (0.909375, 0.725, 0.421875)
@@ -22,7 +22,7 @@ HALF = "half."
 
 def num_half_size_steps(request: VideoSettings) -> int:
     """Return how many of the first steps run at half the video's size."""
-    if find_preset(request.preset).refines:
+    if request.resolved_preset.refines:
         return max(0, request.num_steps - len(REFINING_LEVELS))
     if not request.progressive:
         return 0
@@ -68,7 +68,7 @@ def check_refining(request: VideoSettings, preset: Preset) -> None:
 
 
 def _halve_size(request: Settings) -> Settings:
-    preset = find_preset(request.preset)
+    preset = request.resolved_preset
     token = preset.vae_scale_spatial * preset.patch
     sides = {name: -(-getattr(request, name) // (2 * token)) * token for name in ("width", "height")}
     return request.model_copy(update={**sides, "progressive": 0})

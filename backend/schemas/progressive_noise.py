@@ -10,7 +10,7 @@ import math
 
 from backend.errors import RequestError
 from backend.schemas.noise_levels import noise_levels
-from backend.schemas.settings import VideoSettings, find_preset
+from backend.schemas.settings import VideoSettings
 from presets import Preset
 from presets.loader import Solver
 
@@ -39,7 +39,7 @@ def count_half_size_steps(request: VideoSettings, rows: int, columns: int) -> in
 
     `rows` and `columns` are the height and width of the half-size latents.
     """
-    spectrum = find_preset(request.preset).latent_spectrum
+    spectrum = request.resolved_preset.latent_spectrum
     if not request.progressive or spectrum is None:
         return 0
     level = full_size_level(TOLERANCES[request.progressive - 1], spectrum, rows, columns)

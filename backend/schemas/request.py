@@ -39,7 +39,6 @@ from backend.schemas.settings import (
     MOST_PROMPT,
     SETTINGS,
     VideoSettings,
-    find_preset,
     to_input_fields,
 )
 from backend.schemas.shots import check_file_indexes, check_shots, read_shots
@@ -110,7 +109,7 @@ class GenerationRequest(VideoSettings):
     def total_frames(self) -> int:
         """Number of pixel frames of the whole video, with all its shots. Raises: RequestError for a storyboard whose preset no
         longer exists."""
-        return total_frames(self, find_preset(self.preset)) if self.shots else self.num_frames
+        return total_frames(self, self.resolved_preset) if self.shots else self.num_frames
 
     @model_validator(mode="wrap")
     @classmethod
@@ -124,7 +123,7 @@ class GenerationRequest(VideoSettings):
         if info.context == _STORED:
             _check_stored_limits(request)
         else:
-            check_request(request, find_preset(request.preset))
+            check_request(request, request.resolved_preset)
         return request
 
 
@@ -198,7 +197,7 @@ def check_current_limits(request: GenerationRequest) -> None:
     if request.finished_video:
         check_upscale(request)
     else:
-        check_request(request, find_preset(request.preset))
+        check_request(request, request.resolved_preset)
 
 
 def check_imported_size(request: GenerationRequest) -> None:

@@ -191,8 +191,8 @@ class VideoSettings(BaseModel):
     task: Task = _setting(for_programs=False, stage=None,
         description="What the video starts from: `t2v` a prompt, `i2v` a first frame. The studio derives it from the inputs.")
     prompt: str = _setting(most=MOST_PROMPT, stage="encode",
-        description="What the video shows. Describe what is visible and how it moves. A model cuts a prompt that is too long "
-        "(Wan after 512 tokens), and the result reports the cut.", for_programs=False, personal=True)
+        description="What the video shows. Describe what is visible and how it moves. A model cuts a prompt that exceeds its "
+        "limit of tokens, and the result reports the cut.", for_programs=False, personal=True)
     negative_prompt: str = _setting(
         "", most=MOST_PROMPT, is_stored=True, stage="encode", label="negative_prompt",
         description="What the video should not show. Change it if unwanted objects or faults appear. It has no effect without "
@@ -512,14 +512,19 @@ class VideoSettings(BaseModel):
         return any(SETTINGS[role].media != "picture" for role in self.inputs())
 
     @property
+    def resolved_preset(self) -> Preset:
+        """Return the preset that `preset` names. Presets are read once per process. Raises: RequestError for an unknown name."""
+        return find_preset(self.preset)
+
+    @property
     def window_frames(self) -> int | None:
         """Number of pixel frames of a context window, or None if the video is denoised in one piece."""
-        return window_frames(find_preset(self.preset), self.num_frames, self.context_windows)
+        return window_frames(self.resolved_preset, self.num_frames, self.context_windows)
 
     @property
     def segment_frames(self) -> int | None:
         """Number of pixel frames of each segment of an Animate video, or None for other videos."""
-        return find_preset(self.preset).segment_frames if self.drive else None
+        return self.resolved_preset.segment_frames if self.drive else None
 
     @property
     def uses_step_cache(self) -> bool:
@@ -540,7 +545,7 @@ class VideoSettings(BaseModel):
 
     def geometry(self) -> Geometry:
         """Return the video's shape in pixels, latents and tokens."""
-        preset = find_preset(self.preset)
+        preset = self.resolved_preset
         return Geometry(
             width=self.width,
             height=self.height,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from backend.errors import RequestError
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import SETTINGS
 from backend.schemas.upscaling import upscaler_name
 
@@ -95,6 +95,6 @@ def _preset_facts(request: GenerationRequest) -> tuple[str, int, int]:
     return (the preset's name, 0, 0).
     """
     try:
-        return find_preset(request.preset).model_source, request.window_frames or 0, request.segment_frames or 0
+        return request.resolved_preset.model_source, request.window_frames or 0, request.segment_frames or 0
     except RequestError:
         return request.preset, 0, 0

@@ -6,7 +6,7 @@ from typing import Self
 
 from backend.errors import RequestError
 from backend.schemas.clip import Part, check_trim
-from backend.schemas.settings import VideoSettings, find_preset
+from backend.schemas.settings import VideoSettings
 from presets import Preset
 
 ONLY_WITH_SOUND = ("sound_guidance", "perturbed_guidance", "modality_guidance", "guidance_rescale", "make")
@@ -36,7 +36,7 @@ class SoundPart:
 
 def keeps_clip_audio(request: VideoSettings) -> bool:
     """Return whether the request extends a clip after its end, and the generated audio continues the clip's audio, if any."""
-    is_made = request.extend == "after" and find_preset(request.preset).makes_sound
+    is_made = request.extend == "after" and request.resolved_preset.makes_sound
     return is_made and request.keeps_sound and request.sound is None
 
 

@@ -13,7 +13,7 @@ from backend.schemas.events import Event, Interrupted, Step, Upscaling
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
-from backend.schemas.worker import CacheAction, WorkerView
+from backend.schemas.worker import CacheAction, Device, WorkerFacts, WorkerStatus, WorkerView, summarize_status
 from backend.worker_pool.supervisor import Supervisor, WorkerLost
 from backend.workers.messages import ExpectModels, ManageModel, PrepareFor
 from backend.workers.process import WorkerPlan
@@ -146,6 +146,21 @@ class WorkerPool:
     def workers(self) -> tuple[WorkerView, ...]:
         """All workers, always in the same order."""
         return tuple(worker.view() for worker in self._workers)
+
+    def devices(self) -> list[Device]:
+        """Return the devices of all workers."""
+        return [device for worker in self.workers() for device in worker.facts.devices]
+
+    def representative_worker(self) -> WorkerView:
+        """Return the first worker with known devices, else the first worker, else a `WorkerView` without values."""
+        workers = self.workers()
+        nobody = WorkerView(name="", status=summarize_status(()), facts=WorkerFacts())
+        return next((worker for worker in workers if worker.facts.devices), next(iter(workers), nobody))
+
+    def status(self, job_id: str | None = None) -> WorkerStatus:
+        """Return the status of the job's worker, or a summary of all workers, which is "failed" only if all have failed."""
+        worker = self.worker_of(job_id) if job_id else None
+        return worker.status if worker else summarize_status(self.workers())
 
     def close(self) -> None:
         """Stop all workers in parallel. No callback follows."""

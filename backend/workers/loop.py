@@ -15,7 +15,7 @@ from backend.files import folder_lock, is_disk_full
 from backend.pipeline.live_events import stop_when
 from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Proposal, VideoResult
 from backend.schemas.prompt_cues import Cue
-from backend.schemas.request import example_request, find_preset
+from backend.schemas.request import example_request
 from backend.workers.channel import Channel
 from backend.workers.exit_reasons import DEVICE_LOST
 from backend.workers.failures import explain_error, failure_outcome, is_device_lost, is_runtime_error
@@ -200,7 +200,7 @@ class Worker:
             if task.request.finished_video:
                 self._model.start()  # upscaling needs only the devices, not the model of a preset
             else:
-                self._model.load(find_preset(task.request.preset), lambda: self._is_load_abandoned(task), task.request)
+                self._model.load(task.request.resolved_preset, lambda: self._is_load_abandoned(task), task.request)
             return (self._generate_with_fallbacks(task) if self._begin_task(task) else None), "made"
         except Stopped:
             return None, "made"
@@ -224,7 +224,7 @@ class Worker:
             except KernelRefused as refused:
                 try:
                     self._model.reload_without_kernel(
-                        refused, find_preset(task.request.preset), lambda: self._is_load_abandoned(task)
+                        refused, task.request.resolved_preset, lambda: self._is_load_abandoned(task)
                     )
                 except Stopped:
                     return Cancelled(None)

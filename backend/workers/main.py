@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from backend.imports import hide_unused_libraries
-from backend.schemas.request import find_preset
+from backend.schemas.settings import find_preset
 from backend.schemas.worker import AXES, HostPlace
 from backend.settings import leave_out_idle_libtpu, own_cores
 from backend.workers.channel import Channel

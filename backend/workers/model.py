@@ -9,7 +9,8 @@ from typing import Any
 from backend.errors import DeviceError, KernelRefused, ModelError, StudioError, is_memory_short, one_line
 from backend.pipeline.live_events import stop_when
 from backend.schemas.events import Compiling, Event, Loading, Rate
-from backend.schemas.request import GenerationRequest, example_request, find_preset
+from backend.schemas.request import GenerationRequest, example_request
+from backend.schemas.settings import find_preset
 from backend.schemas.shape import Shape
 from backend.schemas.worker import CacheAction, UnusedAccelerator, WorkerFacts
 from backend.workers.failures import failure_outcome
@@ -148,7 +149,7 @@ class WorkerModel:
         shape = self.shape_for(request)
         if not self._may_prefetch or shape in self._warm:
             return
-        preset = find_preset(request.preset)
+        preset = request.resolved_preset
         key, model_cache = self._key(preset), self.started.model_cache
 
         def load(tell: Callable[[Event], None]) -> None:

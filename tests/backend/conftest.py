@@ -49,7 +49,7 @@ def request(prompt: str = "a red square", **changes) -> GenerationRequest:
 
 def all_events(engine: Engine, job_id: str, after: int = 0) -> list[Event]:
     """Return the job's events up to the final event."""
-    return [event for _, event in engine.events(job_id, after)]
+    return [event for _, event in engine.event_log.follow(job_id, after)]
 
 
 def wait_for(is_true: Callable[[], object], seconds: float = 120.0) -> None:

@@ -70,7 +70,7 @@ def routes(context: StudioContext) -> list[Route]:
     """Return the view's own route."""
 
     def count(request: Request) -> Response:
-        return PlainTextResponse(f"{len(context.engine.jobs())} jobs")
+        return PlainTextResponse(f"{len(context.engine.jobs.list_jobs())} jobs")
 
     return [Route("/studio/fifth", count)]
 

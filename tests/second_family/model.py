@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.models.model import SOUND, VIDEO, ModelPlan, Network
-from backend.runtime.mesh import Layout, plan_mesh
+from backend.runtime.mesh import Layout, plan_mesh, replicated_spec
 from backend.runtime.program import Program
 from backend.runtime.work import Call, OnHost, Put, Zeros
 from backend.sampling.solvers import start_state, take_guided_step
@@ -78,7 +78,7 @@ class DotsModel:
             else:
                 own = {"encode"} if part.startswith("text") else {"encode", "denoise", "decode"}
                 stages = {"decode"} if part == "vocoder" else own
-                described = self._layout.describe_weights(state, self._layout.replicated_spec)
+                described = self._layout.describe_weights(state, replicated_spec)
                 yield Network(part=part, stages=frozenset(stages), described=described)
 
     def layout(self, is_guided):

@@ -47,28 +47,29 @@ class FakeEngine:
 
     def __init__(self, jobs: list[Job], events: list | None = None, position: int | None = None):
         self._jobs, self._events, self._position = {job.id: job for job in jobs}, events or [], position
+        self.jobs = self.event_log = self.queue = self.pool = self
 
-    def job(self, job_id: str) -> Job:
+    def find(self, job_id: str) -> Job:
         from backend.errors import JobNotFound
 
         if job_id not in self._jobs:
             raise JobNotFound(f"job {job_id}")
         return self._jobs[job_id]
 
-    def jobs(self, owner: str | None = None, *, most: int | None = None, seed: int | None = None) -> list[Job]:
+    def list_jobs(self, owner: str | None = None, *, most: int | None = None, seed: int | None = None) -> list[Job]:
         return [job for job in self._jobs.values() if owner in (None, job.owner) and seed in (None, job.request.seed)][:most]
 
-    def events(self, job_id: str, after: int = 0):
-        self.job(job_id)
+    def follow(self, job_id: str, after: int = 0):
+        self.find(job_id)
         return iter(enumerate(self._events, 1))
 
-    def queue_position(self, job_id: str) -> int | None:
+    def position(self, job_id: str) -> int | None:
         return self._position
 
     def is_held(self, job_id: str) -> bool:
         return False
 
-    def worker_status(self, job_id: str | None = None):
+    def status(self, job_id: str | None = None):
         from backend.schemas.worker import WorkerStatus
 
         return WorkerStatus(state="loading", detail="Loading the square")

@@ -1,6 +1,5 @@
 """Tests that lists of videos read columns only. No list parses a stored request, also not in a store of an earlier version."""
 
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from backend.engine.summary import RequestSummary
 from backend.schemas.events import Finished
 from backend.schemas.request import GenerationRequest
 from tests.backend.conftest import FAKE
+from tests.backend.engine.test_database import make_older
 from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_name
@@ -41,14 +41,10 @@ def fill(data_dir: Path) -> None:
         folder = data_dir / "runs" / new_job_id()
         folder.mkdir(parents=True)
         values = {"request": request, "summary": RequestSummary.from_request(request), "state": "queued", "created": time.time()}
-        store.add(Job(id=folder.name, owner=owner, started=None, ended=None, folder=folder, **values), "e")
-        store.append_event(folder.name, Finished(a_result(store.job(folder.name), total=4.2, has_sound=True)))
+        store.jobs.add(Job(id=folder.name, owner=owner, started=None, ended=None, folder=folder, **values), "e")
+        store.events.append(folder.name, Finished(a_result(store.jobs.find(folder.name), total=4.2, has_sound=True)))
     store.close()
-    database = sqlite3.connect(data_dir / "jobs.sqlite3")
-    for column in COLUMNS:
-        database.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
-    database.commit()
-    database.close()
+    make_older(data_dir / "jobs.sqlite3", jobs=COLUMNS)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +130,7 @@ def test_a_list_of_heavy_videos_parses_no_request(context, caller, parses, name)
 def test_a_store_of_an_earlier_version_is_filled(context, caller):
     listed = context.engine.library.videos(Selection(owner=caller.owner))
     assert len(listed) == VIDEOS
-    assert listed[0].summary == RequestSummary.from_request(context.engine.job(listed[0].id).request)
+    assert listed[0].summary == RequestSummary.from_request(context.engine.jobs.find(listed[0].id).request)
     assert (listed[0].has_video, listed[0].made_seconds) == (True, 4.2)
     assert context.engine.library.with_sound([job.id for job in listed]) == {job.id for job in listed}
     assert "0:04" in stamped_queue_html(context, caller) or "4.2" in stamped_queue_html(context, caller)

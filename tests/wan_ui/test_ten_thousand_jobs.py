@@ -13,7 +13,6 @@ import pytest
 
 from backend.engine.job import new_job_id
 from backend.engine.store import Store
-from backend.engine.user_presets import UserPresets
 from backend.schemas.events import Finished, Queued
 from tests.backend.conftest import wait_for
 from tests.clock import is_within
@@ -51,7 +50,6 @@ def fill(data_dir: Path) -> None:
             database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (folder.name, sequence, ended, json.dumps(event)))
     database.commit()
     database.close()
-    UserPresets(data_dir / "jobs.sqlite3").close()
 
 
 @pytest.fixture(scope="module")

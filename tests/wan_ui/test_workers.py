@@ -52,7 +52,8 @@ class Engine:
     """Engine with estimated jobs of ten seconds each, on the given workers."""
 
     def __init__(self, *workers: WorkerView, running: int = 0, waiting: int = 0, settings=None):
-        self._workers, self.library, self.settings = workers, self, settings
+        self._workers, self.settings = workers, settings
+        self.library = self.pool = self.queue = self.event_log = self.events = self.estimates = self
         self.cleaner = SimpleNamespace(usage=lambda: dict.fromkeys(PARTS, 0), limits=NO_LIMITS)
         states = ["running"] * running + ["queued"] * waiting
         self._jobs = [
@@ -62,16 +63,16 @@ class Engine:
     def workers(self):
         return self._workers
 
-    def disk_shortage(self, owner=None):
+    def find_shortage(self, owner=None):
         return None
 
-    def changes(self):
+    def count_changes(self):
         return 0
 
     def interruptions(self, job_id):
         return []
 
-    def worker_status(self):
+    def status(self):
         return summarize_status(self._workers)
 
     def waiting_job_ids(self):

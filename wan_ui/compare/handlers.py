@@ -141,7 +141,7 @@ class CompareHandlers(Panel):
     def _load_settings(self, comparison: Comparison, caller: Caller) -> Updates:
         """Load the settings of another visitor's comparison into the form, never its videos."""
         try:
-            requests = [self.context.engine.job(job_id).request for job_id in comparison.jobs]
+            requests = [self.context.engine.jobs.find(job_id).request for job_id in comparison.jobs]
             if not requests:
                 return {}
             varied_too = self._unsupported_differences_text(requests, comparison.columns, caller)

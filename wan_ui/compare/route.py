@@ -66,7 +66,7 @@ async def _write_comparison(engine: Engine, found: Comparison, tile: str, who: R
         if path.is_file():
             return path
         try:
-            jobs = [await asyncio.to_thread(engine.job, job_id) for job_id in found.jobs]
+            jobs = [await asyncio.to_thread(engine.jobs.find, job_id) for job_id in found.jobs]
             original = await make_before_video(jobs[0], engine.sandbox, who) if len(jobs) == 1 else None
             folder.mkdir(exist_ok=True)
             work = (_make_tiles(jobs, original), [job.request for job in jobs], path, heard, found.columns or 2)
@@ -86,7 +86,7 @@ def _find_audio_source(engine: Engine, found: Comparison, tile: str) -> Path | N
     None for a missing or silent tile. In a comparison of one video with its source clip, the clip is tile 1, always silent.
     """
     try:
-        jobs = [engine.job(job_id) for job_id in found.jobs]
+        jobs = [engine.jobs.find(job_id) for job_id in found.jobs]
     except StudioError:
         return None
     tiles = {str(number): job for number, job in enumerate(jobs, 1)}

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.errors import RequestError
-from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
+from backend.schemas.request import SEED_LIMIT, GenerationRequest
+from backend.schemas.settings import find_preset
 from presets import Preset
 from wan_ui.compare.html import MOST, differences
 

@@ -17,7 +17,7 @@ from backend.media.masks import is_single_image
 from backend.media.sandbox import LONG_SECONDS, SandboxCall, Steps
 from backend.schemas.clip import Part, make_trim
 from backend.schemas.control import extend_directions
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from presets import Preset
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import EACH, Updates, Values
@@ -132,7 +132,7 @@ class EditHandlers(Panel):
         if request.drive:
             filled["figure"] = _file_entry(files["image"][0])
             filled["besides"] = {role: _file_entry(files[role][0]) for role in ("face", "video", "mask") if role in files}
-        if "keyframes" in find_preset(request.preset).inputs:
+        if "keyframes" in request.resolved_preset.inputs:
             filled["references"] = [_file_entry(path) for path in files.get("references", ())]
             keyframes = zip(request.keyframe_at, files.get("keyframes", ()), strict=True)
             filled["keyframes"] = [_file_entry(path) | {"frame": frame} for frame, path in keyframes]
@@ -189,7 +189,7 @@ def page_settings(request: GenerationRequest, seconds: float = 0.0) -> dict[str,
     way = ("drive_prompt",) if request.drive else () if request.strength is not None else shown
     own = (*way, "keeps_sound")
     settings = {name: value for name in (*same, *own) if (value := getattr(request, name)) is not None}
-    given = [lora for lora in request.loras if lora not in find_preset(request.preset).loras]
+    given = [lora for lora in request.loras if lora not in request.resolved_preset.loras]
     loras = {"loras": format_loras(given)} if "loras" in shown_settings(request) else {}
     return settings | loras | {"way": request_mode(request)} | _clip_part(request, seconds)
 

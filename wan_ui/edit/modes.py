@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from backend.errors import RequestError, shorten
 from backend.schemas.clip import make_trim
 from backend.schemas.control import MAX_REFERENCES, appends_control_clip, extend_directions, has_control_blocks
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS
 from presets import LoraChoice, Preset
 from wan_ui.form.left_out import changed_settings
@@ -85,9 +85,9 @@ def shown_settings(request: GenerationRequest) -> frozenset[str]:
     shown = _SHOWN_ALWAYS | _SHOWN_IN[way] | (frozenset({"keeps_sound"}) if way in MODES_WITH_CLIP_AUDIO else frozenset())
     if way == "anew":
         return shown
-    if appends_control_clip(find_preset(request.preset)) and way == "follow":
+    if appends_control_clip(request.resolved_preset) and way == "follow":
         return shown | {"control_scale", "control_downscale", "loras"}
-    return shown | ({"references", "control_scale"} if has_control_blocks(find_preset(request.preset)) else frozenset())
+    return shown | ({"references", "control_scale"} if has_control_blocks(request.resolved_preset) else frozenset())
 
 
 def kept_settings(request: GenerationRequest) -> dict[str, Any]:

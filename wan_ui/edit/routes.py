@@ -17,7 +17,8 @@ from backend.errors import StudioError
 from backend.media.finished import upscale_file_values
 from backend.media.sandbox import LONG_SECONDS, SandboxCall
 from backend.schemas.finished import upscale_clip_request
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from presets import Preset
 from wan_ui.edit.clip import check_painted_mask, read_image_facts, read_mask_facts, read_uploaded_clip
 from wan_ui.edit.modes import read_request_fields
@@ -99,7 +100,9 @@ def _render_estimate(context: StudioContext, caller: Caller, given: dict[str, An
     except StudioError:
         return ""
     engine = context.engine
-    return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), caller.texts)
+    return estimate_html(
+        engine.estimates.estimate(wanted), engine.estimates.is_warm(engine.estimates.shape(wanted)), caller.texts
+    )
 
 
 def _is_upscale(given: dict[str, Any]) -> bool:
@@ -125,7 +128,7 @@ def _render_upscale_estimate(context: StudioContext, caller: Caller, given: dict
         )
     except (StudioError, ValueError):
         return ""
-    return estimate_html(context.engine.estimate(wanted), True, caller.texts)
+    return estimate_html(context.engine.estimates.estimate(wanted), True, caller.texts)
 
 
 async def _build_clip_request(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:

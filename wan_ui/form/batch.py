@@ -116,7 +116,7 @@ class BatchHandlers:
         except StudioError as error:
             return note_html(error_sentence(error)) + csv_button_html(caller.texts)
         engine = self.context.engine
-        return batch_plan_html(wanted, [engine.estimate(one) for one in wanted], base, caller.texts) + csv_button_html(
+        return batch_plan_html(wanted, [engine.estimates.estimate(one) for one in wanted], base, caller.texts) + csv_button_html(
             caller.texts
         )
 

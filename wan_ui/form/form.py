@@ -11,8 +11,8 @@ import gradio as gr
 
 from backend.errors import RequestError
 from backend.schemas.characters import read_characters
-from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
-from backend.schemas.settings import FROM_INPUTS, SETTINGS, Shot
+from backend.schemas.request import SEED_LIMIT, GenerationRequest
+from backend.schemas.settings import FROM_INPUTS, SETTINGS, Shot, find_preset
 from backend.schemas.shots import FILES, read_shots
 from presets import list_presets
 from wan_ui.form.loras import parse_loras
@@ -148,7 +148,7 @@ class Form:
 
     def show_settings(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.blocks.Block, Any]:
         """Return Gradio updates that show a request's settings. Prompt, seed and images stay as they are."""
-        preset = find_preset(request.preset)
+        preset = request.resolved_preset
         choices = preset_choices(request.task, can_run)
         named = [
             (found.words(texts.language).title, found.name)

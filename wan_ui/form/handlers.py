@@ -1,6 +1,5 @@
 """Handlers of the form: tasks, models and images, the estimate, and the texts of a page that opens."""
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,28 +7,25 @@ from typing import Any
 
 import gradio as gr
 
-from backend.errors import Busy, StudioError
-from backend.media.sandbox import SandboxCall
+from backend.errors import StudioError
 from backend.schemas.guidance_steps import guide_first_steps, interval_end
 from backend.schemas.shots import needs_only_cutting
 from presets import load_preset
 from presets.loader import Task
 from wan_ui.components.events import LAST, QUIET, RAW, Listener, Updates, Values
-from wan_ui.components.field_errors import PLACES, Place, error_sentence, note_html
+from wan_ui.components.field_errors import PLACES, Place, note_html
 from wan_ui.form.batch import csv_button_html
-from wan_ui.form.crop import encode_preview, focus_at_point, write_padded
 from wan_ui.form.estimate import estimate_html
-from wan_ui.form.form import Form, parse_size
+from wan_ui.form.form import Form
+from wan_ui.form.image_handlers import ImageHandlers
 from wan_ui.form.load_settings import LoadHandlers
 from wan_ui.form.own_presets import OwnPresetHandlers
-from wan_ui.form.picture import CENTRE, crop_preview_html, empty_preview_html, picture_examples_html, uploaded_picture
+from wan_ui.form.picture import picture_examples_html
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_example_prompts
 from wan_ui.form.settings import control_updates, preset_updates, unavailable_presets_html
 from wan_ui.form.shots_html import storyboard_html
-from wan_ui.gateway.uploads import copy_to_cache, temporary_image_path
 from wan_ui.services.caller import Caller
 from wan_ui.services.presets import preset_choices
-from wan_ui.services.sandbox_calls import requester_from_caller
 from wan_ui.services.studio_context import StudioContext
 
 MOST_HISTORY = 20
@@ -83,7 +79,7 @@ class FormHandlers:
     def wire(self) -> None:
         """Connect the controls of the form to their handlers."""
         self._wire_presets()
-        self._wire_picture()
+        ImageHandlers(context=self.context, form=self.form).wire()
         actions = self.form.actions
         self.show_editing_after(actions.leave.click(lambda: None, None, self.form.editing, **QUIET))
         changing = (*self.form.settings.estimate_inputs, self.form.task, self.form.image.image)
@@ -143,17 +139,6 @@ class FormHandlers:
         kept = event.then(None, None, settings.follows_preset, js=put_back, **QUIET)
         kept.then(self.apply_guided_steps, self._guidance_inputs, settings.guidance_controls, js=_IF_TYPED, **RAW, **LAST)
 
-    def _wire_picture(self) -> None:
-        image, size = self.form.image, self.form.settings.controls["resolution"]
-        shown, inputs = [image.preview, image.note], [image.image, size, image.focus]
-        image.image.input(self.show_new_image, inputs[:2], [*shown, image.focus], **RAW, **LAST)
-        gr.on([size.change, image.image.change], self.show_crop, inputs, shown, **RAW, **LAST)
-        moved = image.image.select(self.move_crop, inputs[:2], image.focus, **RAW, **LAST)
-        moved.then(self.show_crop, inputs, shown, **RAW, **LAST)
-        image.pad.click(self.pad_image, inputs[:2], image.image, **RAW)
-        chosen = [image.image, self.form.prompt.prompt]
-        image.examples.choose(self.choose_example_image, self.form.settings.preset, chosen, **QUIET, **LAST)
-
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """Show the texts in the visitor's language, the presets and prompts, and the settings of a link or of the last
         session."""
@@ -187,7 +172,7 @@ class FormHandlers:
         if needs_only_cutting(wanted):
             return ""  # the timeline shows that no model is needed
         engine.prepare_for(wanted)
-        return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
+        return estimate_html(engine.estimates.estimate(wanted), engine.estimates.is_warm(engine.estimates.shape(wanted)), texts)
 
     def show_edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
         """Update the Generate button's label, and show the button that discards changes while a queued video is edited."""
@@ -268,62 +253,6 @@ class FormHandlers:
         except LookupError:
             is_shown = False
         return round(100 * interval_end(count, steps), 6) if is_shown and count and steps and 0 < count < steps else gr.skip()
-
-    def choose_example_image(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:
-        """Return the image and the prompt of one of the preset's examples."""
-        examples = load_preset(name).image_examples if name else ()
-        if not 0 <= event.index < len(examples):
-            return gr.skip(), gr.skip()
-        return str(examples[event.index].path), examples[event.index].prompt
-
-    async def show_new_image(self, file: object, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
-        """Return the preview of the crop, the note and the focus for a new image."""
-        return *(await self.show_crop(file, resolution, CENTRE, request)), CENTRE
-
-    async def show_crop(self, file: object, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
-        """Return the preview of the crop and the image's note."""
-        caller = await asyncio.to_thread(self.context.identify_caller, request)
-        try:
-            path, size = uploaded_picture(file), parse_size(resolution)
-        except StudioError as error:
-            return gr.skip(), note_html(error_sentence(error))
-        if path is None:
-            return empty_preview_html(size, caller.texts), note_html()
-        try:
-            call = SandboxCall(work=encode_preview, arguments=(path, size, focus))
-            address = await self.context.engine.sandbox.run_async(call, requester_from_caller(caller))
-        except Busy as error:
-            return gr.skip(), note_html(error_sentence(error))
-        except StudioError as error:
-            return empty_preview_html(size, caller.texts), note_html(error_sentence(error))
-        return crop_preview_html(address, size, caller.texts), note_html()
-
-    async def move_crop(self, file: object, resolution: str, request: gr.Request, event: gr.SelectData) -> tuple[float, float]:
-        """Return the focus after a click in the image."""
-        try:
-            path, size = uploaded_picture(file), parse_size(resolution)
-            if path is None:
-                return CENTRE
-            call = SandboxCall(work=focus_at_point, arguments=(path, tuple(event.index), size))
-            return tuple(await self._run_in_sandbox(call, request))
-        except StudioError:
-            return CENTRE
-
-    async def pad_image(self, file: object, resolution: str, request: gr.Request) -> Any:
-        """Return the whole image with bars in place of a crop."""
-        try:
-            path, size = uploaded_picture(file), parse_size(resolution)
-            if path is None:
-                return gr.skip()
-            with temporary_image_path() as part:
-                await self._run_in_sandbox(SandboxCall(work=write_padded, arguments=(path, size, part)), request)
-                return await asyncio.to_thread(copy_to_cache, part)
-        except StudioError:
-            return gr.skip()
-
-    async def _run_in_sandbox(self, call: SandboxCall, request: gr.Request) -> Any:
-        caller = await asyncio.to_thread(self.context.identify_caller, request)
-        return await self.context.engine.sandbox.run_async(call, requester_from_caller(caller))
 
     def _translate_page(self, caller: Caller) -> Updates:
         """Return updates that show the choice of presets, the note and the examples in the visitor's language."""

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Setting
 from presets import LoraChoice
 from wan_ui.form.settings import PLAIN
@@ -29,7 +29,7 @@ def changed_settings(request: GenerationRequest) -> list[Setting]:
 
     Raises: RequestError for an unknown preset.
     """
-    preset = find_preset(request.preset)
+    preset = request.resolved_preset
     return [one for one in FIELDS if one.name not in _NOT_CHOSEN and one.value_in(request) != one.value_in(preset)]
 
 

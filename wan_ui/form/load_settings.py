@@ -19,8 +19,8 @@ from backend.errors import RequestError, StudioError
 from backend.media.image_inputs import write_frame
 from backend.media.sandbox import LONG_SECONDS, SandboxCall, Steps
 from backend.media.video import read_stored_request
-from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.settings import FIELDS
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import FIELDS, find_preset
 from presets import Preset
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates
@@ -236,7 +236,7 @@ class LoadHandlers:
     def _find_original(self, request: GenerationRequest, caller: Caller) -> Job | None:
         """Return the visitor's own job that generated this video, None if it no longer exists."""
         shared = request.for_sharing()
-        jobs = self.context.engine.jobs(caller.owner, seed=request.seed)
+        jobs = self.context.engine.jobs.list_jobs(caller.owner, seed=request.seed)
         return next((job for job in jobs if job.request.for_sharing() == shared), None)
 
     def _load_image_file(self, path: str, texts: Texts) -> Updates:
@@ -256,7 +256,7 @@ class LoadHandlers:
 
         Raises: StudioError.
         """
-        if not self.context.can_run(find_preset(request.preset)):
+        if not self.context.can_run(request.resolved_preset):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
 
     def _load_input_files(self, request: GenerationRequest) -> Updates:

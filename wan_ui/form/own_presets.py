@@ -13,8 +13,8 @@ from typing import Any
 import gradio as gr
 
 from backend.errors import RequestError, StudioError
-from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.settings import FIELDS, FROM_INPUTS, INPUTS
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import FIELDS, FROM_INPUTS, INPUTS, find_preset
 from wan_ui.components.buttons import Act, icon_button, text_button
 from wan_ui.components.events import Updates, Values, start_script
 from wan_ui.components.toast import Message
@@ -117,7 +117,7 @@ class OwnPresetHandlers:
         if settings is None:
             return {}
         request = check_settings(settings)
-        if not self.context.can_run(find_preset(request.preset)):
+        if not self.context.can_run(request.resolved_preset):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
         unused = unused_settings_text(request, SHOWN_BY_FORM, texts)
         return self.form.show_settings(request, texts, self.context.can_run) | (

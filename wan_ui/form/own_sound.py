@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from presets import Preset
 from wan_ui.components.events import QUIET
 from wan_ui.components.field_errors import build_note
@@ -31,7 +31,7 @@ class SoundPanel:
 
     def load_audio(self, request: GenerationRequest, path: str | None) -> dict[gr.blocks.Block, Any]:
         """Return Gradio updates that show a request's audio. `path` is the file, None if it is missing."""
-        box = gr.update(visible=takes_sound(find_preset(request.preset)), open=request.sound is not None)
+        box = gr.update(visible=takes_sound(request.resolved_preset), open=request.sound is not None)
         return {self.file: path, self.start: request.sound_start, self.box: box}
 
 

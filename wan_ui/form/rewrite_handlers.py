@@ -18,7 +18,7 @@ from backend.errors import Busy, RequestError, StudioError
 from backend.media.sandbox import SandboxCall
 from backend.prompt_rewriting.helper import Helper, stream_suggestions
 from backend.prompt_rewriting.request import RewriteRequest, has_instructions
-from backend.schemas.request import find_preset
+from backend.schemas.settings import find_preset
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import QUIET, SILENT, Updates, Values
 from wan_ui.components.field_errors import error_sentence, note_html

@@ -15,7 +15,7 @@ import gradio as gr
 
 from backend.engine.job import Job
 from backend.errors import RequestError
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import Shot
 from presets import Preset
 from wan_ui.components.events import start_script
@@ -48,7 +48,7 @@ class ShotsPanel:
 
     def show_shots(self, request: GenerationRequest, texts: Texts) -> dict[gr.blocks.Block, Any]:
         """Return Gradio updates that show the request's shots without their files."""
-        return self._updates(storyboard_values(request), texts) | self.show_preset(find_preset(request.preset))
+        return self._updates(storyboard_values(request), texts) | self.show_preset(request.resolved_preset)
 
     def load_job(self, job: Job, texts: Texts) -> dict[gr.blocks.Block, Any]:
         """Return Gradio updates that show a job's shots with images, characters, soundtrack and finished videos.

@@ -105,7 +105,7 @@ class LibraryHandlers(Panel):
         return library_html(content, caller.texts)
 
     def _job_detail_html(self, job: Job | None, caller: Caller) -> str:
-        result = self.context.engine.library.result(job.id) if job else None
+        result = self.context.engine.events.result(job.id) if job else None
         owner = job.owner if job and caller.is_operator else ""
         projects = self.context.engine.projects.list_for_owner(job.owner) if job else ()
         return detail_html(job, result, caller.texts, owner, projects, offers=find_offers(self.context.engine, job, result))

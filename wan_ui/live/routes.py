@@ -21,7 +21,8 @@ from starlette.routing import Route
 from backend.engine.job import Job
 from backend.schemas.events import Block
 from backend.schemas.live import frame_name
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from wan_ui.components.progress import StageView, advance_view, progress_texts
 from wan_ui.gateway.json_body import json_endpoint, read_json_object
 from wan_ui.gateway.uploads import check_upload_path
@@ -61,7 +62,7 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
         job = _find_own_job(context, request)
         if job is None:
             return _missing_response()
-        await asyncio.to_thread(context.engine.cancel, job.id)
+        await asyncio.to_thread(context.engine.queue.cancel, job.id)
         return {}
 
     async def frames(request: Request) -> Response:
@@ -127,7 +128,7 @@ def _state_packet(job: Job, view: StageView, watch: LiveWatcher, caller: Caller)
         "words": " · ".join(filter(None, (headline, detail))),
         "left": None if left is None else round(left),
         "fps": job.request.fps,
-        "block": find_preset(job.request.preset).frame_step,
+        "block": job.request.resolved_preset.frame_step,
         "has_ended": not view.is_active,
         "error": f"{view.cause} {view.fix}".strip() if view.phase == "failed" else "",
     }

@@ -47,10 +47,10 @@ class LiveWatcher:
         return None if end is None else max(0.0, end - time.monotonic())
 
     def _end_unwatched(self) -> None:
-        while self._engine.wait_for_change(-1, 0.0) is not None:  # None: the engine is closed
+        while self._engine.event_log.wait_for_change(-1, 0.0) is not None:  # None: the engine is closed
             for job_id in self._jobs_to_end(time.monotonic()):
                 with contextlib.suppress(StudioError):
-                    self._engine.cancel(job_id)
+                    self._engine.queue.cancel(job_id)
             time.sleep(_POLL_SECONDS)
 
     def _jobs_to_end(self, now: float) -> list[str]:

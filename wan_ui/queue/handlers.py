@@ -88,7 +88,7 @@ class QueueHandlers:
     def _next_request(self, job: Job, act: Act) -> GenerationRequest:
         """Return the job's request unchanged, with a new seed, or for upscaling its video. Raises: RequestError."""
         if act.what == "upscale":
-            result = self.context.engine.library.result(job.id)
+            result = self.context.engine.events.result(job.id)
             if result is None:
                 raise RequestError("this video", "does not exist and cannot be upscaled", "choose another")
             return upscale_job_request(job, result, *parse_offer(act.value))
@@ -107,11 +107,11 @@ class QueueHandlers:
         engine = self.context.engine
         match what:
             case "cancel":
-                engine.cancel(job.id)
+                engine.queue.cancel(job.id)
             case "go_on":
-                engine.resume(job.id)
+                engine.queue.resume(job.id)
             case "up" | "down" | "move":
-                engine.move(job.id, _new_index(engine.waiting_job_ids(), self._own_job_ids(job), job.id, what, value))
+                engine.queue.move(job.id, _new_index(engine.queue.waiting_job_ids(), self._own_job_ids(job), job.id, what, value))
             case "star":
                 engine.library.star(job.id, not job.is_starred)
             case "delete":

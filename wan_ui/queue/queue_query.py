@@ -42,10 +42,11 @@ class QueueReader:
 
         Wait before the next read if the last read took long.
         """
+        count_changes = context.engine.event_log.count_changes
         with self._lock:
-            if self._line is None or context.engine.changes() != self._changes or time.monotonic() - self._read > FRESH_SECONDS:
+            if self._line is None or count_changes() != self._changes or time.monotonic() - self._read > FRESH_SECONDS:
                 time.sleep(max(0.0, self._next_read - time.monotonic()))
-                self._changes, self._read = context.engine.changes(), time.monotonic()
+                self._changes, self._read = count_changes(), time.monotonic()
                 self._line = _read_queue(context)
                 self._next_read = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - self._read)
             return self._line
@@ -69,7 +70,7 @@ def visible_queue(context: StudioContext, caller: Caller) -> Queue:
         waiting=waiting,
         recent=tuple(_make_entry(context, job) for job in ended),
         others=len(line.waiting) - len(waiting),
-        shortage=engine.disk_shortage(caller.scope) if waiting else None,
+        shortage=engine.queue.find_shortage(caller.scope) if waiting else None,
     )
 
 
@@ -81,7 +82,7 @@ def stamped_queue_html(context: StudioContext, caller: Caller) -> str:
 
 def _read_queue(context: StudioContext) -> QueueSnapshot:
     # Read the order before the jobs: a job that starts in between is then listed among the running jobs.
-    order = context.engine.waiting_job_ids()
+    order = context.engine.queue.waiting_job_ids()
     everybody = {job.id: job for job in context.engine.library.unended(None)}
     running = tuple(_make_entry(context, job) for job in everybody.values() if job.state == "running")
     places = {job_id: place for place, job_id in enumerate(order)}
@@ -113,7 +114,7 @@ def _estimate_waits(context: StudioContext, line: list[ListedJob], everybody: di
 
 def _seconds_until_free(context: StudioContext, jobs: Iterable[ListedJob]) -> list[float]:
     """Return the seconds until each usable worker is free, as a heap with at least one entry."""
-    free = [0.0] * max(1, sum(worker.is_fit for worker in context.engine.workers()))
+    free = [0.0] * max(1, sum(worker.is_fit for worker in context.engine.pool.workers()))
     for job in jobs:
         if job.state == "running":
             heapreplace(free, free[0] + (_seconds_left(context, job) or 0.0))
@@ -124,9 +125,13 @@ def _make_entry(context: StudioContext, job: ListedJob) -> Entry:
     view = list_view(context, job)
     if job.state != "queued":
         return Entry(job=job, view=view)
-    shape = context.engine.shape_of_job(job)
+    shape = context.engine.estimates.shape_of_job(job)
     return Entry(
-        job=job, view=view, shape=shape, estimate=context.engine.estimate_job(job), is_warm=context.engine.is_warm(shape)
+        job=job,
+        view=view,
+        shape=shape,
+        estimate=context.engine.estimates.estimate_job(job),
+        is_warm=context.engine.estimates.is_warm(shape),
     )
 
 
@@ -134,5 +139,5 @@ def _seconds_left(context: StudioContext, job: ListedJob) -> float | None:
     view = list_view(context, job)
     if view.seconds_left is not None:
         return view.seconds_left
-    estimated = context.engine.estimate_job(job)
+    estimated = context.engine.estimates.estimate_job(job)
     return estimated.seconds if estimated else None

@@ -19,8 +19,8 @@ import gradio as gr
 from backend.engine.engine import Engine
 from backend.errors import RequestError, StudioError, shorten
 from backend.schemas.events import VideoResult
-from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import FOR_PROGRAMS, SETTINGS, find_preset
 from presets import Preset, list_presets
 from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView

@@ -60,7 +60,7 @@ async def _event_stream(context: StudioContext, caller: Caller, renders: SharedR
         if since is None:
             yield "event: still\ndata: {}\n\n"
             continue
-        count, now = context.engine.changes(), now_microseconds()
+        count, now = context.engine.event_log.count_changes(), now_microseconds()
         whose = caller.owner, caller.is_operator, id(caller.texts)
         parts, jobs = await renders.result(whose, functools.partial(_render_parts, context, caller))
         news = {name: html for name, html in parts.items() if sent.get(name) != html}
@@ -82,9 +82,9 @@ def _render_parts(context: StudioContext, caller: Caller) -> tuple[dict[str, str
     """Render the parts that all views share, by element id. Also return a state. If the state changes, views must be reloaded."""
     queue = visible_queue(context, caller)
     parts = {
-        "worker-status": status_html(context.engine.workers(), caller.texts),
+        "worker-status": status_html(context.engine.pool.workers(), caller.texts),
         "queue": queue_html(queue, caller.texts),
-        "warm": _fingerprint_models(context.engine.workers()),
+        "warm": _fingerprint_models(context.engine.pool.workers()),
     }
     entries = (*queue.running, *queue.waiting, *queue.recent)
     return parts, (context.engine.touches(), [(entry.job, entry.view) for entry in entries])

@@ -181,8 +181,8 @@ async def _run_tool(
     except StudioError as error:
         result = {"content": [{"type": "text", "text": shorten_paths(str(error))}], "isError": True}
     except (asyncio.CancelledError, GeneratorExit):
-        if job is not None and context.engine.queue_position(job.id) is not None:
-            context.engine.cancel(job.id)
+        if job is not None and context.engine.queue.position(job.id) is not None:
+            context.engine.queue.cancel(job.id)
         raise
     yield {"jsonrpc": "2.0", "id": message["id"], "result": result}
 

@@ -27,13 +27,13 @@ def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
     """
 
     def health(request: Request) -> Response:
-        state, workers = engine.worker_status().state, engine.workers()
+        state, workers = engine.pool.status().state, engine.pool.workers()
         answer: dict[str, Any] = {"worker": state}
         if is_open or access.has_key(request.headers):
-            answer["waiting"] = len(engine.waiting_job_ids())
+            answer["waiting"] = len(engine.queue.waiting_job_ids())
         if faults := dict.fromkeys(str(one.facts.notice) for one in workers if one.facts.notice and one.facts.notice.is_fault):
             answer["detail"] = "; ".join(faults)
-        if (short := engine.disk_shortage()) is not None:
+        if (short := engine.queue.find_shortage()) is not None:
             answer["disk"] = str(short)
         if len(workers) > 1:
             answer["workers"] = {worker.name: worker.status.state for worker in workers}
@@ -55,7 +55,7 @@ def metrics_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
 
 def metrics_text(engine: Engine) -> str:
     """Return all metrics as text. Source: prometheus.io/docs/instrumenting/exposition_formats, text format 0.0.4."""
-    counts, workers = engine.library.counts(), engine.workers()
+    counts, workers = engine.library.counts(), engine.pool.workers()
     lines = _gauge_lines(
         "studio_jobs", "Jobs in the store by state.", [({"state": state}, counts.get(state, 0)) for state in STATES]
     )
@@ -64,7 +64,7 @@ def metrics_text(engine: Engine) -> str:
     warm = [(_worker_label(worker, workers), len(worker.facts.warm)) for worker in workers]
     lines += _gauge_lines("studio_warm_shapes", "Sizes whose programs are compiled.", warm)
     lines += _gauge_lines(
-        "studio_queue_paused", "1 if the queue waits for free disk space.", [({}, int(bool(engine.disk_shortage())))]
+        "studio_queue_paused", "1 if the queue waits for free disk space.", [({}, int(bool(engine.queue.find_shortage())))]
     )
     for name, what in (("bytes_in_use", "in use"), ("bytes_limit", "there")):
         lines += _gauge_lines(f"studio_device_{name}", f"Memory {what} on a device.", _device_rows(name, workers))

@@ -14,8 +14,7 @@ from backend.engine.job import ListedJob
 from backend.errors import RequestError, one_line, shorten
 from backend.schemas.geometry import is_frame_count, nearest_frame_counts
 from backend.schemas.numbers import check_size
-from backend.schemas.request import find_preset
-from backend.schemas.settings import FOR_PROGRAMS
+from backend.schemas.settings import FOR_PROGRAMS, find_preset
 from presets import Preset
 from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView

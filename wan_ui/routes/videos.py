@@ -199,9 +199,9 @@ class Videos:
     async def _stop(self, job: Job) -> None:
         """Cancel the job and wait for its end. Raises: StillStopping after STOP_SECONDS, StudioError if it cannot be stopped."""
         engine = self._context.engine
-        await asyncio.to_thread(engine.cancel, job.id)
+        await asyncio.to_thread(engine.queue.cancel, job.id)
         until = time.monotonic() + STOP_SECONDS
-        while not (await asyncio.to_thread(engine.job, job.id)).has_ended:
+        while not (await asyncio.to_thread(engine.jobs.find, job.id)).has_ended:
             if time.monotonic() > until:
                 raise StillStopping("this video", "is being stopped and cannot be deleted yet", "try again in a minute")
             await asyncio.sleep(_LOOK_SECONDS)

@@ -29,12 +29,12 @@ _BROADCASTS: WeakKeyDictionary[Engine, Broadcast[float]] = WeakKeyDictionary()  
 
 def _read_changes(engine: Engine) -> Iterator[Sequence[float]]:
     """Yield the time of each change, and an empty batch after POLL_SECONDS without one. Ends when the engine is closed."""
-    seen = engine.changes(), _worker_states(engine)
-    while (count := engine.wait_for_change(seen[0], POLL_SECONDS)) is not None:
+    seen = engine.event_log.count_changes(), _worker_states(engine)
+    while (count := engine.event_log.wait_for_change(seen[0], POLL_SECONDS)) is not None:
         moment, now = time.time(), (count, _worker_states(engine))
         yield (moment,) if now != seen else ()
         seen = now
 
 
 def _worker_states(engine: Engine) -> str:
-    return repr([(worker.status, len(worker.facts.warm), worker.facts.kept) for worker in engine.workers()])
+    return repr([(worker.status, len(worker.facts.warm), worker.facts.kept) for worker in engine.pool.workers()])

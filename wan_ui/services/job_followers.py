@@ -63,7 +63,7 @@ def _job_broadcast(engine: Engine, job_id: str) -> Broadcast[Event]:
 def _read_events(engine: Engine, job_id: str) -> Iterator[Sequence[Event]]:
     """Yield the job's events one by one. If reading fails, the last event is a `Failed` with the reason."""
     try:
-        for _, event in engine.events(job_id):
+        for _, event in engine.event_log.follow(job_id):
             yield (event,)
     except StudioError as error:
         yield (Failed(cause=error.cause, fix=error.fix),)
@@ -73,15 +73,15 @@ def add_queue_position(view: StageView, engine: Engine, job_id: str) -> StageVie
     """Return `view` with the job's present queue position. A job that left the queue without an event is starting."""
     if view.phase not in ("queued", "starting"):
         return view
-    position = engine.queue_position(job_id)
+    position = engine.queue.position(job_id)
     if position is None:
-        return replace(view, phase="starting", what=engine.worker_status(job_id).detail)
-    return replace(view, phase="queued", ahead=position, is_held=engine.is_held(job_id))
+        return replace(view, phase="starting", what=engine.pool.status(job_id).detail)
+    return replace(view, phase="queued", ahead=position, is_held=engine.queue.is_held(job_id))
 
 
 def stage_view(context: StudioContext, job: ListedJob) -> StageView:
     """Return the job's progress after its last event."""
-    event = context.engine.last_event(job.id) if job.state != "queued" else None
+    event = context.engine.events.last(job.id) if job.state != "queued" else None
     return advance_view(StageView(phase="queued"), event) if event else list_view(context, job)
 
 
@@ -94,11 +94,11 @@ def list_view(context: StudioContext, job: ListedJob) -> StageView:
             return StageView(phase="finished", fraction=1.0)
         case "cancelled":
             return StageView(phase="cancelled")
-    event = context.engine.last_progress(job.id)
+    event = context.engine.events.last_progress(job.id)
     return advance_view(StageView(phase="queued"), event) if event else StageView(phase="queued")
 
 
 def _interruption_place(context: StudioContext, job: ListedJob) -> str:
     """Return where work on a queued job was interrupted, "" if the job has not started."""
-    interruptions = context.engine.interruptions(job.id) if job.has_started else []
+    interruptions = context.engine.events.interruptions(job.id) if job.has_started else []
     return interruptions[-1].place if interruptions else ""

@@ -114,7 +114,7 @@ def video_route(engine: Engine, access: Access) -> Route:
 
 def _find_video(engine: Engine, job_id: str) -> Path | None:
     try:
-        job = engine.job(job_id)
+        job = engine.jobs.find(job_id)
     except JobNotFound:
         return None
     return None if job.deleted else find_file_below(job.folder, VIDEO)
@@ -123,7 +123,7 @@ def _find_video(engine: Engine, job_id: str) -> Path | None:
 def find_visible_job(engine: Engine, request: Request, access: Access) -> Job | None:
     """Return the job in the request's address, None if it is missing or the caller may not see it."""
     try:
-        job = engine.job(request.path_params["job_id"])
+        job = engine.jobs.find(request.path_params["job_id"])
     except JobNotFound:
         return None
     return job if access.may_see(request.cookies, job.owner) else None

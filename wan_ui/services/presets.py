@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from backend.catalog.weights_here import has_weights
 from backend.errors import RequestError
 from backend.schemas.control import extend_directions
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from presets import Preset, list_presets
 from presets.loader import Task
 
@@ -40,7 +40,7 @@ def preset_choices(task: Task, can_run: CanRun = has_weights) -> PresetChoices:
 def can_extend_with_audio(request: GenerationRequest) -> bool:
     """Return whether a new video can continue both the images and the audio of this request's video."""
     try:
-        preset = find_preset(request.preset)
+        preset = request.resolved_preset
     except RequestError:
         return False
     return preset.makes_sound and "after" in extend_directions(preset)
@@ -49,7 +49,7 @@ def can_extend_with_audio(request: GenerationRequest) -> bool:
 def full_preset(request: GenerationRequest) -> Preset | None:
     """Return the full-quality preset of a draft's request, None for other requests."""
     try:
-        name = find_preset(request.preset).draft_of
+        name = request.resolved_preset.draft_of
     except RequestError:
         return None
     return next((preset for preset in list_presets() if preset.name == name), None)

@@ -12,7 +12,7 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.storyboards import split_shot_id
 from backend.errors import ClipError, ImageError, JobNotFound, RequestError, SoundError
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import Shot
 from backend.schemas.shots import JOB, continues_previous, num_overlap_frames, shot_length
 from wan_ui.gateway.uploads import UploadKind, check_upload_path
@@ -115,7 +115,7 @@ class VisibleFiles:
 
     def _find_visible_job(self, job_id: str) -> Job | None:
         try:
-            job = self._engine.job(job_id)
+            job = self._engine.jobs.find(job_id)
         except JobNotFound:
             return None
         return job if self._caller.may_see(job.owner) else None
@@ -149,7 +149,7 @@ def _complete_shot(shot: Shot, path: str, job: Job | None, fps: int, engine: Eng
 
 
 def _num_generated_frames(job: Job, engine: Engine) -> int:
-    result = engine.library.result(job.id)
+    result = engine.events.result(job.id)
     return result.num_frames if result else job.request.total_frames
 
 
@@ -164,9 +164,9 @@ def num_repeated_frames(job: Job, engine: Engine) -> int:
     """Return how many first frames of a shot repeat the previous shot's last frames. 0 for other videos."""
     story_id, number = split_shot_id(job.id)
     try:
-        story = engine.job(story_id).request
+        story = engine.jobs.find(story_id).request
     except JobNotFound:
         return 0
     if not 1 <= number <= len(story.shots) or not continues_previous(story, number - 1):
         return 0
-    return num_overlap_frames(story, number - 1, find_preset(story.preset))
+    return num_overlap_frames(story, number - 1, story.resolved_preset)

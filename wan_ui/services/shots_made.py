@@ -48,7 +48,7 @@ def _describe_shot(engine: Engine, story: Job, number: int) -> dict[str, Any] | 
     shot_job = _find_shot_job(engine, story, number)
     if shot_job is None or shot_job.state != "finished" or shot_job.deleted:
         return None
-    result = engine.library.result(shot_job.id)
+    result = engine.events.result(shot_job.id)
     if result is None:
         return None
     return {
@@ -68,6 +68,6 @@ def _find_shot_job(engine: Engine, story: Job, number: int) -> Job | None:
     if len(story.request.shots) == 1:
         return story
     try:
-        return engine.job(shot_id(story.id, number))
+        return engine.jobs.find(shot_id(story.id, number))
     except JobNotFound:
         return None

@@ -35,7 +35,7 @@ def sound_route(engine: Engine, access: Access) -> Route:
 
     async def serve(request: Request) -> Response:
         job = await asyncio.to_thread(find_visible_job, engine, request, access)
-        result = await asyncio.to_thread(engine.library.result, job.id) if job else None
+        result = await asyncio.to_thread(engine.events.result, job.id) if job else None
         if job is None or result is None or not result.has_sound:
             return not_found_response()
         try:

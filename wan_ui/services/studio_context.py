@@ -88,7 +88,7 @@ class StudioContext:
     def find_job(self, job_id: object, caller: Caller) -> Job | None:
         """Return the job if it exists and the caller may see it, else None. `job_id` is an unchecked value from the page."""
         try:
-            job = self.engine.job(job_id) if isinstance(job_id, str) and job_id else None
+            job = self.engine.jobs.find(job_id) if isinstance(job_id, str) and job_id else None
         except JobNotFound:
             return None
         return job if job and caller.may_see(job.owner) else None
@@ -107,7 +107,7 @@ class StudioContext:
             wanted, caller.owner, caller.queue_limits, may_download=caller.is_operator, again=again
         )
         if caller.is_operator:
-            self.engine.notify_operator(job.id)
+            self.engine.jobs.request_notification(job.id)
         return job
 
     def submit_all_steps(self, wanted: Sequence[GenerationRequest], caller: Caller) -> Steps[tuple[str, ...]]:
@@ -123,7 +123,7 @@ class StudioContext:
                 job_ids.append(job.id)
         except (StudioError, GeneratorExit):
             for job_id in job_ids:
-                self.engine.cancel(job_id)
+                self.engine.queue.cancel(job_id)
             raise
         return tuple(job_ids)
 
@@ -131,7 +131,7 @@ class StudioContext:
         """Queue a request. Cancel the job if the caller disconnects before it receives the job. Raises: StudioError."""
         steps = self.submit_steps(wanted, caller, again)
         return await self.engine.sandbox.run_steps_async(
-            steps, requester_from_caller(caller), lambda job: self.engine.cancel(job.id)
+            steps, requester_from_caller(caller), lambda job: self.engine.queue.cancel(job.id)
         )
 
     def import_project_steps(self, archive: Path, folder: str, caller: Caller) -> Steps[tuple[Project, int]]:

@@ -69,7 +69,7 @@ def find_offers(engine: Engine, job: Job | None, result: VideoResult | None) -> 
             wanted = upscale_job_request(job, result, scale, name)
         except RequestError:  # the enlarged video would be too large
             continue
-        found.append(UpscaleOffer(upscaler=name, scale=scale, size=wanted.final_size, estimate=engine.estimate(wanted)))
+        found.append(UpscaleOffer(upscaler=name, scale=scale, size=wanted.final_size, estimate=engine.estimates.estimate(wanted)))
     return found
 
 

@@ -14,7 +14,7 @@ import gradio as gr
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.sandbox import Steps
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
 from wan_ui.components.events import EACH, QUIET, SILENT, Updates, Values, now_microseconds, stamp_html
 from wan_ui.components.field_errors import error_place, error_sentence
 from wan_ui.components.progress import StageView
@@ -184,7 +184,7 @@ class StageHandlers(Panel):
         if job is None:
             return {button: gr.skip()}
         try:
-            self.context.engine.cancel(job.id)
+            self.context.engine.queue.cancel(job.id)
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
         return {button: gr.update(value=caller.texts.stopping, interactive=False)}
@@ -193,14 +193,14 @@ class StageHandlers(Panel):
         """Update the worker status, the Stop button and the queue after the job has ended."""
         caller, now = self.context.identify_caller(request), now_microseconds()
         return self._queue_updates(caller) | {
-            self.panel.status: stamp_html(status_html(self.context.engine.workers(), caller.texts), now),
+            self.panel.status: stamp_html(status_html(self.context.engine.pool.workers(), caller.texts), now),
             self.form.actions.stop: gr.update(value=caller.texts.stop, interactive=True),
         }
 
     def find_initial_job(self, caller: Caller) -> str | None:
         """Return the job that a new page shows: the visitor's running job, else their newest job."""
         running = [job for job in self.context.engine.library.unended(caller.owner) if job.state == "running"]
-        newest = running or self.context.engine.jobs(caller.owner, most=1)
+        newest = running or self.context.engine.jobs.list_jobs(caller.owner, most=1)
         return newest[0].id if newest and not newest[0].deleted else None
 
     def keep_seed(self, job_id: str | None, request: gr.Request) -> tuple[Any, Any]:
@@ -212,7 +212,7 @@ class StageHandlers(Panel):
         """Render the stage with the title of the model."""
         full = full_preset(job.request)
         try:
-            title = find_preset(job.request.preset).words(texts.language).title
+            title = job.request.resolved_preset.words(texts.language).title
         except RequestError:
             title = job.request.preset
         full_title = full.words(texts.language).title if full else ""

@@ -51,7 +51,7 @@ class SystemHandlers(Panel):
         """Keep a cached model loaded, allow unloading, or unload it. For the operator only."""
         caller, act = self.context.identify_caller(request), Act.from_event(event)
         if caller.is_operator and act.what in get_args(CacheAction):
-            self.context.engine.keep_model(act.job, act.value, cast(CacheAction, act.what))
+            self.context.engine.pool.manage_model(act.job, act.value, cast(CacheAction, act.what))
         return {self.panel: gr.skip()}
 
     def _redraw(self, caller: Caller) -> Updates:

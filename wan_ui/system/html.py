@@ -52,7 +52,7 @@ def system_html(engine: Engine, caller: Caller) -> str:
     """Render the panel for this visitor."""
     texts = caller.texts
     report = build_report(engine, caller)
-    buttons = _operator_buttons(engine.workers(), texts) if caller.is_operator else {}
+    buttons = _operator_buttons(engine.pool.workers(), texts) if caller.is_operator else {}
     sections = "".join(
         f"<section><h2>{escape(title)}</h2><dl>{pairs_html(rows)}</dl>{buttons.get(title, '')}</section>"
         for title, rows in report.sections
@@ -106,13 +106,13 @@ def build_report(engine: Engine, caller: Caller) -> Report:
     texts = caller.texts
     return Report(
         sections=(
-            *_worker_sections(engine.workers(), texts, caller.is_operator),
+            *_worker_sections(engine.pool.workers(), texts, caller.is_operator),
             (texts.system_storage, _storage_rows(engine, texts)),
             (texts.system_jobs, _job_rows(engine.library.counts(), texts)),
             (texts.system_versions, _version_rows()),
         ),
         errors=_recent_errors(engine) if caller.is_operator else (),
-        log=_log_tails(engine.workers()) if caller.is_operator else "",
+        log=_log_tails(engine.pool.workers()) if caller.is_operator else "",
     )
 
 

@@ -32,7 +32,7 @@ from backend.models.common.transformer import layer_at
 from backend.models.wan.attention import TextKeys, text_keys
 from backend.models.wan.block import attend, feed_forward
 from backend.models.wan.transformer import BLOCKS, Context, TextContext
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import TEXT_HEADS, TOKENS, Layout, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.runtime.ulysses import KeyRing, RingPlace
 from backend.runtime.work import Put, Work
@@ -83,7 +83,7 @@ class ActionDenoiser(BlockDenoiser):
 
         def one_layer(_, block: dict[str, jax.Array]):
             keys = call_module(self._block.attn2, select_prefix(self._gather_layer(block), "attn2."), text_keys, tokens)
-            return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
+            return None, tuple(self._layout.constrain(array, TEXT_HEADS) for array in keys)
 
         _, (key, value) = jax.lax.scan(one_layer, None, weights.stacks[BLOCKS])
         return TextContext(key=key, value=value, bias=None)
@@ -92,13 +92,14 @@ class ActionDenoiser(BlockDenoiser):
         """See `BlockDenoiser`. Every chip has all keys and values of the action modules."""
         past, tokens = super().describe_past(latent_shape, dtype), self.frame_tokens(latent_shape)
         actions = describe_action_ring(self._shape, self._window.frames, tokens, dtype)
-        return dataclasses.replace(past, ring=SteeredRing(tokens=past.ring, actions=self._layout.replicate_shapes(actions)))
+        ring = SteeredRing(tokens=past.ring, actions=with_sharding(actions, self._layout.replicated))
+        return dataclasses.replace(past, ring=ring)
 
     def past_sharding(self, shapes: Past) -> Past:
         """Return the shardings of the `Past` that a program returns. `shapes` are the shapes of its arrays."""
         ring = cast(SteeredRing, shapes.ring)
         placed = super().past_sharding(dataclasses.replace(shapes, ring=ring.tokens))
-        actions = self._layout.replicate_shapes(ring.actions)
+        actions = with_sharding(ring.actions, self._layout.replicated)
         return dataclasses.replace(placed, ring=SteeredRing(tokens=placed.ring, actions=actions))
 
     def block_steering(self, actions: np.ndarray, first: int, frames: int) -> Work:
@@ -143,7 +144,7 @@ class ActionDenoiser(BlockDenoiser):
             place = ActionPlace(layer=index, places=starts // frame, count=count // frame)
             hidden, actions = self._run_actions(parameters, hidden, positions, context.steering, ring.actions, place)
             hidden = call_module(self._block, block, feed, hidden, modulation)
-            hidden = self._layout.constrain(hidden, self._layout.tokens)
+            hidden = self._layout.constrain(hidden, TOKENS)
             return (hidden, SteeredRing(tokens=self._attention.ring, actions=actions)), None
 
         def plain(carry, index):
@@ -173,4 +174,4 @@ class ActionDenoiser(BlockDenoiser):
         }
         tokens = self._layout.constrain(hidden, P())[0, : positions.num_tokens]
         changed, ring = apply_actions(self._shape, gathered, tokens, steering, ring, place)
-        return self._layout.constrain(hidden.at[0, : positions.num_tokens].set(changed), self._layout.tokens), ring
+        return self._layout.constrain(hidden.at[0, : positions.num_tokens].set(changed), TOKENS), ring

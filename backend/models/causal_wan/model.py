@@ -38,7 +38,7 @@ from backend.models.wan.conditions import branch_embeddings, encode_pixels
 from backend.models.wan.model import Programs, WanModel
 from backend.models.wan.text_encoder import TextTokens
 from backend.models.wan.transformer import Context, TextContext
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, with_sharding
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, Put, Zeros
 from backend.sampling.plan import StepPlan
@@ -113,7 +113,7 @@ class CausalWanModel(WanModel):
             _make_step_function(denoiser),
             key="denoise_step",
             donated=(1, 4),
-            places=lambda shapes: (layout.replicate_shapes(shapes[0]), denoiser.past_sharding(shapes[1])),
+            places=lambda shapes: (with_sharding(shapes[0], layout.replicated), denoiser.past_sharding(shapes[1])),
         )
         settle = program(
             "a finished block's keys", denoiser.commit_chunk, key="settle", donated=(3,), places=denoiser.past_sharding

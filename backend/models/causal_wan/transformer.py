@@ -88,12 +88,12 @@ class BlockDenoiser(Denoiser):
         if self._window.sink:
             shape = (*ring.key.shape[:2], self._window.sink * tokens, ring.key.shape[3])
             sink = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=ring.key.sharding))
-        return Past(ring=ring, frames=self._layout.replicate_shapes(jax.ShapeDtypeStruct((), jnp.int32)), sink=sink)
+        return Past(ring=ring, frames=with_sharding(jax.ShapeDtypeStruct((), jnp.int32), self._layout.replicated), sink=sink)
 
     def past_sharding(self, shapes: Past) -> Past:
         """Return the shardings of the `Past` that a program returns. `shapes` are the shapes of its arrays."""
         ring, sink = with_sharding((shapes.ring, shapes.sink), self._layout.sharding(RING))
-        return Past(ring=ring, frames=self._layout.replicate_shapes(shapes.frames), sink=sink)
+        return Past(ring=ring, frames=with_sharding(shapes.frames, self._layout.replicated), sink=sink)
 
     def block_positions(self, latent_shape: tuple[int, ...], first: int) -> Work:
         """Compute the rotary embedding of a block's latents [B, C, F, H, W] from latent frame `first` on. Yields work."""

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, with_sharding
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, Zeros
 from backend.sampling.solvers import SamplerState, StepInputs
@@ -82,7 +82,7 @@ def step_in_windows(
     lead = contexts.lead
     windows = windows_at(index, state.sample.shape[2] - lead, contexts.length)
     leading = np.full(lead, 1 / len(windows), np.float32) if lead else None
-    blend = yield Zeros(step.layout.replicate_shapes(state))
+    blend = yield Zeros(with_sharding(state, step.layout.replicated))
     for window in windows:
         begin, shares = np.int32(window.begin), np.array(window.weights, np.float32)
         context = yield from contexts.for_window(window)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from backend.runtime.mesh import Layout, as_leaf, with_sharding
+from backend.runtime.mesh import TOKENS, Layout, as_leaf, with_sharding
 
 
 @jax.tree_util.register_dataclass
@@ -33,7 +33,7 @@ class StepCache:
 
 def describe_cache(layout: Layout, shape: tuple[int, int, int], dtype: jnp.dtype) -> StepCache:
     """Return the shapes and shardings of a cache for tokens [B, S, D]."""
-    tokens = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(layout.tokens)))
+    tokens = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(TOKENS)))
     flag, count = (as_leaf(jax.ShapeDtypeStruct((), one, sharding=layout.replicated)) for one in (bool, jnp.int32))
     return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)
 
@@ -41,11 +41,11 @@ def describe_cache(layout: Layout, shape: tuple[int, int, int], dtype: jnp.dtype
 def cached_sharding(layout: Layout, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
     """Return the shardings of the result of a step with a cache: the state is replicated, the cache as in `describe_cache`."""
     state, cache = shapes
-    tokens = layout.sharding(layout.tokens)
+    tokens = layout.sharding(TOKENS)
     cache = dataclasses.replace(
-        layout.replicate_shapes(cache), first=with_sharding(cache.first, tokens), rest=with_sharding(cache.rest, tokens)
+        with_sharding(cache, layout.replicated), first=with_sharding(cache.first, tokens), rest=with_sharding(cache.rest, tokens)
     )
-    return layout.replicate_shapes(state), cache
+    return with_sharding(state, layout.replicated), cache
 
 
 def reuse_or_run(
@@ -73,8 +73,8 @@ def reuse_or_run(
     rest = jax.lax.cond(reuses, lambda: cache.rest, lambda: run_rest() - first)
     first_change = jnp.where(reuses, cache.first, change)
     return rest, StepCache(
-        first=layout.constrain(first_change, layout.tokens),
-        rest=layout.constrain(rest, layout.tokens),
+        first=layout.constrain(first_change, TOKENS),
+        rest=layout.constrain(rest, TOKENS),
         is_filled=jnp.ones_like(cache.is_filled),
         reused=cache.reused + reuses,
     )

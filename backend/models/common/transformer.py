@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from backend.models.common.modules import call, parameter_shapes, select_prefix
 from backend.models.common.step_cache import StepCache, cached_sharding, reuse_or_run
-from backend.runtime.mesh import Layout, Role, with_sharding
+from backend.runtime.mesh import MATRIX_PARTITIONS, TOKENS, Layout, Role, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.sampling.solvers import StepInputs
 from backend.weights.stacked import StackedWeights, Stacks, stack_weights, unstack_layer, weights_sharding
@@ -86,7 +86,7 @@ class StackedTransformer:
         """Copy the result of `spread_matrices` to every chip, one layer after the other to save memory."""
 
         def one_layer(_: None, layer: Mapping[str, jax.Array]) -> tuple[None, dict[str, jax.Array]]:
-            whole = {name: self._layout.gathered_weight(self.matrix_role(name)) for name in layer}
+            whole = {name: MATRIX_PARTITIONS[self.matrix_role(name)] for name in layer}
             return None, {name: self._layout.constrain(matrix, whole[name]) for name, matrix in layer.items()}
 
         return {prefix: jax.lax.scan(one_layer, None, stack)[1] for prefix, stack in spread.items()}
@@ -95,7 +95,7 @@ class StackedTransformer:
         """Return the shardings of `copy_matrices`' result: replicated over dp and sp, divided over tp."""
 
         def gathered_sharding(name: str) -> NamedSharding:
-            return self._layout.sharding(P(None, *self._layout.gathered_weight(self.matrix_role(name))))
+            return self._layout.sharding(P(None, *MATRIX_PARTITIONS[self.matrix_role(name)]))
 
         return {
             prefix: {name: with_sharding(leaf, gathered_sharding(name)) for name, leaf in stack.items()}
@@ -118,7 +118,7 @@ class StackedTransformer:
     def kept_sharding(self, shapes: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
         """Return the shardings of the result of `kept_step`: the state and the change by all layers."""
         state, added = shapes
-        return self._layout.replicate_shapes(state), with_sharding(added, self._layout.sharding(self._layout.tokens))
+        return with_sharding(state, self._layout.replicated), with_sharding(added, self._layout.sharding(TOKENS))
 
     def _gather_layer(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """Gather one layer's parameters from all chips, in the checkpoint's shapes."""
@@ -170,7 +170,7 @@ class ClipTransformer(StackedTransformer):
         tokens, time = self._begin(weights, latents, *times, context)
         after = self._after_layers(weights, tokens, time, context)
         velocity = self._finish(weights, after, time, context.positions, latents.shape)
-        return velocity, self._layout.constrain(after - tokens[0], self._layout.tokens)
+        return velocity, self._layout.constrain(after - tokens[0], TOKENS)
 
     def reused_velocity(
         self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Any, added: jax.Array

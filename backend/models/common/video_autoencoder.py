@@ -16,7 +16,7 @@ import torch
 from backend.models.common.arithmetic import count_flops
 from backend.models.common.strips import Strips
 from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, replicated_spec, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.schemas.geometry import Geometry
 
@@ -69,12 +69,12 @@ class StreamedAutoencoder(abc.ABC):
         if not self._uses_strips(dtype):
             return described
         shapes = jax.eval_shape(functools.partial(self._on_tpu.arrange, self._vae), described)
-        return self._layout.describe_weights(shapes, self._layout.replicated_spec)
+        return self._layout.describe_weights(shapes, replicated_spec)
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """Return the shapes and shardings of the checkpoint's weights."""
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._vae.state_dict().items()}
-        return self._layout.describe_weights(shapes, self._layout.replicated_spec)
+        return self._layout.describe_weights(shapes, replicated_spec)
 
     def encode_first(self, weights: Weights, pixels: jax.Array, before: Caches | None = None) -> tuple[jax.Array, Caches]:
         """Encode a clip's first frame [1, 3, 1, height, width] to latents [1, C, 1, H, W]. Also return the new caches."""
@@ -119,7 +119,7 @@ class StreamedAutoencoder(abc.ABC):
     def encoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Return the shardings of the encoder's results: latents are replicated, caches are divided over space."""
         latents, caches = shapes
-        return self._layout.replicate_shapes(latents), self._place_caches(latents.shape[3:], caches)
+        return with_sharding(latents, self._layout.replicated), self._place_caches(latents.shape[3:], caches)
 
     def decoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Return the shardings of the decoder's results: pixels and caches are divided over space."""
@@ -133,7 +133,7 @@ class StreamedAutoencoder(abc.ABC):
         `size` is the height and width of the latents.
         """
         pictures = {name: leaf for name, leaf in caches.items() if leaf.ndim}
-        counts = {name: self._layout.replicate_shapes(leaf) for name, leaf in caches.items() if not leaf.ndim}
+        counts = {name: with_sharding(leaf, self._layout.replicated) for name, leaf in caches.items() if not leaf.ndim}
         are_strips = any(leaf.ndim == 4 for leaf in pictures.values())
         strips = Strips.choose(self._layout, *size, pads=self._pads_strips)
         place = strips.describe if are_strips else self._layout.describe_spread

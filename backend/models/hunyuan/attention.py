@@ -12,7 +12,7 @@ import torch
 from backend.models.common.flat_attention import FEW_KEYS, Positions, as_array, attend_flat
 from backend.runtime.cpu_attention import attention
 from backend.runtime.joint_attention import Joining, Stream, joint_attention, text_attention
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import TEXT_HEADS, Layout
 from backend.runtime.torch_modules import torchax
 from kernels.attention import AttentionOptions, KvLengths
 
@@ -53,7 +53,7 @@ class TextAttention:
 
     def _to_heads(self, projected: torch.Tensor, attn: Any) -> jax.Array:
         array = as_array(projected)
-        return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.text_heads)
+        return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), TEXT_HEADS)
 
 
 def _project_stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> Stream:

@@ -23,7 +23,7 @@ from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.transformer import ClipTransformer, RunLayer
 from backend.models.hunyuan.attention import JointAttention, TextAttention
 from backend.models.hunyuan.block import run_block
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import TOKENS, Layout, partition
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
 from backend.sampling.solvers import StepInputs
@@ -119,7 +119,7 @@ class Denoiser(ClipTransformer):
         num_tokens = self.num_tokens(latent_shape)
         padding = self.padded_tokens(latent_shape, room) - num_tokens
         padded = [np.pad(table, ((0, padding), (0, 0))) for table in tables]
-        cosine, sine = yield Put(padded, self._layout.sharding(P("sp", None)))
+        cosine, sine = yield Put(padded, self._layout.sharding(partition("tokens", None)))
         return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens)
 
     def embed_still(self, weights: StackedWeights, quoted: jax.Array, picture: jax.Array | None) -> jax.Array:
@@ -177,18 +177,18 @@ class Denoiser(ClipTransformer):
         padding = context.positions.cosine.shape[0] - tokens.shape[1]
         tokens = jnp.pad(tokens, ((0, 0), (0, padding), (0, 0))) if padding else tokens
         tokens = jnp.broadcast_to(tokens, (len(context.still), *tokens.shape[1:]))
-        return self._layout.constrain(tokens, self._layout.tokens)
+        return self._layout.constrain(tokens, TOKENS)
 
     def _context_tokens(self, weights: StackedWeights, timestep: jax.Array, context: Context) -> jax.Array:
         """Return all context tokens [B, L, D]. Real tokens come first, and padding is zero."""
         tokens = context.tokens
-        prompt = self._layout.constrain(tokens.prompt.astype(context.still.dtype), P("dp"))
+        prompt = self._layout.constrain(tokens.prompt.astype(context.still.dtype), partition("branches"))
         refined = self._call_outer("context_embedder", weights, prompt, timestep, tokens.prompt_counts, function=_refine)
         refined = refined + weights.outer["cond_type_embed.weight"][PROMPT]
         together = jnp.concatenate([context.still, refined], axis=1)
         ordered = jnp.take_along_axis(together, tokens.order[:, :, None], axis=1)
         counts = jnp.arange(ordered.shape[1]) < tokens.counts[:, None]
-        return self._layout.constrain(jnp.where(counts[:, :, None], ordered, 0), P("dp"))
+        return self._layout.constrain(jnp.where(counts[:, :, None], ordered, 0), partition("branches"))
 
     def _run_layer(
         self, carry: tuple[jax.Array, jax.Array], block: Mapping[str, jax.Array], time: jax.Array, context: Context
@@ -197,7 +197,7 @@ class Denoiser(ClipTransformer):
         arguments = (*carry, time, context.tokens.counts, context.positions)
         run = functools.partial(run_block, layout=self._layout)
         hidden, beside = call_module(self._block, self._gather_layer(block), run, *arguments)
-        return self._layout.constrain(hidden, self._layout.tokens), self._layout.constrain(beside, P("dp"))
+        return self._layout.constrain(hidden, TOKENS), self._layout.constrain(beside, partition("branches"))
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array, positions: Positions, shape) -> jax.Array:
         """Compute the velocity from the last layer's tokens."""

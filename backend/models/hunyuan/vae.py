@@ -18,7 +18,7 @@ from diffusers import AutoencoderKLHunyuanVideo15
 from backend.models.common.video_autoencoder import StreamedAutoencoder, Weights
 from backend.models.hunyuan import vae_tpu
 from backend.models.hunyuan.vae_stream import FRAMES_SEEN, KEYS_AND_VALUES, FrameRunner
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, with_sharding
 
 
 class VideoAutoencoder(StreamedAutoencoder):
@@ -51,7 +51,7 @@ class VideoAutoencoder(StreamedAutoencoder):
             for place, layer in enumerate(block.attentions)
             for kind in KEYS_AND_VALUES
         }
-        seen = {FRAMES_SEEN: self._layout.replicate_shapes(jax.ShapeDtypeStruct((), jnp.int32))}
+        seen = {FRAMES_SEEN: with_sharding(jax.ShapeDtypeStruct((), jnp.int32), self._layout.replicated)}
         if self._uses_strips(dtype):
             return vae_tpu.describe_keys(self._layout, widths, latent_shape, dtype) | seen
         shapes = {name: jax.ShapeDtypeStruct((1, width, *latent_shape[2:]), dtype) for name, width in widths.items()}

@@ -7,12 +7,11 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import torch
-from jax.sharding import PartitionSpec as P
 
 from backend.models.common.flat_attention import FEW_KEYS, as_array, attend_flat
 from backend.models.ltx.positions import Tables
 from backend.runtime.cpu_attention import attention
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import HEADS, TEXT_HEADS, Layout
 from backend.runtime.torch_modules import torchax
 from backend.runtime.ulysses import cross_attention, self_attention
 from kernels.attention import AttentionOptions
@@ -118,7 +117,7 @@ class StreamAttention:
         if self._sort == "video to sound":
             return _flatten_heads(attend_over_spread_keys(layout, query, key, value, self.num_video))
         if self._sort == "sound to video" or query.shape[1] % layout.token_multiple == 0 and self._sort == "text":
-            query = layout.constrain(query, layout.heads)
+            query = layout.constrain(query, HEADS)
             attend = functools.partial(attention, options=AttentionOptions(tpu=FEW_KEYS))
             return _flatten_heads(cross_attention(layout, attend, query, key, value, None))
         return _flatten_heads(_attend_plain(query, key, value))
@@ -145,7 +144,7 @@ def attend_over_spread_keys(layout: Layout, query: jax.Array, key: jax.Array, va
 
     Keys are [B, S, H, D]. Each chip attends to its own keys. The chips exchange their largest logits and their sums.
     """
-    few, many = P("dp", None, "tp", None), P("dp", "sp", "tp", None)
+    few, many = TEXT_HEADS, HEADS
     local = functools.partial(_joined, num_keys=num_keys, axis="sp" if layout.size("sp") > 1 else None)
     return layout.on_each_chip(local, (few, many, many), few)(query, key, value)
 

@@ -18,7 +18,7 @@ from backend.models.ltx.spec import MEL_SCALE
 from backend.models.ltx.spectrum import log_mel
 from backend.models.ltx.video_layers import Coder, Strips
 from backend.models.ltx.vocoder import vocode, vocode_with_bandwidth_extension
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, replicated_spec
 from backend.runtime.torch_modules import call_module, torchax
 from backend.schemas.geometry import Geometry
 
@@ -42,7 +42,7 @@ class VideoAutoencoder:
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """Return the shapes and shardings of the checkpoint's weights."""
-        return self._layout.describe_weights(parameter_shapes(self._vae, dtype), self._layout.replicated_spec)
+        return self._layout.describe_weights(parameter_shapes(self._vae, dtype), replicated_spec)
 
     def encode(self, weights: Weights, pixels: jax.Array) -> jax.Array:
         """Encode pixels [1, 3, 8 F - 7, height, width] to latents [1, C, F, H, W] float32."""
@@ -100,11 +100,11 @@ class SoundNetworks:
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """Return the shapes and shardings of the autoencoder's weights."""
-        return self._layout.describe_weights(parameter_shapes(self._vae, dtype), self._layout.replicated_spec)
+        return self._layout.describe_weights(parameter_shapes(self._vae, dtype), replicated_spec)
 
     def describe_vocoder(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """Return the shapes and shardings of the vocoder's weights."""
-        return self._layout.describe_weights(parameter_shapes(self._vocoder, dtype), self._layout.replicated_spec)
+        return self._layout.describe_weights(parameter_shapes(self._vocoder, dtype), replicated_spec)
 
     def spectrum(self, samples: np.ndarray, length: int) -> np.ndarray:
         """Compute the spectrum [1, channels, T, bins] float32 of samples [channels, N] on the host.

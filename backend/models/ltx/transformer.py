@@ -23,13 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from diffusers import LTX2VideoTransformer3DModel
-from jax.sharding import PartitionSpec as P
 
 from backend.models.common.modules import call
 from backend.models.common.transformer import StackedTransformer
 from backend.models.ltx.attention import RotaryInputs, Sort, StreamAttention
 from backend.models.ltx.positions import Places, make_places
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import TOKENS, Layout, partition
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
 from backend.schemas.extension import Appended
@@ -135,7 +134,7 @@ class Denoiser(StackedTransformer):
         padded = self.padded_tokens(latent_shape, room=appended.num_tokens)
         _, _, frames, height, width = latent_shape
         made = make_places(self._model, (frames, height, width), num_sound, fps, appended, padded)
-        spread, whole = (self._layout.sharding(P(axis, "tp")) for axis in ("sp", None))
+        spread, whole = (self._layout.sharding(partition(axis, "heads")) for axis in ("tokens", None))
         video, video_time = yield Put((made.video, made.video_time), spread)
         sound, sound_time = yield Put((made.sound, made.sound_time), whole)
         return Places(video=video, sound=sound, video_time=video_time, sound_time=sound_time)
@@ -169,7 +168,7 @@ class Denoiser(StackedTransformer):
         times = self._compute_modulations(weights, video_rows, sound_rows, dtype)
         run = functools.partial(self._run_layer, times=times, levels=levels, sound_levels=sound_levels, context=context)
         layers = (weights.stacks[BLOCKS], jnp.arange(self._model.config.num_layers))
-        start = self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(sound_tokens, P("dp"))
+        start = self._layout.constrain(tokens, TOKENS), self._layout.constrain(sound_tokens, partition("branches"))
         (tokens, sound_tokens), _ = jax.lax.scan(lambda streams, layer: (run(streams, layer), None), start, layers)
         spread = _select_rows(times.video_embedding, levels)
         velocity = jnp.moveaxis(self._finish(weights, "", tokens, spread)[:, :num_tokens], 1, 2)
@@ -245,7 +244,7 @@ class Denoiser(StackedTransformer):
             ca_audio_rotary_emb=RotaryInputs(query=places.sound_time, key=places.video_time, keeps=other),
         )
         tokens, sound_tokens = call_module(self._block, self._gather_layer(block), _forward, arguments)
-        return self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(sound_tokens, P("dp"))
+        return self._layout.constrain(tokens, TOKENS), self._layout.constrain(sound_tokens, partition("branches"))
 
     @property
     def _perturbed_layer(self) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from backend.models.common.flat_attention import FEW_KEYS, Positions, as_array, attend_flat
 from backend.runtime.cpu_attention import attention
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import HEADS, Layout
 from backend.runtime.token_norm import normalise_tokens
 from backend.runtime.torch_modules import torchax
 from backend.runtime.ulysses import cross_attention, self_attention
@@ -98,7 +98,7 @@ class KernelAttention:
 
     def _split_heads(self, projected: torch.Tensor | jax.Array, attn) -> jax.Array:
         array = as_array(projected)
-        return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.heads)
+        return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), HEADS)
 
 
 def apply_nag(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:

@@ -25,7 +25,7 @@ from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.transformer import ClipTransformer, RunLayer
 from backend.models.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
 from backend.models.wan.block import run_block
-from backend.runtime.mesh import Layout, with_sharding
+from backend.runtime.mesh import POSITIONS, STACKED_TEXT_HEADS, TEXT_HEADS, TOKENS, Layout, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
 from backend.weights.stacked import StackedWeights
@@ -170,7 +170,7 @@ class Denoiser(ClipTransformer):
                 table[0, :, 0, : frame_angles.shape[1]] = frame_values
         padding = ((0, 0), (0, self.padded_tokens(latent_shape) - num_tokens), (0, 0), (0, 0))
         padded = [np.pad(table, padding) for table in tables]
-        cosine, sine = yield Put(padded, self._layout.sharding(self._layout.positions))
+        cosine, sine = yield Put(padded, self._layout.sharding(POSITIONS))
         return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens)
 
     def prepare_text(
@@ -193,7 +193,7 @@ class Denoiser(ClipTransformer):
             if image_tokens is not None:
                 image_pair = call_module(self._block.attn2, parameters, image_keys, image_tokens)
                 keys += tuple(jnp.broadcast_to(array, (len(text), *array.shape[1:])) for array in image_pair)
-            return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
+            return None, tuple(self._layout.constrain(array, TEXT_HEADS) for array in keys)
 
         stack_keys = [jax.lax.scan(one_layer, None, weights.stacks[prefix])[1] for prefix in self._text_stacks or self._stacks]
         key, value, *image_pair = stack_keys[0] if len(stack_keys) == 1 else map(jnp.concatenate, zip(*stack_keys, strict=True))
@@ -205,9 +205,9 @@ class Denoiser(ClipTransformer):
 
     def text_sharding(self, shapes: TextContext) -> TextContext:
         """Return the shardings of `prepare_text`'s result: heads over tp, guidance branches over dp."""
-        sharding = self._layout.sharding(self._layout.stacked_text_heads)
+        sharding = self._layout.sharding(STACKED_TEXT_HEADS)
         keys = dataclasses.replace(shapes, bias=None)
-        return dataclasses.replace(with_sharding(keys, sharding), bias=self._layout.replicate_shapes(shapes.bias))
+        return dataclasses.replace(with_sharding(keys, sharding), bias=with_sharding(shapes.bias, self._layout.replicated))
 
     def _layer_runner(self, time: _Time, context: Context) -> RunLayer:
         text = context.text
@@ -250,7 +250,7 @@ class Denoiser(ClipTransformer):
         )
         run = functools.partial(run_block, layout=self._layout)
         hidden = call_module(self._block, self._gather_layer(block), run, hidden, keys, modulation, positions)
-        return self._layout.constrain(hidden, self._layout.tokens)
+        return self._layout.constrain(hidden, TOKENS)
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: _Time, positions: Positions, shape) -> jax.Array:
         velocity = self._project_out(weights, hidden, time.token_embeddings(hidden.shape[1]))[:, : positions.num_tokens]
@@ -260,7 +260,7 @@ class Denoiser(ClipTransformer):
         """Pad the tokens to a multiple that the layout needs, and shard them."""
         padding = positions.cosine.shape[1] - hidden.shape[1]
         padded = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden
-        return self._layout.constrain(padded, self._layout.tokens)
+        return self._layout.constrain(padded, TOKENS)
 
     def _embed_patches(self, weights: StackedWeights, latents: jax.Array, batch: int) -> jax.Array:
         """Embed latents as tokens [B, S, D], the same for every guidance branch."""

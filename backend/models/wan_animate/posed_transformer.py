@@ -18,7 +18,7 @@ from backend.models.common.flat_attention import as_array
 from backend.models.common.transformer import layer_at
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser, to_patches, weight_dtype
 from backend.models.wan_animate.faces import SPAN, encode_motion, face_tokens
-from backend.runtime.mesh import Layout, with_sharding
+from backend.runtime.mesh import STACKED_TEXT_HEADS, TEXT_HEADS, TOKENS, Layout, with_sharding
 from backend.runtime.torch_modules import call_module, torchax
 from backend.weights.stacked import StackedWeights
 
@@ -69,7 +69,7 @@ class PosedDenoiser(Denoiser):
 
         def one_adapter(_, adapter: dict[str, jax.Array]) -> tuple[None, tuple[jax.Array, jax.Array]]:
             keys = call_module(self._adapter, self._gather_layer(adapter), _project_face_keys, tokens)
-            key, value = (self._layout.constrain(array, self._layout.text_heads) for array in keys)
+            key, value = (self._layout.constrain(array, TEXT_HEADS) for array in keys)
             return None, (key, value)
 
         key, value = jax.lax.scan(one_adapter, None, weights.stacks[ADAPTERS])[1]
@@ -77,7 +77,7 @@ class PosedDenoiser(Denoiser):
 
     def face_sharding(self, shapes: FaceKeys) -> FaceKeys:
         """Return the shardings of `face_keys`' result."""
-        return with_sharding(shapes, self._layout.sharding(self._layout.stacked_text_heads))
+        return with_sharding(shapes, self._layout.sharding(STACKED_TEXT_HEADS))
 
     def _begin(self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: PosedContext):
         (hidden,), time = super()._begin(weights, latents, timestep, context)
@@ -86,7 +86,7 @@ class PosedDenoiser(Denoiser):
         poses = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
         before = self.num_tokens(latents.shape) - poses.shape[1]  # the number of tokens of the image
         around = (before, hidden.shape[1] - before - poses.shape[1])
-        return (self._layout.constrain(hidden + jnp.pad(poses, ((0, 0), around, (0, 0))), self._layout.tokens),), time
+        return (self._layout.constrain(hidden + jnp.pad(poses, ((0, 0), around, (0, 0))), TOKENS),), time
 
     def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: PosedContext) -> jax.Array:
         """See `ClipTransformer`. The layers run in groups, with a face adapter after the first layer of each group."""
@@ -115,7 +115,7 @@ class PosedDenoiser(Denoiser):
         key_frames = jnp.arange(key.shape[1]) // (key.shape[1] // frames)
         is_same_frame = frame[:, None] == key_frames
         attended = call_module(self._adapter, self._gather_layer(adapter), _attend_to_face, hidden, key, value, is_same_frame)
-        return self._layout.constrain(hidden + attended, self._layout.tokens)
+        return self._layout.constrain(hidden + attended, TOKENS)
 
 
 def _project_face_keys(adapter, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,7 +23,7 @@ from backend.models.wan.transformer import Context, Denoiser
 from backend.models.wan_animate.attention import DrivenAttention
 from backend.models.wan_animate.names import to_wan_config
 from backend.runtime.driven_attention import ClipKeys, describe_clip_keys
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import POSITIONS, Layout
 from backend.runtime.work import Put, Work
 from backend.weights.stacked import StackedWeights
 
@@ -68,7 +68,7 @@ class DrivenDenoiser(Denoiser):
         angles = self._rotary_angles(places)
         padding = ((0, self.padded_tokens(latent_shape) - len(angles)), (0, 0))
         tables = [np.pad(function(angles).astype(np.float32), padding)[None, :, None] for function in (np.cos, np.sin)]
-        cosine, sine = yield Put(tables, self._layout.sharding(self._layout.positions))
+        cosine, sine = yield Put(tables, self._layout.sharding(POSITIONS))
         return Positions(cosine=cosine, sine=sine, num_tokens=len(angles))
 
     def _rotary_angles(self, places: Sequence[np.ndarray]) -> np.ndarray:

@@ -23,7 +23,7 @@ from backend.models.common.transformer import layer_at
 from backend.models.wan.attention import TextKeys
 from backend.models.wan.block import run_block
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser, to_patches
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import TOKENS, Layout
 from backend.runtime.torch_modules import call_module
 from backend.weights.stacked import StackedWeights
 
@@ -133,7 +133,7 @@ class ControlledDenoiser(Denoiser):
         patches = to_patches(step.context.control.astype(kernel.dtype), self._patch)
         tokens = self._pad_tokens(patches @ kernel.reshape(kernel.shape[0], -1).T + bias, step.context.positions)
         tokens = tokens @ outer[f"{FIRST_IN}.weight"].T + outer[f"{FIRST_IN}.bias"]
-        return self._layout.constrain(hidden + tokens, self._layout.tokens)
+        return self._layout.constrain(hidden + tokens, TOKENS)
 
     def _run_segment(
         self, step: _Step, tokens: tuple[jax.Array, jax.Array], block: jax.Array, layer: jax.Array, length: int
@@ -162,7 +162,7 @@ class ControlledDenoiser(Denoiser):
         block = self._gather_layer(layer_at(step.weights.stacks[CONTROL_BLOCKS], index))
         run = functools.partial(_run_control_block, layout=self._layout)
         outputs = call_module(self._control_block, block, run, control, keys, step.time.token_modulations(1), context.positions)
-        hint, control = (self._layout.constrain(tokens, self._layout.tokens) for tokens in outputs)
+        hint, control = (self._layout.constrain(tokens, TOKENS) for tokens in outputs)
         return hint * context.scale.astype(hint.dtype), control
 
 

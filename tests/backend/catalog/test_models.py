@@ -52,13 +52,13 @@ def test_a_model_that_a_job_needs_stays(make_engine, home, close_gate, monkeypat
     engine = make_engine()
     fetched(engine)
     # for the catalog, the job uses this model's files
-    monkeypatch.setattr("backend.catalog.models.find_preset", lambda name: BIG)
+    monkeypatch.setattr("backend.schemas.settings.find_preset", lambda name: BIG)
     job = engine.submit(request("a held square"))
     with pytest.raises(StudioError, match="is needed by a queued or running video"):
         engine.remove_model(REPOSITORY)
     assert row(engine).entry.is_here
-    engine.cancel(job.id)
-    wait_for(lambda: engine.job(job.id).has_ended)
+    engine.queue.cancel(job.id)
+    wait_for(lambda: engine.jobs.find(job.id).has_ended)
     assert engine.remove_model(REPOSITORY) > 0
 
 

@@ -166,7 +166,7 @@ def test_stop_ends_a_download_and_the_next_job_starts(hub: FakeHub, tmp_path, mo
     following = engine.submit(request())
     wait_for(lambda: begun(tmp_path) == [CHUNK, CHUNK], 60)
     began = time.monotonic()
-    engine.cancel(job.id)
+    engine.queue.cancel(job.id)
     assert isinstance(all_events(engine, following.id)[-1], Finished)
     assert is_within(time.monotonic() - began, 4) and begun(tmp_path) == [CHUNK, CHUNK]
     assert not any(isinstance(event, Loading) for event in all_events(engine, following.id))  # the demo model had stayed

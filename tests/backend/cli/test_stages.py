@@ -27,7 +27,7 @@ from backend.pipeline.load import load
 from backend.pipeline.run import Run
 from backend.schemas.events import Finished, Step
 from backend.schemas.mag_cache import reused_steps
-from backend.schemas.request import find_preset
+from backend.schemas.settings import find_preset
 from backend.settings import PROJECT_FOLDER
 from tests.clock import is_within
 

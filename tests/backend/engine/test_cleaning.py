@@ -22,6 +22,7 @@ from backend.errors import JobNotFound, RequestError
 from backend.schemas.events import Failed, Finished, Interrupted, Queued, Step
 from backend.settings import PROJECT_FOLDER
 from tests.backend.conftest import all_events, request, wait_for
+from tests.backend.engine.test_database import make_older
 from tests.clock import is_within
 
 NOW, HOUR, DAY = 1_000_000_000.0, 3600.0, 24 * 3600.0
@@ -144,7 +145,7 @@ def age(engine) -> Callable[..., None]:
 
     def make_older(days: float, *job_ids: str) -> None:
         for job_id in job_ids:
-            engine._store._database.execute("UPDATE jobs SET ended = ended - ? WHERE id = ?", (days * DAY, job_id))
+            engine._store.tables.execute("UPDATE jobs SET ended = ended - ? WHERE id = ?", (days * DAY, job_id))
 
     a_video(engine)  # a new job, so that the clock is trusted
     return make_older
@@ -157,7 +158,7 @@ def names(folder: Path) -> set[str]:
 
 def test_an_hour_after_the_end_only_the_video_and_its_request_are_left(engine, age):
     job_id = a_video(engine)
-    folder = engine.job(job_id).folder
+    folder = engine.jobs.find(job_id).folder
     assert engine.cleaner.clean() == {} and "previews/step-003.png" in names(folder)
     previews = sum(path.stat().st_size for path in folder.glob("previews/*"))
     age(0.1, job_id)
@@ -169,14 +170,14 @@ def test_an_hour_after_the_end_only_the_video_and_its_request_are_left(engine, a
 def test_a_job_that_waits_or_runs_loses_nothing(make_engine, close_gate):
     engine, gate = make_engine(limits=Limits(days=0, gigabytes=0)), close_gate("a held square")
     running, waiting = (engine.submit(request("a held square")) for _ in range(2))
-    wait_for(lambda: isinstance(engine.last_event(running.id), Step))
+    wait_for(lambda: isinstance(engine.events.last(running.id), Step))
     for job in (running, waiting):
         (job.folder / "stage1_embeddings.safetensors").write_bytes(bytes(1000))
-    engine._store._database.execute("UPDATE jobs SET created = 5, started = 6, deleted = 7, has_video = 1")
-    before, events = names(running.folder), len(engine._store.events(running.id))
+    engine._store.tables.execute("UPDATE jobs SET created = 5, started = 6, deleted = 7, has_video = 1", ())
+    before, events = names(running.folder), len(engine._store.events.list_events(running.id))
     assert engine.cleaner.clean() == {}
     assert names(running.folder) >= before and "stage1_embeddings.safetensors" in names(waiting.folder)
-    assert len(engine._store.events(running.id)) >= events
+    assert len(engine._store.events.list_events(running.id)) >= events
     gate.open()
     for job in (running, waiting):
         assert isinstance(all_events(engine, job.id)[-1], Finished)
@@ -193,14 +194,14 @@ def test_a_job_without_a_video_keeps_its_last_preview(engine, age):
 
 def test_the_first_event_the_interruptions_and_the_last_stay(engine, age):
     job = engine.submit(request("a trip", steps=4))
-    before = engine._store.events(job.id) and all_events(engine, job.id)
+    before = engine._store.events.list_events(job.id) and all_events(engine, job.id)
     age(0.1, job.id)
     engine.cleaner.clean()
-    after = list(engine.events(job.id))
+    after = list(engine.event_log.follow(job.id))
     assert [type(event) for _, event in after] == [Queued, Interrupted, Finished]
-    assert after[-1] == (len(before), before[-1]) and engine.interruptions(job.id) == [after[1][1]]
-    assert list(engine.events(job.id, after=len(before))) == []
-    assert engine.library.result(job.id) == before[-1].result
+    assert after[-1] == (len(before), before[-1]) and engine.events.interruptions(job.id) == [after[1][1]]
+    assert list(engine.event_log.follow(job.id, after=len(before))) == []
+    assert engine.events.result(job.id) == before[-1].result
 
 
 def test_videos_go_by_age_and_the_starred_stay(make_engine, caplog):
@@ -208,16 +209,16 @@ def test_videos_go_by_age_and_the_starred_stay(make_engine, caplog):
     old, starred, young = (a_video(engine) for _ in range(3))
     engine.library.star(starred, True)
     for job_id in (old, starred):
-        engine._store._database.execute("UPDATE jobs SET ended = ended - ? WHERE id = ?", (31 * DAY, job_id))
-    folder, size = engine.job(old).folder, folder_size(engine.job(old).folder).total
+        engine._store.tables.execute("UPDATE jobs SET ended = ended - ? WHERE id = ?", (31 * DAY, job_id))
+    folder, size = engine.jobs.find(old).folder, folder_size(engine.jobs.find(old).folder).total
     engine.cleaner.limits = Limits(days=30)
-    changes = engine.changes()
+    changes = engine.event_log.count_changes()
     freed = engine.cleaner.clean()
     assert freed["videos"] == size and set(freed) == {"videos", "intermediate"}
-    assert not folder.exists() and engine.job(starred).folder.is_dir() and engine.job(young).folder.is_dir()
+    assert not folder.exists() and engine.jobs.find(starred).folder.is_dir() and engine.jobs.find(young).folder.is_dir()
     with pytest.raises(JobNotFound):
-        engine.job(old)
-    assert engine._store.events(old) == [] and engine.changes() > changes
+        engine.jobs.find(old)
+    assert engine._store.events.list_events(old) == [] and engine.event_log.count_changes() > changes
     assert "Cleaning freed" in caplog.text and "videos" in caplog.text
 
 
@@ -225,15 +226,15 @@ def test_videos_go_by_size_oldest_first(make_engine):
     engine = make_engine()
     first, second, third, starred = (a_video(engine) for _ in range(4))
     engine.library.star(starred, True)
-    engine._store._database.execute("UPDATE jobs SET ended = ended - ?", (DAY / 2,))
+    engine._store.tables.execute("UPDATE jobs SET ended = ended - ?", (DAY / 2,))
     engine.cleaner.clean()
-    each = folder_size(engine.job(first).folder).total
+    each = folder_size(engine.jobs.find(first).folder).total
     engine.cleaner.limits = Limits(gigabytes=2.5 * each / 1e9)
     engine.cleaner.clean()
-    assert {job.id for job in engine.jobs()} == {third, starred}
+    assert {job.id for job in engine.jobs.list_jobs()} == {third, starred}
     engine.cleaner.limits = Limits(gigabytes=0)
     engine.cleaner.clean()
-    assert {job.id for job in engine.jobs()} == {starred}
+    assert {job.id for job in engine.jobs.list_jobs()} == {starred}
     assert [path.name for path in engine.settings.runs_dir.iterdir()] == [starred]
 
 
@@ -241,7 +242,7 @@ def test_a_video_that_is_starred_or_taken_back_in_the_last_moment_stays(engine, 
     starred, restored = a_video(engine), a_video(engine)
     age(31, starred, restored)
     engine.library.delete(restored)
-    engine._store._database.execute("UPDATE jobs SET deleted = deleted - ? WHERE id = ?", (30 * DAY, restored))
+    engine._store.tables.execute("UPDATE jobs SET deleted = deleted - ? WHERE id = ?", (30 * DAY, restored))
     engine.cleaner.limits = Limits(days=30)
 
     def plan_late(*given, **more):
@@ -252,7 +253,7 @@ def test_a_video_that_is_starred_or_taken_back_in_the_last_moment_stays(engine, 
 
     monkeypatch.setattr(cleaning, "plan_removals", plan_late)
     engine.cleaner.clean()
-    assert engine.job(starred).folder.is_dir() and engine.job(restored).folder.is_dir()
+    assert engine.jobs.find(starred).folder.is_dir() and engine.jobs.find(restored).folder.is_dir()
 
 
 def test_a_store_that_was_moved_here_deletes_no_files_elsewhere(engine, age, tmp_path):
@@ -261,12 +262,12 @@ def test_a_store_that_was_moved_here_deletes_no_files_elsewhere(engine, age, tmp
     for name in ("video.mp4", "stage2_latents.safetensors"):
         (elsewhere / name).write_bytes(b"x")
     age(31, job_id)
-    engine._store._database.execute("UPDATE jobs SET folder = ? WHERE id = ?", (str(elsewhere), job_id))
+    engine._store.tables.execute("UPDATE jobs SET folder = ? WHERE id = ?", (str(elsewhere), job_id))
     engine.cleaner.clean()
     assert len(names(elsewhere)) == 2
     engine.cleaner.limits = Limits(days=30)
     engine.cleaner.clean()
-    assert len(names(elsewhere)) == 2 and job_id not in {job.id for job in engine.jobs()}
+    assert len(names(elsewhere)) == 2 and job_id not in {job.id for job in engine.jobs.list_jobs()}
 
 
 def test_it_runs_at_the_start_and_again_by_itself(make_engine, monkeypatch):
@@ -274,8 +275,8 @@ def test_it_runs_at_the_start_and_again_by_itself(make_engine, monkeypatch):
     engine = make_engine()
     for _ in range(2):
         job_id = a_video(engine)
-        engine._store._database.execute("UPDATE jobs SET ended = ended - ? WHERE id = ?", (2 * HOUR, job_id))
-        wait_for(lambda: names(engine.job(job_id).folder) == {"request.json", "video.mp4", "steps_done"})  # noqa: B023
+        engine._store.tables.execute("UPDATE jobs SET ended = ended - ? WHERE id = ?", (2 * HOUR, job_id))
+        wait_for(lambda: names(engine.jobs.find(job_id).folder) == {"request.json", "video.mp4", "steps_done"})  # noqa: B023
     engine.close()
 
 
@@ -283,14 +284,14 @@ def test_a_folder_deleted_by_hand_ends_no_cleaning(engine, age):
     import shutil
 
     job_id, other = a_video(engine), a_video(engine)
-    shutil.rmtree(engine.job(job_id).folder)
+    shutil.rmtree(engine.jobs.find(job_id).folder)
     age(2, job_id, other)
     engine.cleaner.clean()
-    assert names(engine.job(other).folder) == {"request.json", "video.mp4", "steps_done"}
+    assert names(engine.jobs.find(other).folder) == {"request.json", "video.mp4", "steps_done"}
     shutil.rmtree(engine.settings.runs_dir)
     engine.cleaner.limits = Limits(days=1)
     engine.cleaner.clean()
-    assert {job_id, other}.isdisjoint(job.id for job in engine.jobs())
+    assert {job_id, other}.isdisjoint(job.id for job in engine.jobs.list_jobs())
 
 
 def test_saved_comparisons_go_with_their_videos_and_after_a_month(engine, age):
@@ -307,20 +308,20 @@ def test_saved_comparisons_go_with_their_videos_and_after_a_month(engine, age):
     os.utime(exports / ".old.mp4.ab12.part", (time.time() - 2 * HOUR,) * 2)
     for name in (f"{found[2].id}.mp4", f"{found[2].id}.2.mp4"):
         os.utime(exports / name, (time.time() - 31 * DAY,) * 2)
-    engine._store.forget(two)
+    engine._store.jobs.forget(two)
     assert engine.cleaner.clean() == {"comparisons": 500}
     assert names(exports) == {f"{found[3].id}.mp4", f"{found[3].id}.2.mp4", ".new.mp4.ab12.part"}
     engine.library.delete(three)
     assert engine.cleaner.clean() == {"comparisons": 100} and engine.user_presets.comparison(found[3].id)
-    engine._store.forget(three)
+    engine._store.jobs.forget(three)
     engine.cleaner.clean()
     assert [engine.user_presets.comparison(one.id) is not None for one in found] == [True, False, True, False]
 
 
 def test_a_long_log_keeps_its_end_while_its_writer_continues(engine, monkeypatch):
     monkeypatch.setattr(cleaning, "MOST_LOG", 1000)
-    wait_for(lambda: engine.worker_status().state == "ready")
-    path = engine.workers()[0].log
+    wait_for(lambda: engine.pool.status().state == "ready")
+    path = engine.pool.workers()[0].log
     all_events(engine, engine.submit(request("noise")).id)
     size = path.stat().st_size
     assert size > 1000
@@ -385,7 +386,7 @@ def test_the_usage_adds_up(engine, age):
     usage = engine.cleaner.usage()
     everything = sum(path.stat().st_size for path in engine.settings.runs_dir.rglob("*") if path.is_file())
     assert usage["videos"] + usage["intermediate"] + usage["bin"] == everything
-    assert usage["bin"] == folder_size(engine.job(binned).folder).total and usage["intermediate"] > 4000
+    assert usage["bin"] == folder_size(engine.jobs.find(binned).folder).total and usage["intermediate"] > 4000
     assert usage["comparisons"] == 70 and usage["logs"] == 3 and usage["store"] > 0 and usage["uploads"] == 0
     (engine.settings.comparisons_dir / "a.mp4").unlink()
     assert engine.cleaner.usage() == usage
@@ -398,19 +399,19 @@ def test_two_servers_clean_one_folder_at_the_same_time(make_engine):
 
     first, second = make_engine(), make_engine()
     jobs = [a_video(first) for _ in range(6)]
-    first._store._database.execute("UPDATE jobs SET ended = ended - ?", (DAY / 2,))
+    first._store.tables.execute("UPDATE jobs SET ended = ended - ?", (DAY / 2,))
     first.cleaner.limits = second.cleaner.limits = Limits(gigabytes=0)
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda engine: engine.cleaner.clean(), [first, second] * 2))
-    assert first.jobs() == [] and not any((first.settings.runs_dir / job_id).exists() for job_id in jobs)
+    assert first.jobs.list_jobs() == [] and not any((first.settings.runs_dir / job_id).exists() for job_id in jobs)
 
 
 def test_a_store_from_before_has_the_marks_that_cleaning_needs(tmp_path):
     store = Store(tmp_path / "jobs.sqlite3")
-    store._database.execute("ALTER TABLE jobs DROP COLUMN cleaned")
     store.close()
+    make_older(tmp_path / "jobs.sqlite3", jobs=["cleaned"])
     with closing(Store(tmp_path / "jobs.sqlite3")) as store:
-        assert store.ended_jobs() == []
+        assert store.files.ended_jobs() == []
 
 
 def test_cleaning_brings_no_jax():
@@ -436,8 +437,8 @@ def finished_job(engine, owner: str) -> str:
 
 def test_deleted_videos_beyond_the_budget_go_at_once_the_oldest_first(engine, monkeypatch):
     jobs, others = [finished_job(engine, "ann") for _ in range(4)], finished_job(engine, "bob")
-    one = engine._store.stored_bytes("bob")
-    assert engine._store.stored_bytes("ann") == 4 * one > 0 and engine._store.stored_bytes(None) == kept_bytes(engine)
+    one = engine._store.files.stored_bytes("bob")
+    assert engine._store.files.stored_bytes("ann") == 4 * one > 0 and engine._store.files.stored_bytes(None) == kept_bytes(engine)
     monkeypatch.setattr(cleaning, "BIN_BYTES_OF_OWNER", 2 * one + one // 2)
     for job_id in (*jobs[:3], others):
         engine.library.delete(job_id)
@@ -452,10 +453,10 @@ def test_deleted_videos_beyond_the_budget_go_at_once_the_oldest_first(engine, mo
 
 def test_a_visitor_who_keeps_too_much_loses_deleted_videos_and_is_then_refused(engine, monkeypatch):
     jobs = [finished_job(engine, "ann") for _ in range(3)]
-    monkeypatch.setattr(cleaning, "KEPT_BYTES", engine._store.stored_bytes("ann") - 1)
+    monkeypatch.setattr(cleaning, "KEPT_BYTES", engine._store.files.stored_bytes("ann") - 1)
     engine.library.delete(jobs[0])
     assert not (engine.settings.runs_dir / jobs[0]).exists(), "deletion frees room at once where the budget needs it"
-    monkeypatch.setattr(cleaning, "KEPT_BYTES", engine._store.stored_bytes("ann") - 1)
+    monkeypatch.setattr(cleaning, "KEPT_BYTES", engine._store.files.stored_bytes("ann") - 1)
     with pytest.raises(RequestError, match="delete some of them"):
         engine.submit(request(), "ann", room())
     with pytest.raises(RequestError, match="delete some of them"):

@@ -41,7 +41,7 @@ def overwrite(path: Path, start: int, content: bytes) -> None:
         file.write(content)
 
 
-@pytest.mark.parametrize("page", [0, 1, 3, 30])
+@pytest.mark.parametrize("page", [0, 1, 2, 30])
 def test_a_damaged_page_is_one_sentence_at_the_start(closed, page):
     overwrite(closed, page * PAGE + 8, os.urandom(PAGE - 8))
     with pytest.raises(DataFolderError, match="cannot be used as job store .* move it and its -wal and -shm files away"):
@@ -49,7 +49,7 @@ def test_a_damaged_page_is_one_sentence_at_the_start(closed, page):
 
 
 def test_the_command_says_it_in_one_line(tmp_path, closed):
-    overwrite(closed, 3 * PAGE, os.urandom(PAGE))
+    overwrite(closed, 2 * PAGE, os.urandom(PAGE))
     command = [sys.executable, "app.py", "serve", "--port", "1", "--data-dir", str(tmp_path)]
     ended = subprocess.run(command, cwd=PROJECT_FOLDER, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1 and len(ended.stderr.splitlines()) == 1
@@ -60,11 +60,11 @@ def test_garbage_after_the_last_page_does_no_harm(closed):
     with closed.open("ab") as file:
         file.write(os.urandom(3 * PAGE + 100))
     store = Store(closed)
-    assert len(store.jobs()) == 300
+    assert len(store.jobs.list_jobs()) == 300
     add(store)
     store.close()
     with closing(Store(closed)) as store:
-        assert len(store.jobs()) == 301
+        assert len(store.jobs.list_jobs()) == 301
 
 
 def test_a_store_that_lost_its_end_is_one_sentence(closed):
@@ -95,7 +95,7 @@ def test_a_torn_write_costs_only_what_came_after_it(torn, share, is_cut):
     else:
         overwrite(log, int(size * share), os.urandom(size - int(size * share)))
     store = Store(torn)
-    numbers = [row["number"] for row in store._rows("SELECT number FROM jobs ORDER BY number", ())]
+    numbers = [row["number"] for row in store.tables.rows("SELECT number FROM jobs ORDER BY number")]
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) == 40 if share == 1.0 else len(numbers) < 40
     add(store)
@@ -134,14 +134,16 @@ def test_a_dead_servers_jobs_come_over_to_one_that_runs(make_engine, other_serve
     monkeypatch.setattr(dispatcher, "_LOOK_SECONDS", 0.1)
     engine = make_engine()
     running, waiting = (other_server.stdout.readline().strip() for _ in range(2))
-    wait_for(lambda: isinstance(engine.last_event(running), Step))
-    wait_for_calls(engine._dispatcher, "_adopt_abandoned_jobs")
-    assert engine.waiting_job_ids() == [] and engine.job(waiting).state == "queued"
+    wait_for(lambda: isinstance(engine.events.last(running), Step))
+    wait_for_calls(engine.queue, "_adopt_abandoned_jobs")
+    assert engine.queue.waiting_job_ids() == [] and engine.jobs.find(waiting).state == "queued"
     os.kill(other_server.pid, signal.SIGKILL)
     gate.open()
     for job_id in (running, waiting):
         assert isinstance(all_events(engine, job_id)[-1], Finished)
-    assert [event.by for event in engine.interruptions(running)] == ["server"] and engine.interruptions(waiting) == []
+    assert [event.by for event in engine.events.interruptions(running)] == ["server"] and engine.events.interruptions(
+        waiting
+    ) == []
 
 
 def test_stop_on_another_servers_job_says_who_can(make_engine, other_server):
@@ -149,8 +151,8 @@ def test_stop_on_another_servers_job_says_who_can(make_engine, other_server):
     running, waiting = (other_server.stdout.readline().strip() for _ in range(2))
     for job_id in (running, waiting):
         with pytest.raises(StudioError, match="another server on the same data folder .* use that server's page"):
-            engine.cancel(job_id)
-    assert engine.job(waiting).state == "queued"
+            engine.queue.cancel(job_id)
+    assert engine.jobs.find(waiting).state == "queued"
 
 
 def test_an_engine_that_looks_for_dead_ones_keeps_its_own_jobs(make_engine, gate, tmp_path, monkeypatch):
@@ -160,9 +162,9 @@ def test_an_engine_that_looks_for_dead_ones_keeps_its_own_jobs(make_engine, gate
     running, waiting = (engine.submit(request("a held square")) for _ in range(2))
     shutil.rmtree(tmp_path / "data" / "engines")
     (tmp_path / "data" / "engines").mkdir()
-    wait_for_calls(engine._dispatcher, "_adopt_abandoned_jobs", 3)
-    assert engine.waiting_job_ids() == [waiting.id] and engine.interruptions(running.id) == []
-    engine.cancel(waiting.id)
+    wait_for_calls(engine.queue, "_adopt_abandoned_jobs", 3)
+    assert engine.queue.waiting_job_ids() == [waiting.id] and engine.events.interruptions(running.id) == []
+    engine.queue.cancel(waiting.id)
     assert all_events(engine, waiting.id)[-1] == Cancelled(None)
 
 
@@ -194,10 +196,10 @@ def test_a_clock_that_jumps_changes_no_order_and_ends_no_job(engine, gate, monke
     first = engine.submit(request("first"))
     offset[0] = jump
     second = engine.submit(request("second"))
-    assert engine.waiting_job_ids() == [first.id, second.id]
+    assert engine.queue.waiting_job_ids() == [first.id, second.id]
     offset[0] = 0.0
     third = engine.submit(request("third"))
-    assert engine.waiting_job_ids() == [first.id, second.id, third.id]
+    assert engine.queue.waiting_job_ids() == [first.id, second.id, third.id]
     gate.open()
     for job in (first, second, third):
         assert isinstance(all_events(engine, job.id)[-1], Finished)

@@ -34,7 +34,7 @@ def test_a_request_becomes_a_video(engine):
     assert isinstance(events[0], Queued) and isinstance(events[-1], Finished)
     assert [event.index for event in events if isinstance(event, Step)] == [1, 2, 3]
     assert {type(event) for event in events} == {Queued, Loading, Encoding, Step, Decoding, Finished}
-    result, ended = events[-1].result, engine.job(job.id)
+    result, ended = events[-1].result, engine.jobs.find(job.id)
     assert (ended.state, ended.request) == ("finished", job.request) and ended.created <= ended.started <= ended.ended
     assert len(list(read_frames(result.path))) == 17 and read_request(result.path) == job.request
     assert {"load", "encode", "denoise", "decode", "total"} <= result.seconds.keys()
@@ -49,18 +49,18 @@ def test_its_folder_holds_what_the_events_name(engine):
 
 def test_late_readers_see_the_same(engine):
     job = engine.submit(request())
-    followed = list(engine.events(job.id))
+    followed = list(engine.event_log.follow(job.id))
     assert [number for number, _ in followed] == list(range(1, len(followed) + 1))
-    assert list(engine.events(job.id)) == followed
-    assert list(engine.events(job.id, after=4)) == followed[4:]
-    assert list(engine.events(job.id, after=len(followed))) == []
+    assert list(engine.event_log.follow(job.id)) == followed
+    assert list(engine.event_log.follow(job.id, after=4)) == followed[4:]
+    assert list(engine.event_log.follow(job.id, after=len(followed))) == []
 
 
 def test_readers_at_the_same_time_see_the_same(engine):
     job, seen = engine.submit(request()), [None] * 4
 
     def follow(place: int) -> None:
-        seen[place] = list(engine.events(job.id))
+        seen[place] = list(engine.event_log.follow(job.id))
 
     threads = [threading.Thread(target=follow, args=(place,)) for place in range(4)]
     for thread in threads:
@@ -81,12 +81,12 @@ def test_a_reader_stops_after_the_last_event_that_it_has_seen(engine):
 
 def test_jobs_run_in_order_and_the_waiting_hear_of_it(engine):
     jobs = [engine.submit(request(f"square {number}")) for number in range(4)]
-    assert [engine.queue_position(job.id) for job in jobs] == [None, 0, 1, 2]
+    assert [engine.queue.position(job.id) for job in jobs] == [None, 0, 1, 2]
     histories = [all_events(engine, job.id) for job in jobs]
     positions = [[event.position for event in events if isinstance(event, Queued)] for events in histories]
     assert positions == [[0], [0], [1, 0], [2, 1, 0]]
-    ended = [engine.job(job.id).ended for job in jobs]
-    assert ended == sorted(ended) and engine.queue_position(jobs[3].id) is None
+    ended = [engine.jobs.find(job.id).ended for job in jobs]
+    assert ended == sorted(ended) and engine.queue.position(jobs[3].id) is None
 
 
 def test_many_threads_may_submit(engine):
@@ -109,12 +109,12 @@ def test_many_threads_may_submit(engine):
 
 def test_owners_do_not_see_each_other(engine):
     mine, theirs = engine.submit(request(), owner="ann"), engine.submit(request(), owner="bob")
-    assert [job.id for job in engine.jobs("ann")] == [mine.id]
-    assert [job.id for job in engine.jobs()] == [theirs.id, mine.id]
+    assert [job.id for job in engine.jobs.list_jobs("ann")] == [mine.id]
+    assert [job.id for job in engine.jobs.list_jobs()] == [theirs.id, mine.id]
 
 
 def test_an_unknown_job_is_an_error_at_once(engine):
-    for ask in (engine.job, engine.events, engine.cancel):
+    for ask in (engine.jobs.find, engine.event_log.follow, engine.queue.cancel):
         with pytest.raises(JobNotFound):
             ask("nobody")
 
@@ -123,22 +123,22 @@ def test_an_unknown_job_is_an_error_at_once(engine):
 def test_a_running_job_stops_between_two_steps_and_keeps_what_there_is(engine, close_gate):
     close_gate("a held square")
     job = engine.submit(request("a held square"))
-    for _, event in engine.events(job.id):
+    for _, event in engine.event_log.follow(job.id):
         if isinstance(event, Step):
             break
     began = time.monotonic()
-    engine.cancel(job.id)
+    engine.queue.cancel(job.id)
     final = all_events(engine, job.id)[-1]
     assert isinstance(final, Cancelled) and len(list(read_frames(final.result.path))) == 17
-    assert is_within(time.monotonic() - began, 2) and engine.job(job.id).state == "cancelled"
+    assert is_within(time.monotonic() - began, 2) and engine.jobs.find(job.id).state == "cancelled"
 
 
 def test_a_waiting_job_stops_at_once_and_the_others_move_up(engine, close_gate):
     gate = close_gate("a held square")
     _, waiting, last = (engine.submit(request("a held square")) for _ in range(3))
-    engine.cancel(waiting.id)
+    engine.queue.cancel(waiting.id)
     assert all_events(engine, waiting.id)[-1] == Cancelled(None)
-    assert engine.queue_position(last.id) == 0
+    assert engine.queue.position(last.id) == 0
     gate.open()
     assert isinstance(all_events(engine, last.id)[-1], Finished)
 
@@ -149,7 +149,7 @@ def test_a_waiting_job_that_is_stopped_leaves_nothing_half_written(engine, close
     half = waiting.folder / "previews" / ".step-003.png.1.part"  # as if a worker was killed while it writes
     half.parent.mkdir(parents=True, exist_ok=True)
     half.write_bytes(b"half")
-    engine.cancel(waiting.id)
+    engine.queue.cancel(waiting.id)
     assert isinstance(all_events(engine, waiting.id)[-1], Cancelled) and not half.exists()
 
 
@@ -159,9 +159,9 @@ def test_a_job_that_waits_for_the_model_stops_at_once(make_engine, close_gate):
     engine = make_engine(model="a held model")
     gate.wait()
     job = engine.submit(request())
-    wait_for(lambda: engine.job(job.id).state == "running")
+    wait_for(lambda: engine.jobs.find(job.id).state == "running")
     began = time.monotonic()
-    engine.cancel(job.id)
+    engine.queue.cancel(job.id)
     assert all_events(engine, job.id)[-1] == Cancelled(None)
     assert is_within(time.monotonic() - began, 0.5)
     gate.open()
@@ -171,8 +171,8 @@ def test_a_job_that_waits_for_the_model_stops_at_once(make_engine, close_gate):
 def test_a_job_that_compiles_stops_before_the_next_program(engine, close_gate):
     close_gate("a held square", "compile")
     job = engine.submit(request("a held square"))
-    next(event for _, event in engine.events(job.id) if isinstance(event, Compiling))
-    engine.cancel(job.id)
+    next(event for _, event in engine.event_log.follow(job.id) if isinstance(event, Compiling))
+    engine.queue.cancel(job.id)
     events = all_events(engine, job.id)
     assert events[-1] == Cancelled(None)
     assert not any(isinstance(event, Encoding) for event in events)
@@ -181,7 +181,7 @@ def test_a_job_that_compiles_stops_before_the_next_program(engine, close_gate):
 def test_cancelling_what_has_ended_changes_nothing(engine):
     job = engine.submit(request())
     before = all_events(engine, job.id)
-    engine.cancel(job.id)
+    engine.queue.cancel(job.id)
     assert all_events(engine, job.id) == before
 
 
@@ -195,10 +195,10 @@ def test_cancelling_what_has_ended_changes_nothing(engine):
     ],
 )
 def test_a_failing_pipeline_fails_its_job_only(engine, prompt, cause, fix):
-    job, pid = engine.submit(request(prompt)), engine.workers()[0].pid
+    job, pid = engine.submit(request(prompt)), engine.pool.workers()[0].pid
     assert all_events(engine, job.id)[-1] == Failed(cause, fix)
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
-    assert engine.workers()[0].pid == pid
+    assert engine.pool.workers()[0].pid == pid
 
 
 def test_a_video_that_runs_out_of_memory_says_what_would_fit(engine):
@@ -217,20 +217,22 @@ def test_a_video_that_runs_out_of_memory_says_what_would_fit(engine):
 
 def test_stop_frees_a_worker_that_compiles_what_would_fit(engine):
     job, following = engine.submit(request("stuck memory")), engine.submit(request())
-    wait_for(lambda: engine.last_event(job.id) == Compiling("settings that fit"))
-    engine.cancel(job.id)
+    wait_for(lambda: engine.events.last(job.id) == Compiling("settings that fit"))
+    engine.queue.cancel(job.id)
     assert isinstance(all_events(engine, job.id)[-1], Failed | Cancelled)
     assert isinstance(all_events(engine, following.id)[-1], Finished)
-    assert engine.job(following.id).ended - engine.job(job.id).started < 60, "not the minute that the compilation takes"
+    assert engine.jobs.find(following.id).ended - engine.jobs.find(job.id).started < 60, (
+        "not the minute that the compilation takes"
+    )
 
 
 @pytest.mark.bench
 def test_stop_ends_the_search_for_what_would_fit(engine, close_gate):
     close_gate("memory", "would fit")
     job = engine.submit(request("memory"))
-    wait_for(lambda: engine.last_event(job.id) == Compiling("settings that fit"))
+    wait_for(lambda: engine.events.last(job.id) == Compiling("settings that fit"))
     began = time.monotonic()
-    engine.cancel(job.id)
+    engine.queue.cancel(job.id)
     assert isinstance(all_events(engine, job.id)[-1], Failed | Cancelled) and is_within(time.monotonic() - began, 2)
 
 
@@ -278,7 +280,7 @@ def test_engines_side_by_side_keep_to_their_own_jobs(make_engine, close_gate):
     first, gate = make_engine(), close_gate("a held square")
     running, waiting = first.submit(request("a held square")), first.submit(request())
     second = make_engine()
-    assert second.job(running.id).state == "running" and second.queue_position(waiting.id) is None
+    assert second.jobs.find(running.id).state == "running" and second.queue.position(waiting.id) is None
     assert isinstance(all_events(second, second.submit(request()).id)[-1], Finished)
     gate.open()
     assert isinstance(all_events(first, waiting.id)[-1], Finished)
@@ -293,7 +295,7 @@ def test_an_engine_for_one_job_leaves_the_rest_alone(make_engine, close_gate):
     gate.open()
     second = make_engine(resume=False)
     assert isinstance(all_events(second, second.submit(request()).id)[-1], Finished)
-    assert second.job(waiting.id).state == "queued"
+    assert second.jobs.find(waiting.id).state == "queued"
 
 
 @pytest.mark.bench

@@ -41,7 +41,7 @@ def test_a_bad_image_leaves_nothing(engine, tmp_path):
     path.write_text("words")
     with pytest.raises(ImageError):
         engine.submit(request(image=str(path)))
-    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
+    assert engine.jobs.list_jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_sound_is_copied_and_is_that_of_the_video(tmp_path):
         assert isinstance(all_events(engine, again.id)[-1], Finished)
         with pytest.raises(SoundError):
             engine.submit(job.request.with_changes(sound_start=2.0))
-        assert len(engine.jobs()) == 2
+        assert len(engine.jobs.list_jobs()) == 2
     finally:
         engine.close()
 
@@ -109,7 +109,7 @@ def test_a_bad_clip_leaves_nothing(engine, tmp_path, clip, content, words):
         clip.write_bytes(content)
     with pytest.raises(ClipError, match=words):
         engine.submit(request(video=str(clip), trim=(1.5, 2.5625)))
-    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
+    assert engine.jobs.list_jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
 
 
 def test_pictures_wait_for_their_turn_and_leave_nothing_when_it_does_not_come(engine, tmp_path):
@@ -122,10 +122,10 @@ def test_pictures_wait_for_their_turn_and_leave_nothing_when_it_does_not_come(en
             SandboxCall(work=sandbox_work.wait_for, arguments=(str(gate), str(tmp_path / "begun")), seconds=60),
         )
         wait_for((tmp_path / "begun").exists)
-        before = len(engine.jobs())
+        before = len(engine.jobs.list_jobs())
         with pytest.raises(Busy):
             engine.submit(with_picture)
-        assert len(engine.jobs()) == before
+        assert len(engine.jobs.list_jobs()) == before
         engine.submit(request("red"))  # the request has no picture, so it does not wait
         gate.touch()
     engine.sandbox.close()

@@ -30,7 +30,7 @@ def cut(clip: str, **changes) -> GenerationRequest:
 def test_a_film_is_cut_at_once_without_a_worker(idle, clip, tmp_path):
     run_ffmpeg("-f", "lavfi", "-i", "sine=440:d=3", str(tmp_path / "music.wav"))
     job = idle.submit(cut(clip, track=str(tmp_path / "music.wav"), track_volume=0.5), owner="ann")
-    [(_, event)] = list(idle.events(job.id))
+    [(_, event)] = list(idle.event_log.follow(job.id))
     assert isinstance(event, Finished) and event.result.has_sound and event.result.num_frames == 12
     assert job.state == "finished" and [one.id for one in idle.library.videos(Selection(owner="ann"))] == [job.id]
     assert numbers(list(read_frames(job.folder / "video.mp4"))) == [*range(8, 16), *range(4)]
@@ -63,4 +63,4 @@ def test_a_strangers_file_that_is_none_is_refused_and_leaves_nothing(idle, clip,
     with pytest.raises(error) as refusal:
         idle.submit(cut(clip, **named))
     assert message in str(refusal.value) and "\n" not in str(refusal.value)
-    assert list((idle.settings.runs_dir).iterdir()) == [] and idle.jobs() == []
+    assert list((idle.settings.runs_dir).iterdir()) == [] and idle.jobs.list_jobs() == []

@@ -31,7 +31,7 @@ def test_videos_are_found_by_words_star_and_preset(engine):
     assert found(engine, words=("circle", "RED")) == [red] and found(engine, words=("圆",)) == [blue]
     assert found(engine, words=("0%",)) == [blue] and found(engine, words=("_",)) == []
     engine.library.star(blue, True)
-    assert found(engine, is_starred=True) == [blue] and engine.job(blue).is_starred
+    assert found(engine, is_starred=True) == [blue] and engine.jobs.find(blue).is_starred
     assert found(engine, presets=("wan-tiny",)) == [blue, red] and found(engine, presets=("x",)) == []
     assert engine.library.count(Selection(owner="ann", most=1)) == 2
     assert engine.library.prompts("ann", 2) == ["explode", "blue 圆 100%"]
@@ -49,10 +49,10 @@ def test_videos_with_sound_are_told_apart(engine):
 
 
 def reopened(engine, jobs: list[str], change: str) -> frozenset[str]:
-    """Return the jobs whose video has sound, after a store of an earlier version was opened. `change` makes the store old."""
-    engine._store._database.execute(change)
-    engine._store._database.execute("UPDATE jobs SET has_sound = NULL")
-    engine._store._add_later_columns()
+    """Return the jobs whose video has sound, after an older server wrote to the store. `change` makes the jobs old."""
+    with sqlite3.connect(engine.settings.data_dir / "jobs.sqlite3") as database:
+        database.execute(change)
+        database.execute("UPDATE jobs SET has_sound = NULL")
     return engine.library.with_sound(jobs)
 
 
@@ -64,9 +64,9 @@ def test_what_is_deleted_can_be_taken_back_and_goes_only_much_later(engine, make
     assert found(engine) == [job]
     engine.library.delete(job)
     engine.cleaner.clean()
-    assert engine.job(job).folder.is_dir()
-    engine._store._database.execute("UPDATE jobs SET deleted = ?", (time.time() - 8 * 24 * 3600,))
-    folder = engine.job(job).folder
+    assert engine.jobs.find(job).folder.is_dir()
+    engine._store.tables.execute("UPDATE jobs SET deleted = ?", (time.time() - 8 * 24 * 3600,))
+    folder = engine.jobs.find(job).folder
     engine.cleaner.clean()
     assert not folder.exists() and found(engine, is_deleted=True) == []
 
@@ -82,10 +82,10 @@ def test_waiting_jobs_can_be_put_into_another_order(engine, close_gate):
     close_gate("a held square")
     engine.submit(request("a held square"))
     first, second, third = (engine.submit(request(f"square {number}", steps=1)).id for number in range(3))
-    engine.move(third, 0)
-    assert engine.waiting_job_ids() == [third, first, second]
-    assert [event.position for event in map(engine.last_event, (first, second)) if isinstance(event, Queued)] == [1, 2]
-    engine.move("nobody", 0)
+    engine.queue.move(third, 0)
+    assert engine.queue.waiting_job_ids() == [third, first, second]
+    assert [event.position for event in map(engine.events.last, (first, second)) if isinstance(event, Queued)] == [1, 2]
+    engine.queue.move("nobody", 0)
 
 
 def test_jobs_of_one_shape_are_put_together(engine, close_gate):
@@ -93,7 +93,7 @@ def test_jobs_of_one_shape_are_put_together(engine, close_gate):
     engine.submit(request("a held square"))
     small, wide = engine.submit(request("small")).id, engine.submit(request("wide", width=128)).id
     again = engine.submit(request("small again")).id
-    assert engine.waiting_job_ids() == [small, again, wide]
+    assert engine.queue.waiting_job_ids() == [small, again, wide]
 
 
 def test_a_waiting_job_can_be_changed_and_a_running_one_cannot(engine, close_gate):
@@ -104,7 +104,7 @@ def test_a_waiting_job_can_be_changed_and_a_running_one_cannot(engine, close_gat
         engine.revise(running.id, request("green"))
     gate.open()
     result = all_events(engine, waiting.id)[-1].result
-    assert (result.request.prompt, result.width, engine.job(waiting.id).request.steps) == ("green", 128, 2)
+    assert (result.request.prompt, result.width, engine.jobs.find(waiting.id).request.steps) == ("green", 128, 2)
 
 
 def test_an_owner_may_have_a_limited_number_queued(engine, close_gate, tmp_path):
@@ -122,23 +122,23 @@ def test_the_order_and_the_queue_outlive_the_engine(make_engine, close_gate):
     engine, gate = make_engine(), close_gate("a held square")
     engine.submit(request("a held square"))
     first, second = engine.submit(request("one")).id, engine.submit(request("two")).id
-    engine.move(second, 0)
+    engine.queue.move(second, 0)
     engine.close()
     gate.open()
     later = make_engine()
     assert isinstance(all_events(later, first)[-1], Finished)
-    assert later.job(second).started < later.job(first).started
+    assert later.jobs.find(second).started < later.jobs.find(first).started
 
 
 def test_it_learns_how_long_a_video_takes_and_what_is_compiled(engine):
-    wait_for(lambda: engine.worker_status().state == "ready")
-    assert engine.estimate(request()) is None
+    wait_for(lambda: engine.pool.status().state == "ready")
+    assert engine.estimates.estimate(request()) is None
     made(engine, "wide", width=128)
-    wide = engine.estimate(request(width=128))
+    wide = engine.estimates.estimate(request(width=128))
     assert wide.basis == "measured" and wide.is_warm and wide.seconds > 0
-    assert engine.estimate(request(width=96, height=128)).is_warm is False
-    [device] = engine.workers()[0].facts.devices
-    assert (device.kind, engine.workers()[0].facts.model is not None) == ("square", True)
+    assert engine.estimates.estimate(request(width=96, height=128)).is_warm is False
+    [device] = engine.pool.workers()[0].facts.devices
+    assert (device.kind, engine.pool.workers()[0].facts.model is not None) == ("square", True)
 
 
 def test_a_store_of_the_first_version_is_taken_over(tmp_path):
@@ -157,6 +157,6 @@ def test_a_store_of_the_first_version_is_taken_over(tmp_path):
     old.commit()
     old.close()
     store = Store(tmp_path / "jobs.sqlite3")
-    [job] = store.videos(Selection())
+    [job] = store.library.videos(Selection())
     assert (job.id, job.place, job.is_starred, job.deleted) == ("a", 5.0, False, None)
     store.close()

@@ -54,11 +54,11 @@ def lossy_then_whole(count: int):
 def test_a_lost_workers_job_goes_to_another_twice_at_most(make_engine, monkeypatch, lossy, end):
     monkeypatch.setitem(TRANSPORTS, "lossy", lossy_then_whole(lossy))
     engine = make_engine(transport="lossy", shares=(Share(),) * (lossy + 1))
-    wait_for(lambda: all(worker.facts.warm for worker in engine.workers()[:lossy]))
+    wait_for(lambda: all(worker.facts.warm for worker in engine.pool.workers()[:lossy]))
     events = all_events(engine, engine.submit(request()).id)
     assert isinstance(events[-1], end) and sum(event.is_final for event in events) == 1
     assert [event.by for event in events if isinstance(event, Interrupted)] == ["loss"] * lossy
-    assert len(engine.workers()) == 1
+    assert len(engine.pool.workers()) == 1
     if end is Failed:
         assert events[-1].cause == "The machine of its worker was lost three times"
 
@@ -67,13 +67,13 @@ def test_a_job_waits_while_no_worker_is_there(make_engine, monkeypatch):
     monkeypatch.setitem(TRANSPORTS, "lossy", lossy_then_whole(1))
     engine = make_engine(transport="lossy")
     job = engine.submit(request())
-    wait_for(lambda: engine.interruptions(job.id) and engine.job(job.id).state == "queued")
-    assert engine.workers() == () and engine.worker_status().state == "starting" and engine.queue_position(job.id) == 0
+    wait_for(lambda: engine.events.interruptions(job.id) and engine.jobs.find(job.id).state == "queued")
+    assert engine.pool.workers() == () and engine.pool.status().state == "starting" and engine.queue.position(job.id) == 0
 
 
 def test_a_job_whose_worker_goes_in_this_moment_waits_again(make_engine, monkeypatch):
     engine = make_engine()
-    pool = engine._dispatcher.pool
+    pool = engine.queue.pool
     answers = iter([False])
     give = pool.assign
     monkeypatch.setattr(pool, "assign", lambda *job: next(answers, None) is not False and give(*job))
@@ -88,9 +88,9 @@ def test_places_far_behind_are_reported_now_and_then(make_engine, close_gate, mo
     engine = make_engine()
     engine.submit(request("a held square"))
     waiting = [engine.submit(request(f"square {number}")) for number in range(6)]
-    wait_for(lambda: engine._dispatcher._next_report)
-    engine.cancel(waiting[0].id)
-    near, far = engine.last_event(waiting[2].id), engine.last_event(waiting[5].id)
-    assert (near, far, engine.queue_position(waiting[5].id)) == (Queued(1), Queued(5), 4)
-    engine._dispatcher._next_report = 0.0
-    wait_for(lambda: engine.last_event(waiting[5].id) == Queued(4))
+    wait_for(lambda: engine.queue._next_report)
+    engine.queue.cancel(waiting[0].id)
+    near, far = engine.events.last(waiting[2].id), engine.events.last(waiting[5].id)
+    assert (near, far, engine.queue.position(waiting[5].id)) == (Queued(1), Queued(5), 4)
+    engine.queue._next_report = 0.0
+    wait_for(lambda: engine.events.last(waiting[5].id) == Queued(4))

@@ -2,10 +2,8 @@
 
 import json
 import logging
-import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Empty, Queue
 
@@ -15,6 +13,7 @@ from backend.engine.engine import Engine
 from backend.engine.keys import Keys
 from backend.engine.notifications import is_address
 from tests.backend.conftest import FAKE, all_events, request
+from tests.backend.engine.test_database import make_older
 
 
 class Post(BaseHTTPRequestHandler):
@@ -52,7 +51,7 @@ def engine(tmp_path, server) -> Iterator[Engine]:
 def ended(engine: Engine, prompt: str, owner: str, *, is_operators: bool = False) -> None:
     job = engine.submit(request(prompt=prompt), owner)
     if is_operators:
-        engine.notify_operator(job.id)
+        engine.jobs.request_notification(job.id)
     all_events(engine, job.id)
 
 
@@ -85,8 +84,8 @@ def test_each_is_told_of_their_own_and_nobody_of_a_visitors(engine, server, tmp_
 def test_one_that_is_stopped_is_not_told(engine, server, close_gate):
     close_gate("a held square")
     job = engine.submit(request(prompt="a held square"), "visitor-2")
-    engine.notify_operator(job.id)
-    engine.cancel(job.id)
+    engine.jobs.request_notification(job.id)
+    engine.queue.cancel(job.id)
     all_events(engine, job.id)
     with pytest.raises(Empty):
         server.told.get(timeout=0.5)
@@ -95,8 +94,7 @@ def test_one_that_is_stopped_is_not_told(engine, server, close_gate):
 def test_a_key_of_an_earlier_version_tells_nobody(tmp_path):
     keys = Keys(tmp_path)
     keys.create("new")
-    with closing(sqlite3.connect(tmp_path / "keys.sqlite3")) as database:
-        database.execute("ALTER TABLE keys DROP COLUMN notify")
+    make_older(tmp_path / "keys.sqlite3", keys=["notify"])
     assert [key.notify for key in keys.list_keys()] == [()]
     keys.create("newer", notify=["json://localhost"])
     assert [key.notify for key in keys.list_keys()] == [(), ("json://localhost",)]

@@ -3,7 +3,8 @@
 import pytest
 
 from backend.engine.estimate import predicted_seconds
-from backend.schemas.request import example_request, find_preset
+from backend.schemas.request import example_request
+from backend.schemas.settings import find_preset
 from backend.schemas.windows import mean_step_calls
 from backend.schemas.worker import Device
 from presets import list_presets

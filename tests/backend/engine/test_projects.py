@@ -118,9 +118,9 @@ def test_a_project_comes_in_elsewhere_as_it_was(make_engine, tmp_path):
     project, count = imported(there, archive, tmp_path, "bob")
     assert (project.name, count, project.videos) == ("film", 2, 2)
     listed = there.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
-    jobs = [there.job(one.id) for one in listed]
-    for job, before in zip(jobs, (here.job(first), here.job(second)), strict=True):
-        old, new = here.library.result(before.id), there.library.result(job.id)
+    jobs = [there.jobs.find(one.id) for one in listed]
+    for job, before in zip(jobs, (here.jobs.find(first), here.jobs.find(second)), strict=True):
+        old, new = here.events.result(before.id), there.events.result(job.id)
         assert job.request.for_sharing() == before.request.for_sharing() and job.created == before.created
         assert (job.folder / "video.mp4").read_bytes() == (before.folder / "video.mp4").read_bytes()
         assert (new.num_frames, new.fps, new.width, new.height) == (old.num_frames, old.fps, old.width, old.height)
@@ -143,7 +143,7 @@ def test_a_film_with_its_sound_and_made_shots_comes_in_elsewhere(make_engine, tm
     here.sandbox.run_steps(here.export_project_steps(here.projects.find(film.id, "ann"), tmp_path / "film.zip"))
     project, _ = imported(there, tmp_path / "film.zip", tmp_path, "bob")
     (listed,) = there.library.videos(Selection(owner="bob", project=project.id))
-    found = there.job(listed.id)
+    found = there.jobs.find(listed.id)
     assert found.request.for_sharing() == job.request.for_sharing() and found.request.total_frames == 12
     assert {path.name for path in found.folder.iterdir()} == {path.name for path in job.folder.iterdir()}
     assert there.submit(found.request, "bob").state == "finished", "and is cut again"
@@ -165,8 +165,10 @@ def test_a_project_keeps_the_figures_of_its_storyboards_and_takes_them_along(mak
     film = here.projects.create("ann", "film")
     here.projects.set_current("ann", film.id)
     story(("Anna", "red"), ("../dog", "blue"))
-    newest = here.job(story(("anna", "blue")))
-    assert here.job(f"{newest.id}-shot-1").request.references and not here.job(f"{newest.id}-shot-2").request.references
+    newest = here.jobs.find(story(("anna", "blue")))
+    assert (
+        here.jobs.find(f"{newest.id}-shot-1").request.references and not here.jobs.find(f"{newest.id}-shot-2").request.references
+    )
     known = here.library.figures("ann", film.id, 8)
     assert list(known) == ["anna", "../dog"] and known["anna"] == newest.request.figure_images[0]
     assert Image.open(known["anna"]).getpixel((0, 0)) == (0, 0, 255) and list(here.library.figures("ann", film.id, 1)) == ["anna"]
@@ -177,7 +179,7 @@ def test_a_project_keeps_the_figures_of_its_storyboards_and_takes_them_along(mak
     assert count == 6 and list(taken) == ["anna", "../dog"] and Image.open(taken["anna"]).getpixel((0, 0)) == (0, 0, 255)
     assert all(Path(path).is_relative_to(tmp_path / "elsewhere") for path in taken.values())
     story_there = next(job for job in there.library.videos(Selection(owner="bob", project=project.id, has_figures=True)))
-    assert there.job(story_there.id).request.for_sharing() == newest.request.for_sharing()
+    assert there.jobs.find(story_there.id).request.for_sharing() == newest.request.for_sharing()
 
 
 def hostile(archive: Path, name: str) -> None:
@@ -309,7 +311,7 @@ def test_inputs_that_the_request_names_are_never_opened(engine, tmp_path):
         bad.writestr(MANIFEST, json.dumps(manifest))
     project, _ = imported(engine, archive, tmp_path)
     (listed,) = engine.library.videos(Selection(project=project.id))
-    job = engine.job(listed.id)
+    job = engine.jobs.find(listed.id)
     assert (job.request.image, job.request.sound, job.tags, job.is_starred) == (None, None, (), False)
 
 
@@ -334,6 +336,6 @@ def test_what_a_project_says_of_its_videos_can_be_shown(engine, tmp_path):
         bad.writestr(MANIFEST, json.dumps(manifest))
     project, _ = imported(engine, archive, tmp_path)
     (job,) = engine.library.videos(Selection(project=project.id))
-    result = engine.library.result(job.id)
+    result = engine.events.result(job.id)
     assert project.name == "night film" and job.summary.total_frames == job.summary.num_frames
     assert (result.notes, result.versions, result.seconds) == (("a note",), {"jax": "1.0"}, {"save": 1.5})

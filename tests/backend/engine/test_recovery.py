@@ -8,8 +8,8 @@ import pytest
 
 from backend.engine import dispatcher, event_log, recovery
 from backend.engine.disk import Shortage, needed_bytes
+from backend.engine.job_events import JobEvents
 from backend.engine.recovery import Requeue, decide_recovery, describe_progress
-from backend.engine.store import Store
 from backend.schemas.events import Cancelled, Decoding, Failed, Finished, Interrupted, Loading, Queued, Step, Upscaling
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
@@ -72,10 +72,10 @@ def held(make_engine, close_gate, tmp_path):
     """An engine that found a job which ran when two servers died, and the job's id."""
     first, gate = make_engine(start_worker=False), close_gate("a red square", "step 1")
     job = first.submit(request())
-    wait_for(lambda: first.job(job.id).state == "running")
-    first._store.append_event(job.id, stop(by="server", place="step 1 of 3"))
-    first._event_log.close()  # a dying server requeues nothing
-    first._dispatcher.pool.close()
+    wait_for(lambda: first.jobs.find(job.id).state == "running")
+    first._store.events.append(job.id, stop(by="server", place="step 1 of 3"))
+    first.event_log.close()  # a dying server requeues nothing
+    first.queue.pool.close()
     first._lock.release()
     gate.open()
     return make_engine(), job.id
@@ -86,16 +86,16 @@ def test_a_held_job_waits_and_others_go_before_it(held, monkeypatch):
     engine, job_id = held
     other = engine.submit(request())
     assert isinstance(all_events(engine, other.id)[-1], Finished)
-    wait_for_calls(engine._dispatcher, "_report_places")
-    job = engine.job(job_id)
+    wait_for_calls(engine.queue, "_report_places")
+    job = engine.jobs.find(job_id)
     assert (job.state, job.is_held) == ("queued", True)
-    engine.resume(job_id)
-    assert isinstance(all_events(engine, job_id)[-1], Finished) and not engine.job(job_id).is_held
+    engine.queue.resume(job_id)
+    assert isinstance(all_events(engine, job_id)[-1], Finished) and not engine.jobs.find(job_id).is_held
 
 
 def test_a_held_job_continues_after_quiet_minutes(held, monkeypatch):
     engine, job_id = held
-    assert engine.job(job_id).is_held
+    assert engine.jobs.find(job_id).is_held
     monkeypatch.setattr(dispatcher, "QUIET_SECONDS", 0.5)
     assert isinstance(all_events(engine, job_id)[-1], Finished)
     assert recovery.QUIET_SECONDS == 600
@@ -103,17 +103,17 @@ def test_a_held_job_continues_after_quiet_minutes(held, monkeypatch):
 
 def test_a_held_job_can_be_cancelled(held):
     engine, job_id = held
-    engine.cancel(job_id)
+    engine.queue.cancel(job_id)
     assert all_events(engine, job_id)[-1] == Cancelled(None)
 
 
 def test_a_stop_holds_though_the_worker_dies_before_it_has_seen_it(engine, close_gate):
     close_gate("a held square")
     job = engine.submit(request("a held square"))
-    next(event for _, event in engine.events(job.id) if isinstance(event, Step))
-    os.kill(engine.workers()[0].pid, signal.SIGSTOP)
-    engine.cancel(job.id)
-    os.kill(engine.workers()[0].pid, signal.SIGKILL)
+    next(event for _, event in engine.event_log.follow(job.id) if isinstance(event, Step))
+    os.kill(engine.pool.workers()[0].pid, signal.SIGSTOP)
+    engine.queue.cancel(job.id)
+    os.kill(engine.pool.workers()[0].pid, signal.SIGKILL)
     assert all_events(engine, job.id)[-1] == Cancelled(None)
 
 
@@ -121,9 +121,9 @@ def test_a_shortage_ends_with_the_queue(make_engine, monkeypatch):
     monkeypatch.setattr(dispatcher, "find_shortage", lambda folder, needed: Shortage(free=0, needed=needed))
     engine = make_engine()
     job = engine.submit(request())
-    assert engine.disk_shortage() is not None
-    engine.cancel(job.id)
-    wait_for(lambda: engine.disk_shortage() is None)
+    assert engine.queue.find_shortage() is not None
+    engine.queue.cancel(job.id)
+    wait_for(lambda: engine.queue.find_shortage() is None)
 
 
 def test_the_queue_waits_for_room_on_the_disk_and_continues_by_itself(make_engine, monkeypatch):
@@ -134,12 +134,12 @@ def test_the_queue_waits_for_room_on_the_disk_and_continues_by_itself(make_engin
     monkeypatch.setattr(dispatcher, "_LOOK_SECONDS", 0.1)
     engine = make_engine()
     job = engine.submit(request())
-    wait_for_calls(engine._dispatcher, "_report_places")
-    assert engine.job(job.id).state == "queued" and engine.disk_shortage() == Shortage(
+    wait_for_calls(engine.queue, "_report_places")
+    assert engine.jobs.find(job.id).state == "queued" and engine.queue.find_shortage() == Shortage(
         free=10**6, needed=needed_bytes(job.request)
     )
     free[0] = 10**12
-    assert isinstance(all_events(engine, job.id)[-1], Finished) and engine.disk_shortage() is None
+    assert isinstance(all_events(engine, job.id)[-1], Finished) and engine.queue.find_shortage() is None
 
 
 def test_a_disk_that_fills_in_the_middle_keeps_what_was_done(make_engine, monkeypatch):
@@ -156,8 +156,8 @@ def test_a_store_that_cannot_be_written_loses_no_end(make_engine, close_gate, mo
     monkeypatch.setattr(event_log, "_TRY_SECONDS", 0.3)
     engine, gate = make_engine(), close_gate("a held square")
     job, following = engine.submit(request("a held square")), engine.submit(request())
-    wait_for(lambda: isinstance(engine.last_event(job.id), Step))
-    append, is_full, refused = Store.append_event, [True], []
+    wait_for(lambda: isinstance(engine.events.last(job.id), Step))
+    append, is_full, refused = JobEvents.append, [True], []
 
     def full(store, job_id, event):
         if is_full[0]:
@@ -165,10 +165,10 @@ def test_a_store_that_cannot_be_written_loses_no_end(make_engine, close_gate, mo
             raise sqlite3.OperationalError("database or disk is full")
         return append(store, job_id, event)
 
-    monkeypatch.setattr(Store, "append_event", full)
+    monkeypatch.setattr(JobEvents, "append", full)
     gate.open()
     wait_for(lambda: sum(isinstance(event, Finished) for event in refused) == 2)  # and it was tried again
-    assert engine.job(job.id).state == "running" and engine.disk_shortage() is not None
+    assert engine.jobs.find(job.id).state == "running" and engine.queue.find_shortage() is not None
     is_full[0] = False
     assert isinstance(all_events(engine, job.id)[-1], Finished)
     assert isinstance(all_events(engine, following.id)[-1], Finished)
@@ -185,5 +185,5 @@ def test_a_video_whose_kernel_is_refused_is_made_on_the_model_laid_out_again(eng
     events = all_events(engine, job.id)
     assert isinstance(events[-1], Finished)
     assert any(isinstance(event, Loading) for event in events)
-    assert engine.workers()[0].facts.refused == (REFUSED,)
+    assert engine.pool.workers()[0].facts.refused == (REFUSED,)
     assert isinstance(all_events(engine, engine.submit(request("refuse again")).id)[-1], Finished)

@@ -56,7 +56,7 @@ def imported_job(engine: Engine, folder: Path, **changes: object) -> Job:
     project, _ = engine.sandbox.run_steps(engine.import_project_steps(archive, unpacked, "ann"))
     shutil.rmtree(unpacked)
     (job,) = engine.library.videos(Selection(owner="ann", project=project.id))
-    return engine.job(job.id)
+    return engine.jobs.find(job.id)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -70,7 +70,7 @@ def test_an_imported_request_that_the_preset_refuses_is_not_queued(engine, close
     second = engine.submit(request(), "ann")
     with pytest.raises(RequestError, match=words):
         engine.revise(second.id, job.request)
-    engine.cancel(waiting.id)
+    engine.queue.cancel(waiting.id)
     assert isinstance(all_events(engine, second.id)[-1], Finished)
 
 
@@ -107,8 +107,8 @@ def test_a_job_for_which_the_disk_has_no_room_waits_alone(engine, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: usage[0])
     large = engine.submit(request(**LARGE), "ann")
     assert isinstance(all_events(engine, engine.submit(request(), "bob").id)[-1], Finished)
-    assert engine.job(large.id).state == "queued" and engine.disk_shortage("bob") is None
-    assert engine.disk_shortage("ann") == engine.disk_shortage() and engine.disk_shortage().needed > TOO_SMALL
+    assert engine.jobs.find(large.id).state == "queued" and engine.queue.find_shortage("bob") is None
+    assert engine.queue.find_shortage("ann") == engine.queue.find_shortage() and engine.queue.find_shortage().needed > TOO_SMALL
     usage[0] = Usage(total=TOO_SMALL, used=0, free=TOO_SMALL)  # as when the data folder moves to a smaller disk
     final = all_events(engine, large.id)[-1]
     assert isinstance(final, Failed) and "The disk cannot hold this video" in final.cause
@@ -127,8 +127,8 @@ def test_only_what_was_generated_here_and_passes_is_prepared_after_a_restart(mak
     sizes = {(one.width, one.height) for one, _ in second._recent_requests()}
     assert sizes == {(128, 96), (96, 96)}, "the imported one and the one that is refused today are not"
     prepared = []
-    monkeypatch.setattr(second._dispatcher, "prepare_for", lambda one, shape: prepared.append(one))
-    second.prepare_for(second.job(too_large.id).request)
+    monkeypatch.setattr(second.queue, "prepare_for", lambda one, shape: prepared.append(one))
+    second.prepare_for(second.jobs.find(too_large.id).request)
     second.prepare_for(generated.request)
     assert prepared == [generated.request]
-    wait_for(lambda: second.worker_status().state == "ready")
+    wait_for(lambda: second.pool.status().state == "ready")

@@ -24,9 +24,9 @@ def engine(tmp_path_factory):
 
 def finished(engine: Engine, wanted: GenerationRequest):
     job = engine.submit(wanted)
-    *_, (_, final) = engine.events(job.id)
+    *_, (_, final) = engine.event_log.follow(job.id)
     assert final.kind == "finished", final
-    return engine.job(job.id), final.result
+    return engine.jobs.find(job.id), final.result
 
 
 def test_a_video_becomes_larger_in_a_job_of_its_own_and_stays_as_it_is(engine):
@@ -35,7 +35,7 @@ def test_a_video_becomes_larger_in_a_job_of_its_own_and_stays_as_it_is(engine):
     video = small.folder / "video.mp4"
     before = video.read_bytes()
     wanted = upscale_result_request(result, small.request, str(video), 2)
-    assert engine.estimate(wanted) is None and needed_preset(wanted) == ""
+    assert engine.estimates.estimate(wanted) is None and needed_preset(wanted) == ""
     job, made = finished(engine, wanted)
     assert (made.width, made.height, made.has_sound) == (2 * result.width, 2 * result.height, True)
     assert job.request.finished_video == str(job.folder / "finished_video.mp4") and video.read_bytes() == before
@@ -43,14 +43,16 @@ def test_a_video_becomes_larger_in_a_job_of_its_own_and_stays_as_it_is(engine):
     facts = read_clip_facts(job.folder / "video.mp4")
     assert (facts.width, facts.has_sound) == (made.width, True)
 
-    told = engine.estimate(wanted)
+    told = engine.estimates.estimate(wanted)
     assert (told.seconds, told.basis, told.is_warm) == (0.2, "measured", True)
     longer = upscale_request(small.request.with_changes(num_frames=2 * small.request.num_frames - 1), str(video), 2)
-    assert engine.estimate(longer).basis == "scaled" and engine.estimate(longer).seconds == pytest.approx(0.39, abs=0.02)
-    slower = engine.estimate(upscale_request(small.request, str(video), 2, "x4plus"))  # 27 times as many weights
+    assert engine.estimates.estimate(longer).basis == "scaled" and engine.estimates.estimate(longer).seconds == pytest.approx(
+        0.39, abs=0.02
+    )
+    slower = engine.estimates.estimate(upscale_request(small.request, str(video), 2, "x4plus"))  # 27 times as many weights
     assert slower.basis == "scaled" and slower.seconds == pytest.approx(0.2 * 26.8, rel=0.02)
     step = small.request.with_changes(upscale=2)
-    assert engine.estimate(step).seconds == pytest.approx(engine.estimate(small.request).seconds + 0.2)
+    assert engine.estimates.estimate(step).seconds == pytest.approx(engine.estimates.estimate(small.request).seconds + 0.2)
 
 
 def test_a_step_after_the_video_has_the_same_settings_and_is_larger(engine):
@@ -63,18 +65,18 @@ def test_a_stop_ends_it(engine, close_gate):
     close_gate("a square that is held", "frame 2")
     small, result = finished(engine, request(prompt="a square that is held", steps=1))
     job = engine.submit(upscale_result_request(result, small.request, str(small.folder / "video.mp4"), 2))
-    for _, event in engine.events(job.id):
+    for _, event in engine.event_log.follow(job.id):
         if event.kind == "upscaling":
-            engine.cancel(job.id)
-    assert event.kind == "cancelled" and engine.job(job.id).state == "cancelled"
+            engine.queue.cancel(job.id)
+    assert event.kind == "cancelled" and engine.jobs.find(job.id).state == "cancelled"
 
 
 @pytest.mark.parametrize("may_download", [False, True])
 def test_an_upscaler_that_is_not_here_is_refused_before_anything_is_queued(engine, may_download):
-    before = len(engine.jobs())
+    before = len(engine.jobs.list_jobs())
     with pytest.raises(RequestError, match="upscaler='missing.pth' must be an installed upscaler"):
         engine.submit(request(upscale=2, upscaler="missing.pth"), may_download=may_download)
-    assert len(engine.jobs()) == before
+    assert len(engine.jobs.list_jobs()) == before
 
 
 def test_what_the_disk_could_never_hold_does_not_stop_the_line(engine, tmp_path):

@@ -1,24 +1,24 @@
 """Check user presets and comparisons: one set per owner, sensible names, kept over a restart."""
 
+from contextlib import closing
+
 import pytest
 
-from backend.engine.user_presets import UserPresets
+from backend.engine.store import Store
 from backend.errors import RequestError
 
 
 @pytest.fixture
 def user_presets(tmp_path):
-    user_presets = UserPresets(tmp_path / "jobs.sqlite3")
-    yield user_presets
-    user_presets.close()
+    with closing(Store(tmp_path / "jobs.sqlite3")) as store:
+        yield store.user_presets
 
 
 def test_presets_belong_to_their_owner_and_last(user_presets, tmp_path):
     user_presets.save_preset("ann", "  My  look ", {"steps": 8})
     assert user_presets.presets("bob") == {}
-    again = UserPresets(tmp_path / "jobs.sqlite3")
-    assert again.presets("ann") == {"My look": {"steps": 8}}
-    again.close()
+    with closing(Store(tmp_path / "jobs.sqlite3")) as again:
+        assert again.user_presets.presets("ann") == {"My look": {"steps": 8}}
 
 
 def test_renaming_never_takes_anothers_name(user_presets):

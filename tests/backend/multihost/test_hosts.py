@@ -48,7 +48,7 @@ def steps_of(engine, job_id: str) -> list[int]:
 
 
 def first_step(engine, job_id: str) -> None:
-    next(event for _, event in engine.events(job_id) if isinstance(event, Step))
+    next(event for _, event in engine.event_log.follow(job_id) if isinstance(event, Step))
 
 
 def interruptions_of(engine, job_id: str) -> list[Interrupted]:
@@ -59,7 +59,7 @@ def test_the_worker_waits_for_the_other_hosts_and_says_for_which(make_engine, tm
     three = hosts(3)
     engine = make_engine(hosts=three)
     first = start_member(three, 1, tmp_path / "one")
-    wait_for(lambda: "number 2 of 3" in engine.worker_status().detail)
+    wait_for(lambda: "number 2 of 3" in engine.pool.status().detail)
     job = engine.submit(request())
     second = start_member(three, 2, tmp_path / "two")
     try:
@@ -86,12 +86,12 @@ def test_a_cancel_stops_all_hosts_at_one_step_and_they_go_on_together(pair, clos
     engine, member = pair
     job = engine.submit(request("a held square"))
     first_step(engine, job.id)
-    pids = engine.workers()[0].pid, *processes_of(member.pid)
-    engine.cancel(job.id)
+    pids = engine.pool.workers()[0].pid, *processes_of(member.pid)
+    engine.queue.cancel(job.id)
     assert isinstance(all_events(engine, job.id)[-1], Cancelled)
     following = engine.submit(request())
     assert isinstance(all_events(engine, following.id)[-1], Finished)
-    assert (engine.workers()[0].pid, *processes_of(member.pid)) == pids, "they were restarted"
+    assert (engine.pool.workers()[0].pid, *processes_of(member.pid)) == pids, "they were restarted"
 
 
 @pytest.mark.bench
@@ -101,12 +101,12 @@ def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_continues(pair, 
     engine, member = pair
     job = engine.submit(request("a held square", steps=4))
     first_step(engine, job.id)
-    first, (process,) = engine.workers()[0].pid, processes_of(member.pid)
+    first, (process,) = engine.pool.workers()[0].pid, processes_of(member.pid)
     killed = {"the process": process, "the member": member.pid, "the first process": first}[what]
     os.kill(killed, signal.SIGKILL)
-    again = start_member(engine._dispatcher.pool._workers[0]._plan.hosts, 1, tmp_path / "again") if what == "the member" else None
+    again = start_member(engine.queue.pool._workers[0]._plan.hosts, 1, tmp_path / "again") if what == "the member" else None
     began = time.monotonic()
-    next(event for _, event in engine.events(job.id) if isinstance(event, Interrupted))
+    next(event for _, event in engine.event_log.follow(job.id) if isinstance(event, Interrupted))
     assert is_within(time.monotonic() - began, NOTICED_SECONDS)
     gate.open()
     try:
@@ -115,7 +115,7 @@ def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_continues(pair, 
         if what != "the first process":
             assert stop.cause.startswith("Process 1 of the 2 hosts")
         assert stop.by == ("worker" if what == "the process" else "signal")  # the loss of a host is no fault of the video
-        assert engine.workers()[0].pid != first and process not in processes_of(member.pid)
+        assert engine.pool.workers()[0].pid != first and process not in processes_of(member.pid)
     finally:
         engine.close()
         if again is not None:
@@ -132,7 +132,7 @@ def test_a_member_that_stands_still_is_noticed(make_engine, close_gate, tmp_path
         first_step(engine, job.id)
         os.kill(member.pid, signal.SIGSTOP)
         try:
-            next(event for _, event in engine.events(job.id) if isinstance(event, Interrupted))
+            next(event for _, event in engine.event_log.follow(job.id) if isinstance(event, Interrupted))
         finally:
             os.kill(member.pid, signal.SIGCONT)
         gate.open()
@@ -144,9 +144,9 @@ def test_what_fails_alike_on_all_hosts_fails_the_job_and_no_host(pair):
     engine, member = pair
     job = engine.submit(request("explode"))
     assert isinstance(all_events(engine, job.id)[-1], Failed)
-    pids = engine.workers()[0].pid, *processes_of(member.pid)
+    pids = engine.pool.workers()[0].pid, *processes_of(member.pid)
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
-    assert (engine.workers()[0].pid, *processes_of(member.pid)) == pids
+    assert (engine.pool.workers()[0].pid, *processes_of(member.pid)) == pids
 
 
 def test_what_fails_on_one_host_alone_ends_all(pair, close_gate, monkeypatch):
@@ -161,17 +161,17 @@ def test_what_fails_on_one_host_alone_ends_all(pair, close_gate, monkeypatch):
 def test_who_does_not_know_the_secret_is_told_so_and_ends(make_engine, tmp_path):
     two = hosts(2)
     engine = make_engine(hosts=two)
-    wait_for(lambda: "Waiting for the other hosts" in engine.worker_status().detail)
+    wait_for(lambda: "Waiting for the other hosts" in engine.pool.status().detail)
     stranger = start_member(two, 1, tmp_path / "stranger", STUDIO_HOSTS_SECRET="guessed by a stranger")
     _, told = stranger.communicate(timeout=60)
     assert stranger.returncode == 1 and "STUDIO_HOSTS_SECRET" in told.splitlines()[-1]
-    assert "Waiting" in engine.worker_status().detail
+    assert "Waiting" in engine.pool.status().detail
 
 
 def test_strangers_neither_come_in_nor_keep_others_out(make_engine, tmp_path):
     two = hosts(2)
     engine = make_engine(hosts=two)
-    wait_for(lambda: "Waiting for the other hosts" in engine.worker_status().detail)
+    wait_for(lambda: "Waiting for the other hosts" in engine.pool.status().detail)
     all_said = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 8, (4).to_bytes(8) + b"[[[[", (2).to_bytes(8) + b"{}"]
     strangers = []
     for said in all_said:
@@ -186,7 +186,7 @@ def test_strangers_neither_come_in_nor_keep_others_out(make_engine, tmp_path):
 def test_a_crowd_that_says_nothing_keeps_nobody_out(make_engine, tmp_path):
     two = hosts(2)
     engine = make_engine(hosts=two)
-    wait_for(lambda: "Waiting for the other hosts" in engine.worker_status().detail)
+    wait_for(lambda: "Waiting for the other hosts" in engine.pool.status().detail)
     is_over, crowd = threading.Event(), deque(maxlen=4 * slice_link._MOST_UNPROVEN)
 
     def come_again_and_again() -> None:

@@ -57,7 +57,7 @@ def latents_and_frames(engine: Engine, request: GenerationRequest) -> tuple[np.n
     job = engine.submit(request)
     final = all_events(engine, job.id)[-1]
     assert isinstance(final, Finished), final
-    folder = engine.job(job.id).folder
+    folder = engine.jobs.find(job.id).folder
     return load_file(folder / LATENTS)["latents"], np.stack(list(read_frames(folder / "video.mp4")))
 
 
@@ -92,19 +92,19 @@ def pair(tmp_path_factory) -> Iterator[tuple[Engine, list[int]]]:
 def test_two_hosts_make_the_same_latents_and_the_same_video_as_one(alone, pair):
     engine, _ = pair
     assert nearly_the_same(latents_and_frames(engine, a_request()), latents_and_frames(alone, a_request()))
-    assert len(engine.workers()[0].facts.devices) == 2
+    assert len(engine.pool.workers()[0].facts.devices) == 2
 
 
 def test_a_cancel_stops_two_hosts_at_the_same_step_with_a_video_of_what_was_done(pair):
     engine, others = pair
     job = engine.submit(a_request(steps=100))
-    next(event for _, event in engine.events(job.id) if isinstance(event, Step) and event.index > 1)
-    pids = engine.workers()[0].pid, *processes_of(*others)
-    engine.cancel(job.id)
+    next(event for _, event in engine.event_log.follow(job.id) if isinstance(event, Step) and event.index > 1)
+    pids = engine.pool.workers()[0].pid, *processes_of(*others)
+    engine.queue.cancel(job.id)
     final = all_events(engine, job.id)[-1]
     assert isinstance(final, Cancelled) and len(list(read_frames(Path(final.result.path)))) == SHORT["num_frames"]
     latents_and_frames(engine, a_request(seed=2))
-    assert (engine.workers()[0].pid, *processes_of(*others)) == pids, "they were restarted"
+    assert (engine.pool.workers()[0].pid, *processes_of(*others)) == pids, "they were restarted"
 
 
 @pytest.mark.slow
@@ -130,13 +130,13 @@ def test_four_hosts_go_on_after_one_is_killed_and_make_the_same_video_as_two_wit
         undisturbed = latents_and_frames(engine, request)
     with made_by(tmp_path / "four", 4, 1) as (engine, others):
         job = engine.submit(request)
-        wait_for(lambda: (engine.job(job.id).folder / STATE).exists(), seconds=200)
+        wait_for(lambda: (engine.jobs.find(job.id).folder / STATE).exists(), seconds=200)
         os.kill(processes_of(*others)[1], signal.SIGKILL)
         events = all_events(engine, job.id)
         (stop,) = [event for event in events if isinstance(event, Interrupted)]
         assert stop.cause == "Process 2 of the 4 hosts was killed by signal 9 (SIGKILL)"
         assert any("The video was interrupted and resumed after step" in note for note in events[-1].result.notes)
-        folder = engine.job(job.id).folder
+        folder = engine.jobs.find(job.id).folder
         made = load_file(folder / LATENTS)["latents"], np.stack(list(read_frames(folder / "video.mp4")))
     assert same(made, undisturbed)
 
@@ -175,7 +175,7 @@ def test_two_hosts_make_the_shots_of_a_storyboard_as_one_does(alone, pair):
         events = all_events(one, job.id)
         assert isinstance(events[-1], Finished) and events[-1].result.num_frames == 9, events[-1]
         assert [event.index for event in events if isinstance(event, ShotFinished)] == [1, 2]
-        folders.append(one.job(job.id).folder)
+        folders.append(one.jobs.find(job.id).folder)
         assert len(frames_of(folders[-1] / "video.mp4")) == 9
     for shot in (1, 2):
         expected, made = (frames_of(folder / "shots" / str(shot) / "last.mp4").astype(int) for folder in folders)
@@ -186,7 +186,7 @@ def test_two_hosts_make_the_shots_of_a_storyboard_as_one_does(alone, pair):
 def test_two_hosts_go_on_with_the_shot_that_they_had_reached(tmp_path):
     with made_by(tmp_path / "two", 2, 1) as (engine, others):
         job = engine.submit(a_story(steps=40))
-        for _, event in engine.events(job.id):
+        for _, event in engine.event_log.follow(job.id):
             if isinstance(event, Step) and (event.preview or "").startswith("shots/2/"):
                 os.kill(processes_of(*others)[0], signal.SIGKILL)
                 break
@@ -196,7 +196,7 @@ def test_two_hosts_go_on_with_the_shot_that_they_had_reached(tmp_path):
         assert [event.index for event in events if isinstance(event, ShotFinished)] == [1, 1, 2], "it is only told again"
         again = engine.submit(a_story(steps=40))
         assert isinstance(all_events(engine, again.id)[-1], Finished)
-        made, undisturbed = (frames_of(engine.job(one.id).folder / "video.mp4") for one in (job, again))
+        made, undisturbed = (frames_of(engine.jobs.find(one.id).folder / "video.mp4") for one in (job, again))
     np.testing.assert_array_equal(made, undisturbed)
 
 

@@ -90,6 +90,11 @@ def load(transformer: dict[str, np.ndarray], programs: Programs) -> StackedWeigh
         return load_stacked(part, described, lambda name, tensor: tensor, progress)
 
 
+def place_weights(weights: dict[str, jax.Array], layout: Layout, spec) -> dict[str, jax.Array]:
+    """Place weights on the mesh, each with the partition `spec(name, shape)`."""
+    return {name: jax.device_put(value, layout.sharding(spec(name, value.shape))) for name, value in weights.items()}
+
+
 def run(
     plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = (), on_demand: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -102,7 +107,7 @@ def run(
     branches = 2 if is_guided else 1
     ids = generator.integers(2, 64, (branches, 16)).astype(np.int32)
     mask = np.ones_like(ids)
-    embedded = programs.embed_text(layout.place_weights(text, functools.partial(TextEncoder.weight_spec, layout)), ids, mask)
+    embedded = programs.embed_text(place_weights(text, layout, functools.partial(TextEncoder.weight_spec, layout)), ids, mask)
     text_context = programs.prepare_text(weights, embedded, np.zeros((branches, 1, 1, 16), np.float32))
     noise = generator.standard_normal(LATENT_SHAPE).astype(np.float32)
     schedule, positions = make_schedule("unipc", STEPS, 3.0), work.run(programs.denoiser.positions(LATENT_SHAPE))
@@ -116,7 +121,7 @@ def run(
         inputs = make_step_inputs(schedule, index, 4.0 if is_guided else 1.0)
         state = programs.step(weights, state, inputs, context)
     latents = state.sample
-    frames = list(decoded(programs, layout.place_weights(vae, layout.replicated_spec), latents))
+    frames = list(decoded(programs, jax.device_put(vae, layout.replicated), latents))
     return np.asarray(latents), np.concatenate([np.asarray(frame) for frame in frames], axis=2)
 
 

@@ -118,6 +118,6 @@ def test_a_video_is_made_without_a_kernel_that_fails_and_says_so(make_engine, tm
     assert isinstance(events[-1], Finished), events[-1]
     assert sum(isinstance(event, Interrupted) for event in events) == interruptions
     [said] = [note for note in events[-1].result.notes if "kernel" in note]
-    assert said.startswith("The video decoder's kernel") and why in said and said in engine.workers()[0].facts.refused
+    assert said.startswith("The video decoder's kernel") and why in said and said in engine.pool.workers()[0].facts.refused
     again = all_events(engine, engine.submit(request(num_frames=5, seed=2)).id)
     assert isinstance(again[-1], Finished) and not any(isinstance(event, Interrupted) for event in again)

@@ -15,7 +15,7 @@ LIVE = load_preset("wan2.1-live-1.3b-480p")
 def preset(monkeypatch) -> Preset:
     """A live preset with actions; 81 frames are seven blocks."""
     preset = Preset(**LIVE.model_dump() | {"name": "acting", "actions": ["left", "right"]})
-    monkeypatch.setattr("backend.schemas.request.find_preset", lambda name: preset)
+    monkeypatch.setattr("backend.schemas.settings.find_preset", lambda name: preset)
     return preset
 
 
@@ -104,7 +104,7 @@ def steered(monkeypatch) -> Preset:
     """A live preset whose actions may be done together, of a model that reads no prompt."""
     own = {"name": "steered", "actions": ["forward", "left", "look-up"], "combines_actions": True, "reads_prompt": False}
     preset = Preset(**LIVE.model_dump() | own)
-    monkeypatch.setattr("backend.schemas.request.find_preset", lambda name: preset)
+    monkeypatch.setattr("backend.schemas.settings.find_preset", lambda name: preset)
     return preset
 
 

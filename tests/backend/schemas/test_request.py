@@ -7,7 +7,8 @@ import re
 import pytest
 
 from backend.errors import RequestError
-from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
+from backend.schemas.request import SEED_LIMIT, GenerationRequest
+from backend.schemas.settings import find_preset
 from presets import load_preset
 
 TINY, WAN = load_preset("wan-tiny"), load_preset("wan2.1-t2v-14b-720p")

@@ -6,7 +6,8 @@ imported.
 import dataclasses
 import sys
 
-from backend.schemas.request import example_request, find_preset
+from backend.schemas.request import example_request
+from backend.schemas.settings import find_preset
 from backend.schemas.worker import AXES
 from backend.selftest.one_step import KeepingInspector, time_step
 from backend.tpu_analysis.report import STEP, describe_slice

@@ -20,7 +20,8 @@ from backend.models.model import Model
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program
 from backend.runtime.work import Call
-from backend.schemas.request import GenerationRequest, example_request, find_preset
+from backend.schemas.request import GenerationRequest, example_request
+from backend.schemas.settings import find_preset
 from backend.schemas.worker import AXES
 from backend.tpu_analysis import report as report_module
 from backend.tpu_analysis.fingerprint import fingerprint

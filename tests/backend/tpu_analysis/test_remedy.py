@@ -1,6 +1,7 @@
 """Remedies are estimated, then compiled, and offered only if the compiler confirms them."""
 
-from backend.schemas.request import GenerationRequest, example_request, find_preset
+from backend.schemas.request import GenerationRequest, example_request
+from backend.schemas.settings import find_preset
 from backend.tpu_analysis.remedy import Remedy, Shortage, find_remedies
 
 GIB = 2**30

@@ -17,8 +17,8 @@ from tests.backend.worker_pool.test_supervisor import first_step, is_alive
 
 def standby_of(engine: Engine) -> int:
     """Return the id of the standby process as soon as it exists."""
-    wait_for(lambda: engine.workers()[0].standby is not None)
-    return engine.workers()[0].standby
+    wait_for(lambda: engine.pool.workers()[0].standby is not None)
+    return engine.pool.workers()[0].standby
 
 
 @pytest.fixture
@@ -31,11 +31,11 @@ def test_it_takes_the_place_of_a_worker_that_is_killed_and_another_one_stands_by
     standby, gate = standby_of(engine), close_gate("a held square")
     job = engine.submit(request("a held square", steps=5))
     first_step(engine, job.id)
-    os.kill(engine.workers()[0].pid, signal.SIGKILL)
+    os.kill(engine.pool.workers()[0].pid, signal.SIGKILL)
     gate.open()
     steps = [event.index for event in all_events(engine, job.id) if isinstance(event, Step)]
     assert steps[-1] == 5 and steps == sorted(steps)
-    assert engine.workers()[0].pid == standby and "worker-" in engine.workers()[0].log.name
+    assert engine.pool.workers()[0].pid == standby and "worker-" in engine.pool.workers()[0].log.name
     assert standby_of(engine) != standby
 
 
@@ -43,10 +43,10 @@ def test_one_that_has_died_itself_is_no_loss(engine):
     standby = standby_of(engine)
     os.kill(standby, signal.SIGKILL)
     wait_for(lambda: not is_alive(standby))
-    pid = engine.workers()[0].pid
+    pid = engine.pool.workers()[0].pid
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: engine.workers()[0].pid not in (None, pid))
-    assert engine.workers()[0].pid != standby
+    wait_for(lambda: engine.pool.workers()[0].pid not in (None, pid))
+    assert engine.pool.workers()[0].pid != standby
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
@@ -62,7 +62,7 @@ def test_there_is_none_where_memory_is_short(make_engine, monkeypatch):
     monkeypatch.setattr(supervisor_module, "free_memory", lambda: asked.append(10**9) or asked[-1])
     engine = make_engine(has_standby=True)
     wait_for(lambda: len(asked) > 1)
-    assert engine.workers()[0].standby is None
+    assert engine.pool.workers()[0].standby is None
 
 
 def test_importing_ahead_touches_no_device():

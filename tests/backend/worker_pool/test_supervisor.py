@@ -28,7 +28,7 @@ def is_alive(pid: int) -> bool:
 
 
 def first_step(engine, job_id: str) -> None:
-    next(event for _, event in engine.events(job_id) if isinstance(event, Step))
+    next(event for _, event in engine.event_log.follow(job_id) if isinstance(event, Step))
 
 
 def steps_of(engine, job_id: str) -> list[int]:
@@ -45,7 +45,7 @@ def test_a_killed_workers_job_continues_before_the_next_one(engine, close_gate):
     gate = close_gate("a held square", "step 3")
     job, following = engine.submit(request("a held square", steps=5)), engine.submit(request())
     gate.wait()
-    pid = engine.workers()[0].pid
+    pid = engine.pool.workers()[0].pid
     os.kill(pid, signal.SIGKILL)
     gate.open()
     assert steps_of(engine, job.id) == [1, 2, 3, 4, 5]
@@ -53,8 +53,8 @@ def test_a_killed_workers_job_continues_before_the_next_one(engine, close_gate):
     assert (stop.cause, stop.by) == ("The worker was killed by SIGKILL, from outside", "signal")
     assert stop.place == "step 3 of 5"
     assert isinstance(all_events(engine, following.id)[-1], Finished)
-    assert engine.job(following.id).started > engine.job(job.id).ended
-    assert engine.workers()[0].pid != pid and not is_alive(pid)
+    assert engine.jobs.find(following.id).started > engine.jobs.find(job.id).ended
+    assert engine.pool.workers()[0].pid != pid and not is_alive(pid)
 
 
 def test_a_worker_that_dies_in_the_same_step_each_time_fails_its_job_with_the_history(engine, tmp_path):
@@ -95,14 +95,14 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_continues(
     make_engine, close_gate, tmp_path, monkeypatch, is_frozen, silence, least, cause
 ):
     engine, gate = make_engine(), close_gate("a held square", "step 3")
-    wait_for(lambda: engine.worker_status().state == "ready")
+    wait_for(lambda: engine.pool.status().state == "ready")
     monkeypatch.setattr(watchdog, "SILENCE_SECONDS", silence)
     monkeypatch.setattr(watchdog.Watchdog, "least", least)
     job = engine.submit(request("a held square", steps=4))
     gate.wait()
     if is_frozen:
-        os.kill(engine.workers()[0].pid, signal.SIGSTOP)
-    wait_for(lambda: engine.interruptions(job.id))
+        os.kill(engine.pool.workers()[0].pid, signal.SIGSTOP)
+    wait_for(lambda: engine.events.interruptions(job.id))
     gate.open()
     assert isinstance(all_events(engine, job.id)[-1], Finished) and steps_of(engine, job.id) == [1, 2, 3, 4]
     (stop,) = interruptions_of(engine, job.id)
@@ -113,14 +113,14 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_continues(
 
 def test_stop_frees_a_worker_that_hangs_while_it_encodes(make_engine, monkeypatch):
     engine = make_engine()
-    wait_for(lambda: engine.worker_status().state == "ready")
+    wait_for(lambda: engine.pool.status().state == "ready")
     monkeypatch.setattr(watchdog, "STOP_SECONDS", 2.0)
     job, following = engine.submit(request("stuck")), engine.submit(request())
-    wait_for(lambda: isinstance(engine.last_event(job.id), Encoding))
-    engine.cancel(job.id)
+    wait_for(lambda: isinstance(engine.events.last(job.id), Encoding))
+    engine.queue.cancel(job.id)
     assert all_events(engine, job.id)[-1] == Cancelled(None)
     assert isinstance(all_events(engine, following.id)[-1], Finished)
-    assert is_within(engine.job(following.id).ended - engine.job(job.id).started, 30), "not the minute that it hangs"
+    assert is_within(engine.jobs.find(following.id).ended - engine.jobs.find(job.id).started, 30), "not the minute that it hangs"
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_a_worker_that_is_stopped_in_any_stage_is_noticed(make_engine, close_gat
     gate = close_gate("a held one", gate_place)
     engine = make_engine(start_worker=False, model="a held one")
     job = engine.submit(request("a held one"))
-    next(event for _, event in engine.events(job.id) if isinstance(event, moment))
-    os.kill(engine.workers()[0].pid, signal.SIGSTOP)
+    next(event for _, event in engine.event_log.follow(job.id) if isinstance(event, moment))
+    os.kill(engine.pool.workers()[0].pid, signal.SIGSTOP)
     gate.open()
     monkeypatch.setattr(watchdog, "SILENCE_SECONDS", 5.0)
     assert isinstance(all_events(engine, job.id)[-1], Finished)
@@ -144,10 +144,10 @@ def test_a_worker_that_is_stopped_in_any_stage_is_noticed(make_engine, close_gat
 
 
 def test_a_new_worker_stands_ready_after_a_crash(engine):
-    wait_for(lambda: engine.worker_status().state == "ready")
-    pid = engine.workers()[0].pid
+    wait_for(lambda: engine.pool.status().state == "ready")
+    pid = engine.pool.workers()[0].pid
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: engine.workers()[0].pid not in (pid, None) and engine.worker_status().state == "ready")
+    wait_for(lambda: engine.pool.workers()[0].pid not in (pid, None) and engine.pool.status().state == "ready")
 
 
 def test_a_worker_that_always_dies_is_not_started_for_ever_and_only_the_newest_logs_are_kept(make_engine, tmp_path, caplog):
@@ -157,12 +157,12 @@ def test_a_worker_that_always_dies_is_not_started_for_ever_and_only_the_newest_l
         return sum(record.getMessage().startswith("The worker ended with exit code 7") for record in caplog.records)
 
     def stays_down_after(starts: int) -> bool:
-        wait_for(lambda: engine.workers()[0].pid is None and deaths() == starts)
+        wait_for(lambda: engine.pool.workers()[0].pid is None and deaths() == starts)
         time.sleep(0.5)
-        return engine.workers()[0].pid is None and deaths() == starts
+        return engine.pool.workers()[0].pid is None and deaths() == starts
 
     assert stays_down_after(3)
-    assert engine.worker_status().detail.startswith("The worker ended with exit code 7; its log is")
+    assert engine.pool.status().detail.startswith("The worker ended with exit code 7; its log is")
     for starts in (8, 13):  # three for the job and two others
         cause = all_events(engine, engine.submit(request()).id)[-1].cause
         assert cause == "It stopped three times at the start: The worker ended with exit code 7"
@@ -172,9 +172,9 @@ def test_a_worker_that_always_dies_is_not_started_for_ever_and_only_the_newest_l
 
 def test_a_worker_that_somebody_kills_while_it_is_idle_always_comes_back(engine):
     for _ in range(4):
-        wait_for(lambda: engine.worker_status().state == "ready")
-        os.kill(engine.workers()[0].pid, signal.SIGKILL)
-        wait_for(lambda: engine.worker_status().state != "ready")
+        wait_for(lambda: engine.pool.status().state == "ready")
+        os.kill(engine.pool.workers()[0].pid, signal.SIGKILL)
+        wait_for(lambda: engine.pool.status().state != "ready")
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
@@ -183,7 +183,7 @@ def test_closing_ends_the_worker_in_the_middle_of_a_job(make_engine, close_gate)
     engine, _ = make_engine(), close_gate("a held square")
     job = engine.submit(request("a held square"))
     first_step(engine, job.id)
-    pid, began = engine.workers()[0].pid, time.monotonic()
+    pid, began = engine.pool.workers()[0].pid, time.monotonic()
     engine.close()
     assert not is_alive(pid) and is_within(time.monotonic() - began, 2)
 
@@ -213,10 +213,10 @@ from tests.backend.conftest import request
 from tests.clock import is_within
 engine = Engine(Path(sys.argv[1]), pipeline="tests.fake_pipeline")
 jobs = [engine.submit(request("a held square", steps=6)), engine.submit(request())]
-for _, event in engine.events(jobs[0].id):
+for _, event in engine.event_log.follow(jobs[0].id):
     if event.kind == "step":
         break
-print(engine.workers()[0].pid, *(job.id for job in jobs), flush=True)
+print(engine.pool.workers()[0].pid, *(job.id for job in jobs), flush=True)
 threading.Event().wait()
 """
 

@@ -21,7 +21,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def notice_of(engine):
-    return engine.workers()[0].facts.notice
+    return engine.pool.workers()[0].facts.notice
 
 
 def said(caplog) -> list[str]:
@@ -51,7 +51,7 @@ def test_a_choice_is_known_and_not_complained_of(machine, make_engine, caplog, m
 def test_a_machine_without_accelerators_has_nothing_to_say(machine, make_engine):
     plain_machine(machine)
     engine = make_engine(pipeline="tests.idle_pipeline")
-    wait_for(lambda: engine.workers()[0].facts.devices)
+    wait_for(lambda: engine.pool.workers()[0].facts.devices)
     assert notice_of(engine) is None
 
 
@@ -59,8 +59,8 @@ def test_chips_that_another_process_holds_fail_the_job_with_the_remedy_until_the
     refusal = tpu_machine(machine) / "refusal"
     refusal.write_text(HELD)
     engine = make_engine(pipeline="tests.idle_pipeline")
-    wait_for(lambda: engine.worker_status().state == "failed")
-    assert engine.worker_status().detail == "Another process, 77, holds 8 TPU v6e chips; `kill 77`, then start again"
+    wait_for(lambda: engine.pool.status().state == "failed")
+    assert engine.pool.status().detail == "Another process, 77, holds 8 TPU v6e chips; `kill 77`, then start again"
     assert notice_of(engine).is_fault
     failed = all_events(engine, engine.submit(request()).id)[-1]
     assert isinstance(failed, Failed) and (failed.cause, failed.fix) == (notice_of(engine).found, notice_of(engine).mend)
@@ -73,5 +73,5 @@ def test_a_runtime_that_ends_the_process_has_left_its_reason_in_the_log(machine,
     said = "ABORT F0929 pjrt_c_api_helpers.cc:258: Unexpected PJRT_Plugin_Attributes_Args size: expected 32, got 24.\n"
     (tpu_machine(machine) / "refusal").write_text(said)
     engine = make_engine(pipeline="tests.idle_pipeline")
-    wait_for(lambda: "do not belong together" in engine.worker_status().detail)  # the worker restarts now and then
+    wait_for(lambda: "do not belong together" in engine.pool.status().detail)  # the worker restarts now and then
     assert notice_of(engine).is_fault

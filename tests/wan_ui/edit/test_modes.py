@@ -16,7 +16,8 @@ from backend.engine.engine import Engine
 from backend.errors import RequestError
 from backend.media.pictures import load_checked_image
 from backend.media.video import read_frames
-from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from tests.clip_files import counting_clip
 from tests.wan_ui.builders import a_job
 from wan_ui.edit.handlers import EditHandlers, _fitting_settings, page_settings
@@ -89,8 +90,8 @@ def made(engine: Engine, client: TestClient, **given) -> GenerationRequest:
     """Generate, and return the request that reached the pipeline."""
     answer = client.post("/studio/edit", json=WANTED | given).json()
     assert set(answer) == {"job"}, answer
-    *_, (_, final) = engine.events(answer["job"])
-    assert final.result.request.inputs().keys() == engine.job(answer["job"]).request.inputs().keys()
+    *_, (_, final) = engine.event_log.follow(answer["job"])
+    assert final.result.request.inputs().keys() == engine.jobs.find(answer["job"]).request.inputs().keys()
     return final.result.request
 
 
@@ -279,11 +280,11 @@ def test_the_video_is_compared_with_the_clip_where_that_lies_in_it(engine, visit
 def test_its_settings_come_back_with_its_files(engine, visitor, clip, picture):
     keys = [{"frame": 0, "image": picture("a.png")}, {"frame": 8, "image": picture("b.png", (30, 40))}]
     request = made(engine, visitor(), way="keys", num_frames=9, keyframes=keys, references=[picture("hat.png", (20, 20))])
-    filled = engine.sandbox.run_steps(handlers(engine)._load_settings(engine.job(Path(request.keyframes[0]).parent.name)))
+    filled = engine.sandbox.run_steps(handlers(engine)._load_settings(engine.jobs.find(Path(request.keyframes[0]).parent.name)))
     assert filled["clip"] is None and filled["way"] == "keys" and [one["frame"] for one in filled["keyframes"]] == [0, 8]
     assert all(Path(one["path"]).is_relative_to(get_upload_folder()) for one in [*filled["keyframes"], *filled["references"]])
     request = made(engine, visitor(), way="paint", clip=clip, mask=picture("mask.png"), keeps_pixels=False, **PART)
-    filled = engine.sandbox.run_steps(handlers(engine)._load_settings(engine.job(Path(request.mask).parent.name)))
+    filled = engine.sandbox.run_steps(handlers(engine)._load_settings(engine.jobs.find(Path(request.mask).parent.name)))
     assert filled["clip"]["width"] == 128 and filled["mask"]["is_picture"] and filled["keeps_pixels"] is False
     json.dumps(filled)
     request = made(engine, visitor(), way="extend", clip=clip, extend="after", overlap=5, start=0.0, num_frames=9)

@@ -11,7 +11,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from backend.engine.engine import Engine
-from backend.schemas.request import find_preset
+from backend.schemas.settings import find_preset
 from tests.clip_files import counting_clip, marked_clip, turned
 from wan_ui.edit.handlers import page_settings
 from wan_ui.edit.html import clip_presets, edit_html
@@ -110,10 +110,10 @@ def test_what_is_no_json_is_refused(visitor, body):
 def test_a_video_is_made_from_the_part_and_its_clip_is_its_visitors_alone(engine, visitor, clip):
     anna, ben = visitor("A"), visitor("B")
     job_id = anna.post("/studio/edit", json=WANTED | {"clip": clip, "strength": 0.5, "seed": 3}).json()["job"]
-    *_, (_, final) = engine.events(job_id)
+    *_, (_, final) = engine.event_log.follow(job_id)
     request = final.result.request
     assert (request.trim, request.strength, request.num_steps, request.seed) == ((0.5, 1.5625), 0.5, 2, 3)
-    assert Path(request.video).parent == engine.job(job_id).folder
+    assert Path(request.video).parent == engine.jobs.find(job_id).folder
     for name in ("input-video.mp4", BEFORE):
         assert anna.get(f"/studio/media/{job_id}/{name}").status_code == 200
         assert ben.get(f"/studio/media/{job_id}/{name}").status_code == 404
@@ -127,8 +127,8 @@ def test_a_video_is_made_from_the_part_and_its_clip_is_its_visitors_alone(engine
 def test_a_clip_is_made_larger_as_it_is_and_is_its_visitors_alone(engine, visitor, clip):
     anna, ben = visitor("A"), visitor("B")
     job_id = anna.post("/studio/edit", json={"way": "upscale", "clip": clip, "upscale": "2:animevideov3"}).json()["job"]
-    *_, (_, final) = engine.events(job_id)
-    job, result = engine.job(job_id), final.result
+    *_, (_, final) = engine.event_log.follow(job_id)
+    job, result = engine.jobs.find(job_id), final.result
     assert (result.width, result.height, result.num_frames, result.has_sound) == (256, 192, 32, True)
     assert Path(job.request.finished_video).parent == job.folder and job.request.prompt == "clip.mp4"
     assert anna.get(f"/studio/media/{job_id}/video.mp4").status_code == 200
@@ -174,8 +174,8 @@ def test_what_is_no_clip_is_not_made_larger(engine, visitor, upload, tmp_path):
 
 def test_what_there_was_before_is_made_once_and_only_for_a_clip(engine, visitor, clip):
     job_id = visitor().post("/studio/edit", json=WANTED | {"clip": clip}).json()["job"]
-    list(engine.events(job_id))
-    job = engine.job(job_id)
+    list(engine.event_log.follow(job_id))
+    job = engine.jobs.find(job_id)
     made = asyncio.run(make_before_video(job, engine.sandbox))
     assert made == job.folder / BEFORE and asyncio.run(make_before_video(job, engine.sandbox)) == made
     plain = engine.submit(job.request.with_changes(video=None, strength=None, trim=None))
@@ -202,6 +202,6 @@ def test_how_long_it_takes_is_learned_from_what_was_made(engine, visitor, clip):
         return visitor().post("/studio/edit/estimate", json=WANTED | {"clip": clip, "strength": 0.5} | changes).json()["html"]
 
     job_id = visitor().post("/studio/edit", json=WANTED | {"clip": clip, "strength": 0.5}).json()["job"]
-    list(engine.events(job_id))
+    list(engine.event_log.follow(job_id))
     assert "About" in estimated() and "About" in estimated(prompt="")
     assert estimated(clip="/etc/passwd") == estimated(num_frames=16) == estimated(start=None) == ""

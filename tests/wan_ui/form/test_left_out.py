@@ -60,7 +60,7 @@ def load_handlers(found: list | None = None) -> LoadHandlers:
     form = Mock(show_settings=lambda *_: {}, show_prompt=lambda *_, **__: {}, editing="editing")
     form.sound.load_audio.return_value = form.prompt.shots.load_job.return_value = {}
     handlers = LoadHandlers(context=Mock(), form=form, message="message")
-    handlers.context.engine.jobs.return_value = found or []
+    handlers.context.engine.jobs.list_jobs.return_value = found or []
     return handlers
 
 

@@ -95,7 +95,7 @@ def test_a_dropped_videos_own_sound_must_be_given_again(language):
     handlers = LoadHandlers(context=Mock(), form=form, message="message")
 
     def said(request: GenerationRequest) -> str:
-        handlers.context.engine.jobs.return_value = []
+        handlers.context.engine.jobs.list_jobs.return_value = []
         opening = handlers._load_video_file(Path("dropped.mp4"), Mock(texts=texts))
         next(opening)
         with pytest.raises(StopIteration) as done:

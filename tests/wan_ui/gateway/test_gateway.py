@@ -45,15 +45,15 @@ HANDLERS = {
     "build_prompt_panel.<locals>.<lambda>": "login",
     "FormHandlers.task_chooser.<locals>.choose": "login",
     "FormHandlers.choose_preset": "login",
-    "FormHandlers.choose_example_image": "login",
+    "ImageHandlers.choose_example_image": "login",
     "FormHandlers.apply_guided_steps": "login",
     "FormHandlers.keep_guided_steps": "login",
     "FormHandlers.show_edit_mode": "login",
     "FormHandlers.estimate": "visitor",
-    "FormHandlers.show_new_image": "visitor",
-    "FormHandlers.show_crop": "visitor",
-    "FormHandlers.move_crop": "visitor",
-    "FormHandlers.pad_image": "visitor",
+    "ImageHandlers.show_new_image": "visitor",
+    "ImageHandlers.show_crop": "visitor",
+    "ImageHandlers.move_crop": "visitor",
+    "ImageHandlers.pad_image": "visitor",
     "LoadHandlers.act": "visitor",
     "LoadHandlers.drop": "visitor",
     "OwnPresetHandlers.act": "visitor",
@@ -220,13 +220,13 @@ def test_before_the_login_the_server_tells_nothing_about_itself(locked):
     assert httpx.get(f"{locked}healthz").json().keys() == {"worker"}
     assert httpx.get(f"{locked}openapi.json").status_code == 404
     page = httpx.get(locked).text
-    assert "Generate a video." not in page and '"auth_required":true' in page
+    assert "Generate a video from a prompt." not in page and '"auth_required":true' in page
 
 
 def test_with_the_login_the_page_is_there(locked):
     with httpx.Client(base_url=locked) as client:
         assert client.post("login", data={"username": "user", "password": "password"}).status_code == 200
-        assert client.get("config").status_code == 200 and "Generate a video." in client.get("").text
+        assert client.get("config").status_code == 200 and "Generate a video from a prompt." in client.get("").text
 
 
 def test_the_operators_key_counts_in_any_case_of_its_scheme():

@@ -24,7 +24,7 @@ SPELLED_AS_IN_ENGLISH: dict[str, set[str]] = {}
 def test_every_text_is_used():
     code = "".join(path.read_text() for path in Path(wan_ui.__file__).parent.rglob("*.py") if path.name != "english.py")
     states = {f"worker_{state}" for state in get_args(WorkerState)} | {f"job_{state}" for state in get_args(JobState)}
-    unused = [field.name for field in fields(Texts) if not re.search(rf"(texts|labels|ENGLISH)\.{field.name}\b", code)]
+    unused = [field.name for field in fields(Texts) if not re.search(rf"(texts|labels|ENGLISH|Texts\(\))\.{field.name}\b", code)]
     controls = control_updates(list_presets()[0], ENGLISH).keys()  # the label of a setting has the name of the setting
     hints = {f"{name}_info" for name in controls}
     ways = {f"edit_{kind}_{way}" for kind in ("way", "hint") for way in MODES}

@@ -85,24 +85,24 @@ def test_a_picture_that_is_none_is_refused_and_leaves_nothing(engine, visitor, u
 def test_a_video_is_steered_by_its_own_visitor_alone_and_hears_nothing_after_its_end(engine, visitor):
     anna, ben = visitor("A"), visitor("B")
     job = anna.post("/studio/live", json=PROMPT).json()["job"]
-    while engine.job(job).state == "queued":
+    while engine.jobs.find(job).state == "queued":
         time.sleep(0.02)
     for path in ("say", "stop"):
         answer = ben.post(f"/studio/live/{job}/{path}", json={"action": "left"})
         assert (answer.status_code, answer.json()) == (404, {"error": "There is no such video."})
     assert ben.get(f"/studio/live/{job}/frames").status_code == 404
-    while not isinstance(engine.last_event(job), Block):
+    while not isinstance(engine.events.last(job), Block):
         time.sleep(0.02)
     assert anna.post(f"/studio/live/{job}/say", json={"action": "left"}).json() == {}
-    while square_in(engine.job(job).folder / frame_name(engine.last_event(job).end - 1))[0] >= 48:
+    while square_in(engine.jobs.find(job).folder / frame_name(engine.events.last(job).end - 1))[0] >= 48:
         time.sleep(0.02)
     assert "left, right" in refused(anna, f"/studio/live/{job}/say", {"action": "jump"})
     assert "is empty" in refused(anna, f"/studio/live/{job}/say", {"prompt": " "})
     assert anna.post(f"/studio/live/{job}/stop").json() == {}
-    while not engine.job(job).has_ended:
+    while not engine.jobs.find(job).has_ended:
         time.sleep(0.02)
     assert "must be a running live video" in refused(anna, f"/studio/live/{job}/say", {"prompt": "a blue square"}).lower()
-    assert engine.job(job).request.cues[-1].action == "left"
+    assert engine.jobs.find(job).request.cues[-1].action == "left"
     packets = anna.get(f"/studio/live/{job}/frames").content  # the page reopens a stream that broke off just before its end
     how = json.loads(packets[packets.rindex(b'{"phase"') :])
     assert how["has_ended"] and how["phase"] == "finished" and how["words"] and not how["error"]

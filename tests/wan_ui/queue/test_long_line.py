@@ -31,7 +31,7 @@ def context(monkeypatch):
         return now.last
 
     monkeypatch.setattr(queue_query, "_read_queue", read)
-    return SimpleNamespace(engine=SimpleNamespace(changes=change), now=now)
+    return SimpleNamespace(engine=SimpleNamespace(event_log=SimpleNamespace(count_changes=change)), now=now)
 
 
 def test_a_long_line_takes_a_fifth_of_the_time_at_most(context):
@@ -51,6 +51,6 @@ def test_after_its_rest_the_line_shows_what_has_changed_meanwhile(context):
 def test_an_unchanged_line_is_not_read_again_at_once(context):
     lines = QueueReader()
     first = lines.read(context)
-    context.engine.changes = lambda: first
+    context.engine.event_log.count_changes = lambda: first
     began = time.monotonic()
     assert lines.read(context) == first and is_within(time.monotonic() - began, READ_SECONDS)

@@ -24,7 +24,7 @@ Until = Callable[[dict], object]
 @pytest.fixture
 def context(tmp_path) -> Iterator[StudioContext]:
     engine = Engine(tmp_path / "data", pipeline=FAKE)
-    wait_for(lambda: engine.worker_status().state == "ready")
+    wait_for(lambda: engine.pool.status().state == "ready")
     yield StudioContext(engine=engine, access=Access.load_or_create(engine.settings.data_dir), can_run=engine.has_weights)
     engine.close()
 
@@ -98,12 +98,12 @@ def test_anothers_steps_are_no_reason_to_draw_a_view_again(context, close_gate):
     gate = close_gate("a held square", "step 1")
     submit(context, ANNA, "a held square", steps=4)
     gate.wait()
-    before = context.engine.changes()
+    before = context.engine.event_log.count_changes()
     busy, ready = (
         lambda news, state=state: f'data-state="{state}"' in news["parts"].get("worker-status", "") for state in ("busy", "ready")
     )
     first, later = told(context, BEN, busy, ready, act=gate.open)
-    assert later["count"] == first["count"] and context.engine.changes() > before + 2
+    assert later["count"] == first["count"] and context.engine.event_log.count_changes() > before + 2
 
 
 def test_a_change_outside_the_queue_lets_every_page_look_again(context):

@@ -62,7 +62,7 @@ def test_the_tool_makes_a_scripted_live_video(engine):
     cues = [{"block": 2, "action": "left"}, {"block": 4, "prompt": "a blue square"}]
     arguments = {"prompt": "a red square", "preset": "wan-live-tiny", "settings": {"num_frames": 41, "cues": cues}}
     told = ask(engine, "tools/call", name="generate_video", arguments=arguments)["result"]["structuredContent"]
-    request = engine.job(told["job_id"]).request
+    request = engine.jobs.find(told["job_id"]).request
     assert told["num_frames"] == 41 and [cue.model_dump(exclude_none=True) for cue in request.cues] == cues
     arguments["settings"]["cues"][0]["action"] = "jump"
     told = ask(engine, "tools/call", name="generate_video", arguments=arguments)["result"]
@@ -173,8 +173,8 @@ def test_callers_have_places_of_their_own(engine, close_gate):
         asyncio.run(narrow.submit(a_request(), caller))
         with pytest.raises(QueueFull):
             asyncio.run(narrow.submit(a_request(), caller))
-    for job_id in (*engine.waiting_job_ids(), held.id):
-        engine.cancel(job_id)
+    for job_id in (*engine.queue.waiting_job_ids(), held.id):
+        engine.queue.cancel(job_id)
 
 
 @pytest.mark.parametrize("token", [None, 1])
@@ -199,21 +199,21 @@ def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, clo
         async def send(message: dict) -> None:
             """Discard the message."""
 
-        while engine.waiting_job_ids():  # the held job has not started
+        while engine.queue.waiting_job_ids():  # the held job has not started
             await asyncio.sleep(0.02)
         answering = asyncio.create_task(app(dict(scope, scheme="http", server=("testserver", 80)), receive, send))
-        while not engine.waiting_job_ids():
+        while not engine.queue.waiting_job_ids():
             await asyncio.sleep(0.02)
-        waiting = engine.waiting_job_ids()
+        waiting = engine.queue.waiting_job_ids()
         gone.set()
         await asyncio.wait_for(answering, 60)
-        while engine.waiting_job_ids():  # a thread that is about to end can still queue the job
+        while engine.queue.waiting_job_ids():  # a thread that is about to end can still queue the job
             await asyncio.sleep(0.02)
         return waiting
 
     [waiting] = asyncio.run(asyncio.wait_for(hang_up(), 120))
-    assert engine.job(waiting).state == "cancelled"
-    engine.cancel(held.id)
+    assert engine.jobs.find(waiting).state == "cancelled"
+    engine.queue.cancel(held.id)
 
 
 def test_an_assistant_is_offered_the_presets_that_visitors_may_use(engine):

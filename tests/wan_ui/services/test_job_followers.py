@@ -31,7 +31,7 @@ def test_events_that_arrive_together_make_one_view():
 
 def test_an_error_of_the_engine_is_shown_not_swallowed():
     class Broken(FakeEngine):
-        def events(self, job_id, after=0):
+        def follow(self, job_id, after=0):
             raise StudioError("the store is gone", fix="start the studio again")
 
     assert (views(Broken([a_job()]))[-1].phase, views(Broken([a_job()]))[-1].cause) == ("failed", "the store is gone")
@@ -42,7 +42,7 @@ def test_silence_still_gives_a_view_so_that_a_closed_page_is_noticed(monkeypatch
     monkeypatch.setattr(job_followers, "HEARTBEAT_SECONDS", 0.05)
 
     class Slow(FakeEngine):
-        def events(self, job_id, after=0):
+        def follow(self, job_id, after=0):
             import time
 
             time.sleep(0.5)
@@ -61,7 +61,7 @@ def test_many_followers_of_a_job_share_one_thread_and_see_the_same():
     job, go = a_job(), threading.Event()
 
     class Slow(FakeEngine):
-        def events(self, job_id, after=0):
+        def follow(self, job_id, after=0):
             yield 1, events.Step(1, 2, 1, 0, None)
             go.wait(60)
             yield 2, events.Finished(a_result(job))

@@ -49,7 +49,7 @@ def engine(tmp_path_factory):
     add_finished_job(engine._store, "story", "ann", Finished(result(story, clip)), "test")
     for number in (1, 2):
         made = result(asked({}).with_changes(shots=(), prompt="x"), clip)
-        add_shot(engine._store, engine.settings.runs_dir, engine.job("story"), ShotFinished(number, 2, made), "test")
+        add_shot(engine._store, engine.settings.runs_dir, engine.jobs.find("story"), ShotFinished(number, 2, made), "test")
     yield engine
     engine.close()
 

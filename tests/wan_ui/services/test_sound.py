@@ -49,7 +49,7 @@ def temporary(tmp_path, monkeypatch) -> Path:
 
 def get(job, result, token=MINE, path=None):
     sandbox, engine = SandboxPool(), FakeEngine([job])
-    engine.sandbox, engine.library = sandbox, SimpleNamespace(result=lambda job_id: result)
+    engine.sandbox, engine.events = sandbox, SimpleNamespace(result=lambda job_id: result)
     site = Starlette(routes=[sound_route(engine, Access("key"))])
     try:
         return TestClient(site, cookies={COOKIE: token} if token else {}).get(path or "/" + sound_url(job))

@@ -61,7 +61,7 @@ def a_large_request() -> GenerationRequest:
 def test_only_the_operator_may_begin_a_download(context, operator):
     with pytest.raises(RequestError, match="only the operator may download it"):
         queued(context, a_large_request(), context.identify_caller(VISITOR))
-    assert context.engine.jobs() == [] and not context.can_run(WAN)
+    assert context.engine.jobs.list_jobs() == [] and not context.can_run(WAN)
     assert queued(context, a_large_request(), context.identify_caller(operator)).request.preset == WAN.name
 
 
@@ -76,7 +76,7 @@ def test_a_waiting_video_cannot_be_changed_into_a_download(context, running, ope
     waiting = queued(context, a_request(), context.identify_caller(VISITOR))
     with pytest.raises(RequestError, match="only the operator may download it"):
         revised(context, waiting, a_large_request(), context.identify_caller(VISITOR))
-    assert context.engine.job(waiting.id).request == waiting.request
+    assert context.engine.jobs.find(waiting.id).request == waiting.request
     assert revised(context, waiting, a_large_request(), context.identify_caller(operator)).request.preset == WAN.name
 
 
@@ -163,7 +163,7 @@ def test_places_are_counted_and_taken_in_one_step(context, running):
         thread.join()
     assert (
         len([one for one in answers if one]) == context.most_waiting
-        and len(context.engine.waiting_job_ids()) == context.most_waiting
+        and len(context.engine.queue.waiting_job_ids()) == context.most_waiting
     )
 
 
@@ -193,8 +193,8 @@ def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(context
         with pytest.raises(asyncio.CancelledError):
             await task
         gate.set()
-        [told_of_none] = [job.id for job in context.engine.jobs() if job.id != running.id]
-        while context.engine.job(told_of_none).state != "cancelled":
+        [told_of_none] = [job.id for job in context.engine.jobs.list_jobs() if job.id != running.id]
+        while context.engine.jobs.find(told_of_none).state != "cancelled":
             await asyncio.sleep(0.02)
 
     asyncio.run(asyncio.wait_for(cancel_while_queueing(), 120))

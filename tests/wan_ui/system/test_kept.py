@@ -39,7 +39,8 @@ def test_each_kept_model_has_a_row_and_all_have_a_sum():
 def test_only_the_operator_has_buttons_and_none_to_drop_what_is_in_use(monkeypatch, is_operator):
     monkeypatch.setattr(html, "build_report", lambda engine, caller: html.Report(sections=SECTIONS, errors=()))
     engine = SimpleNamespace(
-        workers=lambda: (worker("one", "a"), worker("two", "b")), history=SimpleNamespace(samples_since=lambda seconds: [])
+        pool=SimpleNamespace(workers=lambda: (worker("one", "a"), worker("two", "b"))),
+        history=SimpleNamespace(samples_since=lambda seconds: []),
     )
     caller = Caller(owner="x", scope=None, is_operator=is_operator, texts=ENGLISH, queue_limits=None)
     drawn = html.system_html(engine, caller)

@@ -11,7 +11,8 @@ from transformers import UMT5Config, UMT5EncoderModel
 
 from backend.models.common.arithmetic import encoder_flops
 from backend.pipeline.load import describe_model
-from backend.schemas.request import GenerationRequest, example_request, find_preset
+from backend.schemas.request import GenerationRequest, example_request
+from backend.schemas.settings import find_preset
 from presets import load_preset
 
 CLASSES = {"wan2.1-t2v-1.3b-480p": "AutoencoderKLWan", "hunyuanvideo-1.5-t2v-480p": "AutoencoderKLHunyuanVideo15"}

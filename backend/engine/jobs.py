@@ -1,0 +1,164 @@
+"""Store jobs with their requests in SQLite, and read the rows of jobs. Depends on no queue and no worker."""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from backend.engine.job import Job, ListedJob
+from backend.engine.sizes import folder_size
+from backend.engine.stored_paths import make_relative
+from backend.engine.stored_requests import read_request
+from backend.engine.summary import RequestSummary
+from backend.engine.tables import Tables
+from backend.errors import JobNotFound, RequestError
+from backend.schemas.events import Event
+from backend.schemas.request import GenerationRequest
+
+# Lists do not read the column `request`, which may be long.
+LISTED_COLUMNS = (
+    "id, owner, summary, state, created, started, ended, folder, place, starred, deleted, held, stopped, told, project, tags,"
+    " has_video, made_seconds"
+)
+
+
+class Jobs:
+    """The jobs of a data folder, each with its whole request. Each method is one transaction."""
+
+    def __init__(self, tables: Tables):
+        self._tables = tables
+
+    def update_job_folders(self, runs: Path) -> None:
+        """Replace the stored folders of jobs by folders in `runs`, after the data folder was moved or copied."""
+        parent = "substr(folder, 1, length(folder) - length(id) - 1)"
+        newest = f"SELECT {parent} AS before, id, MAX(number) FROM jobs WHERE deleted IS NULL GROUP BY before HAVING before <> ?"
+        for row in self._tables.rows(newest, (str(runs),)):
+            if (runs / row["id"]).is_dir():
+                with self._tables.transaction(is_durable=True) as database:
+                    sql = "UPDATE jobs SET folder = ? || '/' || id WHERE folder = ? || '/' || id"
+                    database.execute(sql, (str(runs), row["before"]))
+
+    def add(self, job: Job, engine: str) -> None:
+        """Store a new job and the engine that owns it."""
+        row = (
+            job.id,
+            job.owner,
+            engine,
+            json.dumps(make_relative(job.request.to_json(), str(job.folder))),
+            job.state,
+            job.created,
+            str(job.folder),
+            job.place or job.created,
+            job.project,
+            json.dumps(job.tags, ensure_ascii=False),
+            folder_size(job.folder).total,
+            json.dumps(job.summary.to_json()),
+        )
+        with self._tables.transaction(is_durable=True) as database:
+            database.execute(
+                "INSERT INTO jobs"
+                " (id, owner, engine, request, state, created, folder, place, project, tags, bytes, summary, has_video)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                row,
+            )
+
+    def find(self, job_id: str) -> Job:
+        """Return the job with its whole request. Raises: JobNotFound, RequestError if this version refuses the request."""
+        rows = self._tables.rows("SELECT * FROM jobs WHERE id = ?", (job_id,))
+        if not rows:
+            raise JobNotFound(f"job {job_id[:60]!r}", "does not exist", "check the id")
+        return _job(rows[0])
+
+    def list_jobs(self, owner: str | None = None, *, most: int | None = None, seed: int | None = None) -> list[Job]:
+        """Return all jobs, or the jobs of one owner or with one seed, newest first. `most` limits their number."""
+        wanted = {"owner = ?": owner, "json_extract(summary, '$.seed') = ?": seed}
+        given = {condition: value for condition, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(given)}" if given else ""
+        sql = f"SELECT * FROM jobs {where} ORDER BY number DESC LIMIT ?"
+        return _jobs(self._tables.listed_rows(sql, (*given.values(), -1 if most is None else most)))
+
+    def generated_requests(self, most: int) -> list[GenerationRequest]:
+        """Return the requests of the last finished videos, newest first, without imported videos."""
+        where = "state = 'finished' AND started IS NOT NULL AND deleted IS NULL"
+        sql = f"SELECT * FROM jobs WHERE {where} ORDER BY ended DESC LIMIT ?"
+        return [job.request for job in _jobs(self._tables.rows(sql, (most,)))]
+
+    def replace_waiting_request(self, job_id: str, request: GenerationRequest) -> bool:
+        """Replace the request of a waiting job. Return False if the job no longer waits."""
+        with self._tables.transaction(is_durable=True) as database:
+            sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND state = 'queued'"
+            values = stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id
+            return database.execute(sql, values).rowcount == 1
+
+    def replace_open_request(self, job_id: str, request: GenerationRequest) -> None:
+        """Replace the request of a live video with the request that regenerates the video. Do nothing to other jobs."""
+        with self._tables.transaction() as database:
+            sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND json_extract(request, '$.is_open')"
+            values = stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id
+            database.execute(sql, values)
+
+    def request_notification(self, job_id: str) -> None:
+        """Store that the operator must be notified when the job ends."""
+        self._tables.execute("UPDATE jobs SET told = 1 WHERE id = ?", (job_id,))
+
+    def forget(self, job_id: str) -> None:
+        """Delete a job and its events permanently."""
+        with self._tables.transaction() as database:
+            database.execute("DELETE FROM events WHERE job_id = ?", (job_id,))
+            database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+
+
+def stored_json(database: sqlite3.Connection, job_id: str, value: GenerationRequest | Event) -> str:
+    """Return the JSON of a job's request or event as the table stores it."""
+    rows = database.execute("SELECT folder FROM jobs WHERE id = ?", (job_id,)).fetchall()
+    return json.dumps(make_relative(value.to_json(), rows[0]["folder"]) if rows else value.to_json())
+
+
+def _listed_fields(row: sqlite3.Row) -> dict[str, Any]:
+    """Return the fields of a `ListedJob` except its summary."""
+    return {
+        "id": row["id"],
+        "owner": row["owner"],
+        "state": row["state"],
+        "created": row["created"],
+        "started": row["started"],
+        "ended": row["ended"],
+        "folder": Path(row["folder"]),
+        "place": row["place"] if row["place"] is not None else row["created"],
+        "is_starred": bool(row["starred"]),
+        "deleted": row["deleted"],
+        "is_held": bool(row["held"]),
+        "is_stopped": bool(row["stopped"]),
+        "is_told": bool(row["told"]),
+        "project": row["project"],
+        "tags": tuple(json.loads(row["tags"])),
+        "has_video": bool(row["has_video"]),
+        "made_seconds": row["made_seconds"],
+    }
+
+
+def _job(row: sqlite3.Row) -> Job:
+    request = read_request(row["request"], row["folder"], row["id"])
+    # An older server has just added a job without a summary.
+    summary = RequestSummary.from_request(request) if row["summary"] is None else _summary(row)
+    return Job(**_listed_fields(row), summary=summary, request=request)
+
+
+def _jobs(rows: Iterable[sqlite3.Row]) -> list[Job]:
+    """Read the rows. Leave out rows whose request this version of the studio refuses."""
+    jobs = []
+    for row in rows:
+        with suppress(RequestError):
+            jobs.append(_job(row))
+    return jobs
+
+
+def read_listed_jobs(rows: Iterable[sqlite3.Row]) -> list[ListedJob]:
+    """Read the rows. Leave out rows without a summary, because this version of the studio refuses their requests."""
+    return [ListedJob(**_listed_fields(row), summary=_summary(row)) for row in rows if row["summary"] is not None]
+
+
+def _summary(row: sqlite3.Row) -> RequestSummary:
+    return RequestSummary.from_json(json.loads(row["summary"]))
