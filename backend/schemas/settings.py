@@ -205,7 +205,7 @@ class VideoSettings(BaseModel):
     num_frames: int = _setting(
         far=(1, 100_000), stage="encode", flag="--frames",
         description="Number of frames, 4n+1 for most models. Longer videos take more time and memory. Above their training "
-        "length, most Wan models denoise in context windows, which need no more memory than a short video.")
+        "length, many models denoise in context windows, which need no more memory than a short video.")
     fps: int = _setting(far=(1, 1000), stage="encode",
         description="Frames per second. With a higher number the same frames play faster, and the video is shorter. Keep the "
         "model's own rate for natural motion. It takes no additional time.", label="fps")
@@ -263,11 +263,11 @@ class VideoSettings(BaseModel):
     mask: str | None = _setting(
         None, part="control", media="either", stage="encode", for_programs=False,
         description="An image or a clip whose white areas are regenerated in the clip to edit. Other areas keep the clip's own "
-        "pixels, unless `keeps_pixels` is off. VACE models and one Animate model take a mask.")
+        "pixels, unless `keeps_pixels` is off. Only models that edit parts of a clip take a mask.")
     control: str | None = _setting(
         None, part="control", media="video", stage="encode", for_programs=False,
         description="A control clip that the video follows: depth, pose, edges, scribble, grey. Use it to copy motion and "
-        "composition. It needs VACE, or LTX-2 with a control LoRA, where a step has twice the tokens.")
+        "composition. It needs a model with control blocks, or LTX-2 with a control LoRA, where a step has twice the tokens.")
     control_kind: ControlKind = _setting(
         "as-is", part="control", stage="encode",
         description="Conversion of the control clip: none, its edges, or grey frames. Use edges or grey frames for an "
@@ -284,11 +284,11 @@ class VideoSettings(BaseModel):
     margins: tuple[int, int, int, int] | None = _setting(
         None, part="control", far=(0, 1 << 15), stage="encode", metavar="L,T,R,B",
         description="New pixels around the clip, within the size. Use it to outpaint: the four numbers are left, top, right "
-        "and bottom. With wider margins the clip fills less of the frame. Only VACE models take margins.")
+        "and bottom. With wider margins the clip fills less of the frame. Only models with control blocks take margins.")
     extend: Extend | None = _setting(
         None, part="control", stage="encode",
-        description="Generate frames after the end of the clip, or before its start. VACE models extend at both ends; the 5B, "
-        "LTX-2 and the demo only after the end. The video starts or ends with `overlap` frames of the clip.")
+        description="Generate frames after the end of the clip, or before its start. Models with control blocks extend at "
+        "both ends; the 5B, LTX-2 and the demo only after the end. The video starts or ends with `overlap` frames of the clip.")
     overlap: int | None = _setting(
         None, part="control", far=(1, 100_000), stage="encode",
         description="Number of the clip's frames that an extended video repeats. The default is 17, or fewer for short "
@@ -300,11 +300,12 @@ class VideoSettings(BaseModel):
     references: tuple[str, ...] = _setting(
         (), part="control", media="picture", stage="encode", flag="--reference", for_programs=False,
         description="Reference images of people or objects that the video must show. Each image should show its subject "
-        "complete and on white. VACE models take up to eight, the demo one.")
+        "complete and on white. Most models that take references take up to eight, the demo model takes one.")
     keyframes: tuple[str, ...] = _setting(
         (), part="control", media="picture", stage="encode", flag="--keyframe", metavar="N:FILE", for_programs=False,
-        description="Images for these frames of the video, counted from 0. Use them to show given images at given times. VACE "
-        "and LTX-2 take keyframes; with LTX-2 most images add the tokens of a latent frame to each step.")
+        description="Images for these frames of the video, counted from 0. Use them to show given images at given times. "
+        "Models with control blocks and LTX-2 take keyframes. With LTX-2 most images add the tokens of a latent "
+        "frame to each step.")
     keyframe_at: tuple[int, ...] = _setting((), part="control", far=(0, 100_000), for_programs=False, stage=None,
         description="The frames of `keyframes`, one number per image, counted from 0. `--keyframe N:FILE` sets both.")
     image_focus: tuple[Focus, Focus] = _setting((0.5, 0.5), is_stored=True, for_programs=False, personal=True, stage=None,
@@ -326,7 +327,7 @@ class VideoSettings(BaseModel):
     cfg_zero: bool = _setting(
         False, label="cfg_zero", needs="takes_cfg_zero",
         description="CFG-Zero*: scales the branch without the prompt before guidance, and skips the first 4 % of the steps, "
-        "at least one. Its authors report better images for Wan 2.1, and the skipped steps save time. It excludes caches and "
+        "at least one. Its authors report better images, and the skipped steps save time. It excludes caches and "
         "context windows.")
     nag: float = _setting(
         0.0, limits=(0, 30), label="nag", offered=(0, 20, 0.5),
@@ -338,12 +339,12 @@ class VideoSettings(BaseModel):
         0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",
         offered=(0, 0.3, 0.01),
         description="Relative change below which a step reuses the previous step's work; 0 is off. 0.05 to 0.15 is usual. "
-        "Higher numbers save more time and cost fine detail and fast motion. Its authors report twice the speed for "
-        "HunyuanVideo, without quality figures.")
+        "Higher numbers save more time and cost fine detail and fast motion. Its authors report twice the speed, "
+        "without quality figures.")
     mag_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.06 to 0.24 is usual", label="mag_cache", offered=(0, 0.3, 0.01),
         description="MagCache: the largest error up to which steps reuse the layers' output of an earlier step; 0 is off. "
-        "Published are 0.24 or 0.12 for Wan 2.1, 0.06 for 2.2. It costs quality: Wan 2.1 14B at 0.24 is 2.8 times faster, at "
+        "Published are 0.06 to 0.24, depending on the model. It costs quality: a 14B model at 0.24 is 2.8 times faster, at "
         "21.8 to 24.4 dB.")
     mag_ratios: tuple[float, ...] = _setting((), far=(1e-9, 100), for_programs=False, stage=None,
         description="Ratios for MagCache that were measured on this machine, prompt branch and other branch alternating. "
@@ -351,7 +352,7 @@ class VideoSettings(BaseModel):
     progressive: int = _setting(
         0, far=(0, 100), limits=(0, 4), usual="0 is off, 2 is usual", metavar="LEVEL", label="progressive",
         description="Run the first steps at half the size; 0 is off. A higher level, 1 to 4, has more of these steps and is "
-        "faster. Published for Wan 2.1 at 480p: 1.65 to 2.78 times, without quality figures. The images differ.")
+        "faster. Published at 480p: 1.65 to 2.78 times, without quality figures. The images differ.")
     keeps_sound: bool = _setting(
         True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",
         description="Keep the audio of the model or of the clip. Turn it off for a silent video. If the model generates no "
@@ -406,7 +407,7 @@ class VideoSettings(BaseModel):
         description="Driving videos of shots, for Animate presets. A shot names its clip by an index, from 0.")
     figures: tuple[Character, ...] = _setting((), most=8, part="story", for_programs=False, stage=None,
         description="Characters of a storyboard: a name and an image each. A shot whose prompt contains the name shows the "
-        "character. VACE models take up to eight images in a shot, the demo one.")
+        "character. Most models take up to eight images in a shot, the demo model one.")
     figure_images: tuple[str, ...] = _setting((), part="story", media="picture", for_programs=False, stage=None,
         description="Images of the characters of a storyboard. A character names its image by an index, from 0.")
     track: str | None = _setting(None, part="story", media="sound", for_programs=False, stage=None,
