@@ -45,10 +45,10 @@ from wan_ui.routes.videos import videos_routes
 from wan_ui.scripts import Scripts, scripts_route
 from wan_ui.services.characters import characters_route
 from wan_ui.services.exports import export_route
+from wan_ui.services.finished_shots import shots_route
 from wan_ui.services.media import media_route, video_route
 from wan_ui.services.projects import project_route
 from wan_ui.services.sending import Downloads
-from wan_ui.services.shots_made import shots_route
 from wan_ui.services.sound import sound_route
 from wan_ui.services.studio_context import StudioContext
 from wan_ui.studio import build_page

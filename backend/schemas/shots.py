@@ -31,8 +31,9 @@ FRAMES = "frames.npy"
 OVERLAP_LENGTHS = (17, 9, 5)  # allowed numbers of the previous shot's last frames with which a shot can start
 FILES = {"image": "shot_images", "video": "shot_videos", "drive": "shot_drives"}
 """The files of a shot, and the request field that lists all files of a kind."""
-# JOB and a job's id replace the path of that job's video in a request, until the studio has checked that the visitor may use it.
-JOB = "/studio/job/"
+# The prefix and a job's id replace the path of that job's video in a request, until the studio has checked that the visitor may
+# use it.
+JOB_PATH_PREFIX = "/studio/job/"
 _FIELDS = ("prompt", "num_frames", "seconds", "seed", "cut", "fade", "trim", *FILES, "job")
 _NONE = {one.name: one.default for one in FIELDS if one.part == "story"}
 
@@ -65,7 +66,7 @@ def _read_shot(row: object, number: int, preset: Preset, fps: object, files: dic
             raise RequestError(
                 f"shot {number} has job={shorten(values['job'], 40)}", "and must name one job and no video", "give a job's id"
             )
-        values["video"] = JOB + values.pop("job")
+        values["video"] = JOB_PATH_PREFIX + values.pop("job")
     if "prompt" not in values:
         if "video" not in values and preset.needs_prompt:
             raise RequestError(f"shot {number} has no prompt and", "must say what the shot shows", "give it a prompt")

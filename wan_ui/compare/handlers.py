@@ -17,8 +17,8 @@ from wan_ui.components.buttons import Act
 from wan_ui.components.events import EACH, LAST, QUIET, RAW, Updates, Values
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Form
-from wan_ui.form.left_out import setting_label, unused_settings_text
 from wan_ui.form.load_settings import LoadHandlers
+from wan_ui.form.unused_settings import setting_label, unused_settings_text
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import stage_view
 from wan_ui.services.panel import Acts, Panel

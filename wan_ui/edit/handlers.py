@@ -25,9 +25,9 @@ from wan_ui.components.toast import Message
 from wan_ui.edit.clip import read_clip_for_page
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.modes import kept_settings, request_mode, shown_settings, supported_modes
-from wan_ui.form.left_out import unused_settings_text
 from wan_ui.form.load_settings import parse_proposed_size
 from wan_ui.form.loras import format_loras
+from wan_ui.form.unused_settings import unused_settings_text
 from wan_ui.gateway.uploads import copy_to_cache, public_upload_path
 from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel

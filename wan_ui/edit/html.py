@@ -21,7 +21,7 @@ from wan_ui.edit.modes_html import (
     references_html,
     scale_html,
 )
-from wan_ui.form.left_out import setting_text
+from wan_ui.form.unused_settings import setting_text
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.gateway.uploads import LARGEST_BODY
 from wan_ui.i18n.english import Texts

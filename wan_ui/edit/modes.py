@@ -16,8 +16,8 @@ from backend.schemas.control import MAX_REFERENCES, appends_control_clip, extend
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS
 from presets import LoraChoice, Preset
-from wan_ui.form.left_out import changed_settings
 from wan_ui.form.loras import parse_loras
+from wan_ui.form.unused_settings import changed_settings
 from wan_ui.gateway.uploads import check_upload_path
 
 Mode = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound", "animate"]

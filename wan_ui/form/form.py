@@ -123,8 +123,8 @@ class Form:
         return {
             self.task,
             self.prompt.prompt,
-            self.prompt.shots.lines,
-            *image.by_role.values(),
+            self.prompt.shots.timeline,
+            *image.by_setting.values(),
             image.focus,
             self.sound.file,
             self.sound.start,
@@ -143,7 +143,7 @@ class Form:
     def loadable(self) -> list[gr.blocks.Block]:
         """Return the components that loading settings can change, in a fixed order."""
         shots = self.prompt.shots
-        follow = [self.tabs, shots.editor, shots.figures, self.sound.box]
+        follow = [self.tabs, shots.editor, shots.max_characters, self.sound.box]
         return [*follow, *sorted(self.inputs, key=lambda component: component._id)]
 
     def show_settings(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.blocks.Block, Any]:
@@ -202,13 +202,13 @@ class Form:
                 "loras": parse_loras(controls["loras"]),
                 "context_windows": _WINDOWS.get(controls["context_windows"]),
             }
-            | read_storyboard(values[self.prompt.shots.lines])
+            | read_storyboard(values[self.prompt.shots.timeline])
         )
 
     def _read_images(self, values: dict[gr.blocks.Block, Any]) -> dict[str, str | None]:
         """Return the path of each image by the name of its setting. Text to video has no images."""
         is_image = values[self.task] == "i2v"
-        return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_role.items()}
+        return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_setting.items()}
 
 
 def _percent_to_share(percent: Any) -> float:

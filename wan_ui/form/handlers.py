@@ -107,7 +107,7 @@ class FormHandlers:
             tab.select(None, js=_FORGET_TYPED, **QUIET)
         tasks: tuple[Task, ...] = ("t2v", "i2v")
         for tab, task in zip(form.tab_items, tasks, strict=True):
-            self._keep_typed_after(tab.select(self.task_chooser(task), settings.preset, switched, **QUIET, **LAST))
+            self._restore_typed_after(tab.select(self.task_chooser(task), settings.preset, switched, **QUIET, **LAST))
         controls["guided_steps"].input(
             self.apply_guided_steps, self._guidance_inputs, settings.guidance_controls, js=_COUNT_TYPED, **QUIET, **LAST
         )
@@ -117,13 +117,13 @@ class FormHandlers:
     def wire_choice(self, choice: Listener) -> None:
         """Connect the event that the page sends when the visitor has chosen a preset."""
         inputs = [self.form.settings.preset, self.form.task]
-        self._keep_typed_after(choice(self.choose_preset, inputs, [self.form.task, *self._preset_outputs], **QUIET, **LAST))
+        self._restore_typed_after(choice(self.choose_preset, inputs, [self.form.task, *self._preset_outputs], **QUIET, **LAST))
 
     @property
     def _preset_outputs(self) -> list[gr.blocks.Block]:
         """Return the components that change with the preset."""
         form = self.form
-        follow = [form.prompt.shots.figures, form.image.last_image, form.sound.box, *form.settings.follows_preset]
+        follow = [form.prompt.shots.max_characters, form.image.last_image, form.sound.box, *form.settings.follows_preset]
         return [form.prompt.examples, form.image.examples, *follow]
 
     @property
@@ -132,7 +132,7 @@ class FormHandlers:
         settings = self.form.settings
         return [settings.controls["guided_steps"], settings.preset, settings.controls["steps"], *settings.guidance_controls[:2]]
 
-    def _keep_typed_after(self, event: gr.events.Dependency) -> None:
+    def _restore_typed_after(self, event: gr.events.Dependency) -> None:
         """Restore, after this event, what the visitor typed while the server answered. Then compute guidance again."""
         settings = self.form.settings
         put_back = _PUT_BACK.replace("NAMES", json.dumps([*settings.controls]))

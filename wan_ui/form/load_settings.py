@@ -26,9 +26,9 @@ from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Form, omit_input_files
-from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, unused_settings_text
 from wan_ui.form.own_sound import takes_sound
 from wan_ui.form.picture import CENTRE
+from wan_ui.form.unused_settings import FILES_OF_SHOTS, SHOWN_BY_FORM, unused_settings_text
 from wan_ui.gateway.uploads import check_upload_path, copy_to_cache, temporary_image_path
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
@@ -175,7 +175,7 @@ class LoadHandlers:
         preset = full_preset(job.request)
         if preset is None:
             return self._load_same(job, texts)
-        pictures = [role for role in job.request.inputs() if role in self.form.image.by_role]
+        pictures = [role for role in job.request.inputs() if role in self.form.image.by_setting]
         sound_names = ("sound", "sound_start") if takes_sound(preset) else ()
         same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures, *sound_names)}
         shots = omit_input_files({"shots": job.request.shots}) if job.request.shots else {}
@@ -261,7 +261,7 @@ class LoadHandlers:
 
     def _load_input_files(self, request: GenerationRequest) -> Updates:
         """Load a job's images and audio. Copy them to Gradio's cache, so that the page can show them."""
-        parts = self.form.image.by_role
+        parts = self.form.image.by_setting
         copies = {role: copy_to_cache(paths[0]) for role, paths in request.inputs().items() if role in parts}
         pictures = {part: copies.get(role) for role, part in parts.items()} if copies else {}
         return pictures | self.form.sound.load_audio(request, copy_to_cache(request.sound) if request.sound else None)

@@ -19,8 +19,8 @@ from wan_ui.components.buttons import Act, icon_button, text_button
 from wan_ui.components.events import Updates, Values, start_script
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Form
-from wan_ui.form.left_out import SHOWN_BY_FORM, unused_settings_text
 from wan_ui.form.load_settings import LoadHandlers, encode_settings
+from wan_ui.form.unused_settings import SHOWN_BY_FORM, unused_settings_text
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 from wan_ui.services.studio_context import StudioContext

@@ -34,7 +34,7 @@ class ImagePanel:
     examples: gr.HTML
 
     @property
-    def by_role(self) -> dict[str, gr.Image]:
+    def by_setting(self) -> dict[str, gr.Image]:
         """Return the image components by the name of their setting: `image` and `last_image`."""
         return {role: getattr(self, role) for role in PICTURES}
 

@@ -33,18 +33,18 @@ _BLOCK = re.compile(r"[a-z0-9]{1,16}")
 class ShotsPanel:
     """The timeline's components.
 
-    `lines` holds the timeline as text. `sent` has the id of the job that was queued with these shots. `figures` holds the number
-    of characters that a shot can show with the chosen preset.
+    `timeline` holds the timeline as text. `sent_job` has the id of the job that was queued with these shots. `max_characters`
+    holds the number of characters that a shot can show with the chosen preset.
     """
 
-    lines: gr.Textbox
+    timeline: gr.Textbox
     editor: gr.HTML
-    sent: gr.HTML
-    figures: gr.HTML
+    sent_job: gr.HTML
+    max_characters: gr.HTML
 
     def show_preset(self, preset: Preset) -> dict[gr.blocks.Block, Any]:
         """Return Gradio updates for this preset."""
-        return {self.figures: max_characters_html(preset)}
+        return {self.max_characters: max_characters_html(preset)}
 
     def show_shots(self, request: GenerationRequest, texts: Texts) -> dict[gr.blocks.Block, Any]:
         """Return Gradio updates that show the request's shots without their files."""
@@ -70,17 +70,17 @@ class ShotsPanel:
 
     def _updates(self, film: dict[str, Any], texts: Texts) -> dict[gr.blocks.Block, Any]:
         text = json.dumps(film, ensure_ascii=False) if film["shots"] else ""
-        return {self.lines: text, self.editor: storyboard_html(text, texts)}
+        return {self.timeline: text, self.editor: storyboard_html(text, texts)}
 
 
 def build_shots_panel(preset: Preset, texts: Texts) -> ShotsPanel:
     """Build the panel for this preset, with the switch off."""
-    lines = gr.Textbox(value="", visible="hidden", elem_id="shots", max_length=LONGEST_TEXT)
+    timeline = gr.Textbox(value="", visible="hidden", elem_id="shots", max_length=LONGEST_TEXT)
     editor = gr.HTML(storyboard_html("", texts), js_on_load=start_script("film"), elem_id="shots-editor", apply_default_css=False)
-    sent = gr.HTML("", js_on_load=start_script("film_sent"), elem_id="shots-sent", apply_default_css=False)
+    sent_job = gr.HTML("", js_on_load=start_script("film_sent"), elem_id="shots-sent", apply_default_css=False)
     script = start_script("film_figures")
-    figures = gr.HTML(max_characters_html(preset), js_on_load=script, elem_id="shots-figures", apply_default_css=False)
-    return ShotsPanel(lines=lines, editor=editor, sent=sent, figures=figures)
+    max_characters = gr.HTML(max_characters_html(preset), js_on_load=script, elem_id="shots-figures", apply_default_css=False)
+    return ShotsPanel(timeline=timeline, editor=editor, sent_job=sent_job, max_characters=max_characters)
 
 
 def max_characters_html(preset: Preset) -> str:

@@ -20,13 +20,13 @@ from wan_ui.services.studio_context import StudioContext
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsHandlers(Panel):
-    """Handlers of the models view. `chosen` caches the updates of the form's list of presets, which many pages share."""
+    """Handlers of the models view. `preset_updates` caches the updates of the form's list of presets, which many pages share."""
 
     context: StudioContext
     form: Form
     panel: gr.HTML
     message: gr.HTML
-    chosen: dict[tuple[object, ...], Updates] = field(default_factory=dict)
+    preset_updates: dict[tuple[object, ...], Updates] = field(default_factory=dict)
 
     @property
     def inputs(self) -> set[gr.blocks.Block]:
@@ -38,7 +38,7 @@ class ModelsHandlers(Panel):
 
     @property
     def acts(self) -> Acts:
-        return {"look_models": self.look, "model": self.act}
+        return {"look_models": self.render_panel, "model": self.act}
 
     def tick(self, caller: Caller, values: Values) -> Updates:
         """Update the presets of the form if a model was downloaded or removed since the server started."""
@@ -46,16 +46,16 @@ class ModelsHandlers(Panel):
         if count == 0 or task not in ("t2v", "i2v"):
             return {}
         key = count, task, caller.is_operator, caller.texts.language
-        if key not in self.chosen:
-            self.chosen.clear()
+        if key not in self.preset_updates:
+            self.preset_updates.clear()
             choices, settings = preset_choices(task, self.context.preset_filter(caller)), self.form.settings
-            self.chosen[key] = {
+            self.preset_updates[key] = {
                 settings.preset: gr.update(choices=choices.dropdown_choices(caller.texts.language)),
                 settings.preset_note: unavailable_presets_html(choices, caller.texts),
             }
-        return dict(self.chosen[key])
+        return dict(self.preset_updates[key])
 
-    def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+    def render_panel(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Render the panel when the view opens, and repeatedly while it is open."""
         return self._redraw(self.context.identify_caller(request))
 

@@ -34,7 +34,7 @@ class QueueReader:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._line: QueueSnapshot | None = None
+        self._snapshot: QueueSnapshot | None = None
         self._changes, self._read, self._next_read = -1, 0.0, 0.0
 
     def read(self, context: StudioContext) -> QueueSnapshot:
@@ -44,12 +44,12 @@ class QueueReader:
         """
         count_changes = context.engine.event_log.count_changes
         with self._lock:
-            if self._line is None or count_changes() != self._changes or time.monotonic() - self._read > FRESH_SECONDS:
+            if self._snapshot is None or count_changes() != self._changes or time.monotonic() - self._read > FRESH_SECONDS:
                 time.sleep(max(0.0, self._next_read - time.monotonic()))
                 self._changes, self._read = count_changes(), time.monotonic()
-                self._line = _read_queue(context)
+                self._snapshot = _read_queue(context)
                 self._next_read = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - self._read)
-            return self._line
+            return self._snapshot
 
 
 _READERS: WeakKeyDictionary[Engine, QueueReader] = WeakKeyDictionary()
@@ -58,9 +58,9 @@ _READERS: WeakKeyDictionary[Engine, QueueReader] = WeakKeyDictionary()
 def visible_queue(context: StudioContext, caller: Caller) -> Queue:
     """Return the queue that this visitor sees. The operator sees all jobs."""
     engine = context.engine
-    line = _READERS.setdefault(engine, QueueReader()).read(context)
-    waiting = tuple(entry for entry in line.waiting if caller.may_see(entry.job.owner))
-    running = tuple(entry for entry in line.running if caller.may_see(entry.job.owner))
+    snapshot = _READERS.setdefault(engine, QueueReader()).read(context)
+    waiting = tuple(entry for entry in snapshot.waiting if caller.may_see(entry.job.owner))
+    running = tuple(entry for entry in snapshot.running if caller.may_see(entry.job.owner))
     unended = {entry.job.id for entry in (*running, *waiting)}
     ended = [
         job for job in engine.library.ended(caller.scope, MOST_RECENT) if job.id not in unended
@@ -69,7 +69,7 @@ def visible_queue(context: StudioContext, caller: Caller) -> Queue:
         running=running,
         waiting=waiting,
         recent=tuple(_make_entry(context, job) for job in ended),
-        others=len(line.waiting) - len(waiting),
+        others=len(snapshot.waiting) - len(waiting),
         shortage=engine.queue.find_shortage(caller.scope) if waiting else None,
     )
 

@@ -28,9 +28,9 @@ MEGABYTES = 8  # the largest size of a gif or webp, which chat and mail programs
 LONGEST_SECONDS, LONGEST_SIDE, MOST_FPS = 20, 720, 25  # limits of a gif or webp: seconds, pixels, frames per second
 ANIMATION_PROCESSOR_SECONDS = 120.0
 MOST_PNG_BYTES = 500_000_000  # the limit for all frames as PNG images
-# Assumptions about disk space. The first attempt at a gif or webp may have 8 times MEGABYTES. A webm or smooth video may have 4
+# Assumptions about disk space. The first attempt at a gif or webp can need 8 times MEGABYTES. A webm or smooth video can have 4
 # times the size of its source.
-_TRIES, _TIMES_LARGER = 8, 4
+_FIRST_TRY_RATIO, _MAX_GROWTH = 8, 4
 SMOOTH, SMOOTH_FPS = "smooth", 60  # the format of an mp4 with 60 frames per second
 _PREFIX = "studio/export"
 
@@ -98,8 +98,8 @@ def _animation_limits() -> ExportLimits:
 def _max_bytes(video: Path, form: str) -> int:
     """Return the largest expected size of the export on disk, in bytes."""
     if form in BOUNDED:
-        return int(_TRIES * MEGABYTES * 1_000_000)
-    return MOST_PNG_BYTES if form == "png" else _TIMES_LARGER * video.stat().st_size
+        return int(_FIRST_TRY_RATIO * MEGABYTES * 1_000_000)
+    return MOST_PNG_BYTES if form == "png" else _MAX_GROWTH * video.stat().st_size
 
 
 def _suffix(form: str) -> str:

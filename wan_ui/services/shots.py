@@ -14,7 +14,7 @@ from backend.engine.storyboards import split_shot_id
 from backend.errors import ClipError, ImageError, JobNotFound, RequestError, SoundError
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import Shot
-from backend.schemas.shots import JOB, continues_previous, num_overlap_frames, shot_length
+from backend.schemas.shots import JOB_PATH_PREFIX, continues_previous, num_overlap_frames, shot_length
 from wan_ui.gateway.uploads import UploadKind, check_upload_path
 from wan_ui.services.caller import Caller
 
@@ -61,9 +61,9 @@ class VisibleFiles:
 
         Raises: RequestError if the visitor may not see the job.
         """
-        if not path.startswith(JOB):
+        if not path.startswith(JOB_PATH_PREFIX):
             return None
-        found = _NAMED.fullmatch(path.removeprefix(JOB))
+        found = _NAMED.fullmatch(path.removeprefix(JOB_PATH_PREFIX))
         job = self._find_visible_job(found[1]) if found else None
         if job is None or job.deleted is not None:
             raise _not_visible_error(path)
@@ -128,13 +128,14 @@ def character_image_url(path: str) -> str:
 
 def _video_number(path: str) -> str | None:
     """Return the number of the uploaded video in a job path, None for the job's own video."""
-    found = _NAMED.fullmatch(path.removeprefix(JOB))
+    found = _NAMED.fullmatch(path.removeprefix(JOB_PATH_PREFIX))
     assert found is not None, "the job was found by this path"
     return found[2]
 
 
 def _not_visible_error(path: str) -> RequestError:
-    return RequestError(f"job={path.removeprefix(JOB)[:60]!r} of a shot", "must be one of your videos", "check its id")
+    job_id = path.removeprefix(JOB_PATH_PREFIX)[:60]
+    return RequestError(f"job={job_id!r} of a shot", "must be one of your videos", "check its id")
 
 
 def _complete_shot(shot: Shot, path: str, job: Job | None, fps: int, engine: Engine) -> Shot:

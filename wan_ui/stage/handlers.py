@@ -103,7 +103,7 @@ class StageHandlers(Panel):
         """The components that `submit` may change."""
         stage, form = self.panel, self.form
         notes = form.note_components
-        kept = [form.prompt.shots.sent, form.editing, form.settings.seed, form.session, form.prompt.history]
+        kept = [form.prompt.shots.sent_job, form.editing, form.settings.seed, form.session, form.prompt.history]
         return [stage.job_id, stage.view, stage.queue, *notes, *kept]
 
     @runs_sandbox_calls
@@ -117,13 +117,13 @@ class StageHandlers(Panel):
             draft = self.form.read(values)
             job = yield from self._queue_job(draft.to_request(), values[self.form.editing], caller)
         except StudioError as error:
-            return notes(error_sentence(error), error_place(error, is_of_shots=bool(values[self.form.prompt.shots.lines])))
+            return notes(error_sentence(error), error_place(error, is_of_shots=bool(values[self.form.prompt.shots.timeline])))
         except Exception:
             log.exception("A request could not be queued")
             return notes(f"{caller.texts.error_unexpected} {caller.texts.error_unexpected_fix}")
         is_seed_new = bool(values[self.form.settings.is_seed_random])
         shown = self._show_on_stage(values[self.panel.job_id], job, caller, request.session_hash or "")
-        shown |= {self.form.prompt.shots.sent: sent_job_html(values[self.form.prompt.shots.lines], job)}
+        shown |= {self.form.prompt.shots.sent_job: sent_job_html(values[self.form.prompt.shots.timeline], job)}
         return (
             notes()
             | shown

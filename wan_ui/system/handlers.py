@@ -30,9 +30,9 @@ class SystemHandlers(Panel):
 
     @property
     def acts(self) -> Acts:
-        return {"look_system": self.look, "clean": self.clean, "keep": self.keep}
+        return {"look_system": self.render_panel, "clean": self.clean, "keep": self.keep}
 
-    def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+    def render_panel(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Render the panel when the view opens, and repeatedly while it is open."""
         return self._redraw(self.context.identify_caller(request))
 

@@ -23,7 +23,7 @@ from tests.wan_ui.builders import a_job
 from wan_ui.edit.handlers import EditHandlers, _fitting_settings, page_settings
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.modes import MODES, kept_settings, read_request_fields, request_mode, shown_settings, supported_modes
-from wan_ui.form.left_out import setting_text, unused_settings_text
+from wan_ui.form.unused_settings import setting_text, unused_settings_text
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import BEFORE

@@ -75,7 +75,7 @@ def test_figures_come_with_their_pictures_and_go_back_into_the_form(tmp_path, mo
     assert request.figure_images == ("/a.png", "/d.png")
     assert storyboard_values(request)["figures"] == [{"name": "Anna", "image": None}, {"name": "<b>dog</b>", "image": None}]
     monkeypatch.setattr("wan_ui.form.shots.copy_to_cache", lambda path: f"/cache{path}")
-    panel = ShotsPanel(lines=1, editor=2, sent=3, figures=4)
+    panel = ShotsPanel(timeline=1, editor=2, sent_job=3, max_characters=4)
     shown = panel.load_job(replace(a_job(tmp_path), request=request), ENGLISH)
     assert json.loads(shown[1])["figures"][0] == {"name": "Anna", "image": "/cache/a.png"}
     assert "&lt;b&gt;dog" in shown[2] and "<b>dog" not in shown[2]

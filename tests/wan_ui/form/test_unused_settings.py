@@ -16,9 +16,9 @@ from wan_ui.compare.variations import SAME_FOR_MODELS
 from wan_ui.components.toast import Message
 from wan_ui.edit.handlers import EditHandlers
 from wan_ui.edit.modes import kept_settings, shown_settings
-from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, changed_settings, setting_label, unused_settings_text
 from wan_ui.form.load_settings import LoadHandlers
 from wan_ui.form.own_presets import OwnPresetHandlers
+from wan_ui.form.unused_settings import FILES_OF_SHOTS, SHOWN_BY_FORM, changed_settings, setting_label, unused_settings_text
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.i18n.languages import LANGUAGES
 
@@ -119,7 +119,7 @@ def test_the_full_preset_of_a_draft_names_the_settings_that_stay_behind():
     draft = load_preset("wan2.1-t2v-1.3b-480p-draft")
     request = GenerationRequest.from_preset(draft, prompt="a red circle", seed=7, negative_prompt="text")
     handlers = load_handlers()
-    handlers.form.image.by_role = {}
+    handlers.form.image.by_setting = {}
     handlers.form.sound.load_audio.return_value = {}
     said = handlers._load_full_quality(Mock(request=request), ENGLISH)["message"]
     assert "Not used here: negative prompt text." in said
