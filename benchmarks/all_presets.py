@@ -53,7 +53,7 @@ def is_current(row: Row, commit: str) -> bool:
     return _git("diff", "--quiet", stored, commit, "--", *COMPILED).returncode == 0
 
 
-def compiled(row: Row, commit: str, *, again: bool) -> Figures:
+def compile_row(row: Row, commit: str, *, again: bool) -> Figures:
     """Compile the row and return its figures. Raises: StudioError.
 
     Unless `again` is True, programs that are stored for any row are reused: presets share text encoders and decoders.
@@ -98,7 +98,7 @@ def run(rows: Sequence[Row], *, again: bool) -> bool:
             print_progress(f"{row.preset} on {row.slice}: stored at {commit_of(row)}, nothing has changed since")
             continue
         try:
-            figures = compiled(row, commit, again=again)
+            figures = compile_row(row, commit, again=again)
         except StudioError as error:
             failed = True
             print_progress(f"{row.preset} on {row.slice}: {error}")

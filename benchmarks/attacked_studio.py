@@ -96,7 +96,7 @@ def is_worker(pid: int) -> bool:
 
 
 @contextmanager
-def watched(server: Server) -> Generator[Callable[[], int]]:
+def track_peak_memory(server: Server) -> Generator[Callable[[], int]]:
     """Yield a function that returns the peak MB of the server since the start of the block."""
     peak, is_over = server.memory(), threading.Event()
 
@@ -114,7 +114,7 @@ def watched(server: Server) -> Generator[Callable[[], int]]:
         watcher.join()
 
 
-def at_once(works: Sequence[Callable[[], Any]]) -> list[threading.Thread]:
+def start_threads(works: Sequence[Callable[[], Any]]) -> list[threading.Thread]:
     """Start each function in a thread. A request that is cut off or times out ends its thread without an error."""
 
     def run(work: Callable[[], Any]) -> None:
@@ -140,15 +140,20 @@ def open_requests(server: Server, path: str, cookie: str, count: int) -> Generat
 
 
 def measure_round(
-    server: Server, asks: "Asks", what: str, threads: Sequence[threading.Thread], table: Table, most_seconds: float | None = None
+    server: Server,
+    other_visitor: "OtherVisitor",
+    what: str,
+    threads: Sequence[threading.Thread],
+    table: Table,
+    most_seconds: float | None = None,
 ) -> None:
     """Measure the other visitor's answers until the threads end, at most for `most_seconds`, and add a row."""
     until = time.monotonic() + (most_seconds or threading.TIMEOUT_MAX)
-    with watched(server) as peak:
-        asks.begin()
+    with track_peak_memory(server) as peak:
+        other_visitor.begin()
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
-        add_round(table, what, asks.end(), peak())
+        add_round(table, what, other_visitor.end(), peak())
 
 
 def add_round(table: Table, what: str, seconds: dict[str, list[float]], peak: int) -> None:
@@ -164,7 +169,7 @@ def _percentile(seconds: list[float]) -> float:
 
 
 @dataclass(frozen=True)
-class Asks:
+class OtherVisitor:
     """Another visitor in a separate process. Uses the studio between `begin` and `end` and records the seconds of each answer."""
 
     pipe: Connection
@@ -180,7 +185,7 @@ class Asks:
 
 
 @contextmanager
-def person(server: Server) -> Generator[Asks]:
+def start_other_visitor(server: Server) -> Generator[OtherVisitor]:
     """Start another visitor of the server."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -188,7 +193,7 @@ def person(server: Server) -> Generator[Asks]:
     process.start()
     ours.recv()  # wait until the visitor has opened the page
     try:
-        yield Asks(ours)
+        yield OtherVisitor(ours)
     finally:
         process.terminate()
         process.join()

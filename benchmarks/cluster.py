@@ -136,37 +136,37 @@ def break_and_measure(engine: Engine, slices: Slices, arguments: argparse.Namesp
         values["shots"] = [{"prompt": arguments.prompt}] * arguments.shots
     jobs = [engine.submit(GenerationRequest.from_preset(preset, seed=seed, **values)) for seed in range(arguments.jobs)]
     breaker = Breaker(engine, slices, arguments.kill_seconds, random.Random(arguments.seed))
-    breaker.go_on(lambda: all(engine.jobs.find(job.id).has_ended for job in jobs), 300 + 60 * arguments.jobs)
+    breaker.run_until(lambda: all(engine.jobs.find(job.id).has_ended for job in jobs), 300 + 60 * arguments.jobs)
     seconds = time.monotonic() - began
-    found = [judge(engine, job, arguments.steps, arguments.shots) for job in jobs]
-    losses = [one["losses"] for one in found]
+    judged = [judge(engine, job, arguments.steps, arguments.shots) for job in jobs]
+    losses = [one["losses"] for one in judged]
     return {
         "jobs": len(jobs),
         "seconds": round(seconds, 1),
         "raylets_killed": breaker.kills,
         "jobs_interrupted": sum(count > 0 for count in losses),
         "most_losses_of_a_job": max(losses),
-        "steps_made": sum(one["steps"] for one in found),
-        "steps_made_again": sum(one["again"] for one in found),
-        "seconds_of_them_at_most": round(max(one["seconds_again"] for one in found), 1),
-        "loss_noticed_seconds": [round(value, 1) for value in breaker.noticed],
-        "new_slice_ready_seconds": [round(value, 1) for value in breaker.came],
-        "violations": [*(problem for one in found for problem in one["problems"])],
+        "steps_made": sum(one["steps"] for one in judged),
+        "steps_made_again": sum(one["again"] for one in judged),
+        "seconds_of_them_at_most": round(max(one["seconds_again"] for one in judged), 1),
+        "loss_noticed_seconds": [round(value, 1) for value in breaker.notice_seconds],
+        "new_slice_ready_seconds": [round(value, 1) for value in breaker.start_seconds],
+        "violations": [*(problem for one in judged for problem in one["problems"])],
     }
 
 
 class Breaker:
     """Kills the slice of a running worker and adds another slice, repeatedly.
 
-    `noticed` has the seconds from each kill until the worker was removed. `came` has the seconds from the start of each new slice
-    until the engine listed its worker.
+    `notice_seconds` has the seconds from each kill until the worker was removed. `start_seconds` has the seconds from the start
+    of each new slice until the engine listed its worker.
     """
 
     def __init__(self, engine: Engine, slices: Slices, every: float, chance: random.Random):
         self._engine, self._slices, self._every, self._chance = engine, slices, every, chance
-        self.kills, self.noticed, self.came = 0, [], []
+        self.kills, self.notice_seconds, self.start_seconds = 0, [], []
 
-    def go_on(self, is_over: Callable[[], bool], seconds: float) -> None:
+    def run_until(self, is_over: Callable[[], bool], seconds: float) -> None:
         """Kill and add slices until `is_over` is true. Raises: TimeoutError after `seconds`."""
         until = time.monotonic() + seconds
         next_kill = time.monotonic() + self._every
@@ -188,12 +188,12 @@ class Breaker:
         self._slices.kill(name)
         self.kills += 1
         wait_until(lambda: name not in names(self._engine), 180)
-        self.noticed.append(time.monotonic() - moment)
+        self.notice_seconds.append(time.monotonic() - moment)
         self._slices.clear(name)
         time.sleep(BACK_SECONDS)
         moment, new = time.monotonic(), self._slices.add()
         wait_until(lambda: new in names(self._engine), 180)
-        self.came.append(time.monotonic() - moment)
+        self.start_seconds.append(time.monotonic() - moment)
 
     def _losses(self, job_id: str) -> int:
         return sum(event.by == "loss" for event in self._engine.events.interruptions(job_id))

@@ -57,7 +57,7 @@ TAG = re.compile(r"visitor \d+ video \d+")
 
 
 @dataclass
-class Wish:
+class RequestedVideo:
     """A video that a visitor requests. `tag` is part of the prompt and identifies the video's jobs."""
 
     tag: str
@@ -139,7 +139,7 @@ class Visitor:
         self.jar = CookieJar()
         self.open = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.jar)).open
         self.session, self.page, self.config = "", None, None
-        self.wishes: list[Wish] = []
+        self.requested: list[RequestedVideo] = []
         self.lock = threading.Lock()
         self.form = threading.Lock()  # while a job is edited in the form, Generate saves that job instead of queueing a new one
 
@@ -190,29 +190,29 @@ class Visitor:
         """Send the page's own periodic request."""
         return self.call(lambda one: any(name == "act_tick" for _, name in one["targets"]), {})
 
-    def rows_of(self, wish: Wish) -> list[sqlite3.Row]:
+    def rows_of(self, wanted: RequestedVideo) -> list[sqlite3.Row]:
         """Return the jobs of a requested video."""
-        return [row for row in self.studio.rows() if wish.tag in row["request"]]
+        return [row for row in self.studio.rows() if wanted.tag in row["request"]]
 
-    def wish_for(self, count: int, draw: random.Random) -> None:
+    def request_videos(self, count: int, draw: random.Random) -> None:
         """Queue videos one by one. After an error, check whether the video was queued before the next try, as a person does."""
         for number in range(count):
             tag = f"visitor {self.number} video {number} "
-            wish = Wish(tag=tag, prompt=f"{draw.choice(PROMPTS)}, {tag}")
+            wanted = RequestedVideo(tag=tag, prompt=f"{draw.choice(PROMPTS)}, {tag}")
             with self.lock:
-                self.wishes.append(wish)
-            while not self.rows_of(wish):
+                self.requested.append(wanted)
+            while not self.rows_of(wanted):
                 try:
                     if self.page is None:
                         self.visit()
                     with self.form:
-                        self.submit(wish.prompt, draw.choice((10, 20, 40)))
+                        self.submit(wanted.prompt, draw.choice((10, 20, 40)))
                 except GONE:
                     self.close()
                 time.sleep(0.5)
             time.sleep(draw.uniform(0.2, 2.0))
 
-    def look(self, is_over: threading.Event) -> None:
+    def keep_page_open(self, is_over: threading.Event) -> None:
         """Keep a page open, update it, and press Resume for jobs that wait for the visitor."""
         while not is_over.wait(1.5):
             try:
@@ -277,11 +277,13 @@ class Faults:
         finally:
             path.unlink(missing_ok=True)
 
-    def _some_job(self) -> tuple[Visitor, Wish, sqlite3.Row] | None:
+    def _some_job(self) -> tuple[Visitor, RequestedVideo, sqlite3.Row] | None:
         visitor = self.draw.choice(self.visitors)
         with visitor.lock:
-            wishes = list(visitor.wishes)
-        pairs = [(wish, row) for wish in wishes for row in visitor.rows_of(wish) if row["state"] in ("queued", "running")]
+            all_wanted = list(visitor.requested)
+        pairs = [
+            (wanted, row) for wanted in all_wanted for row in visitor.rows_of(wanted) if row["state"] in ("queued", "running")
+        ]
         return (visitor, *self.draw.choice(pairs)) if pairs and visitor.page is not None else None
 
     def _press(self, group: str, what: str) -> None:
@@ -291,16 +293,16 @@ class Faults:
 
     def _cancel(self) -> None:
         if chosen := self._some_job():
-            visitor, wish, row = chosen
-            wish.is_cancelled = True  # set even if the answer is lost: then the job may be cancelled or not
+            visitor, wanted, row = chosen
+            wanted.is_cancelled = True  # set even if the answer is lost: then the job may be cancelled or not
             visitor.act("queue", "cancel", row["id"])
 
     def _edit(self) -> None:
         if (chosen := self._some_job()) and chosen[2]["state"] == "queued":
-            visitor, wish, row = chosen
+            visitor, wanted, row = chosen
             with visitor.form:
                 visitor.act("fill", "edit", row["id"])
-                visitor.submit(wish.prompt, 15)
+                visitor.submit(wanted.prompt, 15)
 
 
 @contextmanager
@@ -330,7 +332,7 @@ def run(visitors: int, jobs: int, seed: int, seconds: float, parent: Path, spoil
         try:
             people = [Visitor(number, studio, findings) for number in range(visitors)]
             faults = Faults(studio, people, findings, random.Random(seed), has_disk)
-            make_and_spoil(studio, people, faults, count, random.Random(seed), began + spoiled * seconds, began + seconds)
+            generate_during_faults(studio, people, faults, count, random.Random(seed), began + spoiled * seconds, began + seconds)
             ended = time.monotonic() - began
             check_jobs(studio, people, findings)
             compared = check_latents(studio, people, findings, random.Random(seed))
@@ -355,23 +357,25 @@ def run(visitors: int, jobs: int, seed: int, seconds: float, parent: Path, spoil
     }
 
 
-def make_and_spoil(
+def generate_during_faults(
     studio: Studio, people: list[Visitor], faults: Faults, count: int, draw: random.Random, spoiled: float, until: float
 ) -> None:
     """Let the visitors generate videos during the faults, which end at the monotonic time `spoiled` or with the last video."""
     no_more_faults, is_over = threading.Event(), threading.Event()
     each = count // len(people)
-    wishing = [threading.Thread(target=one.wish_for, args=(each, random.Random(draw.random())), daemon=True) for one in people]
-    looking = [threading.Thread(target=one.look, args=(is_over,), daemon=True) for one in people]
-    spoiling = threading.Thread(target=faults.run, args=(no_more_faults,), daemon=True)
-    for thread in (*wishing, *looking, spoiling):
+    requesting = [
+        threading.Thread(target=one.request_videos, args=(each, random.Random(draw.random())), daemon=True) for one in people
+    ]
+    watching = [threading.Thread(target=one.keep_page_open, args=(is_over,), daemon=True) for one in people]
+    fault_thread = threading.Thread(target=faults.run, args=(no_more_faults,), daemon=True)
+    for thread in (*requesting, *watching, fault_thread):
         thread.start()
     wait_for_the_end(studio, count, spoiled)
     no_more_faults.set()
-    spoiling.join()
+    fault_thread.join()
     wait_for_the_end(studio, count, until)
     is_over.set()
-    for thread in (*wishing, *looking):
+    for thread in (*requesting, *watching):
         thread.join(30)
 
 
@@ -391,26 +395,26 @@ def check_jobs(studio: Studio, people: list[Visitor], findings: Findings) -> Non
     """Check that each requested video has one job, which is finished and has its files, or was cancelled by its visitor."""
     rows = studio.rows()
     for person in people:
-        for wish in person.wishes:
-            own = [row for row in rows if wish.tag in row["request"]]
+        for wanted in person.requested:
+            own = [row for row in rows if wanted.tag in row["request"]]
             if len(own) != 1:
-                findings.violated(f"{wish.tag}: {len(own)} jobs")
+                findings.violated(f"{wanted.tag}: {len(own)} jobs")
                 continue
-            state, allowed = own[0]["state"], ("finished", "cancelled") if wish.is_cancelled else ("finished",)
+            state, allowed = own[0]["state"], ("finished", "cancelled") if wanted.is_cancelled else ("finished",)
             if state not in allowed:
-                findings.violated(f"{wish.tag}: {state}, {last_event(studio, own[0]['id'])}")
+                findings.violated(f"{wanted.tag}: {state}, {last_event(studio, own[0]['id'])}")
             if state == "finished":
-                check_video(Path(own[0]["folder"]), wish, findings)
+                check_video(Path(own[0]["folder"]), wanted, findings)
 
 
-def check_video(folder: Path, wish: Wish, findings: Findings) -> None:
+def check_video(folder: Path, wanted: RequestedVideo, findings: Findings) -> None:
     """Check that the video of a finished job exists and is complete."""
     try:
         facts = read_facts(folder / "video.mp4")
         if facts.width <= 0:
-            findings.violated(f"{wish.tag}: no picture in its video")
+            findings.violated(f"{wanted.tag}: no picture in its video")
     except (StudioError, OSError) as error:
-        findings.violated(f"{wish.tag}: {error}")
+        findings.violated(f"{wanted.tag}: {error}")
 
 
 def last_event(studio: Studio, job_id: str) -> str:
@@ -431,7 +435,7 @@ def count_interruptions(studio: Studio) -> dict[str, int]:
 
 def check_latents(studio: Studio, people: list[Visitor], findings: Findings, draw: random.Random) -> int:
     """Generate a sample of the videos again without faults and compare the latents. Return the number of compared videos."""
-    tags = [wish.tag for person in people for wish in person.wishes]
+    tags = [wanted.tag for person in people for wanted in person.requested]
     finished = [row for row in studio.rows() if row["state"] == "finished" and any(tag in row["request"] for tag in tags)]
     sample = draw.sample(finished, min(20, len(finished)))
     if not sample:

@@ -47,7 +47,7 @@ ON_CHIPS = ("wan2.2-t2v-a14b-720p", "hunyuanvideo-1.5-t2v-720p")
 CHIPS_IN_ALL = 8
 
 
-def changes() -> bool:
+def measure_changes() -> bool:
     """Measure changes of model. Return whether their cost and the memory's growth are within bounds."""
     costs, memory = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -85,19 +85,19 @@ def _resident(pid: int) -> int:
     return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("VmRSS"))
 
 
-def back(folder: Path) -> bool:
+def measure_return(folder: Path) -> bool:
     """Measure how long arrays take to return to the device. Return whether this is at most a fifth of the time to read them."""
-    _there_and_back(folder)  # reads the files into the page cache
-    loads, moves = zip(*(_there_and_back(folder) for _ in range(3)), strict=True)
+    _load_and_return(folder)  # reads the files into the page cache
+    loads, moves = zip(*(_load_and_return(folder) for _ in range(3)), strict=True)
     share = statistics.median(moves) / statistics.median(loads)
     print(f"returning takes {share:.3f} of the time of reading from the page cache, bound {LARGEST_SHARE}")
     with mock.patch.object(cached_network, "is_host", lambda leaf: False):
-        _, copied = _there_and_back(folder)
+        _, copied = _load_and_return(folder)
     print(f"copied from one part of the memory to another, as to a chip: {copied:.2f} s")
     return share <= LARGEST_SHARE
 
 
-def _there_and_back(folder: Path) -> tuple[float, float]:
+def _load_and_return(folder: Path) -> tuple[float, float]:
     """Return the seconds to read the checkpoint, and the seconds to return its arrays after another model was loaded."""
     preset, key = load_preset(FULL_SIZE), (str(folder), load_preset(FULL_SIZE).dtype)
     model_cache = ModelCache(lambda: Bounds(chips=0, host=20 * 10**9, device_bytes=10**12))
@@ -114,7 +114,7 @@ def _there_and_back(folder: Path) -> tuple[float, float]:
     return read, back
 
 
-def coming(folder: Path) -> bool:
+def measure_prefetch(folder: Path) -> bool:
     """Measure steps while another model is read. Return whether the slowdown is within its bound."""
     preset = load_preset(PAIR[1])
     model_cache = ModelCache(lambda: Bounds(device_bytes=10**12))
@@ -144,7 +144,7 @@ def _denoising(loaded: LoadedModel) -> float:
     return final.result.seconds["denoise"]
 
 
-def chips() -> bool:
+def print_chip_predictions() -> bool:
     """Print the predictions for both models on a v6e:2x4."""
     needs = json.loads((Path("presets") / "needs.json").read_text())
     models = {}
@@ -171,7 +171,12 @@ def main() -> None:
     folder = arguments.folder
     if arguments.only in (None, "back", "coming") and not folder.is_dir():
         subprocess.run([sys.executable, "-m", "benchmarks.full_size", "--only", "build", "--folder", str(folder)], check=True)
-    parts = {"changes": changes, "back": lambda: back(folder), "coming": lambda: coming(folder), "chips": chips}
+    parts = {
+        "changes": measure_changes,
+        "back": lambda: measure_return(folder),
+        "coming": lambda: measure_prefetch(folder),
+        "chips": print_chip_predictions,
+    }
     results = [run() for name, run in parts.items() if arguments.only in (None, name)]
     sys.exit(0 if all(results) else 1)
 

@@ -40,16 +40,16 @@ from benchmarks.attacked_studio import (
     ROUND_SECONDS,
     SETTLE_SECONDS,
     STRANGER,
-    Asks,
+    OtherVisitor,
     Server,
     Table,
     add_round,
-    at_once,
     measure_round,
     open_requests,
-    person,
     serving,
-    watched,
+    start_other_visitor,
+    start_threads,
+    track_peak_memory,
 )
 from benchmarks.hostile_requests import MOST_MB, MOST_SECONDS, Attack, HttpVisitor, attacks, send_body
 from benchmarks.strangers_stored import measure_stored
@@ -63,7 +63,7 @@ UPLOAD_MB = 59
 def peak_of(server: Server, work: Callable[[], Any]) -> tuple[float, int]:
     """Run work. Return its seconds and the server's peak growth in MB."""
     before, began = server.memory(), time.monotonic()
-    with watched(server) as peak:
+    with track_peak_memory(server) as peak:
         work()
     return time.monotonic() - began, max(peak() - before, 0)
 
@@ -72,7 +72,7 @@ def measure_single(server: Server, folder: Path, table: Table, only: str) -> Non
     """Measure each hostile request alone."""
     for what, attack in attacks(HttpVisitor(server.url), folder).items():
         if only in what:
-            seconds, grown = peak_of(server, lambda attack=attack: at_once([attack.send])[0].join())
+            seconds, grown = peak_of(server, lambda attack=attack: start_threads([attack.send])[0].join())
             holds = seconds <= attack.seconds and grown <= attack.megabytes
             table.add(what, f"{attack.seconds:g} s, {attack.megabytes} MB", f"{seconds:.2f} s, {grown} MB", holds)
 
@@ -82,20 +82,20 @@ def measure_together(server: Server, folder: Path, table: Table, only: str) -> N
 
     Then send two rounds with requests of all kinds, and compare the server's memory after each round.
     """
-    found = attacks(HttpVisitor(server.url, STRANGER, ROUND_SECONDS), folder)
-    chosen = {what: attack for what, attack in found.items() if only in what}
-    with person(server) as asks:
+    all_attacks = attacks(HttpVisitor(server.url, STRANGER, ROUND_SECONDS), folder)
+    chosen = {what: attack for what, attack in all_attacks.items() if only in what}
+    with start_other_visitor(server) as other_visitor:
         for what, attack in chosen.items():
-            _measured_fifty(server, asks, f"{AT_ONCE} times at once: {what}", [attack] * AT_ONCE, table)
+            _measure_fifty(server, other_visitor, f"{AT_ONCE} times at once: {what}", [attack] * AT_ONCE, table)
         mixed = [list(chosen.values())[number % len(chosen)] for number in range(AT_ONCE)]
-        sizes = [_measured_fifty(server, asks, f"{AT_ONCE} of all kinds at once", mixed, table) for _ in range(2)]
+        sizes = [_measure_fifty(server, other_visitor, f"{AT_ONCE} of all kinds at once", mixed, table) for _ in range(2)]
     holds = sizes[1] <= sizes[0] * (1 + MOST_GROWTH)
     table.add("memory after the first and the second fifty", f"+{MOST_GROWTH:.0%}", f"{sizes[0]} and {sizes[1]} MB", holds)
 
 
-def _measured_fifty(server: Server, asks: Asks, what: str, chosen: list[Attack], table: Table) -> int:
+def _measure_fifty(server: Server, other_visitor: OtherVisitor, what: str, chosen: list[Attack], table: Table) -> int:
     """Add a row for another visitor's answers while these attacks run. Return the MB of the server afterwards."""
-    measure_round(server, asks, what, at_once([attack.send for attack in chosen]), table)
+    measure_round(server, other_visitor, what, start_threads([attack.send for attack in chosen]), table)
     time.sleep(SETTLE_SECONDS)
     return resident(server.pid)
 
@@ -113,13 +113,13 @@ def measure_idle(server: Server, table: Table) -> None:
     httpx.get(server.url, timeout=60)
     seconds = time.monotonic() - began
     table.add(f"page while {IDLE} connections idle", f"{SLOWEST_ANSWER_SECONDS:g} s", f"{seconds:.2f} s", seconds <= 1)
-    left = _left(opened, began)
+    left = count_open_connections(opened, began)
     table.add(f"idle connections open after {MOST_IDLE_SECONDS:g} s", "0", str(left), left == 0)
     for one in opened:
         one.close()
 
 
-def _left(opened: list[socket.socket], began: float) -> int:
+def count_open_connections(opened: list[socket.socket], began: float) -> int:
     """Return the number of connections that the server has not closed `MOST_IDLE_SECONDS` after `began`."""
     waiting = set(opened)
     while waiting and time.monotonic() < began + MOST_IDLE_SECONDS:
@@ -153,11 +153,11 @@ def measure_log(server: Server, table: Table) -> None:
 
 def measure_streams(server: Server, table: Table) -> None:
     """Open a thousand endless streams as one visitor."""
-    with person(server) as asks, watched(server) as peak:
-        asks.begin()
+    with start_other_visitor(server) as other_visitor, track_peak_memory(server) as peak:
+        other_visitor.begin()
         with open_requests(server, "/studio/changes", _cookie(), STREAMS):
             time.sleep(SETTLE_SECONDS)
-            add_round(table, f"{STREAMS} streams of one visitor", asks.end(), peak())
+            add_round(table, f"{STREAMS} streams of one visitor", other_visitor.end(), peak())
 
 
 def measure_keys(server: Server, project: Path, table: Table) -> None:
@@ -168,20 +168,20 @@ def measure_keys(server: Server, project: Path, table: Table) -> None:
     command = [sys.executable, "app.py", "keys", "create", "program", "--data-dir", str(server.data)]
     made = subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
     key = next(word for word in made.split() if word.startswith("studio-"))
-    with person(server) as asks, watched(server) as peak, ExitStack() as held:
+    with start_other_visitor(server) as other_visitor, track_peak_memory(server) as peak, ExitStack() as held:
         connection = sqlite3.connect(server.data / "keys.sqlite3")
         held.callback(connection.close)
         connection.execute("BEGIN EXCLUSIVE")
-        asks.begin()
-        asking = at_once([lambda number=number: _ask_with(server.url, f"studio-{number:x}") for number in range(AT_ONCE)])
+        other_visitor.begin()
+        asking = start_threads([lambda number=number: _ask_with(server.url, f"studio-{number:x}") for number in range(AT_ONCE)])
         time.sleep(SETTLE_SECONDS)
-        seconds = asks.end()
+        seconds = other_visitor.end()
         connection.rollback()
         for thread in asking:
             thread.join()
         add_round(table, f"{AT_ONCE} keys while the file of keys is held", seconds, peak())
     crowd = HttpVisitor(server.url)
-    queued = sum(_queues(crowd) for _ in range(COOKIES // 2))
+    queued = sum(can_queue(crowd) for _ in range(COOKIES // 2))
     wanted = {"model": "wan-tiny", "prompt": "a red circle"}
     with httpx.Client(base_url=server.url, timeout=60, headers={"authorization": f"Bearer {key}"}) as program:
         status = program.post("/v1/videos", json=wanted).status_code
@@ -195,19 +195,19 @@ def _ask_with(url: str, key: str) -> None:
 def measure_cookies(server: Server, table: Table) -> None:
     """Queue videos with two hundred cookies from one address, then from another address. Upload files with new cookies."""
     crowd = HttpVisitor(server.url, STRANGER)
-    accepted = sum(_queues(crowd) for _ in range(COOKIES))
+    accepted = sum(can_queue(crowd) for _ in range(COOKIES))
     unfinished = _count_unfinished_videos(server)
     measured = f"{unfinished}, {accepted - unfinished} finished meanwhile"
     table.add(f"unfinished videos of {COOKIES} cookies of one address", "1 to 41", measured, 0 < unfinished <= 41)
     table.add(
-        "another address can still queue", "yes", "yes" if (others := _queues(HttpVisitor(server.url, OTHER))) else "no", others
+        "another address can still queue", "yes", "yes" if (others := can_queue(HttpVisitor(server.url, OTHER))) else "no", others
     )
-    taken = sum(_uploads(server) for _ in range(COOKIES // 4))
+    taken = sum(can_upload(server) for _ in range(COOKIES // 4))
     most = 1000 // UPLOAD_MB
     table.add(f"uploads of {UPLOAD_MB} MB taken of {COOKIES // 4}", f"at most {most}", str(taken), taken <= most)
 
 
-def _queues(attacker: HttpVisitor) -> bool:
+def can_queue(attacker: HttpVisitor) -> bool:
     """Return whether a new cookie of this address can queue a video."""
     attacker.client.cookies.clear()
     attacker.session = f"cookie{time.monotonic_ns():x}"
@@ -226,7 +226,7 @@ def _cookie() -> str:
     return base64.urlsafe_b64encode(os.urandom(32)).decode()[:43]
 
 
-def _uploads(server: Server) -> bool:
+def can_upload(server: Server) -> bool:
     """Return whether the server accepts an upload from a new cookie. The server refuses uploads before the content is sent."""
     head = f"POST /gradio_api/upload HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {UPLOAD_MB}000000\r\n"
     head += f"x-forwarded-for: 203.0.113.5\r\ncookie: studio_visitor={_cookie()}\r\n"

@@ -11,14 +11,14 @@ from benchmarks.attacked_studio import (
     STRANGER,
     Server,
     Table,
-    at_once,
     is_worker,
     measure_round,
     open_requests,
-    person,
     processes_of,
     seconds_of,
     serving,
+    start_other_visitor,
+    start_threads,
 )
 from benchmarks.hostile_requests import HttpVisitor
 from benchmarks.stored_attacks import (
@@ -58,8 +58,8 @@ def measure_exports(server: Server, folder: Path, table: Table) -> None:
     (job_id,) = bring_in(attacker, project(noisy_video(folder, 18), [REQUEST]))
     (own,) = bring_in(other, project(tiny_video(folder), [REQUEST]))
     clip, before = other.upload("clip.mp4", tiny_video(folder)), disk_bytes(server.data)
-    with person(server) as asks:
-        threads = at_once(exports(attacker, job_id))
+    with start_other_visitor(server) as other_visitor:
+        threads = start_threads(exports(attacker, job_id))
         time.sleep(SETTLE_SECONDS)
         for what, ask in {
             "a clip of another": lambda: other.client.post("/studio/edit/clip", json={"clip": clip}).json().get("width") == 96,
@@ -69,7 +69,7 @@ def measure_exports(server: Server, folder: Path, table: Table) -> None:
             table.add(
                 f"{what} while a video is exported", f"{MOST_CLIP_SECONDS:g} s", f"{seconds:.2f} s", seconds <= MOST_CLIP_SECONDS
             )
-        measure_round(server, asks, "five exports of a video of 18 s, 1080p", threads, table, ROUND_SECONDS)
+        measure_round(server, other_visitor, "five exports of a video of 18 s, 1080p", threads, table, ROUND_SECONDS)
     began = time.monotonic()
     is_over = stop_tasks(attacker, 3 * MOST_STOP_SECONDS)
     seconds = time.monotonic() - began
@@ -95,9 +95,9 @@ def measure_forged(server: Server, folder: Path, table: Table) -> None:
     count = len(bring_in(attacker, heavy_project(tiny_video(folder))))
     table.add("videos of many cues are imported", f"{HEAVY_VIDEOS} or more", str(count), count >= HEAVY_VIDEOS)
     streams = open_requests(server, "/studio/changes", attacker.client.cookies["studio_visitor"], 20)
-    with person(server) as asks, streams:
-        threads = at_once([lambda: press(attacker, "project", "create", job="x")] * 5)
-        measure_round(server, asks, "20 streams beside 30 videos of many cues", threads, table, ROUND_SECONDS)
+    with start_other_visitor(server) as other_visitor, streams:
+        threads = start_threads([lambda: press(attacker, "project", "create", job="x")] * 5)
+        measure_round(server, other_visitor, "20 streams beside 30 videos of many cues", threads, table, ROUND_SECONDS)
 
 
 def measure_pictures(server: Server, table: Table) -> None:
@@ -116,17 +116,17 @@ def measure_pictures(server: Server, table: Table) -> None:
     if not offer_characters(attacker, MOST_VIDEO_SECONDS):
         table.add("characters are offered again", "yes", "no", False)
         return
-    with person(server) as asks:
-        threads = at_once([lambda: attacker.client.get("/studio/figures")] * 40)
-        measure_round(server, asks, "40 times the characters of a project, 60 MB", threads, table, ROUND_SECONDS)
+    with start_other_visitor(server) as other_visitor:
+        threads = start_threads([lambda: attacker.client.get("/studio/figures")] * 40)
+        measure_round(server, other_visitor, "40 times the characters of a project, 60 MB", threads, table, ROUND_SECONDS)
 
 
 def measure_suggestions(server: Server, table: Table) -> None:
     """Measure another visitor's answers while a prompt rewriter returns suggestions with repeated words."""
     strangers = [HttpVisitor(server.url, {"x-forwarded-for": f"203.0.113.{number}"}) for number in range(10, 14)]
-    with person(server) as asks:
-        threads = at_once([lambda one=one: ask_for_suggestion(one) for one in strangers])
-        measure_round(server, asks, "four suggestions of words that repeat", threads, table, ROUND_SECONDS)
+    with start_other_visitor(server) as other_visitor:
+        threads = start_threads([lambda one=one: ask_for_suggestion(one) for one in strangers])
+        measure_round(server, other_visitor, "four suggestions of words that repeat", threads, table, ROUND_SECONDS)
 
 
 def measure_restart(server: Server, table: Table) -> None:

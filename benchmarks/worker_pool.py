@@ -158,17 +158,17 @@ def make_all(engine, arguments: argparse.Namespace) -> dict:
     from wan_ui.gateway.visitors import COOKIE, owner_name
 
     owners = [owner_name({COOKIE: token}) for token in tokens()]
-    preset, submitting, room = load_preset("wan-tiny"), [], threading.Semaphore(arguments.in_line)
+    preset, submitting, queue_places = load_preset("wan-tiny"), [], threading.Semaphore(arguments.in_line)
 
     def submit(number: int):
-        room.acquire()
+        queue_places.acquire()
         began = time.monotonic()
         request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=number, steps=STEPS)
         job = engine.submit(request, owners[number % VISITORS])
         submitting.append(time.monotonic() - began)
         return job
 
-    threading.Thread(target=make_room, args=(engine, room, arguments), daemon=True).start()
+    threading.Thread(target=release_queue_places, args=(engine, queue_places, arguments), daemon=True).start()
     with ThreadPoolExecutor(AT_ONCE) as people:
         jobs = list(people.map(submit, range(arguments.jobs)))
     for job in jobs:
@@ -190,15 +190,15 @@ def make_all(engine, arguments: argparse.Namespace) -> dict:
     }
 
 
-def make_room(engine, room: threading.Semaphore, arguments: argparse.Namespace) -> None:
+def release_queue_places(engine, queue_places: threading.Semaphore, arguments: argparse.Namespace) -> None:
     """Let a visitor submit a video for each job that has started."""
-    begun = 0
-    while begun < arguments.jobs:
+    num_started = 0
+    while num_started < arguments.jobs:
         counts = engine.library.counts()
         now = sum(counts.values()) - counts.get("queued", 0)
-        for _ in range(now - begun):
-            room.release()
-        begun = max(begun, now)
+        for _ in range(now - num_started):
+            queue_places.release()
+        num_started = max(num_started, now)
         time.sleep(0.02)
 
 

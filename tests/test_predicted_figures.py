@@ -158,5 +158,5 @@ def test_known_programs_are_given_to_the_compiling_process(monkeypatch):
     other = Row(preset="wan-tiny", slice="v6e:2x4", figures=figures_of(report(denoise_step=cost(1.0, 20)), "abc"))
     monkeypatch.setattr(all_presets, "read_rows", lambda: (row, other))
     for again, kept in ((False, {"f"}), (True, set())):
-        all_presets.compiled(row, "abc", again=again)
+        all_presets.compile_row(row, "abc", again=again)
         assert set(given["benchmarks.all_presets_run"]) == kept

@@ -20,4 +20,4 @@ def test_a_model_that_is_still_coming_is_given_up_after_the_steps(monkeypatch, t
 
     monkeypatch.setattr(model_changes, "load", load)
     monkeypatch.setattr(model_changes, "_denoising", lambda loaded: 1.0)
-    assert model_changes.coming(tmp_path) and given_up == ["Stopped"] * model_changes.TURNS
+    assert model_changes.measure_prefetch(tmp_path) and given_up == ["Stopped"] * model_changes.TURNS
