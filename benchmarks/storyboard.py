@@ -51,13 +51,13 @@ def drift(loaded: LoadedModel, prompts: list[str], seed: int, grade: Grade) -> t
     return float(np.abs(away).max()), float(np.abs(away.mean(axis=1)).max())
 
 
-def drifting(grade: Grade, frames: np.ndarray, before: np.ndarray, look, same: int) -> np.ndarray:
+def drifting(grade: Grade, frames: np.ndarray, before: np.ndarray, look, shared_frame: int) -> np.ndarray:
     """Make a shot flatter and lighter, lightest at its end, and apply `grade` to the result."""
     wander = np.linspace(0, 4, len(frames))[:, None, None, None]
-    return grade(np.round(frames * 0.95 + 5 + wander).clip(0, 255).astype(np.uint8), before, look, same)
+    return grade(np.round(frames * 0.95 + 5 + wander).clip(0, 255).astype(np.uint8), before, look, shared_frame)
 
 
-def as_it_is(frames: np.ndarray, before: np.ndarray, look, same: int) -> np.ndarray:
+def as_it_is(frames: np.ndarray, before: np.ndarray, look, shared_frame: int) -> np.ndarray:
     """Return the frames without a correction."""
     return frames
 

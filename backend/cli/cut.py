@@ -50,7 +50,7 @@ def read_cut_list(path: Path) -> Film:
     _check_names(data, (*_NUMBERS, *TRACK), path.name)
     clips = [_clip_path(row, number, path) for number, row in enumerate(rows, 1)]
     facts = read_clip_facts(clips[0])
-    usual = {"width": facts.width, "height": facts.height, "fps": max(1, round(facts.fps))}
+    usual = {"width": facts.width, "height": facts.height, "fps": max(1, round(facts.nominal_fps))}
     width, height, fps = (_check_integer(data.get(name, usual[name]), name) for name in _NUMBERS)
     pieces = tuple(_shot_piece(row, number, clip, fps) for number, (row, clip) in enumerate(zip(rows, clips, strict=True), 1))
     return Film(clips=tuple(clips), pieces=pieces, fps=fps, size=(width, height), track=_soundtrack(data, path))

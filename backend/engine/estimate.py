@@ -58,7 +58,7 @@ class Estimate:
 
 
 def estimate(
-    request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_warm: bool, is_kept: bool = True
+    request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_warm: bool, is_model_cached: bool = True
 ) -> Estimate | None:
     """Estimate the time of a video from earlier runs. `runs` are newest first. Return None without runs of the same model."""
     same = [run for run in runs if run.shape == shape]
@@ -69,7 +69,7 @@ def estimate(
     tokens = equivalent_tokens(request)
     seconds = median(_scale_seconds(run, request, shape, tokens) for run in used)
     compiling = 0.0 if is_warm else _compiling(same_model)
-    loading = 0.0 if is_kept else load_seconds(shape.model, same_model)
+    loading = 0.0 if is_model_cached else load_seconds(shape.model, same_model)
     return Estimate(
         seconds=seconds + (compiling or 0.0) + (loading or 0.0),
         compile_seconds=compiling,

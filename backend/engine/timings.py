@@ -63,21 +63,21 @@ class Timings:
         self._loading: dict[str, float | None] = {}  # seconds to load the model, by checkpoint
 
     def estimate(
-        self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
+        self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_model_cached: bool
     ) -> Estimate | None:
         """Estimate the seconds of a video on this worker from earlier timings of the same model.
 
         Without such timings, use the published peak performance of the worker's TPUs. Return None if the worker's devices are
-        not TPUs of one known kind. `is_kept` is True if the model is in memory.
+        not TPUs of one known kind. `is_model_cached` is True if the model is in memory.
         """
         if request.upscale:
-            return self._estimate_upscaled(request, shape, worker, is_warm, is_kept)
+            return self._estimate_upscaled(request, shape, worker, is_warm, is_model_cached)
         if request.shots:
-            return self._estimate_shots(request, shape, worker, is_warm, is_kept)
-        key = (shape, request.num_steps, is_warm, is_kept, worker.device_kind)
+            return self._estimate_shots(request, shape, worker, is_warm, is_model_cached)
+        key = (shape, request.num_steps, is_warm, is_model_cached, worker.device_kind)
         if key not in self._estimates:
-            learned = estimate(request, shape, runs_on(worker.device_kind, self._runs.load()), is_warm, is_kept)
-            self._estimates[key] = learned or _predict(request, worker.facts.devices, is_warm, is_kept)
+            learned = estimate(request, shape, runs_on(worker.device_kind, self._runs.load()), is_warm, is_model_cached)
+            self._estimates[key] = learned or _predict(request, worker.facts.devices, is_warm, is_model_cached)
         return self._estimates[key]
 
     def load_seconds(self, model: str) -> float | None:
@@ -90,7 +90,7 @@ class Timings:
         return self._loading[model]
 
     def _estimate_shots(
-        self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
+        self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_model_cached: bool
     ) -> Estimate | None:
         """Estimate all shots of a storyboard together. Only the estimate of the first shot includes loading and compiling."""
         preset = request.resolved_preset
@@ -98,7 +98,7 @@ class Timings:
         estimates: list[Estimate] = []
         for place, shot in enumerate(shots):
             estimate = self.estimate(
-                shot, Shape.from_request(shot, shape.model), worker, is_warm or place > 0, is_kept or place > 0
+                shot, Shape.from_request(shot, shape.model), worker, is_warm or place > 0, is_model_cached or place > 0
             )
             if estimate is None:
                 return None
@@ -108,7 +108,7 @@ class Timings:
         return replace(estimates[0], seconds=sum(one.seconds for one in estimates))
 
     def _estimate_upscaled(
-        self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
+        self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_model_cached: bool
     ) -> Estimate | None:
         """Estimate the video and its upscaling, or only the upscaling of a finished video."""
         key = (Shape.for_upscaling(request), worker.device_kind)
@@ -118,7 +118,7 @@ class Timings:
         step = self._estimates[key]
         if request.finished_video or step is None:
             return step
-        made = self.estimate(without_upscaling(request), shape, worker, is_warm, is_kept)
+        made = self.estimate(without_upscaling(request), shape, worker, is_warm, is_model_cached)
         return made and replace(made, seconds=made.seconds + step.seconds)
 
     def record_run(self, entry: QueueEntry, event: Finished, device_kind: str) -> None:
@@ -141,10 +141,10 @@ class Timings:
             logger.exception("The timings of a video could not be stored")
 
 
-def _predict(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool, is_kept: bool) -> Estimate | None:
+def _predict(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool, is_model_cached: bool) -> Estimate | None:
     seconds = predicted_seconds(request, devices)
     if seconds is None:
         return None
     compiling = 0.0 if is_warm else None
-    loading = 0.0 if is_kept else None
+    loading = 0.0 if is_model_cached else None
     return Estimate(seconds=seconds, compile_seconds=compiling, is_warm=is_warm, basis="predicted", runs=0, load_seconds=loading)

@@ -43,13 +43,13 @@ TRUNCATED = re.compile(r"partial file|ended prematurely|moov atom not found|Trun
 
 @dataclass(frozen=True, kw_only=True)
 class ClipFacts:
-    """Facts of a clip as it is displayed. `width` and `height` are the size of an upright frame with square pixels. `fps` is the
-    usual frame rate, but the durations of frames may differ. `seconds` is the length of the video. `suffix` is the file suffix
-    that fits the content. A copy of the file gets a name with this suffix."""
+    """Facts of a clip as it is displayed. `width` and `height` are the size of an upright frame with square pixels. `nominal_fps`
+    is the usual frame rate, but the durations of frames may differ. `seconds` is the length of the video. `suffix` is the file
+    suffix that fits the content. A copy of the file gets a name with this suffix."""
 
     width: int
     height: int
-    fps: float
+    nominal_fps: float
     seconds: float
     has_sound: bool
     suffix: str
@@ -84,7 +84,7 @@ def _read_facts(path: Path, marks: tuple[int, ...]) -> ClipFacts:
     rate = _RATE.search(stream["rest"])
     fps = float(rate[1]) * (1000 if rate[2] else 1) if rate else 0.0
     suffix = ".gif" if kind[1] == "gif" else ".webm" if "webm" in kind[1] else ".mp4"
-    return ClipFacts(width=width, height=height, fps=fps, seconds=seconds, has_sound="Audio: " in header, suffix=suffix)
+    return ClipFacts(width=width, height=height, nominal_fps=fps, seconds=seconds, has_sound="Audio: " in header, suffix=suffix)
 
 
 def check_part(path: str | Path, part: Part) -> ClipFacts:
@@ -142,7 +142,7 @@ def read_thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int)
     scale = f"scale={width}:{height}:flags=area"
     step = facts.seconds / count
     moments = [step * (index + 0.5) for index in range(count)]
-    if facts.width * facts.height * max(facts.fps, 1.0) * facts.seconds <= _WHOLE_PIXELS:
+    if facts.width * facts.height * max(facts.nominal_fps, 1.0) * facts.seconds <= _WHOLE_PIXELS:
         # The fps filter would drop the last frame, so the tpad filter repeats that frame after the end.
         longer = f"tpad=stop_mode=clone:stop_duration={2 * step:.6f}"
         times = f"{longer},fps=fps={count / facts.seconds:.6f}:start_time={step / 2:.6f},{scale}"

@@ -17,7 +17,7 @@ import numpy as np
 
 MOST_DRIFT = 12.0  # a channel's drift above this (of 255) is not corrected, because it may be a change of content
 MOST_GAIN = 1.15
-NEAR = 4  # levels (of 255): the fine median is the mean of all pixels that differ by at most this from the whole-level median
+MEDIAN_RADIUS = 4  # levels (of 255): the fine median is the mean of all pixels within this distance of the whole-level median
 RAMP_FRAMES = 8  # number of frames over which the shift grows from zero to its full value
 
 
@@ -43,14 +43,16 @@ class Look:
         path.write_text(json.dumps({"median": self.median}), "utf-8")
 
 
-def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, same: int = 0) -> np.ndarray:
-    """Match the colours of a shot, frames uint8 [F, H, W, 3], that continues from the frame `before` [H, W, 3]. Frame `same` of
-    the shot shows the same image as `before`. `look` has the colours of the first shot."""
-    gain, offset = _gain_and_offset(frames[same], before)
+def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, shared_frame: int = 0) -> np.ndarray:
+    """Match the colours of a shot, frames uint8 [F, H, W, 3], that continues from the frame `before` [H, W, 3].
+
+    Frame `shared_frame` of the shot shows the same image as `before`. `look` has the colours of the first shot.
+    """
+    gain, offset = _gain_and_offset(frames[shared_frame], before)
     medians = gain * _frame_medians(frames) + offset
     away = np.asarray(look.median) - medians
     shift = np.where(np.abs(away) <= MOST_DRIFT, away, 0.0)
-    ramp = ((np.arange(len(frames)) - same) / RAMP_FRAMES).clip(0.0, 1.0)[:, None]
+    ramp = ((np.arange(len(frames)) - shared_frame) / RAMP_FRAMES).clip(0.0, 1.0)[:, None]
     shift = _smooth(shift) * ramp
     graded = frames * gain + offset + shift[:, None, None]
     return np.round(graded).clip(0, 255).astype(np.uint8)
@@ -78,7 +80,7 @@ def _fine_median(pixels: np.ndarray) -> np.ndarray:
     """Return the mean of the values near the median, for each channel of pixels [N, 3]. Unlike the median, that mean is not
     rounded to whole levels."""
     median = np.median(pixels, axis=0)
-    near = np.abs(pixels - median) <= NEAR
+    near = np.abs(pixels - median) <= MEDIAN_RADIUS
     # If the median is the mean of two distant levels, no pixel is near the median. Then the median itself is the result.
     count = near.sum(axis=0)
     return np.where(count > 0, (pixels * near).sum(axis=0) / np.maximum(count, 1), median)

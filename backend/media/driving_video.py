@@ -23,7 +23,7 @@ from presets import Preset
 class SegmentedClip(Protocol):
     """A clip that is read in segments."""
 
-    def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
+    def segments(self, count: int, length: int, repeats_turning_frame: bool = True) -> Iterator[np.ndarray]:
         """Yield `count` segments, uint8 [length, height, width, 3], as `split_into_segments` does."""
 
 
@@ -34,9 +34,9 @@ class DrivingClip:
     path: str
     part: Part
 
-    def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
+    def segments(self, count: int, length: int, repeats_turning_frame: bool = True) -> Iterator[np.ndarray]:
         """See `SegmentedClip`. At most two segments are in memory."""
-        return split_into_segments(read_clip(self.path, self.part), count, length, repeats_end)
+        return split_into_segments(read_clip(self.path, self.part), count, length, repeats_turning_frame)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,17 +45,19 @@ class BlankClip:
 
     size: tuple[int, int]
 
-    def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
+    def segments(self, count: int, length: int, repeats_turning_frame: bool = True) -> Iterator[np.ndarray]:
         """See `SegmentedClip`."""
         width, height = self.size
         for _ in range(count):
             yield np.broadcast_to(np.uint8(0), (length, height, width, 3))
 
 
-def split_into_segments(frames: Iterator[np.ndarray], count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
+def split_into_segments(
+    frames: Iterator[np.ndarray], count: int, length: int, repeats_turning_frame: bool = True
+) -> Iterator[np.ndarray]:
     """Yield `count` segments of `length` stacked frames. Each segment starts with the previous segment's last frame. After the
-    clip's end, frames run backwards and forwards again. With `repeats_end`, the frame at each turn appears twice."""
-    endless, kept = _back_and_forth(frames, length, repeats_end), []
+    clip's end, frames run backwards and forwards again. With `repeats_turning_frame`, the frame at each turn appears twice."""
+    endless, kept = _back_and_forth(frames, length, repeats_turning_frame), []
     for _ in range(count):
         kept = kept[-OVERLAP:] if kept else kept
         while len(kept) < length:
@@ -63,7 +65,7 @@ def split_into_segments(frames: Iterator[np.ndarray], count: int, length: int, r
         yield np.stack(kept)
 
 
-def _back_and_forth(frames: Iterator[np.ndarray], length: int, repeats_end: bool) -> Iterator[np.ndarray]:
+def _back_and_forth(frames: Iterator[np.ndarray], length: int, repeats_turning_frame: bool) -> Iterator[np.ndarray]:
     """Yield all `frames`, then the last `length` frames backwards and forwards again without end."""
     last: collections.deque[np.ndarray] = collections.deque(maxlen=length)
     for frame in frames:
@@ -72,7 +74,7 @@ def _back_and_forth(frames: Iterator[np.ndarray], length: int, repeats_end: bool
     there = list(last)
     while True:
         there.reverse()
-        yield from there if repeats_end or len(there) == 1 else there[1:]
+        yield from there if repeats_turning_frame or len(there) == 1 else there[1:]
 
 
 def settings_from_files(preset: Preset, given: Mapping[str, Any]) -> dict[str, int]:

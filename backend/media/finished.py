@@ -20,7 +20,7 @@ def upscale_file_request(path: str | Path, scale: int, upscaler: str = "", name:
     if made is not None:
         return upscale_request(made, str(path), scale, upscaler)
     return upscale_clip_request(
-        name or path.name, (facts.width, facts.height), facts.seconds, facts.fps, str(path), scale, upscaler
+        name or path.name, (facts.width, facts.height), facts.seconds, facts.nominal_fps, str(path), scale, upscaler
     )
 
 
@@ -34,7 +34,7 @@ def _read_matching_request(path: Path, facts: ClipFacts) -> GenerationRequest | 
     not fit the request, because the video was edited."""
     try:
         made = read_request(path)
-        same_size = made.final_size == (facts.width, facts.height) and abs(made.fps - facts.fps) < 0.01
+        same_size = made.final_size == (facts.width, facts.height) and abs(made.fps - facts.nominal_fps) < 0.01
         return made if same_size and abs(made.total_frames / made.fps - facts.seconds) < 0.5 / made.fps + 0.02 else None
     except StudioError:
         return None

@@ -66,20 +66,20 @@ def find_boxes(file: BinaryIO, kinds: tuple[bytes, ...]) -> Iterator[Box]:
     yield from _find_boxes(file, kinds, 0, size, iter(range(MOST_BOXES)))
 
 
-def _find_boxes(file: BinaryIO, kinds: tuple[bytes, ...], start: int, end: int, left: Iterator[int]) -> Iterator[Box]:
+def _find_boxes(file: BinaryIO, kinds: tuple[bytes, ...], start: int, end: int, remaining_visits: Iterator[int]) -> Iterator[Box]:
     """Search the file from byte `start` to `end`.
 
-    `left` has one item for each box that may still be visited. The search ends when `left` is empty.
+    `remaining_visits` has one item for each box that may still be visited. The search ends when `remaining_visits` is empty.
     """
     for box in _read_boxes(file, start, end):
-        if next(left, None) is None:
+        if next(remaining_visits, None) is None:
             return
         if box.kind != kinds[0]:
             continue
         if len(kinds) == 1:
             yield box
         else:
-            yield from _find_boxes(file, kinds[1:], box.start + _CONTAINERS_SKIP.get(box.kind, 0), box.end, left)
+            yield from _find_boxes(file, kinds[1:], box.start + _CONTAINERS_SKIP.get(box.kind, 0), box.end, remaining_visits)
 
 
 def _read_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:

@@ -23,8 +23,8 @@ def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
     Raises: RequestError unless `fps` is above the video's own rate and at most `MOST_FPS`, ClipError, VideoFileError.
     """
     facts = read_clip_facts(video)
-    if not facts.fps < fps <= MOST_FPS:
-        rule = f"must be above the video's own {facts.fps:g} and at most {MOST_FPS}"
+    if not facts.nominal_fps < fps <= MOST_FPS:
+        rule = f"must be above the video's own {facts.nominal_fps:g} and at most {MOST_FPS}"
         raise RequestError(f"fps={fps}", rule, "24, 30, 48 and 60 are usual")
     count = round(facts.seconds * fps)
     filters = f"tpad=stop_mode=clone:stop=2,minterpolate=fps={fps}:{_BETWEEN}"

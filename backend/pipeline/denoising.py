@@ -107,15 +107,15 @@ class Denoising:
         return [size * share for size, share in zip(sizes, shares, strict=True)] * len(self._chunks)
 
     @property
-    def has_cache(self) -> bool:
+    def uses_step_cache(self) -> bool:
         """True if steps can reuse an earlier step's output by the step cache. The output is not part of a saved state, so the
         sampler's states are saved only before a step that turns out not to reuse output."""
         return self._run.request.uses_step_cache
 
     @property
-    def needs_only_states(self) -> bool:
+    def can_save_before_next_step(self) -> bool:
         """True if it is known beforehand that the next step needs only the sampler's states, and no output of an earlier step."""
-        return not self.has_cache and not self._reuses_previous(self.steps_done)
+        return not self.uses_step_cache and not self._reuses_previous(self.steps_done)
 
     def _reuses_previous(self, step: int) -> bool:
         """Return whether the step plan makes this step reuse the previous step's output. `step` counts from 0 over all chunks."""

@@ -137,7 +137,7 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
 def reserve_memory(run: Run, stages: Collection[Stage] = STAGES) -> None:
     """Unload other cached models if the programs of these stages need the memory of those models."""
     model_cache = run.loaded.model_cache
-    if model_cache is not None and model_cache.knows_devices:
+    if model_cache is not None and model_cache.must_reserve_program_memory:
         model_cache.reserve_program_memory(run.loaded, max_bytes_beside_weights(run.model, calls(run.model, run.request, stages)))
 
 
@@ -192,12 +192,12 @@ def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = No
     tracer = trace_steps(run.profile, run.folder)
     with _create_previews(run) as previews, StateSaver(functools.partial(write_state, run)) as saver, tracer:
         while loop.steps_done < loop.total_steps and not run.is_cancelled():
-            before = loop.copy_to_host() if loop.has_cache and saver.is_due() else None
+            before = loop.copy_to_host() if loop.uses_step_cache and saver.is_due() else None
             skipped = loop.skipped_steps
             with tracer.trace_unit(loop.steps_done + 1, loop.wait_for_devices):
                 loop.step()
             if waiting is not None:
-                with save_if_closed(saver, loop.copy_to_host if loop.needs_only_states else None):
+                with save_if_closed(saver, loop.copy_to_host if loop.can_save_before_next_step else None):
                     yield waiting.create_event(clock)
             with clock.measure("denoise"):
                 shown = _latents_for_preview(run, loop.clean_estimate()[VIDEO])  # waits until the devices have finished the step
@@ -207,7 +207,7 @@ def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = No
                 preview = previews.start_preview(shown, loop.steps_done, moves)
                 if before is not None and loop.skipped_steps == skipped:
                     saver.write(before)
-                elif loop.needs_only_states and saver.is_due():
+                elif loop.can_save_before_next_step and saver.is_due():
                     saver.save(loop.copy_to_host)
             waiting = _StepReport(
                 index=loop.steps_done, first=loop.first_step, costs=loop.step_costs, seconds=seconds, preview=preview

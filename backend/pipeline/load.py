@@ -141,19 +141,19 @@ def _load_networks(
     parts = {network.part: Part(checkpoint, network.part, network.renamed, network.tied) for network in networks}
     sizes = {network.part: _check_network(network, parts[network.part]) for network in networks}
     contents = {network.part: Content.of_part(parts[network.part], network.described, network.arranged) for network in networks}
-    found = {part: network for part, content in contents.items() if (network := model_cache.find_network(content))}
-    missing = [network for network in networks if network.part not in found]
+    cached_networks = {part: network for part, content in contents.items() if (network := model_cache.find_network(content))}
+    missing = [network for network in networks if network.part not in cached_networks]
     needed = sum(map(_network_bytes, missing)), sum(device_bytes(network.program_weights, network.tied) for network in missing)
     if is_used:
-        model_cache.make_room_for(found.values(), *needed)
-    elif not model_cache.try_make_room_beside(found.values(), *needed):
+        model_cache.make_room_for(cached_networks.values(), *needed)
+    elif not model_cache.try_make_room_beside(cached_networks.values(), *needed):
         raise Stopped
     progress = LoadProgress(sum(sizes[network.part] for network in missing), _add_speed(on_event))
     loaded = {}
     for network in networks:
         content, part = contents[network.part], parts[network.part]
-        if network.part in found:
-            loaded[network.part] = found[network.part]
+        if network.part in cached_networks:
+            loaded[network.part] = cached_networks[network.part]
         elif not isinstance(network.described, StackedWeights):
             weights = load_flat(part, network.described, progress)
             loaded[network.part] = CachedNetwork(content, weights if network.arrange is None else network.arrange(weights))

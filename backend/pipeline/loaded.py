@@ -17,7 +17,7 @@ class ModelCache(Protocol):
     """The part of a worker's model cache that a run uses. See `backend.pipeline.model_cache`."""
 
     @property
-    def knows_devices(self) -> bool:
+    def must_reserve_program_memory(self) -> bool:
         """True if the memory of programs must be reserved: the device memory is known, and several models are cached."""
 
     def reserve_program_memory(self, loaded: LoadedModel, needed: int) -> None:

@@ -12,7 +12,7 @@ from backend.schemas.geometry import latent_frames, pixel_frames
 from backend.schemas.request import GenerationRequest
 from presets import list_presets
 
-TRIES = 2  # at most this many requests with fewer frames are compiled, and at most this many of a smaller size
+MAX_COMPILED_CANDIDATES = 2  # at most this many requests with fewer frames are compiled, and at most this many of a smaller size
 Candidate = TypeVar("Candidate")
 CAUTION = 0.95  # factor on the estimated number of tokens, because some of a program's memory does not shrink with the tokens
 
@@ -20,8 +20,8 @@ CAUTION = 0.95  # factor on the estimated number of tokens, because some of a pr
 def find_first_fitting(
     candidates: Iterable[Candidate], bytes_if_fitting: Callable[[Candidate], int | None]
 ) -> tuple[Candidate, int] | None:
-    """Return the first of at most `TRIES` candidates that fits, with its bytes on each device; None if none fits."""
-    for candidate in islice(candidates, TRIES):
+    """Compile at most `MAX_COMPILED_CANDIDATES`. Return the first that fits, with its bytes on each device. None if none fits."""
+    for candidate in islice(candidates, MAX_COMPILED_CANDIDATES):
         if (size := bytes_if_fitting(candidate)) is not None:
             return candidate, size
     return None

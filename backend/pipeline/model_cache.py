@@ -128,28 +128,28 @@ class ModelCache:
             found = (network for network in self._distinct_networks() if network.content.equals(content))
             return next((network for network in found if is_unchanged(network.content.fingerprints)), None)
 
-    def make_room_for(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> None:
+    def make_room_for(self, cached_networks: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> None:
         """Free memory for a model that becomes the current one.
 
-        `found` are the networks of this model that are already cached. The model's other networks take `num_bytes` on all devices
-        together and `bytes_per_device` on each device.
+        `cached_networks` are the networks of this model that are already cached. The model's other networks take `num_bytes` on
+        all devices together and `bytes_per_device` on each device.
         """
         with self._lock:
             self._current = None
-            self._make_room(found, num_bytes, bytes_per_device)
+            self._make_room(cached_networks, num_bytes, bytes_per_device)
             if ModelCache._has_loaded:
                 gc.collect()  # frees the device memory of models that were removed from the cache
             ModelCache._has_loaded = True
 
-    def try_make_room_beside(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> bool:
+    def try_make_room_beside(self, cached_networks: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> bool:
         """Free memory for a model that is loaded while another model is in use. If the two models do not fit together, free
         nothing and return False. The arguments are as in `make_room_for`."""
         with self._lock:
             current = self._models.get(self._current)
-            used = [*found, *(current.loaded.networks.values() if current else ())]
+            used = [*cached_networks, *(current.loaded.networks.values() if current else ())]
             if not self._would_fit(set(map(id, used)), num_bytes, bytes_per_device + (current.needed if current else 0)):
                 return False
-            self._make_room(used, 0, bytes_per_device, coming=num_bytes)
+            self._make_room(used, 0, bytes_per_device, prefetched_bytes=num_bytes)
             return True
 
     def add(self, key: Key, loaded: LoadedModel, fingerprints: Sequence[Fingerprint], *, is_used: bool = True) -> None:
@@ -169,7 +169,7 @@ class ModelCache:
                     self._make_room()
 
     @property
-    def knows_devices(self) -> bool:
+    def must_reserve_program_memory(self) -> bool:
         """True if the memory of programs must be reserved: the device memory is known, and several models are cached."""
         return self._bounds.device_bytes is not None and len(self._models) > 1
 
@@ -232,24 +232,28 @@ class ModelCache:
         return used_bytes + bytes_per_device <= ROOM * self._bounds.device_bytes
 
     def _make_room(
-        self, found: Collection[CachedNetwork] = (), num_bytes: int = 0, bytes_per_device: int = 0, coming: int = 0
+        self,
+        cached_networks: Collection[CachedNetwork] = (),
+        num_bytes: int = 0,
+        bytes_per_device: int = 0,
+        prefetched_bytes: int = 0,
     ) -> None:
         """Offload or unload idle models until the current model and a new model fit into memory.
 
         Args:
-            found: cached networks that the new model shares.
+            cached_networks: networks that the new model shares.
             num_bytes: bytes of the other networks of a new model that is used immediately, on all devices together.
             bytes_per_device: bytes of the new model's other networks on each device.
-            coming: bytes of these networks if the new model is used later; `num_bytes` is then 0. These bytes count towards the
+            prefetched_bytes: bytes of these networks if the new model is used later; `num_bytes` is then 0. These bytes count towards the
                 limit of idle models.
         """
         current, is_dropped = self._models.get(self._current), False
-        used = set(map(id, [*found, *(current.loaded.networks.values() if current else ())]))
+        used = set(map(id, [*cached_networks, *(current.loaded.networks.values() if current else ())]))
         if current:
             current.on_host = False
             bytes_per_device += current.needed
         while (evicted := self._next_to_evict(on_host=False)) and self._exceeds_devices(
-            used, num_bytes, bytes_per_device, coming
+            used, num_bytes, bytes_per_device, prefetched_bytes
         ):
             evicted.on_host = True
         while (evicted := self._next_to_evict(on_host=True)) and self._offloaded_bytes(used) > self._max_host_bytes(num_bytes):
@@ -276,7 +280,7 @@ class ModelCache:
         models = (model for model in self._models.values() if not model.on_host)
         return {*used, *(id(network) for model in models for network in model.loaded.networks.values())}
 
-    def _exceeds_devices(self, used: Collection[int], num_bytes: int, bytes_per_device: int, coming: int) -> bool:
+    def _exceeds_devices(self, used: Collection[int], num_bytes: int, bytes_per_device: int, prefetched_bytes: int) -> bool:
         """Return whether the models on the devices exceed the device memory, or idle models exceed their limit (see `Bounds`).
 
         `used` are the ids of the networks in use. See `_make_room` for the other arguments.
@@ -285,10 +289,12 @@ class ModelCache:
         networks_there = [network for network in self._distinct_networks() if id(network) in on_devices]
         idle = sum(network.num_bytes for network in networks_there if id(network) not in used)
         if self._bounds.device_bytes is None:
-            return idle + coming > self._host_share(self._bounds.chips, idle, num_bytes)
+            return idle + prefetched_bytes > self._host_share(self._bounds.chips, idle, num_bytes)
         used_bytes = sum(network.bytes_per_device for network in networks_there) + bytes_per_device
         max_idle_bytes = self._bounds.chips
-        return used_bytes > ROOM * self._bounds.device_bytes or (max_idle_bytes is not None and idle + coming > max_idle_bytes)
+        return used_bytes > ROOM * self._bounds.device_bytes or (
+            max_idle_bytes is not None and idle + prefetched_bytes > max_idle_bytes
+        )
 
     def _offloaded_bytes(self, used: Collection[int]) -> int:
         on_devices = self._network_ids_on_devices(used)

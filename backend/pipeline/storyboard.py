@@ -70,7 +70,7 @@ def generate_storyboard(
                 yield Cancelled(files.join_shots(index + (last is not None), last))
                 return
             result = files.mark_finished(index, final.result)
-        if not files.is_kept(index):
+        if not files.is_imported(index):
             yield ShotFinished(index + 1, total, result)
     whole = files.join_shots(total, result)
     assert whole is not None, "a storyboard has shots"

@@ -107,26 +107,23 @@ def take_step(
         corrected = corrector . (sample, before, new, clean, older)
         next sample = predictor . (corrected, new, clean)
     """
-    clean = state.sample - sigma * velocity
+    new_clean = state.sample - sigma * velocity
     corrected = (
         corrector[0] * state.sample
         + corrector[1] * state.before
-        + corrector[2] * clean
+        + corrector[2] * new_clean
         + corrector[3] * state.clean
         + corrector[4] * state.older
     )
-    sample = predictor[0] * corrected + predictor[1] * clean + predictor[2] * state.clean
-    return SamplerState(sample=sample, before=corrected, clean=clean, older=state.clean)
+    sample = predictor[0] * corrected + predictor[1] * new_clean + predictor[2] * state.clean
+    return SamplerState(sample=sample, before=corrected, clean=new_clean, older=state.clean)
 
 
 LTX_DISTILLED = (1.0, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875)
-# The shift's logarithm grows linearly with the number of tokens: from `_LTX_SHIFTS[0]` at `_LTX_TOKENS[0]` tokens
-# to `_LTX_SHIFTS[1]` at `_LTX_TOKENS[1]` tokens. `_LTX_LAST` is the last noise level.
-_LTX_SHIFTS, _LTX_TOKENS, _LTX_LAST = (
-    (0.95, 2.05),
-    (1024, 4096),
-    0.1,
-)
+# The shift's logarithm grows linearly with the number of tokens, from `_LTX_LOG_SHIFTS[0]` at `_LTX_TOKEN_COUNTS[0]` tokens to
+# `_LTX_LOG_SHIFTS[1]` at `_LTX_TOKEN_COUNTS[1]` tokens.
+_LTX_LOG_SHIFTS, _LTX_TOKEN_COUNTS = (0.95, 2.05), (1024, 4096)
+_LTX_LAST_LEVEL = 0.1  # the last noise level
 
 
 def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None, num_tokens: int = 0) -> Schedule:
@@ -226,10 +223,10 @@ def _ltx_sigmas(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
 
     Source: diffusers' `LTX2Pipeline.calculate_shift` and `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`.
     """
-    slope = (_LTX_SHIFTS[1] - _LTX_SHIFTS[0]) / (_LTX_TOKENS[1] - _LTX_TOKENS[0])
-    shift = math.exp(_LTX_SHIFTS[0] + slope * (num_tokens - _LTX_TOKENS[0]))
+    slope = (_LTX_LOG_SHIFTS[1] - _LTX_LOG_SHIFTS[0]) / (_LTX_TOKEN_COUNTS[1] - _LTX_TOKEN_COUNTS[0])
+    shift = math.exp(_LTX_LOG_SHIFTS[0] + slope * (num_tokens - _LTX_TOKEN_COUNTS[0]))
     clean = 1 - shift_levels(np.linspace(1, 1 / steps, steps), shift * flow_shift)
-    return 1 - clean * (1 - _LTX_LAST) / clean[-1] if steps > 1 else 1 - clean
+    return 1 - clean * (1 - _LTX_LAST_LEVEL) / clean[-1] if steps > 1 else 1 - clean
 
 
 def _euler_schedule(sigmas: np.ndarray) -> Schedule:

@@ -30,7 +30,7 @@ def read_clip_for_page(path: Path) -> dict[str, Any]:
         "seconds": round(facts.seconds, 3),
         "width": facts.width,
         "height": facts.height,
-        "fps": round(facts.fps, 2),
+        "fps": round(facts.nominal_fps, 2),
         "has_sound": facts.has_sound,
         "thumbnails": _join_thumbnails(pictures),
     }

@@ -20,12 +20,12 @@ class Follower(Generic[Item]):
         for item in items:
             self._arrived.put_nowait(item)
 
-    def deliver(self, item: Item | None, is_kept: bool) -> None:
+    def deliver(self, item: Item | None, is_needed: bool) -> None:
         """Add an item for the page. Call this in the page's event loop.
 
-        The item None marks the end. Without `is_kept`, the item is dropped if another item still waits for the page.
+        The item None marks the end. Unless `is_needed`, the item is dropped if another item still waits for the page.
         """
-        if is_kept or item is None or self._arrived.empty():
+        if is_needed or item is None or self._arrived.empty():
             self._arrived.put_nowait(item)
 
     async def next_items(self, seconds: float) -> list[Item]:
@@ -43,12 +43,12 @@ class Follower(Generic[Item]):
 class Broadcast(Generic[Item]):
     """Delivers the items that `read` yields to all followers. `read` yields items in batches, which may be empty.
 
-    With `is_kept`, later followers also receive the earlier items, and reading continues without followers. Otherwise reading
+    With `keeps_items`, later followers also receive the earlier items, and reading continues without followers. Otherwise reading
     stops at the next batch after the last follower left.
     """
 
-    def __init__(self, read: Callable[[], Iterator[Sequence[Item]]], name: str, *, is_kept: bool) -> None:
-        self._read, self._name, self._is_kept = read, name, is_kept
+    def __init__(self, read: Callable[[], Iterator[Sequence[Item]]], name: str, *, keeps_items: bool) -> None:
+        self._read, self._name, self._keeps_items = read, name, keeps_items
         self._lock = threading.Lock()
         self._items: list[Item | None] = []
         self._followers: set[Follower[Item]] = set()
@@ -71,7 +71,7 @@ class Broadcast(Generic[Item]):
 
     @property
     def has_ended(self) -> bool:
-        """True after the last item was read. Always false without `is_kept`."""
+        """True after the last item was read. Always false without `keeps_items`."""
         with self._lock:
             return bool(self._items) and self._items[-1] is None
 
@@ -80,17 +80,17 @@ class Broadcast(Generic[Item]):
             for items in self._read():
                 with self._lock:
                     self._deliver(items)
-                    if not self._followers and not self._is_kept:
+                    if not self._followers and not self._keeps_items:
                         self._thread = None
                         return
         except Exception:
             log.exception("Reading of %s stopped: the pages that follow it receive no more items", self._name)
         with self._lock:
             self._deliver((None,))
-            self._thread = self._thread if self._is_kept else None
+            self._thread = self._thread if self._keeps_items else None
 
     def _deliver(self, items: Sequence[Item | None]) -> None:
-        self._items.extend(items if self._is_kept else ())
+        self._items.extend(items if self._keeps_items else ())
         for follower in self._followers:
             for item in items if not follower.loop.is_closed() else ():
-                follower.loop.call_soon_threadsafe(follower.deliver, item, self._is_kept)
+                follower.loop.call_soon_threadsafe(follower.deliver, item, self._keeps_items)

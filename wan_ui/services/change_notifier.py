@@ -16,7 +16,7 @@ async def watch_changes(engine: Engine, silence: float) -> AsyncIterator[float |
     Each time is the moment of the first change in the group, in seconds since the epoch. The iterator ends when the engine is
     closed.
     """
-    broadcast = _BROADCASTS.setdefault(engine, Broadcast(lambda: _read_changes(engine), "changes", is_kept=False))
+    broadcast = _BROADCASTS.setdefault(engine, Broadcast(lambda: _read_changes(engine), "changes", keeps_items=False))
     with broadcast.subscribe(time.time()) as follower:  # a new page must load the present state
         while not follower.has_ended:
             moments = await follower.next_items(silence)

@@ -57,7 +57,9 @@ def _job_broadcast(engine: Engine, job_id: str) -> Broadcast[Event]:
         broadcasts = _BROADCASTS[engine] = {
             one: broadcast for one, broadcast in _BROADCASTS.get(engine, {}).items() if not broadcast.has_ended
         }
-        return broadcasts.setdefault(job_id, Broadcast(lambda: _read_events(engine, job_id), f"follow-{job_id}", is_kept=True))
+        return broadcasts.setdefault(
+            job_id, Broadcast(lambda: _read_events(engine, job_id), f"follow-{job_id}", keeps_items=True)
+        )
 
 
 def _read_events(engine: Engine, job_id: str) -> Iterator[Sequence[Event]]:

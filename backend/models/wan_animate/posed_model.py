@@ -74,7 +74,7 @@ class PosedModel(SegmentModel):
             pixels = self._image_encoder.preprocess(list(inputs["image"])).astype(self.dtype)
             image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
             conditions["image_seen"] = yield OnHost(as_float32, (image_tokens,))
-        segmentation = {"count": count_segments(request), "length": self.kind.segment_frames, "repeats_end": False}
+        segmentation = {"count": count_segments(request), "length": self.kind.segment_frames, "repeats_turning_frame": False}
         poses = []
         for frames in inputs["drive"][0].segments(**segmentation):
             poses.append((yield from self._encode_clip(weights, programs, frames)))

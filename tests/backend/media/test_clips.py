@@ -43,7 +43,7 @@ def refusal(path, wanted: Part | None = None) -> str:
 def test_every_format_gives_the_frames_that_it_holds(tmp_path, name, options):
     path = counting_clip(tmp_path / name, 20, 10, options=options)
     facts = read_clip_facts(path)
-    assert (facts.width, facts.height, facts.fps) == (64, 48, 10) and facts.seconds == pytest.approx(2.0, abs=0.11)
+    assert (facts.width, facts.height, facts.nominal_fps) == (64, 48, 10) and facts.seconds == pytest.approx(2.0, abs=0.11)
     assert facts.suffix == {"a.mov": ".mp4"}.get(name, path.suffix) and not facts.has_sound
     assert numbers(list(read_clip(path, part(fps=10)))) == list(range(9))
     assert numbers(list(read_clip(path, part(start=0.5, fps=10)))) == list(range(5, 14))

@@ -40,7 +40,7 @@ def test_it_is_as_long_with_its_sound_and_says_so_beside_its_settings(video, tmp
     made = write_smooth(video, 60, tmp_path / "out.mp4")
     assert made == {"width": 128, "height": 96, "fps": 60, "num_frames": 60}
     facts = read_clip_facts(tmp_path / "out.mp4")
-    assert (facts.width, facts.height, facts.fps, facts.has_sound) == (*SIZE, 60, True)
+    assert (facts.width, facts.height, facts.nominal_fps, facts.has_sound) == (*SIZE, 60, True)
     assert facts.seconds == pytest.approx(1.0, abs=0.02) and len(list(read_frames(tmp_path / "out.mp4"))) == 60
     assert read_request(tmp_path / "out.mp4") == read_request(video)
     assert json.loads(read_comment(tmp_path / "out.mp4"))["smoothed"] == 60

@@ -77,7 +77,7 @@ def test_what_layers_added_is_held_only_for_a_step_that_reuses_it(loaded, tmp_pa
     loop, reuses = Denoising(run, conditions_of(run)), [*reused_steps(run.request), False]
     for following in reuses[1:]:
         loop.step()
-        assert (loop._step_state is not None) == following == (not loop.needs_only_states)
+        assert (loop._step_state is not None) == following == (not loop.can_save_before_next_step)
 
 
 def test_warming_up_runs_both_kinds_of_step_once(loaded, tmp_path, monkeypatch):

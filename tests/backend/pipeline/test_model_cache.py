@@ -146,7 +146,7 @@ def test_programs_that_need_more_push_others_out(tmp_path):
     shelf = Shelf(tmp_path, Bounds(host=10 * SIZE, device_bytes=int(6.2 * SIZE)))
     for name in "abc":
         current = shelf.load(name)
-    assert shelf.model_cache.knows_devices and shelf.model_cache.count_bytes() == (4 * SIZE, 0)
+    assert shelf.model_cache.must_reserve_program_memory and shelf.model_cache.count_bytes() == (4 * SIZE, 0)
     shelf.model_cache.reserve_program_memory(current, int(2.5 * SIZE))
     assert shelf.places == {"c": (2 * SIZE, 0), "b": (2 * SIZE, 0), "a": (SIZE, SIZE)}
     shelf.use("b")

@@ -67,7 +67,7 @@ def test_any_clip_becomes_larger_frame_by_frame_and_keeps_its_sound(clip, tmp_pa
     result, path = events[-1].result, tmp_path / "job" / "video.mp4"
     assert (result.width, result.height, result.num_frames, result.fps, result.has_sound) == (128, 96, 12, 8, True)
     facts = read_clip_facts(path)
-    assert (facts.width, facts.height, facts.fps) == (128, 96, 8) and facts.seconds == pytest.approx(1.5, abs=0.03)
+    assert (facts.width, facts.height, facts.nominal_fps) == (128, 96, 8) and facts.seconds == pytest.approx(1.5, abs=0.03)
     assert np.abs(np.array(greys(path)) - [LEVEL + STEP * index for index in range(12)]).max() <= NEAR
     assert sound_of(path) == sound_of(clip) != b""
     assert "4 times by animevideov3, from 32x24" in result.notes[-1] and result.seconds["upscale"] > 0

@@ -8,10 +8,10 @@ from tests.backend.conftest import wait_for
 from wan_ui.services.broadcast import Broadcast, Follower
 
 
-def feed_of(*, is_kept: bool) -> tuple[Broadcast[int], queue.Queue]:
+def feed_of(*, keeps_items: bool) -> tuple[Broadcast[int], queue.Queue]:
     """Return a broadcast, and the queue of batches that it reads. None ends the broadcast."""
     batches = queue.Queue()
-    return Broadcast(lambda: iter(batches.get, None), "test-feed", is_kept=is_kept), batches
+    return Broadcast(lambda: iter(batches.get, None), "test-feed", keeps_items=keeps_items), batches
 
 
 def readers() -> int:
@@ -27,7 +27,7 @@ async def read(follower: Follower[int], count: int) -> list[int]:
 
 
 def test_who_comes_late_gets_what_was_kept_and_all_see_the_end():
-    feed, batches = feed_of(is_kept=True)
+    feed, batches = feed_of(keeps_items=True)
 
     async def look() -> None:
         with feed.subscribe() as early:
@@ -47,7 +47,7 @@ def test_who_comes_late_gets_what_was_kept_and_all_see_the_end():
 
 
 def test_what_is_not_kept_is_news_once_until_it_is_taken_and_ends_with_the_last_follower():
-    feed, batches = feed_of(is_kept=False)
+    feed, batches = feed_of(keeps_items=False)
 
     async def look(first: int) -> None:
         with feed.subscribe(first) as follower:
@@ -70,7 +70,7 @@ def test_what_cannot_be_read_on_ends_and_can_be_followed_again(caplog):
         yield (1,)
         raise OSError("gone")
 
-    feed = Broadcast(broken, "test-feed", is_kept=False)
+    feed = Broadcast(broken, "test-feed", keeps_items=False)
 
     async def look() -> None:
         with feed.subscribe() as follower:
