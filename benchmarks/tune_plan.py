@@ -56,7 +56,7 @@ class Search:
         config = preset.network_configs()["transformer"]
         transformer = importlib.import_module(type(self._family).__module__.rpartition(".")[0] + ".transformer")
         sizes = transformer.layer_matrix_bytes(config, model.dtype.itemsize)
-        kind, experts = self._devices[0].device_kind, model.kind.num_experts
+        kind, experts = self._devices[0].device_kind, model.spec.num_experts
         subject = describe_subject(kind, len(self._devices), sizes, config["num_layers"], experts)
         assert subject is not None, "the table is of TPUs"
         return model.layout(True), len(sizes), subject

@@ -33,7 +33,7 @@ from diffusers import LTX2Pipeline, WanPipeline, WanTransformer3DModel
 from safetensors.numpy import load_file
 
 from backend.engine.engine import Engine
-from backend.models.ltx.spec import LtxKind
+from backend.models.ltx.spec import LtxSpec
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser, weight_dtype
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
@@ -167,7 +167,7 @@ def sounding(repeats: int) -> Row:
             **dict.fromkeys(("stg_scale", "audio_stg_scale", "guidance_rescale", "audio_guidance_rescale"), 0.0),
             **dict.fromkeys(("modality_scale", "audio_modality_scale"), 1.0),
             max_sequence_length=pipeline.tokenizer.model_max_length,
-            use_cross_timestep=cast(LtxKind, loaded.model.kind).crosses_timesteps,
+            use_cross_timestep=cast(LtxSpec, loaded.model.spec).crosses_timesteps,
             generator=torch.Generator().manual_seed(request.seed),
             callback_on_step_end=lambda pipe, step, timestep, values: latents.append(values["latents"]) or {},
         )

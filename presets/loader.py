@@ -147,6 +147,9 @@ class Preset(BaseModel):
     architecture: dict[str, str] | None = None
     """The configuration of each part of the checkpoint, such as `transformer`: the name of a file in `presets/architectures`. The
     files are the config.json files that diffusers and transformers write. Leave it out for an embedded checkpoint."""
+    pipeline: dict[str, str | bool] = {}
+    """The entries of the checkpoint's model_index.json that state which model it is. `_class_name` selects the model family.
+    Leave the field out for an embedded checkpoint."""
 
     width: PositiveInt
     """Default width in pixels."""
@@ -342,12 +345,26 @@ class Preset(BaseModel):
             raise ValueError(f"{width}x{height} is outside this preset's limits")
 
     def network_configs(self) -> dict[str, dict[str, Any]]:
-        """Return the networks' configurations by part, such as "transformer"."""
+        """Return the networks' configurations by part, such as "transformer". Both experts have the same configuration."""
         if self.architecture is None:
             paths = {path.parent.name: path for path in sorted(Path(self.model_source).glob("*/config.json"))}
         else:
             paths = {part: ARCHITECTURES_FOLDER / f"{part}-{name}.json" for part, name in self.architecture.items()}
-        return {part: json.loads(path.read_text("utf-8")) for part, path in paths.items()}
+        configs = {part: json.loads(path.read_text("utf-8")) for part, path in paths.items()}
+        return configs if self.num_experts == 1 else {"transformer_2": configs["transformer"]} | configs
+
+    def checkpoint_index(self) -> dict[str, Any]:
+        """Return the checkpoint's model_index.json. For a checkpoint that is not embedded, return the entries that the preset
+        knows: `pipeline`, `boundary`, and the parts with weights."""
+        if self.architecture is None:
+            return json.loads((Path(self.model_source) / "model_index.json").read_text("utf-8"))
+        parts = {part: ["diffusers", part] for part in self.network_configs()}
+        return parts | self.pipeline | {"boundary_ratio": self.boundary}
+
+    @property
+    def has_control_blocks(self) -> bool:
+        """Return whether the preset's model has control blocks, which take a clip with a mask."""
+        return "mask" in self.inputs and self.segment_frames is None
 
     @property
     def takes_cfg_zero(self) -> bool:

@@ -22,7 +22,7 @@ A preset is one file, `presets/NAME.toml`. [Contributing](contributing.md#a-new-
 have the values that the presets of a model or a series share, and are not presets themselves. A base can have a base too.
 
 - A file has only the values that differ from the base's values. Own values replace inherited ones, also lists such as `sizes`.
-- The tables `architecture`, `takes` and `[zh]` merge by key: `architecture.vae = "wan2.2"` replaces one part.
+- The tables `architecture`, `pipeline`, `takes` and `[zh]` merge by key: `architecture.vae = "wan2.2"` replaces one part.
 - A file cannot remove an inherited field. If a preset must not have a field of another preset, both get the same base file.
 - The first comments of a file state the preset's time. They state its source, hardware and licence unless the base does.
 

@@ -37,8 +37,8 @@ def matches_preset(preset: Preset, model: str) -> bool:
         checkpoint = _open_installed(model)
         if checkpoint is None:
             return True
-        _, kind = recognise(complete_checkpoint(checkpoint, preset))
-        check_preset(kind, preset, checkpoint.folder.name)
+        _, spec = recognise(complete_checkpoint(checkpoint, preset))
+        check_preset(spec, preset, checkpoint.folder.name)
     except ModelError:
         return False
     return True

@@ -17,7 +17,7 @@ from backend.pipeline.load import describe_model
 from backend.pipeline.warm_up import warm_up
 from backend.runtime.devices import described_devices
 from backend.runtime.executables import ExecutableWriter
-from backend.schemas.control import appends_control_clip, has_control_blocks
+from backend.schemas.control import appends_control_clip
 from backend.schemas.request import GenerationRequest, example_request
 from backend.schemas.settings import find_preset
 from backend.schemas.worker import AXES
@@ -78,7 +78,7 @@ def requests_to_compile(preset: Preset, model: Model, sizes: dict, progressive: 
         yield example_request(preset, "t2v", keyframes=("/picture.png",), keyframe_at=(1,), **sizes)
     if {"video", "mask"} <= preset.inputs.keys() and "drive" in preset.inputs:
         yield example_request(preset, "i2v", video="/clip.mp4", mask="/mask.mp4", **sizes)
-    elif "video" in preset.inputs and not has_control_blocks(preset):
+    elif "video" in preset.inputs and not preset.has_control_blocks:
         what = {"make": "sound"} if preset.makes_sound else {}
         yield example_request(preset, "t2v", video="/clip.mp4", **what, **sizes)
     if appends_control_clip(preset):

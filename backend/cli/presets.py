@@ -6,7 +6,6 @@ import shlex
 import sys
 from typing import Any
 
-from backend.schemas.control import has_control_blocks
 from backend.schemas.settings import find_preset
 from presets import Preset, list_presets
 from presets.loader import PRESET_FOLDER, find_files
@@ -34,7 +33,7 @@ def example_command(preset: Preset) -> list[str]:
     if preset.reads_prompt and preset.needs_prompt:
         words += ["--prompt", preset.examples[0]]
     required = [role for role, need in preset.inputs.items() if need == "must"]
-    for role in ("video", "mask") if has_control_blocks(preset) else required:
+    for role in ("video", "mask") if preset.has_control_blocks else required:
         words += [f"--{role.replace('_', '-')}", f"{role}.{'mp4' if role in _VIDEO_ROLES else 'png'}"]
     if preset.actions:
         words += ["--actions", ",".join(f"{action}*8" for action in preset.actions[:2])]

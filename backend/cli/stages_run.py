@@ -182,7 +182,7 @@ def _reuses_previous_output(run: Run, step: int) -> bool:
 
     The video must have one chunk.
     """
-    return bool(run.request.mag_cache) and plan_for_request(run.request, run.model.kind.boundary).steps[step].reuses
+    return bool(run.request.mag_cache) and plan_for_request(run.request, run.model.spec.boundary).steps[step].reuses
 
 
 def _decode(run: Run) -> Generator[Event, None, str | None]:

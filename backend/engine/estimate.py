@@ -152,7 +152,7 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
         return None
     chip = CHIPS[name]
     preset = request.resolved_preset
-    family, kind = find_family(preset)
+    family, spec = find_family(preset)
     configs, geometry = preset.network_configs(), request.geometry()
 
     @functools.cache
@@ -162,5 +162,5 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
 
     floors = sum(floor(is_half_size_step(request, step)) for step in range(request.num_steps))
     length = geometry.num_latent_frames
-    chunks = count_segments(request) if request.drive else -(-length // (kind.chunk or length))
-    return kind.over_floor * floors * chunks * mean_step_calls(request)
+    chunks = count_segments(request) if request.drive else -(-length // (spec.chunk or length))
+    return spec.over_floor * floors * chunks * mean_step_calls(request)

@@ -30,7 +30,7 @@ def plan_layouts(
     """
     config = plan.configs["transformer"]
     sizes, heads = layer_matrix_bytes(config, plan.dtype.itemsize), config["num_attention_heads"]
-    kind, experts, layers = plan.devices[0].device_kind, plan.kind.num_experts, config["num_layers"]
+    kind, experts, layers = plan.devices[0].device_kind, plan.spec.num_experts, config["num_layers"]
     best = best_plan(describe_subject(kind, len(plan.devices), sizes, layers, experts))
     asked = {axis: size for axis, size in plan.mesh.items() if size is not None}
     wished = asked or (dataclasses.asdict(best.mesh) if best else {})

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.models.spec import Configs, Kind
+from backend.models.spec import Configs, ModelSpec
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler
 from backend.runtime.work import Effect
@@ -39,7 +39,7 @@ float32 [2, N] with 16,000 samples a second. The role "sound" also has the audio
 """
 
 VIDEO, SOUND = "video", "sound"
-"""The names of a model's streams. Every model has a video stream. Models whose `Kind` has a `sound_rate` also have an audio
+"""The names of a model's streams. Every model has a video stream. Models whose `ModelSpec` has a `sound_rate` also have an audio
 stream."""
 
 Latents = Mapping[str, Any]
@@ -93,7 +93,7 @@ class ModelPlan:
         num_copies: number of matrices of a layer of which every chip has a copy. None: `layouts.plan_layouts` chooses it.
     """
 
-    kind: Kind
+    spec: ModelSpec
     configs: Configs
     folder: Path | None
     devices: Sequence[jax.Device]
@@ -137,7 +137,7 @@ class Model(Protocol):
     Methods that return a generator describe work. `runtime.work.run` runs the work; `describe` computes only its shapes.
     """
 
-    kind: Kind
+    spec: ModelSpec
     dtype: jnp.dtype
     networks: tuple[Network, ...]
 
@@ -209,7 +209,7 @@ class Model(Protocol):
         """Insert the latents of input images and clips into the clean latents. Yields work."""
 
     def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
-        """Enlarge the video's clean latents to twice the width and height. Yields work. Only for kinds with `enlarges`."""
+        """Enlarge the video's clean latents to twice the width and height. Yields work. Only for models that `refine`."""
 
     def decode(
         self, weights: Weights, request: GenerationRequest, latents: Any, step_state: StepState
@@ -237,9 +237,9 @@ class Model(Protocol):
     preview_stride: int
 
     def decode_sound(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
-        """Decode all audio latents to audio [channels, samples] in [-1, 1] at the kind's `sound_rate`. Yields work.
+        """Decode all audio latents to audio [channels, samples] in [-1, 1] at the spec's `sound_rate`. Yields work.
 
-        Only for kinds with a `sound_rate`.
+        Only for models with a `sound_rate`.
         """
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths | None:

@@ -1,18 +1,22 @@
-"""The part of a model family that recognises checkpoints and describes them without loading. Imports neither jax nor torch.
+"""The specs of checkpoints, and the part of a model family that recognises checkpoints without loading them.
 
-A family is one folder in `backend/models` and one entry of `FAMILIES`. `Family.model` returns the part that imports jax.
+A family is one folder in `backend/models` and one entry of `FAMILIES`. `Family.model` returns the part that imports jax. All
+other code here and in a family's `spec.py` imports neither jax nor torch.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
+from backend.checkpoints.single_file import file_path
 from backend.chips import StepFlops
 from backend.errors import ModelError
+from backend.imports import TORCHVISION, hide_library
 from backend.schemas.settings import VideoSettings
 from presets import Preset
 
@@ -26,12 +30,13 @@ Need = Literal["may", "must"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Kind:
-    """The capabilities of a checkpoint. A family may add fields.
+class ModelSpec:
+    """The capabilities of a checkpoint, derived from its configurations. A family may add fields.
+
+    A field with the name of a preset's field has the meaning of that field (`docs/presets.md`), and `check_preset` compares both.
 
     Attributes:
-        takes: the supported roles of inputs (`schemas.settings.INPUTS`). The value is "must" for required inputs, else "may".
-        continues: a video can start with several frames of a clip.
+        inputs: the supported roles of inputs (`schemas.settings.INPUTS`). The value is "must" for required inputs, else "may".
         scales: pixels per latent position along each side, and pixel frames per latent frame.
         patch: a token covers `patch` x `patch` positions of the latents.
         num_experts: number of transformers.
@@ -41,107 +46,171 @@ class Kind:
         from_inputs: names of the conditions that depend only on the inputs. Later prompts do not recompute them.
         sound_rate: samples per second of the generated audio, None if the model generates no audio.
         other_series: series of presets that belong to other versions of the model.
-        enlarges: the checkpoint has a network that doubles the size of latents.
+        refines: the checkpoint has a network that doubles the size of latents.
+        has_control_blocks: the model takes a clip with a mask in additional layers.
         over_floor: time of a step, divided by the time of its arithmetic at the chip's peak (`chips.StepFlops`), for estimates.
     """
 
     name: str
     tasks: tuple[str, ...]
-    takes: Mapping[str, Need] = dataclasses.field(default_factory=dict)
+    inputs: Mapping[str, Need] = dataclasses.field(default_factory=dict)
     continues: bool = False
     scales: tuple[int, int]
     patch: int = 2
     num_experts: int = 1
     boundary: float | None = None
     chunk: int | None = None
+    live: bool = False
+    actions: tuple[str, ...] = ()
+    combines_actions: bool = False
+    reads_prompt: bool = True
+    segment_frames: int | None = None
+    face_side: int | None = None
     first_only: tuple[str, ...] = ()
     from_inputs: frozenset[str] = frozenset()
     sound_rate: int | None = None
     other_series: tuple[str, ...] = ()
-    enlarges: bool = False
+    refines: bool = False
+    has_control_blocks: bool = False
     # The default follows from predictions: check-tpu predicts 1.12 (720p) to 1.31 (480p, small models) on v6e, see
     # docs/performance.md.
     over_floor: float = 1.2
 
-    def needs(self, role: str) -> bool:
-        """Return whether an input of this role must be given."""
-        return self.takes.get(role) == "must"
+    @property
+    def vae_scale_spatial(self) -> int:
+        """Pixels per latent on each side."""
+        return self.scales[0]
+
+    @property
+    def vae_scale_temporal(self) -> int:
+        """Pixel frames per latent frame."""
+        return self.scales[1]
+
+    @property
+    def makes_sound(self) -> bool:
+        """True if the videos have audio."""
+        return self.sound_rate is not None
+
+    @property
+    def frame_step(self) -> int:
+        """A video has `frame_step` * n + `first_frames` pixel frames: whole latent frames, or whole blocks if it is live. A video
+        of segments has any number of frames."""
+        if self.segment_frames is not None:
+            return 1
+        return self.scales[1] * (self.chunk or 1 if self.live else 1)
+
+    @property
+    def first_frames(self) -> int:
+        """See `frame_step`. The first latent frame holds one pixel frame."""
+        return self.frame_step - self.scales[1] + 1 if self.live else 1
 
 
-class Family(Protocol):
-    """The interface of a model family. Each family's folder has one such object."""
+FACTS: Mapping[str, Literal["same", "offered"]] = {
+    "tasks": "offered",
+    "num_experts": "same",
+    "vae_scale_spatial": "same",
+    "vae_scale_temporal": "same",
+    "patch": "same",
+    "inputs": "offered",
+    "has_control_blocks": "same",
+    "continues": "offered",
+    "refines": "offered",
+    "makes_sound": "same",
+    "live": "same",
+    "frame_step": "same",
+    "first_frames": "same",
+    "actions": "offered",
+    "combines_actions": "offered",
+    "reads_prompt": "same",
+    "segment_frames": "same",
+    "face_side": "same",
+}
+"""The facts that specs and presets have in common, in the order of the check. A "same" fact must be equal. A preset must ask for
+no more of an "offered" fact than the spec has: some of the tasks, or all required inputs and some of the optional inputs."""
 
-    name: str
-    supports: str  # the supported checkpoints in words, for error messages
 
-    def recognise(self, index: Mapping[str, Any], configs: Configs) -> Kind | None:
-        """Return the kind of a checkpoint from its model_index.json and its configurations. None for another family.
+def check_preset(spec: ModelSpec, preset: Preset, source: str) -> None:
+    """Check that a checkpoint can replace the preset's own model: the spec agrees with the preset in all `FACTS`.
 
-        Raises: ModelError if the checkpoint is of this family but is not supported.
+    Raises: ModelError for the first fact that differs, and for a preset of another version of the model.
+    """
+    if preset.series in spec.other_series:
+        raise _misfit(spec, preset, source, "series", spec.name, preset.series)
+    for fact, rule in FACTS.items():
+        found, asked = getattr(spec, fact), getattr(preset, fact)
+        if isinstance(found, Mapping):  # compare only the roles of inputs that break the rule
+            roles = [role for role in {**found, **asked} if found.get(role) not in ("may", asked.get(role))]
+            found, asked = (tuple(f"{role}={value.get(role, 'no')}" for role in roles) for value in (found, asked))
+            fits = not roles
+        elif isinstance(found, tuple):
+            fits = set(asked) <= set(found)
+        else:
+            fits = found == asked if rule == "same" else found >= asked
+        if not fits:
+            raise _misfit(spec, preset, source, fact, found, asked)
+
+
+def _misfit(spec: ModelSpec, preset: Preset, source: str, fact: str, found: Any, asked: Any) -> ModelError:
+    found, asked = (" and ".join(value) or "none" if isinstance(value, tuple) else value for value in (found, asked))
+    return ModelError(
+        f"The model {source} is a {spec.name} ({fact}: {found}),",
+        f"and the preset {preset.name} is for another kind ({fact}: {asked})",
+        f"use a preset of {spec.name}, or another --model",
+    )
+
+
+class Family:
+    """A model family. Each family's folder has one object of a subclass.
+
+    Attributes:
+        name: the family's name.
+        supports: the supported checkpoints in words, for error messages.
+        pipelines: the class names of pipelines in model_index.json (`_class_name`) by which `FAMILIES` finds the family.
+        body: the family's `Model` as "module:Class".
+    """
+
+    name: ClassVar[str]
+    supports: ClassVar[str]
+    pipelines: ClassVar[tuple[str, ...]]
+    body: ClassVar[str]
+
+    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> ModelSpec:
+        """Return the spec of a checkpoint of one of `pipelines` from its model_index.json and its configurations.
+
+        Raises: ModelError if the checkpoint is not supported.
         """
+        raise NotImplementedError
 
-    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """Complete a checkpoint with facts from its single-file transformers and the preset. None for files of another family.
+    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
+        """Complete a checkpoint with facts from its single-file transformers and the preset.
 
-        Raises: ModelError if a file has no transformer of this family, or a transformer that does not fit the checkpoint.
+        By default, refuse such files. Raises: ModelError if a file has no transformer of this family, or a transformer that does
+        not fit the checkpoint.
         """
-
-    def kind_for_preset(self, preset: Preset, configs: Configs) -> Kind | None:
-        """Return the kind of a preset's model without its checkpoint. None for another family."""
+        raise no_single_files(checkpoint)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a few tensors that differ between networks of different sizes, without building a network.
 
         The caller compares them with a file's tensors, whose names may have a further prefix.
         """
+        raise NotImplementedError
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Return the floating-point operations of one denoising step, or of one context window in this step."""
+        raise NotImplementedError
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """Return other names of a transformer's module in LoRA files: the original authors' names and ComfyUI's names."""
+        return ()
 
     def model(self) -> type[Model]:
-        """Import and return the family's `Model` class. This imports jax."""
+        """Import and return the family's `Model` class. This imports jax.
 
-
-def check_preset(kind: Kind, preset: Preset, source: str) -> None:
-    """Check that a checkpoint can replace the preset's own model. Raises: ModelError if its kind does not fit the preset."""
-    facts = {
-        "tasks": (" and ".join(kind.tasks), " and ".join(preset.tasks), set(preset.tasks) <= set(kind.tasks)),
-        "experts": _compare(kind.num_experts, preset.num_experts),
-        "last image": _compare(kind.needs("last_image"), preset.needs_last_image),
-        "clips of poses and faces": _compare("face" in kind.takes, "face" in preset.takes),
-        "control clips": _compare_control(kind, preset),
-        "pixels a latent": _compare(kind.scales[0], preset.vae_scale_spatial),
-        "frames a latent": _compare(kind.scales[1], preset.vae_scale_temporal),
-        "pixels a token": _compare(kind.scales[0] * kind.patch, preset.vae_scale_spatial * preset.patch),
-        "enlarging latents": (kind.enlarges, preset.refines, kind.enlarges or not preset.refines),
-        "sound": _compare(kind.sound_rate is not None, preset.makes_sound),
-        "driving clips": _compare("drive" in kind.takes, "drive" in preset.takes),
-        "extending clips": (kind.continues, preset.continues, kind.continues or not preset.continues),
-        "version": (kind.name, preset.series, preset.series not in kind.other_series),
-    }
-    for name, (found, expected, fits) in facts.items():
-        if not fits:
-            raise ModelError(
-                f"The model {source} is a {kind.name} ({name}: {found}),",
-                f"and the preset {preset.name} is for another kind ({name}: {expected})",
-                f"use a preset of {kind.name}, or another --model",
-            )
-
-
-def _compare_control(kind: Kind, preset: Preset) -> tuple[bool, bool, bool]:
-    """Return whether the model supports control clips, whether the preset does, and whether the model fits the preset.
-
-    The model must support control clips if the preset does. Either the model and the preset support masks, or neither does.
-    """
-    found, expected = "control" in kind.takes, "control" in preset.takes
-    return found, expected, ("mask" in kind.takes) == ("mask" in preset.takes) and found >= expected
-
-
-def _compare(found: Any, expected: Any) -> tuple[Any, Any, bool]:
-    return found, expected, found == expected
+        Hides torchvision first, so that transformers does not import it.
+        """
+        hide_library(TORCHVISION)
+        return resolve_name(self.body)
 
 
 def unsupported_checkpoint(what: str, supported: Sequence[str]) -> ModelError:
@@ -150,4 +219,14 @@ def unsupported_checkpoint(what: str, supported: Sequence[str]) -> ModelError:
         f"This checkpoint is not supported ({what}):",
         f"supported are {'; '.join(supported)}",
         "choose a supported checkpoint with --model",
+    )
+
+
+def no_single_files(checkpoint: Checkpoint) -> ModelError:
+    """Return the error for single-file transformers of a model that has none."""
+    names = " and ".join(file_path(file).name for file in checkpoint.transformer_files.values())
+    return ModelError(
+        f"--transformer was given for {names},",
+        f"but a {checkpoint.index.get('_class_name')} has its transformer in its own folder",
+        "leave it out",
     )

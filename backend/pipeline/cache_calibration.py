@@ -31,7 +31,7 @@ def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, Br
     """Denoise the whole video without decoding it, and return how much the layers' output grows in each step. The caller must
     create `run.request` by `disable_shortcuts`."""
     model, request, first_conditions = run.model, run.request, prompt_schedule.select_conditions(conditions, 0)
-    plan, noise = plan_for_request(request, model.kind.boundary), draw_initial_noise(request, model)
+    plan, noise = plan_for_request(request, model.spec.boundary), draw_initial_noise(request, model)
     states, key, before = model.start(request, first_conditions, noise), None, None
     step_context = None
     ratios = []

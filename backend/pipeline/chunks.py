@@ -20,7 +20,7 @@ def divide_into_chunks(model: Model, request: GenerationRequest) -> Iterator[Chu
     times."""
     shapes = model.latent_shapes(request)
     num_frames = shapes[VIDEO][2]
-    size = model.kind.chunk or num_frames
+    size = model.spec.chunk or num_frames
     for index, first in enumerate(range(0, num_frames, size)):
         ends = first, min(first + size, num_frames)
         yield Chunk(index=index, shapes={name: _shape_between(shape, *ends, num_frames) for name, shape in shapes.items()})

@@ -211,7 +211,7 @@ def _read_audio_input(run: Run, path: str) -> Sound | None:
 
 
 def _decode_audio(run: Run, latents: Any) -> Sound:
-    samples, rate = gather_to_host(do(run.model.decode_sound(run.weights, run.request, latents))), run.model.kind.sound_rate
+    samples, rate = gather_to_host(do(run.model.decode_sound(run.weights, run.request, latents))), run.model.spec.sound_rate
     assert rate is not None, "the model generates audio"
     return Sound(samples=np.asarray(samples, np.float32), rate=rate)
 

@@ -79,7 +79,7 @@ class Denoising:
         self._run, self._weights, self._all_conditions = run, run.weights, conditions
         self._script, self._text_index = script or prompt_schedule.Script(request), 0
         self._conditions = prompt_schedule.select_conditions(conditions, 0)
-        plan = plan_for_request(request, run.model.kind.boundary)
+        plan = plan_for_request(request, run.model.spec.boundary)
         self.schedule, self._plan = plan.schedule, plan.steps
         self._chunks = list(divide_into_chunks(run.model, request_at_first_size(request)))
         self._full_size_chunks = list(divide_into_chunks(run.model, request)) if num_half_size_steps(request) else []
@@ -276,7 +276,7 @@ class Denoising:
         context, so that the next step creates a new context."""
         text = self._script.text_index_at(block)
         if text != self._text_index:
-            own = prompt_schedule.select_conditions(self._all_conditions, text, self._run.model.kind.from_inputs)
+            own = prompt_schedule.select_conditions(self._all_conditions, text, self._run.model.spec.from_inputs)
             self._text_index, self._conditions, self._step_context = text, own, None
 
     def _initial_states(self, chunk: Chunk) -> Work:
@@ -334,7 +334,7 @@ class Denoising:
         """
         if self._step_context is not None and self._context_key == step_plan.context_key:
             return
-        if self._step_context is not None and self._run.model.kind.num_experts > 1:
+        if self._step_context is not None and self._run.model.spec.num_experts > 1:
             with self._run.clock.measure("denoise"):
                 yield from self._wait_for_states()
         model, request, step_state = self._run.model, self._request_at(step_plan), self._step_state

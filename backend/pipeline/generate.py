@@ -294,7 +294,7 @@ def _finish_at_full_size(run: Run, conditions: Conditions, latents: Latents, ste
 
 def _enlarge_to_full_size(run: Run, latents: Any) -> Work:
     """Yield the work of enlarging clean latents to the video's full size: with the model's network for this, else by resizing."""
-    if run.model.kind.enlarges:
+    if run.model.spec.refines:
         return (yield from run.model.enlarge(run.weights, run.request, latents))
     return (yield OnHost(lambda xp, small: _resize_latents(run, small), (latents,)))
 
@@ -305,7 +305,7 @@ def _latents_for_preview(run: Run, clean: np.ndarray) -> np.ndarray:
     The decoder accepts latents of the first steps at half size if the model enlarges latents itself. For other models, half-size
     latents are resized to the video's size.
     """
-    return clean if run.model.kind.enlarges else _resize_latents(run, clean)
+    return clean if run.model.spec.refines else _resize_latents(run, clean)
 
 
 def _resize_latents(run: Run, latents: Any) -> Any:

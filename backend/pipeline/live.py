@@ -104,7 +104,7 @@ def _generate_blocks(
             text, inputs = script.texts[number], open_inputs(run.request)
             with run.clock.measure("encode"):
                 conditions |= do(prompt_schedule.encode_later_text(run.model, run.loaded.weights, text, number, inputs))
-            prompt_schedule.remove_conditions(conditions, script.forget_oldest(MOST_TEXTS), run.model.kind.from_inputs)
+            prompt_schedule.remove_conditions(conditions, script.forget_oldest(MOST_TEXTS), run.model.spec.from_inputs)
         if not is_repeated:
             log.append(block, cue)
         start_time = time.monotonic()
@@ -124,7 +124,7 @@ def _generate_blocks(
 
 def _first_blocks(run: Run) -> GenerationRequest:
     """Return the request for the video's first three blocks, which use all programs of the video."""
-    scale, blocks = run.request.geometry().temporal_scale, 3 * (run.model.kind.chunk or 1)
+    scale, blocks = run.request.geometry().temporal_scale, 3 * (run.model.spec.chunk or 1)
     return run.request.model_copy(update={"num_frames": min(run.request.num_frames, scale * (blocks - 1) + 1)})
 
 

@@ -70,7 +70,7 @@ def load(
     fingerprints = fingerprint_files(files.paths)  # before reading, so that a later check detects a change during reading
     folders = [folder for folder in (executables, from_environment().executables_dir) if folder]
     plan = ModelPlan(
-        kind=_with_boundary(files, preset),
+        spec=_with_boundary(files, preset),
         configs=files.checkpoint.configs,
         folder=files.checkpoint.folder,
         devices=jax.devices(),
@@ -104,9 +104,9 @@ def describe_model(
 
     Raises: RequestError for a mesh that the devices or the model do not allow.
     """
-    family, kind = find_family(preset)
+    family, spec = find_family(preset)
     plan = ModelPlan(
-        kind=kind,
+        spec=spec,
         configs=preset.network_configs(),
         folder=folder,
         devices=devices,
@@ -120,9 +120,9 @@ def describe_model(
 
 
 def _with_boundary(files: ModelFiles, preset: Preset) -> Any:
-    """Return the kind of the checkpoint. If the checkpoint states no boundary between experts, the preset's boundary is set."""
-    kind = files.kind
-    return kind if kind.boundary is not None else dataclasses.replace(kind, boundary=preset.boundary)
+    """Return the spec of the checkpoint. If the checkpoint states no boundary between experts, the preset's boundary is set."""
+    spec = files.spec
+    return spec if spec.boundary is not None else dataclasses.replace(spec, boundary=preset.boundary)
 
 
 def _load_networks(

@@ -51,4 +51,4 @@ class LoadedModel:
 
     def check_preset(self, preset: Preset) -> None:
         """Check that the preset fits the model. Raises: ModelError if the model is of another kind than the preset."""
-        check_preset(self.model.kind, preset, "that is loaded")
+        check_preset(self.model.spec, preset, "that is loaded")

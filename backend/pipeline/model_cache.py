@@ -244,8 +244,8 @@ class ModelCache:
             cached_networks: networks that the new model shares.
             num_bytes: bytes of the other networks of a new model that is used immediately, on all devices together.
             bytes_per_device: bytes of the new model's other networks on each device.
-            prefetched_bytes: bytes of these networks if the new model is used later; `num_bytes` is then 0. These bytes count towards the
-                limit of idle models.
+            prefetched_bytes: bytes of these networks if the new model is used later; `num_bytes` is then 0. These bytes count
+                towards the limit of idle models.
         """
         current, is_dropped = self._models.get(self._current), False
         used = set(map(id, [*cached_networks, *(current.loaded.networks.values() if current else ())]))

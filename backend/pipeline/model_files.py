@@ -14,7 +14,7 @@ from backend.checkpoints.single_file import file_path
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import check_part
 from backend.models import complete_checkpoint, recognise
-from backend.models.spec import Family, Kind, check_preset
+from backend.models.spec import Family, ModelSpec, check_preset
 from backend.schemas.events import DOWNLOAD, Event, Loading
 from backend.settings import from_environment
 from presets import LoraChoice, Preset
@@ -25,12 +25,12 @@ _KEPT = (".safetensors", ".json", ".pt", ".model")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFiles:
-    """A checkpoint on this machine, with its model family and kind. `source` is the requested folder or Hub id."""
+    """A checkpoint on this machine, with its model family and spec. `source` is the requested folder or Hub id."""
 
     source: str
     checkpoint: Checkpoint
     family: Family
-    kind: Kind
+    spec: ModelSpec
 
     @property
     def files_hash(self) -> str:
@@ -77,9 +77,9 @@ def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFil
     """
     source = model or preset.model_source
     checkpoint = complete_checkpoint(find_checkpoint(source, recognise, _report_download(on_event)), preset)
-    family, kind = recognise(checkpoint)
-    check_preset(kind, preset, Path(source).name)
-    return ModelFiles(source=source, checkpoint=checkpoint, family=family, kind=kind)
+    family, spec = recognise(checkpoint)
+    check_preset(spec, preset, Path(source).name)
+    return ModelFiles(source=source, checkpoint=checkpoint, family=family, spec=spec)
 
 
 def find_lora_file(choice: LoraChoice, on_event: OnEvent) -> Path:

@@ -77,8 +77,8 @@ def encode_later_text(
 
     Conditions that depend on the inputs alone (`from_inputs`) are not encoded again.
     """
-    kind = model.kind
-    later = {} if kind.from_inputs else {role: value for role, value in inputs.items() if role not in kind.first_only}
+    spec = model.spec
+    later = {} if spec.from_inputs else {role: value for role, value in inputs.items() if role not in spec.first_only}
     own = yield from model.encode(weights, text, later)
     return {f"{_prefix(number)}{name}": value for name, value in own.items()}
 

@@ -31,7 +31,7 @@ def count_stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[s
 
 
 def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
-    plan = plan_for_request(request, loaded.model.kind.boundary).steps
+    plan = plan_for_request(request, loaded.model.spec.boundary).steps
     configs = request.resolved_preset.network_configs()
     most, fewest = request.num_branches, request.num_branches - request.is_guided
 

@@ -116,7 +116,7 @@ def _video_work(model: Model, request: GenerationRequest, stages: Collection[Sta
             yield from loop.next_step()
     # If the model enlarges latents itself, previews of the first steps have the smaller size. All other previews have the video's
     # size.
-    is_enlarged = model.kind.enlarges and request_at_first_size(request) != request
+    is_enlarged = model.spec.refines and request_at_first_size(request) != request
     sizes = (request, request_at_first_size(request)) if is_enlarged else (request,)
     for sized in sizes if "denoise" in stages else ():
         # If this condition is false, the preview uses the decoder's program, which the stage "decode" yields below.

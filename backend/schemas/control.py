@@ -19,14 +19,9 @@ MAX_DOWNSCALE = 8
 LEAST_INNER = 16  # pixels: smallest width and height of the area between the margins
 
 
-def has_control_blocks(preset: Preset) -> bool:
-    """Return whether the preset's model has control blocks, which take a clip with a mask."""
-    return "mask" in preset.inputs and preset.segment_frames is None
-
-
 def appends_control_clip(preset: Preset) -> bool:
     """Return whether the preset's model takes a control clip as tokens after the tokens of the video."""
-    return "control" in preset.inputs and not has_control_blocks(preset)
+    return "control" in preset.inputs and not preset.has_control_blocks
 
 
 def extend_directions(preset: Preset) -> tuple[Extend, ...]:
@@ -35,7 +30,7 @@ def extend_directions(preset: Preset) -> tuple[Extend, ...]:
     Models with control blocks extend a clip at both ends. Models whose videos can start with several given frames extend a
     clip after its end.
     """
-    return get_args(Extend) if has_control_blocks(preset) else ("after",) if preset.continues else ()
+    return get_args(Extend) if preset.has_control_blocks else ("after",) if preset.continues else ()
 
 
 def infer_control_settings(values: Mapping[str, Any], given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
@@ -58,7 +53,7 @@ def fills_latent_frames(count: int, preset: Preset) -> bool:
 
 def check_control(request: VideoSettings, preset: Preset) -> None:
     """Check control inputs against the preset and against each other. Raises: RequestError for the first wrong setting."""
-    if not has_control_blocks(preset):
+    if not preset.has_control_blocks:
         taken = {"extend", "overlap", *(["keeps_pixels"] if request.extend else [])} if preset.continues else set()
         taken |= {"keeps_pixels"} if request.drive and request.video else set()
         taken |= {"keyframe_at"} if "keyframes" in preset.inputs else set()

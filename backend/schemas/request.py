@@ -14,7 +14,7 @@ from backend.errors import RequestError, shorten
 from backend.schemas.cfg_zero import check_cfg_zero
 from backend.schemas.characters import check_names, read_characters
 from backend.schemas.clip import STRENGTH, check_clip, infer_clip_settings
-from backend.schemas.control import MAX_KEYFRAMES, check_control, has_control_blocks, infer_control_settings
+from backend.schemas.control import MAX_KEYFRAMES, check_control, infer_control_settings
 from backend.schemas.driving_video import check_drive
 from backend.schemas.film import check_film, check_times, total_frames
 from backend.schemas.guidance_steps import guide_first_steps
@@ -73,7 +73,7 @@ class GenerationRequest(VideoSettings):
         own = preset.model_dump(include=set(cls.model_fields))
         drawn = {"preset": preset.name, "task": task, "seed": secrets.randbelow(SEED_LIMIT), "prompt": ""}
         values: dict[str, Any] = {**own, **drawn, **given}
-        if has_control_blocks(preset) or values.get("extend"):
+        if preset.has_control_blocks or values.get("extend"):
             values |= infer_control_settings(values, given, preset)
         elif values.get("drive"):
             values |= infer_clip_settings(values, given)
@@ -155,7 +155,7 @@ def check_request(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
     check_text("negative_prompt", request.negative_prompt, preset)
     check_control(request, preset)
-    if not has_control_blocks(preset) and not request.drive:
+    if not preset.has_control_blocks and not request.drive:
         check_clip(request, preset)
     check_sound(request, preset)
     check_drive(request, preset)

@@ -101,7 +101,7 @@ def import_ahead(module: str | None) -> None:
         importlib.import_module(f"backend.{name}")
     from backend.models import FAMILIES
 
-    for family in FAMILIES:
+    for family in FAMILIES.values():
         family.model()
 
 

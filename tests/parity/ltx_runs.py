@@ -125,7 +125,7 @@ def arguments_of(made: Tiny, request: GenerationRequest) -> dict[str, Any]:
         guidance_rescale=request.guidance_rescale[0],
         audio_guidance_rescale=request.guidance_rescale[1],
         spatio_temporal_guidance_blocks=[2],
-        use_cross_timestep=made.loaded.model.kind.crosses_timesteps,
+        use_cross_timestep=made.loaded.model.spec.crosses_timesteps,
         generator=torch.Generator().manual_seed(request.seed),
         output_type="latent",
         return_dict=False,

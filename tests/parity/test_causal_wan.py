@@ -57,7 +57,7 @@ class Tiny:
 
     @property
     def block(self) -> int:
-        return self.loaded.model.kind.chunk
+        return self.loaded.model.spec.chunk
 
     def request(self, **changes) -> GenerationRequest:
         settings = dict(prompt="a large yellow circle drifts up", seed=2**31 + 5, num_frames=21, width=64, height=64)
@@ -84,7 +84,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Iterator[Tiny]:
         windows_above=None,
         live=True,
     )
-    own |= dict(tasks=["t2v", "i2v"])
+    own |= dict(tasks=["t2v", "i2v"], takes={})
     preset = Preset(**make_preset("wan2.1-t2v", folder).model_dump() | own)
     with pytest.MonkeyPatch.context() as patch:
         find_also(patch, preset)
@@ -145,7 +145,7 @@ def run_reference(made: Tiny, request: GenerationRequest, recaches: bool = False
         if request.image and not clean:
             clean.append(still_clip(made, Path(request.image), 4 * block - 3))
             continue
-        steps = request.steps if clean else max(request.steps, made.loaded.model.kind.first_steps)
+        steps = request.steps if clean else max(request.steps, made.loaded.model.spec.first_steps)
         sigmas = make_schedule("lcm", steps, request.flow_shift).sigmas
         for sigma, following in zip(sigmas[:-1], sigmas[1:], strict=True):
             velocity = masked_velocity(made.reference.transformer, clean, sample, float(1000 * sigma), texts)
@@ -216,7 +216,7 @@ def test_a_new_prompt_regenerates_the_past_where_the_model_was_trained_so(tiny, 
     """The window contains the whole past, so every block uses the new prompt. A stopped and resumed video is the same to the
     last bit.
     """
-    monkeypatch.setattr(tiny.loaded.model, "kind", dataclasses.replace(tiny.loaded.model.kind, recaches=True))
+    monkeypatch.setattr(tiny.loaded.model, "spec", dataclasses.replace(tiny.loaded.model.spec, recaches=True))
     request, steps = tiny.request(cues=(Cue(block=1, prompt=OTHER), Cue(block=2, prompt="a green star"))), iter(range(100))
     ours = run_ours(tiny, request, tmp_path / "whole")
     assert np.abs(ours - run_reference(tiny, request, recaches=True)).max() <= CLOSE
@@ -231,14 +231,14 @@ def test_a_new_prompt_regenerates_the_past_where_the_model_was_trained_so(tiny, 
 
 @pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_first_block_has_its_own_steps_where_the_model_was_trained_so(tiny, tmp_path, monkeypatch, steps):
-    monkeypatch.setattr(tiny.loaded.model, "kind", dataclasses.replace(tiny.loaded.model.kind, first_steps=4))
+    monkeypatch.setattr(tiny.loaded.model, "spec", dataclasses.replace(tiny.loaded.model.spec, first_steps=4))
     request = tiny.request(num_frames=13, steps=steps)
     assert np.abs(run_ours(tiny, request, tmp_path) - run_reference(tiny, request)).max() <= CLOSE
 
 
 def test_the_makers_own_file_gives_the_same_latents(tiny, makers_folder, tmp_path):
     same = dataclasses.replace(tiny, loaded=load_module.load(tiny.preset, str(makers_folder), lambda event: None))
-    assert same.loaded.model.kind == tiny.loaded.model.kind  # the preset states how the model was trained, the file does not
+    assert same.loaded.model.spec == tiny.loaded.model.spec  # the preset states how the model was trained, the file does not
     request = tiny.request(num_frames=13, steps=1)
     np.testing.assert_array_equal(run_ours(same, request, tmp_path / "makers"), run_ours(tiny, request, tmp_path / "diffusers"))
 

@@ -10,7 +10,7 @@ import torch
 from diffusers import FirstBlockCacheConfig
 
 from backend.errors import ModelError
-from backend.models.wan.spec import KINDS
+from backend.models.wan.spec import SPECS
 from tests.parity.tiny_checkpoints import HIDDEN, LAYERS
 from tests.parity.tiny_runs import decode_reference, latents_of, run_reference, video_of
 from tests.rounding import rounding
@@ -27,13 +27,13 @@ def psnr(ours: np.ndarray, reference: np.ndarray) -> float:
 
 
 def cases() -> list[tuple[str, tuple[str, ...]]]:
-    """Return each kind with its input pictures."""
+    """Return each model with its input pictures."""
     found = []
-    for kind in KINDS:
-        ways = [()] if "t2v" in kind.tasks else []
-        ways += [("image",)] if "i2v" in kind.tasks and not kind.needs("last_image") else []
-        ways += [("image", "last_image")] if "last_image" in kind.takes else []
-        found += [(kind.name, way) for way in ways]
+    for spec in SPECS:
+        ways = [()] if "t2v" in spec.tasks else []
+        ways += [("image",)] if "i2v" in spec.tasks and spec.inputs.get("last_image") != "must" else []
+        ways += [("image", "last_image")] if "last_image" in spec.inputs else []
+        found += [(spec.name, way) for way in ways]
     return found
 
 
@@ -46,7 +46,7 @@ def test_latents_and_video_equal_diffusers(family, given, steps, tiny, pictures)
     reference = run_reference(made, request)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
     assert psnr(video_of(request, made.loaded, ours), decode_reference(made, reference)) >= LEAST_PSNR
-    assert made.loaded.model.kind.name == family
+    assert made.loaded.model.spec.name == family
 
 
 def test_each_expert_has_its_own_guidance(tiny):

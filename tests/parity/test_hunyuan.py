@@ -160,7 +160,7 @@ def test_latents_and_video_equal_diffusers(kind, guidance, prompt, negative, ste
     ours, reference = latents_of(request, made.loaded), run_reference(made, request)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
     assert psnr(video_of(request, made.loaded, ours), decode_reference(made, reference)) >= LEAST_PSNR
-    assert made.loaded.model.kind.name == kind
+    assert made.loaded.model.spec.name == kind
 
 
 def test_prompts_quotes_pictures_and_the_end_of_a_step_do_something(tiny, picture):

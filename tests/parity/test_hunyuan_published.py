@@ -96,6 +96,7 @@ def make_published_preset(folder: Path) -> Preset:
         guidance=[1.0],
         vae_scale_spatial=4,
         vae_scale_temporal=2,
+        frame_step=2,
         size_multiple=4,
     )
     return Preset(**make_preset(KINDS[0], folder).model_dump() | own)

@@ -168,7 +168,7 @@ def velocities(made: Tiny, states, levels, text, request: GenerationRequest, tok
         width=width,
         fps=float(request.fps),
         audio_num_frames=sound.shape[2],
-        use_cross_timestep=made.loaded.model.kind.crosses_timesteps,
+        use_cross_timestep=made.loaded.model.spec.crosses_timesteps,
         return_dict=False,
     )
     return {

@@ -130,7 +130,7 @@ def test_every_use_equals_diffusers(family, use, tiny, files):
     ours, reference = latents_of(request, made.loaded), run_reference(made, request)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
     assert psnr(video_of(request, made.loaded, ours), decode_reference(made, reference)) >= LEAST_PSNR
-    assert made.loaded.model.kind.name == family
+    assert made.loaded.model.spec.name == family
 
 
 @pytest.mark.parametrize("steps", [6, pytest.param(1, marks=pytest.mark.slow)])

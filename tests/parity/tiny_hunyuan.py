@@ -95,6 +95,7 @@ def make_preset(kind: str, folder: Path) -> Preset:
         guidance=[6.0],
         negative_prompt="",
         max_prompt_tokens=1000,
+        takes={},
         takes_last_image=False,
     )
 

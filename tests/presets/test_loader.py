@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from backend.engine.estimate import predicted_seconds
 from backend.models import find_family
+from backend.models.spec import check_preset
 from backend.sampling.plan import plan_steps
 from backend.sampling.solvers import make_schedule
 from backend.schemas.request import example_request
@@ -102,16 +103,21 @@ def test_a_fast_preset_is_the_distilled_one(name):
         assert lora.is_on_hub and kind in file and (lora.expert == "both" or f"_{lora.expert}_" in file)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_presets_own_checkpoint_agrees_with_it_in_all_facts(name):
+    check_preset(find_family(load_preset(name))[1], load_preset(name), name)
+
+
 @pytest.mark.parametrize("name", NAMES[len(EMBEDDED) :])
 def test_a_presets_networks_are_of_a_family_that_we_run(name):
     preset = load_preset(name)
-    _, kind = find_family(preset)
-    assert kind.name == _kind_name(name)
-    assert (kind.tasks, kind.num_experts, kind.boundary) == (preset.tasks, preset.num_experts, preset.boundary)
+    _, spec = find_family(preset)
+    assert spec.name == _kind_name(name)
+    assert (spec.tasks, spec.num_experts, spec.boundary) == (preset.tasks, preset.num_experts, preset.boundary)
     if name in LESS:
-        assert preset.inputs.items() < kind.takes.items() and kind.continues >= preset.continues
+        assert preset.inputs.items() < spec.inputs.items() and spec.continues >= preset.continues
     else:
-        assert (kind.takes, kind.continues) == (preset.inputs, preset.continues)
+        assert (spec.inputs, spec.continues) == (preset.inputs, preset.continues)
     assert example_request(preset).geometry().num_tokens > 0
 
 

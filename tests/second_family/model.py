@@ -54,7 +54,7 @@ class DotsModel:
     segment = None
 
     def __init__(self, plan: ModelPlan) -> None:
-        self.kind, self.dtype, self._config = plan.kind, plan.dtype, plan.configs["transformer"]
+        self.spec, self.dtype, self._config = plan.spec, plan.dtype, plan.configs["transformer"]
         mesh = plan_mesh(len(plan.devices), heads=1, is_guided=False, fixed=plan.mesh)
         self._layout = Layout.create(mesh, plan.devices)
         self.networks = tuple(self._networks())

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from backend import models
 from presets import loader
-from tests.second_family.spec import DOTS
+from tests.second_family.spec import DOTS, PIPELINE
 
 
 def register(folder: Path) -> None:
     """Register the family and its preset, which takes two lines in the product."""
     from tests.second_family.checkpoint import NAME, preset_of
 
-    models.FAMILIES = (*models.FAMILIES, DOTS)
+    models.FAMILIES = {**models.FAMILIES, PIPELINE: DOTS}
     read, preset = loader._read_presets, preset_of(folder)
     loader._read_presets = functools.cache(lambda place: {**read(place), NAME: preset})
 

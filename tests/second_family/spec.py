@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from backend.chips import StepFlops
-from backend.models.spec import Kind
+from backend.models.spec import Family, ModelSpec
 
-KIND = Kind(
+SPEC = ModelSpec(
     name="dots",
     tasks=("t2v", "i2v"),
-    takes={"references": "may", "image": "may"},
+    inputs={"references": "may", "image": "may"},
     scales=(4, 2),
     patch=1,
     chunk=2,
@@ -17,18 +17,14 @@ KIND = Kind(
 PIPELINE, TRANSFORMER = "DotsPipeline", "DotsTransformer"
 
 
-class DotsFamily:
+class DotsFamily(Family):
     name = "dots"
     supports = "Dots"
+    pipelines = (PIPELINE,)
+    body = "tests.second_family.model:DotsModel"
 
-    def recognise(self, index, configs):
-        return KIND if index.get("_class_name") == PIPELINE else None
-
-    def complete_checkpoint(self, checkpoint, preset):
-        return None
-
-    def kind_for_preset(self, preset, configs):
-        return KIND if configs.get("transformer", {}).get("_class_name") == TRANSFORMER else None
+    def read_spec(self, index, configs):
+        return SPEC
 
     def distinctive_shapes(self, configs, part):
         width = configs["transformer"]["width"]
@@ -37,14 +33,6 @@ class DotsFamily:
     def step_flops(self, configs, request, branches):
         width, layers = configs["transformer"]["width"], configs["transformer"]["layers"]
         return StepFlops(attention=0.0, matmul=2 * request.geometry().num_tokens * width**2 * layers * branches, head_width=width)
-
-    def lora_names(self, stem):
-        return ()
-
-    def model(self):
-        from tests.second_family.model import DotsModel
-
-        return DotsModel
 
 
 DOTS = DotsFamily()

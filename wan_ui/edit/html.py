@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from backend.schemas.clip import ROUNDING, STRENGTH
-from backend.schemas.control import appends_control_clip, extend_directions, has_control_blocks
+from backend.schemas.control import appends_control_clip, extend_directions
 from presets import Preset, list_presets
 from wan_ui.components.descriptions import description_html
 from wan_ui.edit.clip import THUMBNAILS
@@ -155,7 +155,7 @@ def _preset_option(preset: Preset, texts: Texts) -> str:
         "title": title,
         "ways": supported_modes(preset),
         "extends": extend_directions(preset),
-        "scaled": supported_modes(preset) if has_control_blocks(preset) else ["follow"],
+        "scaled": supported_modes(preset) if preset.has_control_blocks else ["follow"],
         "scales": control_scale_range(preset),
         "beside": appends_control_clip(preset),
         "drive_prompt": preset.drive_prompt,

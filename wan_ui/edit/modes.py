@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from backend.errors import RequestError, shorten
 from backend.schemas.clip import make_trim
-from backend.schemas.control import MAX_REFERENCES, appends_control_clip, extend_directions, has_control_blocks
+from backend.schemas.control import MAX_REFERENCES, appends_control_clip, extend_directions
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS
 from presets import LoraChoice, Preset
@@ -55,7 +55,7 @@ def supported_modes(preset: Preset) -> tuple[Mode, ...]:
             ("keys", "keyframes" in preset.inputs),
         )
         return ("sound", *(way for way, can in more if can))
-    if has_control_blocks(preset):
+    if preset.has_control_blocks:
         return tuple(way for way in MODES if way not in ("anew", "sound", "animate"))
     return ("anew", "extend") if extend_directions(preset) else ("anew",)
 
@@ -87,7 +87,7 @@ def shown_settings(request: GenerationRequest) -> frozenset[str]:
         return shown
     if appends_control_clip(request.resolved_preset) and way == "follow":
         return shown | {"control_scale", "control_downscale", "loras"}
-    return shown | ({"references", "control_scale"} if has_control_blocks(request.resolved_preset) else frozenset())
+    return shown | ({"references", "control_scale"} if request.resolved_preset.has_control_blocks else frozenset())
 
 
 def kept_settings(request: GenerationRequest) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _read_mode_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any
         fields |= {"keeps_sound": given.get("keeps_sound")}
     if appends_control_clip(preset) and way == "follow":
         return fields | _read_control_lora_fields(given, preset)
-    if not has_control_blocks(preset):
+    if not preset.has_control_blocks:
         return fields
     return {**fields, "references": _read_references(given), "control_scale": _read_number(given, "control_scale")}
 

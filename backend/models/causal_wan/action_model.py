@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from backend.models.causal_wan.action_spec import ActionWanKind, diffusers_name
+from backend.models.causal_wan.action_spec import ActionWanSpec, diffusers_name
 from backend.models.causal_wan.action_transformer import ActionDenoiser, SteeredContext
 from backend.models.causal_wan.actions import Steering
 from backend.models.causal_wan.model import BlockStepContext, BlockStepState, CausalWanModel, check_unguided, noise_key_data
@@ -64,14 +64,14 @@ class ActionStepContext(BlockStepContext):
 class ActionWanModel(CausalWanModel):
     """One checkpoint of Matrix-Game 2.0 without its weights."""
 
-    kind: ActionWanKind
+    spec: ActionWanSpec
 
     def _make_encoders(self, plan: ModelPlan) -> None:
         self._text_encoder, self._image_encoder = None, WholeImageEncoder(plan.configs["image_encoder"], None)
 
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> ActionDenoiser:
         image_width = plan.configs["image_encoder"]["hidden_size"]
-        return ActionDenoiser(plan.configs["transformer"], layout, window, self.kind.shape, image_width)
+        return ActionDenoiser(plan.configs["transformer"], layout, window, self.spec.shape, image_width)
 
     def _name_mapping(self, transformer: StackedWeights) -> Callable[[str], str]:
         return diffusers_name
@@ -89,7 +89,7 @@ class ActionWanModel(CausalWanModel):
 
         `image_channels` covers the first `STILL_FRAMES` latent frames. Raises: RequestError for an unknown action.
         """
-        keyboard, mouse = (np.array(numbers, np.float32) for numbers in self.kind.encode_action(request.action))
+        keyboard, mouse = (np.array(numbers, np.float32) for numbers in self.spec.encode_action(request.action))
         conditions: dict[str, Any] = {"keyboard": keyboard} | ({"mouse": mouse} if len(mouse) else {})
         images = list(inputs.get("image", ()))
         if not images:
@@ -151,7 +151,7 @@ class ActionWanModel(CausalWanModel):
     ) -> Generator[Effect, Any, ActionStepState]:
         """See `Model`. The keys and values of the clean block replace the keys and values from the block's last step."""
         committed = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
-        shape = self.kind.shape
+        shape = self.spec.shape
         block_actions = np.tile(step_context.action, (shape.stride * clean[VIDEO].shape[2], 1))
         before = _earlier_actions(step_state, step_context, shape.reach - shape.stride + 1)
         past_actions = np.concatenate([before, block_actions])[-len(before) :]
@@ -162,7 +162,7 @@ class ActionWanModel(CausalWanModel):
     ) -> Generator[Effect, Any, ActionStepState]:
         """Add the next block's steering and channels to the step state."""
         denoiser = cast(ActionDenoiser, step_context.programs.denoiser)
-        shape, frames = self.kind.shape, self._block_shape(request, step_state.first)[2]
+        shape, frames = self.spec.shape, self._block_shape(request, step_state.first)[2]
         before = _earlier_actions(step_state, step_context, shape.reach - shape.stride + 1)
         # One action is left out: no latent frame of the block sees the action in the block's last pixel frame.
         block_actions = np.tile(step_context.action, (shape.stride * frames - 1, 1))

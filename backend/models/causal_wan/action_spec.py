@@ -16,17 +16,15 @@ from typing import Any
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
 from backend.errors import ModelError, RequestError
-from backend.models.causal_wan.spec import BLOCK, SINK, TRAINED, WINDOW, CausalWanFamily, CausalWanKind, check_window
+from backend.models.causal_wan.spec import BLOCK, SINK, TRAINED, WINDOW, CausalWanFamily, CausalWanSpec, check_window
 from backend.models.common.parts import (
     apply_patterns,
     channel_mismatch,
     check_classes,
     check_parts,
-    model_index,
     transformer_width,
 )
-from backend.models.common.spec import FamilyBase
-from backend.models.spec import Configs, unsupported_checkpoint
+from backend.models.spec import Configs, Family, unsupported_checkpoint
 from backend.models.wan.spec import AUTOENCODER, TEXT_TOKENS, transformer_flops, vae_scales
 from backend.schemas.prompt_cues import AND
 from backend.schemas.settings import VideoSettings
@@ -98,16 +96,12 @@ class ActionShape:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ActionWanKind(CausalWanKind):
-    """The kind of a causal model with action modules. `shape` has their sizes."""
+class ActionWanSpec(CausalWanSpec):
+    """The spec of a causal model with action modules. `shape` has their sizes."""
 
     shape: ActionShape
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """The names of the model's actions. A request can combine several with `+`."""
-        keys = tuple(key for key in KEYS[self.shape.keys] if key != STAY)
-        return (*keys, *(LOOKS if self.shape.mouse_width else ()), STAY)
+    combines_actions: bool = True
+    reads_prompt: bool = False
 
     def encode_action(self, action: str | None) -> tuple[list[float], list[float]]:
         """Return the state of each key, 1 if the key is pressed, else 0. Also return the mouse's movement, empty without a mouse.
@@ -129,16 +123,16 @@ class ActionWanFamily(CausalWanFamily):
     name = "matrix-game"
     supports = SUPPORTED
     pipelines = PIPELINES
-    transformers = TRANSFORMERS
     body = "backend.models.causal_wan.action_model:ActionWanModel"
     # This replaces causal Wan's method, which reads single-file checkpoints. This family does not support them.
-    complete_checkpoint = FamilyBase.complete_checkpoint
+    complete_checkpoint = Family.complete_checkpoint
 
-    def _kind(self, index: Mapping[str, Any], configs: Configs) -> ActionWanKind:
+    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> ActionWanSpec:
+        """See `Family`."""
         _check_networks(configs)
-        kind = _make_kind(configs)
-        check_window(kind)
-        return kind
+        spec = _make_spec(configs)
+        check_window(spec)
+        return spec
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`. FastVideo and diffusers use the same names for these tensors, so no name is converted."""
@@ -156,14 +150,14 @@ class ActionWanFamily(CausalWanFamily):
 
         Excludes the small attention of the action modules.
         """
-        kind, config, image_encoder = _make_kind(configs), configs["transformer"], configs["image_encoder"]
+        spec, config, image_encoder = _make_spec(configs), configs["transformer"], configs["image_encoder"]
         geometry = request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
-        queries = min(kind.chunk, geometry.num_latent_frames) * frame
-        plain = transformer_flops(config, queries, kind.window * frame, branches)
-        width, inner, layers = transformer_width(config), kind.shape.width, kind.shape.layers * branches
+        queries = min(spec.chunk, geometry.num_latent_frames) * frame
+        plain = transformer_flops(config, queries, spec.window * frame, branches)
+        width, inner, layers = transformer_width(config), spec.shape.width, spec.shape.layers * branches
         keyboard_flops = 2 * width * inner
-        mouse_flops = 2 * width * inner + 4 * inner * inner if kind.shape.mouse_width else 0
+        mouse_flops = 2 * width * inner + 4 * inner * inner if spec.shape.mouse_width else 0
         no_text = TEXT_TOKENS - (image_encoder["image_size"] // image_encoder["patch_size"]) ** 2 - 1
         without_text = 4 * queries * no_text * width * config["num_layers"] * branches
         added = 2 * queries * (keyboard_flops + mouse_flops) * layers - without_text
@@ -241,25 +235,26 @@ def _check_shape(shape: ActionShape, config: Mapping[str, Any], transformer: Map
 
 def _check_networks(configs: Configs) -> None:
     """Check the checkpoint's parts. Raises: ModelError if a part or entry is missing, or a network's class is not supported."""
-    check_parts(model_index(configs), configs, NEEDED_ENTRIES, "a whole checkpoint")
+    check_parts({part: ["diffusers", part] for part in configs}, configs, NEEDED_ENTRIES, "a whole checkpoint")
     check_classes(configs, {"transformer": TRANSFORMERS, "vae": (AUTOENCODER,)}, SUPPORTED)
     latents = configs["vae"]["z_dim"]
     if configs["transformer"]["in_channels"] != 2 * latents + vae_scales(configs)[1]:
         raise channel_mismatch(configs, latents, SUPPORTED)
 
 
-def _make_kind(configs: Configs) -> ActionWanKind:
+def _make_spec(configs: Configs) -> ActionWanSpec:
     transformer = configs["transformer"]
     if transformer.get(SINK, 0):
         raise unsupported_checkpoint(f"it keeps the first {transformer[SINK]} frames in its window", [SUPPORTED])
     shape, trained = read_action_shape(transformer), transformer.get(TRAINED, TRAINED_FRAMES)
     window = transformer.get(WINDOW, USUAL_WINDOWS[shape.keys])
-    return ActionWanKind(
+    return ActionWanSpec(
         name="matrix-game",
         tasks=("i2v",),
         conditioning="channels",
         has_image_encoder=True,
-        takes={"image": "must"},
+        inputs={"image": "must"},
+        actions=(*(key for key in KEYS[shape.keys] if key != STAY), *(LOOKS if shape.mouse_width else ()), STAY),
         scales=vae_scales(configs),
         chunk=transformer.get(BLOCK, 3),
         window=trained if window < 0 else window,

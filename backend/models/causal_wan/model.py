@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from backend.errors import RequestError
-from backend.models.causal_wan.spec import CausalWanKind
+from backend.models.causal_wan.spec import CausalWanSpec
 from backend.models.causal_wan.transformer import BlockDenoiser, Past, Window
 from backend.models.common.flat_attention import Positions
 from backend.models.common.pixels import image_to_pixels
@@ -101,11 +101,11 @@ class BlockStepContext:
 class CausalWanModel(WanModel):
     """One causal Wan checkpoint without its weights."""
 
-    kind: CausalWanKind
+    spec: CausalWanSpec
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> BlockPrograms:
-        kind = self.kind
-        window = Window(frames=kind.window, sink=kind.sink, trained=kind.trained)
+        spec = self.spec
+        window = Window(frames=spec.window, sink=spec.sink, trained=spec.trained)
         denoiser = self._make_denoiser(plan, layout, window)
         program = functools.partial(Program, layout=layout, compiler=plan.compiler)
         step = program(
@@ -136,7 +136,7 @@ class CausalWanModel(WanModel):
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, images: Sequence[Image.Image]
     ) -> Generator[Effect, Any, tuple[str, Any]]:
         """Encode the image as a still clip of the first block's frames."""
-        pixels, scale = image_to_pixels(images[0], self.dtype), self.kind.scales[1]
+        pixels, scale = image_to_pixels(images[0], self.dtype), self.spec.scales[1]
         num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
 
         def still_frames(begin: int, end: int) -> np.ndarray:
@@ -152,7 +152,7 @@ class CausalWanModel(WanModel):
 
         `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has no
         earlier frames. Otherwise the keys and values of the earlier frames are recomputed for the new prompt if
-        `kind.recaches` is true, and kept if it is false. Raises: RequestError if the step has guidance.
+        `spec.recaches` is true, and kept if it is false. Raises: RequestError if the step has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)
@@ -161,7 +161,7 @@ class CausalWanModel(WanModel):
         if step_state is None:
             past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
             step_state = yield from self._make_step_state(programs, request, past, 0)
-        elif self.kind.recaches:
+        elif self.spec.recaches:
             step_state = yield from self._recache_past(weights, request, programs, text, step_state)
         noise_key = yield Put(noise_key_data(request.seed, step_state.uncounted), programs.layout.replicated)
         image_latents = yield Put(conditions.get(FIRST_BLOCK), programs.layout.replicated)
@@ -177,11 +177,11 @@ class CausalWanModel(WanModel):
         The sink (the video's first latent frames) is recomputed only if the whole video is still in the window. Otherwise the
         sink keeps its keys. Every recomputed block then sees these keys rotated as the video's next block sees them.
         """
-        kind, denoiser, first = self.kind, programs.denoiser, step_state.first
-        is_whole = first <= kind.window
-        counted = 0 if is_whole else kind.sink
+        spec, denoiser, first = self.spec, programs.denoiser, step_state.first
+        is_whole = first <= spec.window
+        counted = 0 if is_whole else spec.sink
         past = dataclasses.replace(step_state.past, frames=(yield Put(np.int32(counted), programs.layout.replicated)))
-        oldest = first - (kind.window - counted)
+        oldest = first - (spec.window - counted)
         for begin, clean in step_state.clean:
             if begin >= oldest:
                 positions = yield from denoiser.block_positions(clean.shape, begin)
@@ -200,7 +200,7 @@ class CausalWanModel(WanModel):
 
     def _block_shape(self, request: GenerationRequest, first: int) -> tuple[int, ...]:
         batch, channels, frames, height, width = self.latent_shape(request)
-        return batch, channels, max(1, min(self.kind.chunk, frames - first)), height, width
+        return batch, channels, max(1, min(self.spec.chunk, frames - first)), height, width
 
     def _step(
         self,
@@ -215,7 +215,7 @@ class CausalWanModel(WanModel):
         """See `WholeClipModel`. If the block is an input image, the steps only insert the image's latents."""
         if step_state.first == 0 and step_context.image_latents is not None:
             return dataclasses.replace(state, sample=step_context.image_latents, clean=step_context.image_latents), step_state
-        if step_state.first == 0 and request.steps < self.kind.first_steps:
+        if step_state.first == 0 and request.steps < self.spec.first_steps:
             return (yield from self._run_first_block(weights, request, step_context, state, step_inputs, step_state))
         return (yield from self._run_step(weights, step_context, state, step_inputs, step_state))
 
@@ -231,7 +231,7 @@ class CausalWanModel(WanModel):
         """Run all steps of the first block in the request's first step. The request's later steps do nothing."""
         if float(step_inputs.sigma) < ALL_NOISE:
             return state, step_state
-        schedule = make_schedule(request.solver, self.kind.first_steps, request.flow_shift)
+        schedule = make_schedule(request.solver, self.spec.first_steps, request.flow_shift)
         for index in range(schedule.steps):
             own = make_step_inputs(schedule, index, float(step_inputs.guidance))
             state, step_state = yield from self._run_step(weights, step_context, state, own, step_state)
@@ -277,10 +277,10 @@ class CausalWanModel(WanModel):
 
     def _list_clean_blocks(self, step_state: BlockStepState, clean: Any, first: int) -> tuple[tuple[int, Any], ...]:
         """List the clean blocks that must be committed again if the prompt changes before latent frame `first`."""
-        if not self.kind.recaches:
+        if not self.spec.recaches:
             return ()
         blocks = (*step_state.clean, (step_state.first, clean))
-        return tuple(block for block in blocks if block[0] >= first - self.kind.window)
+        return tuple(block for block in blocks if block[0] >= first - self.spec.window)
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, ...]:
         """Return the shape of a block's latents."""

@@ -21,10 +21,9 @@ from backend.checkpoints.torch_file import TorchFile
 from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models.common.parts import channel_mismatch
-from backend.models.common.spec import FamilyBase
 from backend.models.spec import Configs, unsupported_checkpoint
 from backend.models.wan.original import transformer_config
-from backend.models.wan.spec import WanFamily, WanKind, check_networks, transformer_flops, vae_scales
+from backend.models.wan.spec import WanFamily, WanSpec, check_networks, transformer_flops, vae_scales
 from backend.schemas.settings import VideoSettings
 from presets import Preset
 
@@ -38,8 +37,8 @@ SUPPORTED = "causal Wan 2.1 T2V (Self-Forcing, LongLive, Causal-Forcing), in Fas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CausalWanKind(WanKind):
-    """The kind of a causal Wan model.
+class CausalWanSpec(WanSpec):
+    """The spec of a causal Wan model.
 
     A block has `chunk` latent frames. It sees `window` latent frames, including its own. The video's first `sink` latent frames
     always stay in the window. `trained` is the longest window in training. If `recaches` is true, a new prompt recomputes
@@ -48,6 +47,7 @@ class CausalWanKind(WanKind):
     """
 
     chunk: int
+    live: bool = True
     window: int
     sink: int
     trained: int
@@ -61,39 +61,25 @@ class CausalWanFamily(WanFamily):
     name = "causal-wan"
     supports = SUPPORTED
     pipelines = PIPELINES
-    transformers = (TRANSFORMER,)
     body = "backend.models.causal_wan.model:CausalWanModel"
-    # This replaces plain Wan's method, which distinguishes several kinds. Causal Wan has only one kind.
-    kind_for_preset = FamilyBase.kind_for_preset
 
-    def _kind(self, index: Mapping[str, Any], configs: Configs) -> CausalWanKind:
+    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> CausalWanSpec:
+        """See `Family`."""
         check_networks(index, configs, TRANSFORMER)
         if configs["transformer"]["in_channels"] != configs["vae"]["z_dim"]:
             raise channel_mismatch(configs, configs["vae"]["z_dim"], SUPPORTED)
-        kind = _make_kind(configs)
-        check_window(kind)
-        return kind
+        spec = _make_spec(configs)
+        check_window(spec)
+        return spec
 
-    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """See `Family`. The tensors' shapes give the network's sizes. config.json or else the preset describes the training.
-
-        No tensor shows whether a transformer is causal. Every .pt file counts as causal. A safetensors file counts as causal if
-        the checkpoint or the preset is causal.
-        """
-        own_config, file = checkpoint.configs.get(PART, {}), checkpoint.transformer_files[PART]
-        expected = preset.network_configs().get(PART, {}) if preset else {}
-        is_causal_pipeline = checkpoint.index.get("_class_name") in PIPELINES
-        if not (
-            is_causal_pipeline
-            or TRANSFORMER in (own_config.get("_class_name"), expected.get("_class_name"))
-            or isinstance(file, TorchFile)
-        ):
-            return None
+    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
+        """See `Family`. The tensors' shapes give the network's sizes. config.json or else the preset describes the
+        training."""
+        own_config, expected = _transformer_configs(checkpoint, preset)
         sizes = transformer_config({name: place.shape for name, place in checkpoint.tensors(PART).items()})
         if sizes is None:
-            raise unsupported_checkpoint(
-                f"{file_path(file).name} has no transformer with Wan's original tensor names", [SUPPORTED]
-            )
+            name = file_path(checkpoint.transformer_files[PART]).name
+            raise unsupported_checkpoint(f"{name} has no transformer with Wan's original tensor names", [SUPPORTED])
         training = {name: config[name] for config in (expected, own_config) for name in TRAINING if name in config}
         configs = checkpoint.configs | {PART: {"_class_name": TRANSFORMER} | sizes | training}
         index = checkpoint.index | {"_class_name": PIPELINES[0]}
@@ -101,26 +87,42 @@ class CausalWanFamily(WanFamily):
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Return the number of operations of one block, whose tokens see a full window."""
-        kind, geometry = _make_kind(configs), request.geometry()
+        spec, geometry = _make_spec(configs), request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
-        frames = min(kind.chunk, geometry.num_latent_frames)
-        return transformer_flops(configs["transformer"], frames * frame, kind.window * frame, branches)
+        frames = min(spec.chunk, geometry.num_latent_frames)
+        return transformer_flops(configs["transformer"], frames * frame, spec.window * frame, branches)
 
 
 CAUSAL_WAN = CausalWanFamily()
 
 
-def _make_kind(configs: Configs) -> CausalWanKind:
+def is_causal(checkpoint: Checkpoint, preset: Preset | None) -> bool:
+    """Return whether the single-file transformer among Wan's parts is causal.
+
+    No tensor shows whether a transformer is causal. Every .pt file counts as causal. A safetensors file counts as causal if the
+    transformer's config.json or the preset is causal.
+    """
+    named = [config.get("_class_name") for config in _transformer_configs(checkpoint, preset)]
+    return TRANSFORMER in named or isinstance(checkpoint.transformer_files[PART], TorchFile)
+
+
+def _transformer_configs(checkpoint: Checkpoint, preset: Preset | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the configurations of the checkpoint's transformer and of the preset's transformer, {} if missing."""
+    return checkpoint.configs.get(PART, {}), preset.network_configs().get(PART, {}) if preset else {}
+
+
+def _make_spec(configs: Configs) -> CausalWanSpec:
     transformer = configs["transformer"]
     trained, window = transformer.get(TRAINED, TRAINED_FRAMES), transformer.get(WINDOW, -1)
-    return CausalWanKind(
+    return CausalWanSpec(
         name="wan2.1-live",
         tasks=("t2v", "i2v"),
-        takes={"image": "may"},
+        inputs={"image": "may"},
         first_only=("image",),
         conditioning="none",
         scales=vae_scales(configs),
         chunk=transformer.get(BLOCK, 3),
+        actions=tuple(transformer.get("actions", ())),
         window=trained if window < 0 else window,
         sink=transformer.get(SINK, 0),
         trained=trained,
@@ -129,15 +131,15 @@ def _make_kind(configs: Configs) -> CausalWanKind:
     )
 
 
-def check_window(kind: CausalWanKind) -> None:
+def check_window(spec: CausalWanSpec) -> None:
     """Check the attention window.
 
     Raises: ModelError if a block does not fit into the window, or if the window is longer than in training.
     """
-    if not 0 < kind.chunk <= kind.window - kind.sink <= kind.window <= kind.trained:
+    if not 0 < spec.chunk <= spec.window - spec.sink <= spec.window <= spec.trained:
         raise ModelError(
-            f"transformer/config.json says {BLOCK}={kind.chunk}, {WINDOW}={kind.window}, {SINK}={kind.sink},"
-            f" {TRAINED}={kind.trained}:",
+            f"transformer/config.json says {BLOCK}={spec.chunk}, {WINDOW}={spec.window}, {SINK}={spec.sink},"
+            f" {TRAINED}={spec.trained}:",
             f"must satisfy 0 < {BLOCK} <= {WINDOW} - {SINK} and {WINDOW} <= {TRAINED}",
             "give a checkpoint whose transformer/config.json describes its training",
         )

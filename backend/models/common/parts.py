@@ -25,11 +25,6 @@ def apply_patterns(name: str, patterns: Iterable[tuple[str, str]]) -> str:
     return name
 
 
-def model_index(configs: Configs, **own: Any) -> dict[str, Any]:
-    """Return a model_index.json that names the parts of these configurations, plus the family's `own` entries."""
-    return {part: ["diffusers", part] for part in configs} | own
-
-
 def t5_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return the name and shape of a tensor in the last layer of a T5 text encoder."""
     return {f"encoder.block.{config['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (config["d_model"], config["d_ff"])}

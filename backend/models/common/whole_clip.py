@@ -84,7 +84,7 @@ class WholeClipModel:
     _image_encoder: Any  # None if the model has no image encoder
 
     def __init__(self, plan: ModelPlan) -> None:
-        self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
+        self.spec, self.dtype, self._configs = plan.spec, plan.dtype, plan.configs
         self._make_encoders(plan)
         self._guided, self._unguided = (self._make_programs(plan, layout) for layout in self._plan_layouts(plan))
         self.networks = tuple(self._list_networks(plan))
@@ -102,7 +102,7 @@ class WholeClipModel:
     def _list_networks(self, plan: ModelPlan) -> Iterator[Network]:
         denoiser, vae = self._guided.denoiser, self._guided.vae
         yield from self._encoder_networks(plan)
-        for expert in range(self.kind.num_experts):
+        for expert in range(self.spec.num_experts):
             # Experts must not share one description of their weights, because callers compare descriptions by identity.
             described = denoiser.describe_weights(self.dtype)
             renamed = self._name_mapping(described)
@@ -111,7 +111,7 @@ class WholeClipModel:
 
     def _encoder_networks(self, plan: ModelPlan) -> Iterator[Network]:
         if self._text_encoder is not None:
-            num_experts = self.kind.num_experts if "denoise" in plan.stages else 0
+            num_experts = self.spec.num_experts if "denoise" in plan.stages else 0
             transformer = self._guided.denoiser.describe_weights(self.dtype)
             others = num_experts * device_bytes(transformer) + self._copies_bytes(transformer)
             others += device_bytes(self._guided.vae.describe_arranged(self.dtype))

@@ -30,7 +30,7 @@ from backend.models.hunyuan.conditions import (
 )
 from backend.models.hunyuan.image_encoder import ImageEncoder
 from backend.models.hunyuan.quoted_text import QuotedTextEncoder
-from backend.models.hunyuan.spec import QUOTED_TOKENS, SHORT_TOKENS, TEXT_TOKENS, HunyuanKind, context_tokens
+from backend.models.hunyuan.spec import QUOTED_TOKENS, SHORT_TOKENS, TEXT_TOKENS, HunyuanSpec, context_tokens
 from backend.models.hunyuan.text_encoder import LENGTHS, MOST_TOKENS, TextEncoder
 from backend.models.hunyuan.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.models.hunyuan.vae import VideoAutoencoder
@@ -58,7 +58,7 @@ class Programs(ClipPrograms):
 class HunyuanModel(WholeClipModel):
     """One HunyuanVideo 1.5 checkpoint without its weights."""
 
-    kind: HunyuanKind
+    spec: HunyuanSpec
     _text_encoder: TextEncoder
     _repeats = (1, 4, 16, 48)
     _text_tokens = TEXT_TOKENS
@@ -75,7 +75,7 @@ class HunyuanModel(WholeClipModel):
         self._text_encoder = TextEncoder(configs["text_encoder"], tokenizer, lengths)
         self._quoted = QuotedTextEncoder(configs["text_encoder_2"], read_tokenizer(plan, "tokenizer_2"))
         self._image_encoder = None
-        if self.kind.has_image_encoder:
+        if self.spec.has_image_encoder:
             processor = read_part(plan, "feature_extractor", SiglipImageProcessorPil.from_pretrained)
             self._image_encoder = ImageEncoder(configs["image_encoder"], processor)
 

@@ -1,6 +1,6 @@
-"""Recognise the kinds of HunyuanVideo 1.5 checkpoints from their configurations, and refuse others. Reads no file.
+"""Recognise which HunyuanVideo 1.5 a checkpoint is, from its configurations only, and refuse others. Reads no file.
 
-All kinds have the same network. Its input channels are the noisy latents, the latents of an image, and a mask. Kinds differ in
+All models have the same network. Its input channels are the noisy latents, the latents of an image, and a mask. Models differ in
 two respects. An input image is required, optional or not supported. A step of the step-distilled model also reads the timestep at
 which it ends (`use_meanflow`).
 """
@@ -8,7 +8,7 @@ which it ends (`use_meanflow`).
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
@@ -17,15 +17,12 @@ from backend.models.common.parts import (
     channel_mismatch,
     check_classes,
     check_parts,
-    model_index,
     t5_shapes,
     transformer_width,
 )
-from backend.models.common.spec import FamilyBase
-from backend.models.spec import Configs, Kind, unsupported_checkpoint
+from backend.models.spec import Configs, Family, ModelSpec, unsupported_checkpoint
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
-from presets import Preset
 
 # Source of `TEXT_TOKENS` and `QUOTED_TOKENS`: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length and tokenizer_2_max_length
 TEXT_TOKENS = 1000  # largest number of tokens of a prompt
@@ -46,8 +43,8 @@ NEEDED_ENTRIES = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HunyuanKind(Kind):
-    """One kind of HunyuanVideo 1.5, see `KINDS`. `is_meanflow`: a step also reads the timestep at which it ends."""
+class HunyuanSpec(ModelSpec):
+    """The spec of a HunyuanVideo 1.5, see `SPECS`. `is_meanflow`: a step also reads the timestep at which it ends."""
 
     scales: tuple[int, int] = (16, 4)
     patch: int = 1
@@ -56,14 +53,14 @@ class HunyuanKind(Kind):
     @property
     def has_image_encoder(self) -> bool:
         """True if the transformer also sees images as context tokens."""
-        return "image" in self.takes
+        return "image" in self.inputs
 
 
-KINDS = (
-    HunyuanKind(name="hunyuanvideo-1.5-t2v", tasks=("t2v",)),
-    HunyuanKind(name="hunyuanvideo-1.5-i2v", tasks=("i2v",), takes={"image": "must"}),
-    HunyuanKind(name="hunyuanvideo-1.5-ti2v", tasks=("t2v", "i2v"), takes={"image": "may"}),
-    HunyuanKind(name="hunyuanvideo-1.5-i2v-meanflow", tasks=("i2v",), takes={"image": "must"}, is_meanflow=True),
+SPECS = (
+    HunyuanSpec(name="hunyuanvideo-1.5-t2v", tasks=("t2v",)),
+    HunyuanSpec(name="hunyuanvideo-1.5-i2v", tasks=("i2v",), inputs={"image": "must"}),
+    HunyuanSpec(name="hunyuanvideo-1.5-ti2v", tasks=("t2v", "i2v"), inputs={"image": "may"}),
+    HunyuanSpec(name="hunyuanvideo-1.5-i2v-meanflow", tasks=("i2v",), inputs={"image": "must"}, is_meanflow=True),
 )
 SUPPORTED = "HunyuanVideo 1.5 T2V and I2V, also guidance-distilled and step-distilled, in diffusers' format"
 
@@ -98,16 +95,16 @@ COMFY_NAMES = ((r"_mod\.linear$", "_mod.lin"), (r"_attn_proj$", "_attn.proj"), (
 QUERY_KEY_VALUE = re.compile(r"(.*_attn)_([qkv])")
 
 
-class HunyuanFamily(FamilyBase):
+class HunyuanFamily(Family):
     """HunyuanVideo 1.5. See `backend.models.spec.Family`."""
 
     name = "hunyuan"
     supports = SUPPORTED
     pipelines = tuple(TASKS)
-    transformers = (TRANSFORMER,)
     body = "backend.models.hunyuan.model:HunyuanModel"
 
-    def _kind(self, index: Mapping[str, Any], configs: Configs) -> HunyuanKind:
+    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> HunyuanSpec:
+        """See `Family`."""
         tasks = TASKS[index["_class_name"]]
         needed = {part: entries for part, entries in NEEDED_ENTRIES.items() if part != "image_encoder" or tasks == ("i2v",)}
         check_parts(index, configs, needed, "a whole HunyuanVideo 1.5 checkpoint")
@@ -117,17 +114,10 @@ class HunyuanFamily(FamilyBase):
         is_meanflow = bool(configs["transformer"].get("use_meanflow"))
         if tasks == ("i2v",) and configs["transformer"].get("task_type") == BOTH_TASKS:
             tasks = ("t2v", "i2v")
-        for kind in KINDS:
-            if (kind.tasks, kind.is_meanflow) == (tasks, is_meanflow):
-                return dataclasses.replace(kind, scales=scales)
+        for spec in SPECS:
+            if (spec.tasks, spec.is_meanflow) == (tasks, is_meanflow):
+                return dataclasses.replace(spec, scales=scales)
         raise unsupported_checkpoint(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
-
-    def kind_for_preset(self, preset: Preset, configs: Configs) -> HunyuanKind | None:
-        """See `Family`. The task of the preset selects the kind."""
-        if configs["transformer"].get("_class_name") != TRANSFORMER:
-            return None
-        pipeline = next((name for name, tasks in TASKS.items() if tasks[0] == preset.tasks[-1]), None)
-        return cast(HunyuanKind | None, self.recognise(model_index(configs, _class_name=pipeline), configs))
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`.

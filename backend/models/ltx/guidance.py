@@ -12,7 +12,7 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 
-from backend.models.ltx.spec import LtxKind
+from backend.models.ltx.spec import LtxSpec
 from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs, take_step
 from backend.schemas.request import GenerationRequest
@@ -31,11 +31,11 @@ class Branches:
     has_isolated: bool
 
     @classmethod
-    def for_step(cls, request: GenerationRequest, step_plan: StepPlan, kind: LtxKind) -> Self:
+    def for_step(cls, request: GenerationRequest, step_plan: StepPlan, spec: LtxSpec) -> Self:
         """Return the branches of a step."""
         return cls(
             has_negative=step_plan.is_guided,
-            has_perturbed=kind.can_perturb and any(scale > 0 for scale in request.perturbed_guidance),
+            has_perturbed=spec.can_perturb and any(scale > 0 for scale in request.perturbed_guidance),
             has_isolated=any(scale > 1 for scale in request.modality_guidance),
         )
 

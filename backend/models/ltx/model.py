@@ -24,7 +24,7 @@ from backend.models.ltx.in_context import (
     join_video_tokens,
     step_control,
 )
-from backend.models.ltx.spec import UPSAMPLER, LtxKind
+from backend.models.ltx.spec import UPSAMPLER, LtxSpec
 from backend.models.ltx.text_encoder import Connectors, TextEncoder, installed_name
 from backend.models.ltx.transformer import Context, Denoiser, keeps_first_sound, layer_matrix_bytes
 from backend.models.ltx.upsampler import LatentUpsampler
@@ -143,7 +143,7 @@ class LtxModel(WholeClipModel):
     frame. The decoded frame is similar to the finished video's first frame, for a fraction of the work.
     """
 
-    kind: LtxKind
+    spec: LtxSpec
     _text_encoder: TextEncoder
     decode_stride = 1 << 30
     _layer_matrix_bytes = staticmethod(layer_matrix_bytes)
@@ -154,12 +154,12 @@ class LtxModel(WholeClipModel):
         self._text_tokens = self._text_encoder.length
         self._connectors = Connectors(configs["connectors"], self._text_tokens)
         self._upsampler = None
-        if self.kind.enlarges:
+        if self.spec.refines:
             self._upsampler = LatentUpsampler(configs[UPSAMPLER], configs["vae"].get("scaling_factor", 1.0))
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
         configs, program = plan.configs, functools.partial(Program, layout=layout, compiler=plan.compiler)
-        denoiser = Denoiser(configs["transformer"], layout, self.kind.crosses_timesteps)
+        denoiser = Denoiser(configs["transformer"], layout, self.spec.crosses_timesteps)
         vae, sound = VideoAutoencoder(configs["vae"], layout), SoundNetworks(configs["audio_vae"], configs["vocoder"], layout)
         return Programs(
             layout=layout,
@@ -196,8 +196,8 @@ class LtxModel(WholeClipModel):
 
     def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
         """See `Model`. Audio latents are [1, C, L, mel bins], as long as the video."""
-        channels, bins = self.kind.sound_shape
-        length = round(request.num_frames / request.fps * self.kind.sound_latents)
+        channels, bins = self.spec.sound_shape
+        length = round(request.num_frames / request.fps * self.spec.sound_latents)
         return {VIDEO: self.latent_shape(request), SOUND: (1, channels, length, bins)}
 
     def _given_sound_shape(self, request: GenerationRequest) -> tuple[int, ...]:
@@ -209,7 +209,7 @@ class LtxModel(WholeClipModel):
         if not keeps_clip_audio(request):
             return shape
         seconds = SoundPart.from_clip(request, 0.0).seconds
-        return *shape[:2], max(1, int(seconds * self.kind.sound_latents + 1e-6)), shape[3]
+        return *shape[:2], max(1, int(seconds * self.spec.sound_latents + 1e-6)), shape[3]
 
     def _first_sound(self, request: GenerationRequest, conditions: Conditions) -> tuple[Any, Any]:
         """Return the latents of the extended clip's audio, and the scalar 1. For a silent clip, return zeros and 0.
@@ -252,7 +252,7 @@ class LtxModel(WholeClipModel):
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[LtxStepContext, None]]:
         """See `Model`."""
-        branches = Branches.for_step(request, step_plan, self.kind)
+        branches = Branches.for_step(request, step_plan, self.spec)
         # The layout for guided steps divides the branches over dp, which needs an even number of branches.
         programs = self._programs(len(branches.prompt_indices) % 2 == 0)
         rows = functools.partial(_stack_branch_texts, texts=branches.prompt_indices, dtype=self.dtype)

@@ -1,4 +1,4 @@
-"""Recognise the kinds of LTX-2 checkpoints from their configurations, and refuse others. Reads no file."""
+"""Recognise which LTX-2 a checkpoint is, from its configurations only, and refuse others. Reads no file."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,8 +7,7 @@ from typing import Any
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.models.common.parts import apply_patterns, channel_mismatch, check_classes, check_parts, transformer_width
-from backend.models.common.spec import FamilyBase
-from backend.models.spec import Configs, Kind, Need, unsupported_checkpoint
+from backend.models.spec import Configs, Family, ModelSpec, Need, unsupported_checkpoint
 from backend.schemas.extension import Appended
 from backend.schemas.settings import VideoSettings
 
@@ -32,8 +31,8 @@ GEMMA_4 = "gemma4_unified"  # the model type of LTX-2.5's text encoder; the othe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LtxKind(Kind):
-    """One kind of LTX-2.
+class LtxSpec(ModelSpec):
+    """The spec of an LTX-2.
 
     Attributes:
         crosses_timesteps: the attention to the other stream reads the other stream's noise level. False for LTX-2.0.
@@ -56,8 +55,8 @@ class LtxKind(Kind):
 
 
 INPUTS: Mapping[str, Need] = {role: "may" for role in ("image", "last_image", "keyframes", "control", "video", "sound")}
-NEWEST = LtxKind(name="ltx-2.5", takes=INPUTS, other_series=("ltx-2.0", "ltx-2.3"))
-NEW = LtxKind(name="ltx-2.3", takes=INPUTS, other_series=(NEWEST.name,))
+NEWEST = LtxSpec(name="ltx-2.5", inputs=INPUTS, other_series=("ltx-2.0", "ltx-2.3"))
+NEW = LtxSpec(name="ltx-2.3", inputs=INPUTS, other_series=(NEWEST.name,))
 OLD = dataclasses.replace(NEW, name="ltx-2.0", crosses_timesteps=False, can_perturb=False)
 
 # Patterns from diffusers' names to the original authors' names; source: diffusers, scripts/convert_ltx2_to_diffusers.py
@@ -67,30 +66,30 @@ ORIGINAL_NAMES = (
 )  # fmt: skip
 
 
-class LtxFamily(FamilyBase):
+class LtxFamily(Family):
     """LTX-2. See `backend.models.spec.Family`."""
 
     name = "ltx"
     supports = SUPPORTED
     pipelines = PIPELINES
-    transformers = (TRANSFORMER,)
     body = "backend.models.ltx.model:LtxModel"
 
-    def _kind(self, index: Mapping[str, Any], configs: Configs) -> LtxKind:
+    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> LtxSpec:
+        """See `Family`."""
         check_parts(index, configs, NEEDED_ENTRIES, "a whole LTX-2 checkpoint")
         classes = {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,), "audio_vae": (SOUND_AUTOENCODER,), "vocoder": VOCODERS}
         check_classes(configs, classes, SUPPORTED)
         _check_networks(configs)
         sound, transformer = configs["audio_vae"], configs["transformer"]
         newer = NEWEST if _reads_gemma_4(configs) else NEW
-        kind = newer if transformer.get("perturbed_attn") else OLD
+        spec = newer if transformer.get("perturbed_attn") else OLD
         return dataclasses.replace(
-            kind,
+            spec,
             scales=_read_scales(configs["vae"]),
             sound_rate=configs["vocoder"]["output_sampling_rate"],
             sound_latents=sound["sample_rate"] / sound["mel_hop_length"] / MEL_SCALE,
             sound_shape=(sound["latent_channels"], sound["mel_bins"] // MEL_SCALE),
-            enlarges=UPSAMPLER in configs,
+            refines=UPSAMPLER in configs,
         )
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:

@@ -32,7 +32,7 @@ from backend.models.wan.conditions import (
 )
 from backend.models.wan.image_encoder import ImageEncoder
 from backend.models.wan.original import map_file_names
-from backend.models.wan.spec import TEXT_TOKENS, WanKind
+from backend.models.wan.spec import TEXT_TOKENS, WanSpec
 from backend.models.wan.text_encoder import LENGTHS, TextEncoder
 from backend.models.wan.transformer import Context, Denoiser, TextContext, layer_matrix_bytes
 from backend.models.wan.vae import VideoAutoencoder
@@ -62,7 +62,7 @@ class Programs(ClipPrograms):
 class WanModel(WholeClipModel):
     """One Wan checkpoint without its weights."""
 
-    kind: WanKind
+    spec: WanSpec
     _repeats = (1, 2, 4, 8, 16)
     _text_tokens = TEXT_TOKENS
     _text_options = {"tied": TIED}
@@ -88,12 +88,12 @@ class WanModel(WholeClipModel):
         if self._image_encoder is not None:
             tokens["image_encoder"] = num_pictures * self._image_encoder.num_tokens
         if request.video:
-            return tokens, latent_frames(request.overlap or request.num_frames, self.kind.scales[1])
+            return tokens, latent_frames(request.overlap or request.num_frames, self.spec.scales[1])
         return tokens, self._num_encoded_frames(request) if num_pictures else 0
 
     def _num_encoded_frames(self, request: GenerationRequest) -> int:
         """Return the number of latent frames of the clip that holds the input images."""
-        return 1 if self.kind.conditioning == "first_frame" else request.geometry().num_latent_frames
+        return 1 if self.spec.conditioning == "first_frame" else request.geometry().num_latent_frames
 
     @staticmethod
     def _input_images(request: GenerationRequest) -> list[str]:
@@ -138,7 +138,7 @@ class WanModel(WholeClipModel):
                 conditions[prefix + name] = value
         for frames in inputs.get("video", ()):
             encoders = programs.encode_first, programs.encode_next
-            latents = yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype)
+            latents = yield from encode_frames(*encoders, weights["vae"], frames, self.spec.scales[1], self.dtype)
             conditions["first_frame" if request.extend else CLIP] = latents
         return conditions
 
@@ -146,7 +146,7 @@ class WanModel(WholeClipModel):
         self, weights: Any, request: GenerationRequest, programs: Programs, images: Sequence[Image.Image]
     ) -> Generator[Effect, Any, tuple[str, Any]]:
         geometry, pixels = request.geometry(), [image_to_pixels(image, self.dtype) for image in images]
-        if self.kind.conditioning == "first_frame":
+        if self.spec.conditioning == "first_frame":
             latents = yield Call(programs.encode_image, (weights, pixels[0]))
             return "first_frame", (yield OnHost(as_float32, (latents,)))
         pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights, geometry, *pixels)

@@ -1,8 +1,8 @@
 """Recognise which Wan model a checkpoint is, from its configurations only, and refuse all others. Reads no file.
 
-The kinds differ in how an image reaches the transformer. T2V takes no image. Wan 2.2 TI2V takes a clean first latent frame at
+The models differ in how an image reaches the transformer. T2V takes no image. Wan 2.2 TI2V takes a clean first latent frame at
 timestep 0. I2V takes additional input channels: a mask and the latents of a clip that is grey except for the images. Wan 2.1 I2V
-also takes the output of a CLIP image encoder. A kind has one transformer, or two experts with a boundary.
+also takes the output of a CLIP image encoder. A model has one transformer, or two experts with a boundary.
 """
 
 import dataclasses
@@ -13,9 +13,8 @@ from backend.checkpoints.checkpoint import Checkpoint, named_parts
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.errors import ModelError
-from backend.models.common.parts import channel_mismatch, check_classes, check_parts, model_index, t5_shapes, transformer_width
-from backend.models.common.spec import FamilyBase
-from backend.models.spec import Configs, Kind, Need, unsupported_checkpoint
+from backend.models.common.parts import channel_mismatch, check_classes, check_parts, t5_shapes, transformer_width
+from backend.models.spec import Configs, Family, ModelSpec, Need, unsupported_checkpoint
 from backend.models.wan.original import check_single_files, original_name
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
@@ -34,8 +33,8 @@ NEEDED_ENTRIES = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WanKind(Kind):
-    """One kind of Wan model. `conditioning` is how an image reaches the transformer.
+class WanSpec(ModelSpec):
+    """The spec of a Wan model. `conditioning` is how an image reaches the transformer.
 
     "none": not at all. "channels": as additional input channels. "first_frame": as a clean first latent frame.
     """
@@ -46,45 +45,45 @@ class WanKind(Kind):
 
 
 CLIP: Mapping[str, Need] = {"video": "may"}  # any text-to-video model can restyle a clip: it starts from noised latents
-KINDS = (
-    WanKind(name="wan2.1-t2v", tasks=("t2v",), conditioning="none", takes=CLIP),
-    WanKind(name="wan2.1-i2v", tasks=("i2v",), conditioning="channels", has_image_encoder=True, takes={"image": "must"}),
-    WanKind(
+SPECS = (
+    WanSpec(name="wan2.1-t2v", tasks=("t2v",), conditioning="none", inputs=CLIP),
+    WanSpec(name="wan2.1-i2v", tasks=("i2v",), conditioning="channels", has_image_encoder=True, inputs={"image": "must"}),
+    WanSpec(
         name="wan2.1-flf2v",
         tasks=("i2v",),
         conditioning="channels",
         has_image_encoder=True,
-        takes={"image": "must", "last_image": "must"},
+        inputs={"image": "must", "last_image": "must"},
     ),
-    WanKind(name="wan2.2-t2v", tasks=("t2v",), conditioning="none", num_experts=2, takes=CLIP),
-    WanKind(
+    WanSpec(name="wan2.2-t2v", tasks=("t2v",), conditioning="none", num_experts=2, inputs=CLIP),
+    WanSpec(
         name="wan2.2-i2v",
         tasks=("i2v",),
         conditioning="channels",
         num_experts=2,
-        takes={"image": "must", "last_image": "may"},
+        inputs={"image": "must", "last_image": "may"},
     ),
-    WanKind(
+    WanSpec(
         name="wan2.2-ti2v",
         tasks=("t2v", "i2v"),
         conditioning="first_frame",
-        takes={"image": "may", **CLIP},
+        inputs={"image": "may", **CLIP},
         continues=True,
     ),
 )
 SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B, in diffusers' layout"
 
 
-class WanFamily(FamilyBase):
+class WanFamily(Family):
     """Wan 2.1 and 2.2. See `backend.models.spec.Family`."""
 
     name = "wan"
     supports = SUPPORTED
     pipelines = PIPELINES
-    transformers = (TRANSFORMER,)
     body = "backend.models.wan.model:WanModel"
 
-    def _kind(self, index: Mapping[str, Any], configs: Configs) -> WanKind:
+    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> WanSpec:
+        """See `Family`."""
         check_networks(index, configs, TRANSFORMER)
         transformer = configs["transformer"]
         features = {
@@ -93,31 +92,17 @@ class WanFamily(FamilyBase):
             "has_image_encoder": transformer.get("image_dim") is not None,
         }
         needs_last_image = transformer.get("pos_embed_seq_len") is not None
-        for kind in KINDS:
-            fits = all(getattr(kind, name) == value for name, value in features.items())
-            if fits and kind.needs("last_image") == needs_last_image:
-                return dataclasses.replace(kind, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
+        for spec in SPECS:
+            fits = all(getattr(spec, name) == value for name, value in features.items())
+            if fits and (spec.inputs.get("last_image") == "must") == needs_last_image:
+                return dataclasses.replace(spec, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
         facts = features | {"needs_last_image": needs_last_image}
         raise unsupported_checkpoint(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
 
-    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """See `Family`. A file can replace the checkpoint's transformer, with Wan's original tensor names or diffusers' names.
-
-        Parts without a model_index.json are assumed to belong to plain Wan.
-        """
-        if (checkpoint.index.get("_class_name") or PIPELINES[0]) not in self.pipelines:
-            return None
+    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
+        """See `Family`. A file can replace the checkpoint's transformer, with Wan's original tensor names or diffusers' names."""
         check_single_files(checkpoint)
         return checkpoint
-
-    def kind_for_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
-        """See `Family`."""
-        if configs["transformer"].get("_class_name", TRANSFORMER) != TRANSFORMER:
-            return None
-        own: dict[str, Any] = {"_class_name": PIPELINES[0], "boundary_ratio": preset.boundary}
-        own["transformer_2"] = ["diffusers", TRANSFORMER] if preset.num_experts == 2 else [None, None]
-        own["expand_timesteps"] = set(preset.tasks) == {"t2v", "i2v"}
-        return self._kind(model_index(configs, **own), configs)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`.

@@ -70,7 +70,7 @@ class AnimateModel(SegmentModel):
     def _make_encoders(self, plan: ModelPlan) -> None:
         lengths, config = text_lengths(plan.devices[0].platform), plan.configs.get("image_encoder")
         self._text_encoder = TextEncoder(plan.configs["text_encoder"], read_tokenizer(plan), lengths, is_cleaned=False)
-        self._image_encoder = None if config is None or not self.kind.has_image_encoder else ImageEncoder(config, None)
+        self._image_encoder = None if config is None or not self.spec.has_image_encoder else ImageEncoder(config, None)
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> DrivenPrograms:
         denoiser = DrivenDenoiser(self._own_config, layout)
@@ -103,7 +103,7 @@ class AnimateModel(SegmentModel):
                 weights, programs, image_to_pixels(inputs["image"][0], np.float32)
             )
         pieces = []
-        for frames in inputs["drive"][0].segments(count_segments(request), self.kind.segment_frames):
+        for frames in inputs["drive"][0].segments(count_segments(request), self.spec.segment_frames):
             if has_image_encoder and not pieces:
                 conditions["drive_seen"] = yield from self._embed_image(weights, programs, clip_to_pixels(frames[:1], np.float32))
             pieces.append((yield from self._encode_clip(weights, programs, frames)))
@@ -171,7 +171,7 @@ class AnimateModel(SegmentModel):
         channels = yield from self._encode_segment_channels(programs, weights["vae"], request, conditions[PICTURE], last_frame)
         begin, end = index * self.segment, (index + 1) * self.segment
         clip = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[DRIVE],))
-        clip_channels = yield OnHost(functools.partial(add_mask_channels, self.kind.scales[1]), (clip,))
+        clip_channels = yield OnHost(functools.partial(add_mask_channels, self.spec.scales[1]), (clip,))
         channels, clip, clip_channels = yield Put((channels, clip, clip_channels), layout.replicated)
         context = Context(
             text=step_context.clip_text, positions=step_context.clip_positions, condition=ImageChannels(values=clip_channels)

@@ -74,7 +74,7 @@ class PosedModel(SegmentModel):
             pixels = self._image_encoder.preprocess(list(inputs["image"])).astype(self.dtype)
             image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
             conditions["image_seen"] = yield OnHost(as_float32, (image_tokens,))
-        segmentation = {"count": count_segments(request), "length": self.kind.segment_frames, "repeats_turning_frame": False}
+        segmentation = {"count": count_segments(request), "length": self.spec.segment_frames, "repeats_turning_frame": False}
         poses = []
         for frames in inputs["drive"][0].segments(**segmentation):
             poses.append((yield from self._encode_clip(weights, programs, frames)))
@@ -82,7 +82,7 @@ class PosedModel(SegmentModel):
         conditions[FACES] = np.stack(list(inputs["face"][0].segments(**segmentation)))
         if inputs.get("video"):
             conditions[BACKGROUND] = np.stack(list(split_into_segments(iter(inputs["video"][0]), **segmentation)))
-            scale = self.kind.scales[0]
+            scale = self.spec.scales[0]
             is_known = (~mask[::scale, ::scale] for mask in inputs["mask"][0])
             conditions[KNOWN] = np.stack(list(split_into_segments(is_known, **segmentation))).astype(np.float32)
         return conditions

@@ -12,7 +12,7 @@ from backend.errors import ModelError
 from backend.models.common.parts import channel_mismatch, check_classes, check_parts
 from backend.models.spec import Configs
 from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, transformer_flops, vae_scales
-from backend.models.wan_animate.spec import SEGMENT, SegmentFamily, SegmentKind
+from backend.models.wan_animate.spec import SEGMENT, SegmentFamily, SegmentSpec
 from backend.schemas.geometry import latent_frames
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
@@ -30,10 +30,10 @@ class WanPosedFamily(SegmentFamily):
     name = "wan-animate-poses"
     supports = SUPPORTED
     pipelines = PIPELINES
-    transformers = (TRANSFORMER,)
     body = "backend.models.wan_animate.posed_model:PosedModel"
 
-    def _kind(self, index: Mapping[str, Any], configs: Configs) -> SegmentKind:
+    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> SegmentSpec:
+        """See `Family`."""
         check_parts(index, configs, NEEDED_ENTRIES, "a whole checkpoint of Wan 2.2 Animate")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
         transformer, (_, mask) = configs["transformer"], vae_scales(configs)
@@ -47,10 +47,10 @@ class WanPosedFamily(SegmentFamily):
                 "give the checkpoint as its authors published it",
             )
         frames = index.get(SEGMENT, SEGMENT_FRAMES)
-        return SegmentKind(
+        return SegmentSpec(
             name="wan2.2-animate-poses",
             tasks=("i2v",),
-            takes={"image": "must", "drive": "must", "face": "must", "video": "may", "mask": "may"},
+            inputs={"image": "must", "drive": "must", "face": "must", "video": "may", "mask": "may"},
             conditioning="channels",
             has_image_encoder="image_encoder" in configs,
             scales=vae_scales(configs),

@@ -22,7 +22,7 @@ from backend.models.model import VIDEO, Conditions, Inputs, Latents, ModelPlan, 
 from backend.models.wan.conditions import encode_frames, encode_pixels
 from backend.models.wan.model import Programs, WanModel
 from backend.models.wan.transformer import Context, Denoiser
-from backend.models.wan_animate.spec import SegmentKind
+from backend.models.wan_animate.spec import SegmentSpec
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Work
@@ -65,13 +65,13 @@ class SegmentStepState:
 class SegmentModel(WanModel, abc.ABC):
     """One checkpoint without its weights, whose videos are generated in segments."""
 
-    kind: SegmentKind
+    spec: SegmentSpec
     segment: int
     _step_context: ClassVar[type[SegmentStepContext]] = SegmentStepContext
 
     def __init__(self, plan: ModelPlan) -> None:
-        assert plan.kind.chunk is not None, "the families of segment models set it"
-        self.segment = plan.kind.chunk - 1
+        assert plan.spec.chunk is not None, "the families of segment models set it"
+        self.segment = plan.spec.chunk - 1
         super().__init__(plan)
 
     def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser, **own: Any) -> Any:
@@ -104,7 +104,7 @@ class SegmentModel(WanModel, abc.ABC):
     def _encode_clip(self, weights: Weights, programs: Programs, frames: np.ndarray) -> Generator[Effect, Any, Any]:
         """Encode one segment's frames, uint8 [F, height, width, 3], to latents [1, C, F, H, W] float32. Yields work."""
         encoders = programs.encode_first, programs.encode_next
-        return (yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype))
+        return (yield from encode_frames(*encoders, weights["vae"], frames, self.spec.scales[1], self.dtype))
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
@@ -198,10 +198,10 @@ class SegmentModel(WanModel, abc.ABC):
             return clip_to_pixels(background[begin:end], dtype)
 
         encoders = programs.encode_first, programs.encode_next
-        clip = yield from encode_pixels(*encoders, vae, pixels, geometry.num_frames, self.kind.scales[1])
+        clip = yield from encode_pixels(*encoders, vae, pixels, geometry.num_frames, self.spec.scales[1])
         known = np.zeros((geometry.num_frames, *clip.shape[3:]), np.float32) if is_known is None else is_known.copy()
         known[: 0 if last_frame is None else OVERLAP] = 1
-        return (yield OnHost(functools.partial(_join_segment_channels, self.kind.scales[1], known), (image, clip)))
+        return (yield OnHost(functools.partial(_join_segment_channels, self.spec.scales[1], known), (image, clip)))
 
     def commit_chunk(
         self,

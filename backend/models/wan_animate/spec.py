@@ -8,20 +8,17 @@ segments' length. Source: diffusers modular_pipelines/wan_animate_2; the publish
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-from backend.checkpoints.checkpoint import Checkpoint
 from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models.common.parts import channel_mismatch, check_classes, check_parts
-from backend.models.common.spec import FamilyBase
-from backend.models.spec import Configs
-from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, WanFamily, WanKind, transformer_flops, vae_scales
+from backend.models.spec import Configs, Family
+from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, WanFamily, WanSpec, transformer_flops, vae_scales
 from backend.models.wan_animate.names import animate_name, to_wan_config, with_wan_config
 from backend.schemas.geometry import latent_frames
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
-from presets import Preset
 
 PIPELINES = ("WanAnimate2Pipeline", "WanAnimate2ModularPipeline", "WanAnimate2DistilledModularPipeline")
 TRANSFORMER = "WanAnimate2Transformer3DModel"
@@ -32,34 +29,19 @@ SUPPORTED = "Wan 2.2 Animate-2, in diffusers' layout"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SegmentKind(WanKind):
-    """The kind of an Animate model, whose videos are generated in segments.
+class SegmentSpec(WanSpec):
+    """The spec of an Animate model, whose videos are generated in segments.
 
-    `segment_frames` is the number of pixel frames per segment. `chunk` is the number of latent frames per segment, including
-    the image. `face_side` is the width and height of faces in pixels, None for a model without face inputs.
+    `chunk` is the number of latent frames per segment, including the image.
     """
 
     segment_frames: int
-    face_side: int | None = None
 
 
 class SegmentFamily(WanFamily):
-    """The methods that both Animate families share."""
+    """The base of both Animate families. Single-file transformers are not supported."""
 
-    def kind_for_preset(self, preset: Preset, configs: Configs) -> SegmentKind | None:
-        """See `Family`. The preset gives the length of segments."""
-        kind = cast(SegmentKind | None, FamilyBase.kind_for_preset(self, preset, configs))
-        if kind is None:
-            return None
-        assert preset.segment_frames is not None, "presets of these models have it"
-        return dataclasses.replace(
-            kind,
-            segment_frames=preset.segment_frames,
-            chunk=latent_frames(preset.segment_frames, preset.vae_scale_temporal) + 1,
-        )
-
-    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """See `Family`. Returns None, because single-file checkpoints are not supported."""
+    complete_checkpoint = Family.complete_checkpoint
 
 
 class WanAnimateFamily(SegmentFamily):
@@ -68,10 +50,10 @@ class WanAnimateFamily(SegmentFamily):
     name = "wan-animate"
     supports = SUPPORTED
     pipelines = PIPELINES
-    transformers = (TRANSFORMER,)
     body = "backend.models.wan_animate.model:AnimateModel"
 
-    def _kind(self, index: Mapping[str, Any], configs: Configs) -> SegmentKind:
+    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> SegmentSpec:
+        """See `Family`."""
         check_parts(index, configs, NEEDED, "a whole checkpoint of Animate-2")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
         transformer, (_, mask) = configs["transformer"], vae_scales(configs)
@@ -85,10 +67,10 @@ class WanAnimateFamily(SegmentFamily):
                 "give a whole checkpoint of Animate-2",
             )
         frames = index.get(SEGMENT, SEGMENT_FRAMES)
-        return SegmentKind(
+        return SegmentSpec(
             name="wan2.2-animate",
             tasks=("i2v",),
-            takes={"image": "must", "drive": "must"},
+            inputs={"image": "must", "drive": "must"},
             conditioning="channels",
             has_image_encoder=sees_pictures,
             scales=vae_scales(configs),

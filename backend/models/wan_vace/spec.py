@@ -11,19 +11,16 @@ from typing import Any
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
 from backend.errors import ModelError
-from backend.models.common.parts import model_index, transformer_width
+from backend.models.common.parts import transformer_width
 from backend.models.spec import Configs, Need, unsupported_checkpoint
-from backend.models.wan.spec import WanFamily, WanKind, check_networks, transformer_flops, vae_scales
+from backend.models.wan.spec import WanFamily, WanSpec, check_networks, transformer_flops, vae_scales
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
-from presets import Preset
 
 PIPELINE, TRANSFORMER = "WanVACEPipeline", "WanVACETransformer3DModel"
 INPUTS: Mapping[str, Need] = {role: "may" for role in ("control", "video", "mask", "references", "keyframes")}
-KINDS = (
-    WanKind(name="wan2.1-vace", tasks=("t2v",), conditioning="none", takes=INPUTS),
-    WanKind(name="wan2.2-vace", tasks=("t2v",), conditioning="none", num_experts=2, takes=INPUTS),
-)
+ONE = WanSpec(name="wan2.1-vace", tasks=("t2v",), conditioning="none", inputs=INPUTS, has_control_blocks=True)
+TWO = dataclasses.replace(ONE, name="wan2.2-vace", num_experts=2)
 SUPPORTED = "Wan 2.1 VACE and Wan 2.2 VACE-Fun A14B, in diffusers' layout"
 
 
@@ -33,22 +30,14 @@ class WanVaceFamily(WanFamily):
     name = "wan_vace"
     supports = SUPPORTED
     pipelines = (PIPELINE,)
-    transformers = (TRANSFORMER,)
     body = "backend.models.wan_vace.model:VaceModel"
 
-    def _kind(self, index: Mapping[str, Any], configs: Configs) -> WanKind:
+    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> WanSpec:
+        """See `Family`."""
         check_networks(index, configs, TRANSFORMER)
         _check_control(configs)
-        kind = KINDS["transformer_2" in configs]
-        return dataclasses.replace(kind, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
-
-    def kind_for_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
-        """See `Family`."""
-        if configs["transformer"].get("_class_name") != TRANSFORMER:
-            return None
-        second = {"transformer_2": configs["transformer"]} if preset.num_experts == 2 else {}
-        index = model_index({**configs, **second}, _class_name=PIPELINE, boundary_ratio=preset.boundary)
-        return self._kind(index, {**configs, **second})
+        spec = TWO if "transformer_2" in configs else ONE
+        return dataclasses.replace(spec, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`. Add the first tensor of the control blocks to Wan's tensors."""

@@ -87,7 +87,7 @@ def planned(monkeypatch, **asked: int) -> tuple[MeshPlan, frozenset[str]]:
     )
     monkeypatch.setattr(layouts, "describe_subject", lambda *facts: subject())
     plan = ModelPlan(
-        kind=SimpleNamespace(num_experts=1),
+        spec=SimpleNamespace(num_experts=1),
         configs={"transformer": {"num_attention_heads": 40, "num_layers": 40}},
         folder=None,
         devices=[SimpleNamespace(device_kind="TPU v6e")] * 8,

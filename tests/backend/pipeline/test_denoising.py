@@ -77,7 +77,7 @@ def test_a_look_at_the_video_is_a_wait_too(run, calls, monkeypatch):
 
 def test_where_experts_take_turns_the_last_one_is_done_before_its_copies_are_freed(run, calls, monkeypatch):
     loop, waits = Denoising(run, conditions_of(run)), []
-    monkeypatch.setattr(run.model, "kind", dataclasses.replace(run.model.kind, num_experts=2))
+    monkeypatch.setattr(run.model, "spec", dataclasses.replace(run.model.spec, num_experts=2))
     monkeypatch.setattr(module.jax, "block_until_ready", lambda tree: waits.append(calls.count(STEP)))
     while loop.steps_done < loop.total_steps:
         loop.step()

@@ -44,7 +44,7 @@ def test_loading_tells_every_byte(checkpoint):
     weights = [value for path in checkpoint.glob("*/*.safetensors") for value in load_file(path).values()]
     assert told[-1].bytes_done == told[-1].bytes_total == sum(value.nbytes for value in weights)
     assert [event.bytes_done for event in told] == sorted(event.bytes_done for event in told)
-    assert loaded.model.kind.name == "wan2.2-ti2v" and loaded.model.dtype == "float32"
+    assert loaded.model.spec.name == "wan2.2-ti2v" and loaded.model.dtype == "float32"
     assert set(loaded.versions) >= {"jax", "torch", "diffusers"}
 
 

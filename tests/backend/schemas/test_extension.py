@@ -5,7 +5,7 @@ import pytest
 from backend.errors import RequestError
 from backend.sampling.solvers import schedule_for_request
 from backend.schemas.clip import Part
-from backend.schemas.control import check_control, has_control_blocks
+from backend.schemas.control import check_control
 from backend.schemas.extension import Appended
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
@@ -23,7 +23,7 @@ def request(preset=LTX, **given) -> GenerationRequest:
 def test_every_ltx_takes_a_control_clip(name):
     made = request(load_preset(name), **CLIP)
     assert made.inputs() == {"control": ("/clip.mp4",)} and made.has_original and not made.is_from_pictures
-    assert made.trim == (0, 121 / 24) and made.num_steps == made.steps and not has_control_blocks(load_preset(name))
+    assert made.trim == (0, 121 / 24) and made.num_steps == made.steps and not load_preset(name).has_control_blocks
     assert GenerationRequest.from_stored(made.to_json()) == made
     assert request(load_preset(name), **CLIP, trim=(1, 1 + 49 / 24)).num_frames == 49
 

@@ -18,7 +18,6 @@ from wan_ui.i18n.english import DETAILS, ENGLISH
 from wan_ui.i18n.languages import LANGUAGES
 from wan_ui.stage.html import stage_html
 
-EXPERTS = {"transformer 2"}  # the second expert, which has no entry in `network_configs`
 CALLED = {"send_status": 1, "WorkerStatus": "detail", "Loading": 2, "Compiling": 0}
 """Which argument of these calls is such a text."""
 ELSEWHERE = {
@@ -86,7 +85,7 @@ def program_names() -> set[str]:
 
 def parts() -> set[str]:
     """Return the names of checkpoint parts that progress reports contain."""
-    return {part.replace("_", " ") for preset in list_presets() for part in preset.network_configs()} | EXPERTS
+    return {part.replace("_", " ") for preset in list_presets() for part in preset.network_configs()}
 
 
 def is_known(text: str) -> bool:

@@ -73,8 +73,8 @@ def made_anew(denoiser: BlockDenoiser, layout: Layout, weights, text, window: Wi
     """Return the past before block `number` with another text, computed like in the family's model."""
     block = clean[0].shape[2]
     settle = Program("settle", denoiser.commit_chunk, layout, donated=(3,), places=denoiser.past_sharding)
-    kind = SimpleNamespace(window=window.frames, sink=window.sink)
-    model = SimpleNamespace(kind=kind, _block_shape=lambda request, first: clean[0].shape)
+    spec = SimpleNamespace(window=window.frames, sink=window.sink)
+    model = SimpleNamespace(spec=spec, _block_shape=lambda request, first: clean[0].shape)
     blocks = tuple((index * block, clean[index]) for index in range(number))
     carry = BlockStepState(past=past, first=number * block, positions=None, clean=blocks)
     programs = SimpleNamespace(denoiser=denoiser, settle=settle, layout=layout)

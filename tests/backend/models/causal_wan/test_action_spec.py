@@ -21,37 +21,37 @@ def checkpoint(entries: dict | None = None, **actions) -> Checkpoint:
     return Checkpoint(folder=Path("model"), index={"_class_name": PIPELINES[0]}, configs=configs | {"transformer": transformer})
 
 
-def kind_of(entries: dict | None = None, **actions):
-    family, kind = recognise(checkpoint(entries, **actions))
+def spec_of(entries: dict | None = None, **actions):
+    family, spec = recognise(checkpoint(entries, **actions))
     assert family is ACTION_WAN
-    return kind
+    return spec
 
 
 def test_the_universal_model_is_read_from_its_configuration():
-    kind = kind_of()
-    assert (kind.name, kind.tasks, kind.takes) == ("matrix-game", ("i2v",), {"image": "must"})
-    assert (kind.chunk, kind.window, kind.sink, kind.trained) == (3, 6, 0, 15)
-    assert (kind.shape.layers, kind.shape.reach, kind.shape.time_width) == (15, 12, 8)
-    assert kind.actions == PRESET.actions
+    spec = spec_of()
+    assert (spec.name, spec.tasks, spec.inputs) == ("matrix-game", ("i2v",), {"image": "must"})
+    assert (spec.chunk, spec.window, spec.sink, spec.trained) == (3, 6, 0, 15)
+    assert (spec.shape.layers, spec.shape.reach, spec.shape.time_width) == (15, 12, 8)
+    assert spec.actions == PRESET.actions
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_both_names_of_its_transformer_are_known(name):
-    assert kind_of({"_class_name": name}).window == 6
+    assert spec_of({"_class_name": name}).window == 6
 
 
 def test_the_driving_game_has_two_keys_and_a_shorter_window():
     found = checkpoint(keyboard_dim_in=2)
     del found.configs["transformer"]["local_attn_size"]
-    _, kind = recognise(found)
-    assert kind.window == 4 and kind.actions[:3] == ("forward", "back", "look-up")
+    _, spec = recognise(found)
+    assert spec.window == 4 and spec.actions[:3] == ("forward", "back", "look-up")
 
 
 def test_the_running_game_has_seven_keys_and_no_mouse():
-    kind = kind_of(enable_mouse=False, keyboard_dim_in=7)
-    assert kind.actions == ("jump", "slide", "turn-left", "turn-right", "left", "right", "stay")
-    assert kind.encode_action(None) == ([1.0, 0, 0, 0, 0, 0, 0], [])  # "stay" is a key too
-    assert kind.encode_action("slide") == ([0, 0, 1.0, 0, 0, 0, 0], [])
+    spec = spec_of(enable_mouse=False, keyboard_dim_in=7)
+    assert spec.actions == ("jump", "slide", "turn-left", "turn-right", "left", "right", "stay")
+    assert spec.encode_action(None) == ([1.0, 0, 0, 0, 0, 0, 0], [])  # "stay" is a key too
+    assert spec.encode_action("slide") == ([0, 0, 1.0, 0, 0, 0, 0], [])
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_the_running_game_has_seven_keys_and_no_mouse():
     ],
 )
 def test_an_action_is_keys_and_the_mouses_turn(action, keyboard, mouse):
-    assert kind_of().encode_action(action) == (keyboard, mouse)
+    assert spec_of().encode_action(action) == (keyboard, mouse)
 
 
 @pytest.mark.parametrize("action", ["jump", "forward+", "+", "forward left", "forward+jump"])
 def test_an_action_that_the_model_does_not_know_is_refused(action):
     with pytest.raises(RequestError, match=r"must be of forward, back, .*, stay, joined by \+"):
-        kind_of().encode_action(action)
+        spec_of().encode_action(action)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_action_that_the_model_does_not_know_is_refused(action):
 )
 def test_what_cannot_be_run_is_refused(entries, actions, said):
     with pytest.raises(ModelError, match=said):
-        kind_of(entries, **actions)
+        spec_of(entries, **actions)
 
 
 def test_an_entry_that_is_missing_is_named():
@@ -127,12 +127,12 @@ def test_fastvideos_names_become_diffusers(in_file, name):
 
 
 def test_a_steps_arithmetic_is_that_of_one_block_and_its_actions():
-    family, kind = find_family(PRESET)
+    family, spec = find_family(PRESET)
     request = example_request(PRESET)
     requests = [request, request.model_copy(update={"num_frames": 501})]
     one, other = (family.step_flops(PRESET.network_configs(), one, branches=1) for one in requests)
     tokens = 3 * 880
     actions = 15 * 2 * tokens * ((1536 + 1024 + 3 * 1024 + 1536) * 1024 + 2 * 1536 * 1024)
     plain = 30 * (2 * tokens * (6 * 1536 + 2 * 8960) * 1536 + 4 * tokens * 257 * 1536)
-    assert kind.chunk == 3 and one == other
+    assert spec.chunk == 3 and one == other
     assert (one.attention, one.matmul) == (4 * tokens * (6 * 880) * 1536 * 30, plain + actions)

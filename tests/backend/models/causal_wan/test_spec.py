@@ -17,31 +17,31 @@ from backend.schemas.request import example_request
 from presets import load_preset
 
 
-def kind_of(**transformer):
+def spec_of(**transformer):
     index = {"_class_name": PIPELINES[0]} | {part: ["diffusers", part] for part in NEEDED_ENTRIES}
     configs = {part: dict.fromkeys(entries, 1) for part, entries in NEEDED_ENTRIES.items()}
     configs["transformer"] |= {"in_channels": 16} | transformer
     configs["vae"] |= {"z_dim": 16}
-    _, kind = recognise(Checkpoint(folder=Path("model"), index=index, configs=configs))
-    return kind
+    _, spec = recognise(Checkpoint(folder=Path("model"), index=index, configs=configs))
+    return spec
 
 
 def test_what_a_checkpoint_does_not_say_is_self_forcings():
-    kind = kind_of(_class_name="CausalWanTransformer3DModel")  # like the published one: no causal entries
-    assert (kind.name, kind.tasks, kind.takes) == ("wan2.1-live", ("t2v", "i2v"), {"image": "may"})
-    assert (kind.chunk, kind.window, kind.sink, kind.trained, kind.recaches, kind.first_steps) == (3, 21, 0, 21, False, 1)
+    spec = spec_of(_class_name="CausalWanTransformer3DModel")  # like the published one: no causal entries
+    assert (spec.name, spec.tasks, spec.inputs) == ("wan2.1-live", ("t2v", "i2v"), {"image": "may"})
+    assert (spec.chunk, spec.window, spec.sink, spec.trained, spec.recaches, spec.first_steps) == (3, 21, 0, 21, False, 1)
 
 
 def test_a_window_with_a_sink_is_read():
-    kind = kind_of(num_frames_per_block=3, local_attn_size=12, sink_size=3)
-    assert (kind.chunk, kind.window, kind.sink, kind.trained) == (3, 12, 3, 21)
+    spec = spec_of(num_frames_per_block=3, local_attn_size=12, sink_size=3)
+    assert (spec.chunk, spec.window, spec.sink, spec.trained) == (3, 12, 3, 21)
 
 
 def test_longlives_window_and_what_it_does_at_a_new_prompt_are_read():
-    kind = find_family(load_preset("longlive-1.3b-480p"))[1]
-    assert (kind.chunk, kind.window, kind.sink, kind.trained, kind.recaches) == (3, 12, 3, 240, True)
-    kind = find_family(load_preset("causal-forcing-1.3b-480p"))[1]
-    assert (kind.chunk, kind.window, kind.first_steps) == (1, 21, 4)
+    spec = find_family(load_preset("longlive-1.3b-480p"))[1]
+    assert (spec.chunk, spec.window, spec.sink, spec.trained, spec.recaches) == (3, 12, 3, 240, True)
+    spec = find_family(load_preset("causal-forcing-1.3b-480p"))[1]
+    assert (spec.chunk, spec.window, spec.first_steps) == (1, 21, 4)
 
 
 def test_the_transformer_of_a_makers_file_is_told_by_its_tensors():
@@ -71,13 +71,13 @@ def test_the_transformer_of_a_makers_file_is_told_by_its_tensors():
 )
 def test_what_cannot_be_is_refused(entries, said):
     with pytest.raises(ModelError, match=said):
-        kind_of(**entries)
+        spec_of(**entries)
 
 
 def test_a_steps_arithmetic_is_that_of_one_block_and_a_full_window():
     preset = load_preset("wan2.1-live-1.3b-480p")
-    family, kind = find_family(preset)
+    family, spec = find_family(preset)
     requests = [example_request(preset, num_frames=frames) for frames in (81, 969)]
     one, other = (family.step_flops(preset.network_configs(), request, branches=1) for request in requests)
-    assert kind.chunk == 3 and one == other
+    assert spec.chunk == 3 and one == other
     assert one.attention == 4 * (3 * 1560) * (21 * 1560) * 1536 * 30

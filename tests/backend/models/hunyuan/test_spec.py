@@ -8,7 +8,7 @@ import pytest
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.errors import ModelError
 from backend.models import recognise
-from backend.models.hunyuan.spec import HUNYUAN, KINDS, NEEDED_ENTRIES
+from backend.models.hunyuan.spec import HUNYUAN, NEEDED_ENTRIES, SPECS
 from backend.models.spec import check_preset
 from presets import load_preset
 from presets.loader import ARCHITECTURES_FOLDER
@@ -33,10 +33,10 @@ def checkpoint_of(name: str, index=None, **changes) -> Checkpoint:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_each_kind_is_recognised(name):
-    family, kind = recognise(checkpoint_of(name))
-    assert (family, kind.name) == (HUNYUAN, name)
-    assert (kind.scales, kind.patch, kind.num_experts, kind.boundary) == ((16, 4), 1, 1, None)
-    assert set(PRESETS) == {kind.name for kind in KINDS}
+    family, spec = recognise(checkpoint_of(name))
+    assert (family, spec.name) == (HUNYUAN, name)
+    assert (spec.scales, spec.patch, spec.num_experts, spec.boundary) == ((16, 4), 1, 1, None)
+    assert set(PRESETS) == {spec.name for spec in SPECS}
 
 
 @pytest.mark.parametrize(
@@ -72,27 +72,27 @@ def test_a_missing_part_or_entry_is_named(part):
 @pytest.mark.parametrize(
     ("preset", "name", "said"),
     [
-        ("wan2.1-t2v-14b-720p", "hunyuanvideo-1.5-t2v", "pixels a latent: 16"),
-        ("wan2.1-i2v-14b-720p", "hunyuanvideo-1.5-i2v", "pixels a latent: 16"),
+        ("wan2.1-t2v-14b-720p", "hunyuanvideo-1.5-t2v", "vae_scale_spatial: 16"),
+        ("wan2.1-i2v-14b-720p", "hunyuanvideo-1.5-i2v", "vae_scale_spatial: 16"),
         ("wan2.2-ti2v-5b-720p", "hunyuanvideo-1.5-t2v", "tasks: t2v"),
         ("hunyuanvideo-1.5-i2v-720p", "hunyuanvideo-1.5-t2v", "tasks: t2v"),
     ],
 )
 def test_a_checkpoint_of_another_kind_than_the_presets_is_refused(preset, name, said):
-    _, kind = recognise(checkpoint_of(name))
+    _, spec = recognise(checkpoint_of(name))
     with pytest.raises(ModelError) as caught:
-        check_preset(kind, load_preset(preset), "model")
+        check_preset(spec, load_preset(preset), "model")
     assert f"is a {name} ({said})" in str(caught.value) and preset in str(caught.value)
 
 
 def test_a_wan_checkpoint_is_refused_for_a_preset_of_ours():
     """The 5B compresses as much and accepts text alone too, but its tokens are larger."""
-    from backend.models.wan.spec import KINDS as WAN_KINDS
+    from backend.models.wan.spec import SPECS as WAN_SPECS
 
-    kind = next(kind for kind in WAN_KINDS if kind.name == "wan2.2-ti2v")
-    kind = type(kind)(**vars(kind) | {"scales": (16, 4)})
-    with pytest.raises(ModelError, match=r"is a wan2.2-ti2v \(pixels a token: 32\).*hunyuanvideo-1.5-t2v-720p"):
-        check_preset(kind, load_preset("hunyuanvideo-1.5-t2v-720p"), "model")
+    spec = next(spec for spec in WAN_SPECS if spec.name == "wan2.2-ti2v")
+    spec = type(spec)(**vars(spec) | {"scales": (16, 4)})
+    with pytest.raises(ModelError, match=r"is a wan2.2-ti2v \(patch: 2\).*hunyuanvideo-1.5-t2v-720p"):
+        check_preset(spec, load_preset("hunyuanvideo-1.5-t2v-720p"), "model")
 
 
 def test_telling_shapes_are_those_of_diffusers_own_modules():

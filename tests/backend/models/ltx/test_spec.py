@@ -6,8 +6,7 @@ import pytest
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.errors import ModelError, RequestError
-from backend.models import recognise
-from backend.models.common.parts import model_index
+from backend.models import find_family, recognise
 from backend.models.ltx.spec import LTX, PIPELINES
 from backend.models.spec import check_preset
 from backend.schemas.request import GenerationRequest, example_request
@@ -31,10 +30,10 @@ def checkpoint_of(name: str, **changes) -> Checkpoint:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_each_version_is_recognised(name):
-    family, kind = recognise(checkpoint_of(name))
-    assert (family, kind.name, kind.tasks) == (LTX, name, ("t2v", "i2v"))
-    assert (kind.sound_rate, kind.sound_latents, kind.sound_shape) == (24_000 if name == "ltx-2.0" else 48_000, 25, (8, 16))
-    assert kind.can_perturb == kind.crosses_timesteps == (name != "ltx-2.0")
+    family, spec = recognise(checkpoint_of(name))
+    assert (family, spec.name, spec.tasks) == (LTX, name, ("t2v", "i2v"))
+    assert (spec.sound_rate, spec.sound_latents, spec.sound_shape) == (24_000 if name == "ltx-2.0" else 48_000, 25, (8, 16))
+    assert spec.can_perturb == spec.crosses_timesteps == (name != "ltx-2.0")
 
 
 @pytest.mark.parametrize(
@@ -66,29 +65,29 @@ def test_what_does_not_belong_together_is_refused_with_what_is_supported(name, c
     [("ltx-2.0", "ltx-2.5-704p"), ("ltx-2.3", "ltx-2.5-704p-fast"), ("ltx-2.5", "ltx-2.3-704p"), ("ltx-2.5", "ltx-2.0-512p")],
 )
 def test_a_preset_of_another_version_is_refused_in_one_sentence(name, preset):
-    _, kind = recognise(checkpoint_of(name))
+    _, spec = recognise(checkpoint_of(name))
     other = load_preset(preset).series
     with pytest.raises(ModelError) as caught:
-        check_preset(kind, load_preset(preset), "model")
+        check_preset(spec, load_preset(preset), "model")
     assert str(caught.value) == (
-        f"The model model is a {name} (version: {name}), and the preset {preset} is for another kind (version: {other}); "
+        f"The model model is a {name} (series: {name}), and the preset {preset} is for another kind (series: {other}); "
         f"use a preset of {name}, or another --model"
     )
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_presets_own_version_is_taken_though_the_preset_offers_less(name):
-    (_, kind), preset = recognise(checkpoint_of(name)), load_preset(PRESETS[name])
-    check_preset(kind, preset, "model")
-    check_preset(kind, preset.model_copy(update={"takes": {}}), "model")
+    (_, spec), preset = recognise(checkpoint_of(name)), load_preset(PRESETS[name])
+    check_preset(spec, preset, "model")
+    check_preset(spec, preset.model_copy(update={"takes": {}}), "model")
 
 
 @pytest.mark.parametrize("name", LTX_PRESETS)
 def test_what_a_model_takes_is_what_its_preset_offers(name):
     preset = load_preset(name)
-    kind = LTX.kind_for_preset(preset, preset.network_configs())
-    assert kind.takes.keys() - preset.inputs.keys() == NOT_OFFERED.get(name, set())
-    assert preset.inputs.keys() <= kind.takes.keys()
+    _, spec = find_family(preset)
+    assert spec.inputs.keys() - preset.inputs.keys() == NOT_OFFERED.get(name, set())
+    assert preset.inputs.keys() <= spec.inputs.keys()
 
 
 def test_what_is_appended_are_tokens_of_a_step_and_a_first_picture_is_none():
@@ -105,7 +104,7 @@ def test_what_is_appended_are_tokens_of_a_step_and_a_first_picture_is_none():
 
 
 def recognised(configs):
-    return LTX.recognise(model_index(configs, _class_name=PIPELINES[0]), configs)
+    return LTX.read_spec({part: ["diffusers", part] for part in configs}, configs)
 
 
 @pytest.mark.parametrize("part", ["vocoder", "audio_vae", "connectors", "vae", "text_encoder"])

@@ -8,7 +8,7 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.errors import ModelError
 from backend.models import recognise
 from backend.models.spec import check_preset
-from backend.models.wan.spec import KINDS, NEEDED_ENTRIES
+from backend.models.wan.spec import NEEDED_ENTRIES, SPECS
 from presets import load_preset
 
 TWO = {"transformer_2": ["diffusers", "WanTransformer3DModel"]}
@@ -24,21 +24,21 @@ CHECKPOINTS = {  # the configurations on the Hub: model_index.json, transformer,
 }
 
 
-def kind_of(name: str, index=None, transformer=None, vae=None):
+def spec_of(name: str, index=None, transformer=None, vae=None):
     own_index, own_transformer, own_vae = CHECKPOINTS[name]
     parts = {part: ["diffusers", part] for part in NEEDED_ENTRIES}
     index = {"_class_name": "WanPipeline", "transformer_2": [None, None]} | parts | own_index | (index or {})
     configs = {part: dict.fromkeys(entries, 1) for part, entries in NEEDED_ENTRIES.items()}
     configs["transformer"] |= own_transformer | (transformer or {})
     configs["vae"] |= own_vae | (vae or {})
-    _, kind = recognise(Checkpoint(folder=Path("model"), index=index, configs=configs))
-    return kind
+    _, spec = recognise(Checkpoint(folder=Path("model"), index=index, configs=configs))
+    return spec
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_each_family_is_recognised(name):
-    assert kind_of(name).name == name
-    assert set(CHECKPOINTS) == {kind.name for kind in KINDS}
+    assert spec_of(name).name == name
+    assert set(CHECKPOINTS) == {spec.name for spec in SPECS}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_each_family_is_recognised(name):
 )
 def test_anything_else_is_refused_with_what_is_supported(changes, said):
     with pytest.raises(ModelError) as caught:
-        kind_of("wan2.1-t2v", **changes)
+        spec_of("wan2.1-t2v", **changes)
     assert said in str(caught.value)
     assert "supported are Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B" in str(caught.value)
 
@@ -63,19 +63,19 @@ def test_anything_else_is_refused_with_what_is_supported(changes, said):
     ("preset", "family", "said"),
     [
         ("wan2.1-t2v-14b-720p", "wan2.1-i2v", "tasks: i2v"),
-        ("wan2.1-t2v-14b-720p", "wan2.2-t2v", "experts: 2"),
-        ("wan2.1-i2v-14b-720p", "wan2.1-flf2v", "last image: True"),
-        ("wan2.2-i2v-a14b-720p", "wan2.1-i2v", "experts: 1"),
-        ("wan2.1-t2v-14b-720p", "wan2.2-ti2v", "pixels a latent: 16"),
+        ("wan2.1-t2v-14b-720p", "wan2.2-t2v", "num_experts: 2"),
+        ("wan2.1-i2v-14b-720p", "wan2.1-flf2v", "inputs: last_image=must"),
+        ("wan2.2-i2v-a14b-720p", "wan2.1-i2v", "num_experts: 1"),
+        ("wan2.1-t2v-14b-720p", "wan2.2-ti2v", "vae_scale_spatial: 16"),
     ],
 )
 def test_a_checkpoint_of_another_kind_than_the_presets_is_refused(preset, family, said):
     with pytest.raises(ModelError) as caught:
-        check_preset(kind_of(family), load_preset(preset), "model")
+        check_preset(spec_of(family), load_preset(preset), "model")
     assert f"is a {family} ({said})" in str(caught.value) and preset in str(caught.value)
 
 
 def test_a_checkpoint_of_the_presets_kind_is_taken():
-    kind = kind_of("wan2.2-i2v")
-    assert kind.boundary == 0.9
-    check_preset(kind, load_preset("wan2.2-i2v-a14b-480p-fast"), "model")
+    spec = spec_of("wan2.2-i2v")
+    assert spec.boundary == 0.9
+    check_preset(spec, load_preset("wan2.2-i2v-a14b-480p-fast"), "model")

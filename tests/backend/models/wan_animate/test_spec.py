@@ -26,17 +26,17 @@ def checkpoint_of(preset: str, index=None, **transformer) -> Checkpoint:
 
 
 def test_both_kinds_are_recognised_with_their_segments():
-    kinds = {preset: recognise(checkpoint_of(preset))[1] for preset in (BASE, POSED)}
-    assert (kinds[BASE].name, kinds[BASE].segment_frames, kinds[BASE].chunk) == ("wan2.2-animate", 81, 22)
-    assert (kinds[POSED].name, kinds[POSED].face_side) == ("wan2.2-animate-poses", 512)
+    specs = {preset: recognise(checkpoint_of(preset))[1] for preset in (BASE, POSED)}
+    assert (specs[BASE].name, specs[BASE].segment_frames, specs[BASE].chunk) == ("wan2.2-animate", 81, 22)
+    assert (specs[POSED].name, specs[POSED].face_side) == ("wan2.2-animate-poses", 512)
     shorter = recognise(checkpoint_of(BASE, {"segment_frame_length": 49}))[1]
     assert (shorter.segment_frames, shorter.chunk) == (49, 14)
 
 
 def test_a_presets_kind_has_its_own_segments():
     preset = load_preset("wan-tiny-animate")
-    kind = find_family(preset)[1]
-    assert (kind.segment_frames, kind.chunk) == (preset.segment_frames, 6)
+    spec = find_family(preset)[1]
+    assert (spec.segment_frames, spec.chunk) == (preset.segment_frames, 6)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_what_is_none_is_refused_in_one_sentence(preset, changes, said):
 
 @pytest.mark.parametrize(("model", "preset"), [(POSED, BASE), (BASE, POSED)])
 def test_neither_takes_the_others_place(model, preset):
-    has, wants = model == POSED, preset == POSED
-    with pytest.raises(ModelError, match=rf"clips of poses and faces: {has}\), .* for another kind \(.*: {wants}\)"):
+    found, asked = ("must", "no") if model == POSED else ("no", "must")
+    with pytest.raises(ModelError, match=rf"inputs: face={found}\b.*\), .* for another kind \(inputs: face={asked}\b"):
         check_preset(recognise(checkpoint_of(model))[1], load_preset(preset), "model")

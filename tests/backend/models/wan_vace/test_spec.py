@@ -22,7 +22,7 @@ CONTROL = {"_class_name": "WanVACETransformer3DModel", "in_channels": 16, "num_l
 CONTROL |= {"vace_layers": list(range(0, 40, 5))}
 
 
-def kind_of(experts: int = 1, **transformer):
+def spec_of(experts: int = 1, **transformer):
     parts = {part: ["diffusers", part] for part in NEEDED_ENTRIES}
     index = {"_class_name": "WanVACEPipeline", "transformer_2": [None, None], **parts}
     configs = {part: dict.fromkeys(entries, 1) for part, entries in NEEDED_ENTRIES.items()}
@@ -35,8 +35,8 @@ def kind_of(experts: int = 1, **transformer):
 
 
 def test_both_kinds_are_recognised():
-    assert (kind_of().name, kind_of().boundary) == ("wan2.1-vace", None)
-    assert (kind_of(2).name, kind_of(2).boundary, kind_of(2).num_experts) == ("wan2.2-vace", 0.875, 2)
+    assert (spec_of().name, spec_of().boundary) == ("wan2.1-vace", None)
+    assert (spec_of(2).name, spec_of(2).boundary, spec_of(2).num_experts) == ("wan2.2-vace", 0.875, 2)
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,20 @@ def test_both_kinds_are_recognised():
 )
 def test_what_is_none_is_refused(changes, said):
     with pytest.raises(ModelError) as caught:
-        kind_of(**changes)
+        spec_of(**changes)
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("preset", ["wan2.1-t2v-14b-720p", "wan2.1-i2v-14b-720p"])
 def test_a_vace_takes_no_other_presets_place(preset):
     with pytest.raises(ModelError, match="is a wan2.1-vace"):
-        check_preset(kind_of(), load_preset(preset), "model")
-    check_preset(kind_of(), load_preset("wan2.1-vace-14b-720p"), "model")
+        check_preset(spec_of(), load_preset(preset), "model")
+    check_preset(spec_of(), load_preset("wan2.1-vace-14b-720p"), "model")
     _, other = find_family(load_preset("wan2.1-t2v-14b-720p"))
-    with pytest.raises(ModelError, match=r"is a wan2.1-t2v \(control clips: False\).*wan2.1-vace-14b-720p"):
+    with pytest.raises(
+        ModelError,
+        match=r"is a wan2.1-t2v \(inputs: control=no and mask=no and references=no and keyframes=no\).*wan2.1-vace-14b-720p",
+    ):
         check_preset(other, load_preset("wan2.1-vace-14b-720p"), "model")
 
 
