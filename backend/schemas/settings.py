@@ -95,7 +95,8 @@ class Setting:
     The commands `generate` and `encode` have an option for each setting with `help`. If `stage` is "denoise", the command
     `denoise` has the option too. The option has the setting's name unless `flag` is set. Programs can set settings that are
     `for_programs`. The form shows settings that have a `label`, the name of the label in `wan_ui.i18n`. If `needs` names a field
-    of presets, the form shows the setting only for presets whose field is true. `offered` is (smallest, largest, step) of the
+    of presets, the form shows the setting only for presets whose field is true. `excludes` names other fields of the request: a
+    request that sets one of them cannot set this setting, and no view shows it. `offered` is (smallest, largest, step) of the
     form's slider, if its range is narrower than `limits`. User presets leave out `personal` settings.
     """
 
@@ -115,6 +116,7 @@ class Setting:
     offered: tuple[float, float, float] | None = None
     personal: bool = False
     needs: str = ""
+    excludes: tuple[str, ...] = ()
     name: str = ""
     type: Any = None
     default: Any = None
@@ -202,16 +204,16 @@ class VideoSettings(BaseModel):
     steps: int = _setting(far=(1, 100_000), help="denoising steps (the preset's own)", label="steps", offered=(1, 1, 1))
     guidance: tuple[float, ...] = _setting(most=2, metavar="X[,Y]", help="one number per expert; 1 or less is off")
     sound_guidance: float | None = _setting(
-        None, limits=(0, 30), usual="leave it out to use the value of guidance",
+        None, limits=(0, 30), usual="leave it out to use the value of guidance", label="sound_guidance", needs="makes_sound",
         help="guidance of the audio, for models with audio (the preset's own)")
     perturbed_guidance: tuple[float, float] = _setting(
-        (0.0, 0.0), limits=(0, 30), metavar="X,Y", usual="1 is usual, 0 is off",
+        (0.0, 0.0), limits=(0, 30), metavar="X,Y", usual="1 is usual, 0 is off", label="perturbed_guidance", needs="makes_sound",
         help="guidance away from a step without one layer's self-attention, for image and audio (the preset's own)")
     modality_guidance: tuple[float, float] = _setting(
-        (1.0, 1.0), limits=(0, 30), metavar="X,Y", usual="3 is usual, 1 is off",
+        (1.0, 1.0), limits=(0, 30), metavar="X,Y", usual="3 is usual, 1 is off", label="modality_guidance", needs="makes_sound",
         help="guidance away from image and audio that do not see each other (the preset's own)")
     guidance_rescale: tuple[float, float] = _setting(
-        (0.0, 0.0), limits=(0, 1), metavar="X,Y", usual="0.7 is usual, 0 is off",
+        (0.0, 0.0), limits=(0, 1), metavar="X,Y", usual="0.7 is usual, 0 is off", label="guidance_rescale", needs="makes_sound",
         help="share of the contrast added by guidance that is removed again, for image and audio (the preset's own)")
     flow_shift: float = _setting(
         help="larger values spend more steps at high noise (the preset's own)", label="flow_shift", offered=(1, 12, 0.1))
@@ -269,7 +271,8 @@ class VideoSettings(BaseModel):
     keyframe_at: tuple[int, ...] = _setting((), part="control", far=(0, 100_000), for_programs=False)
     image_focus: tuple[Focus, Focus] = _setting((0.5, 0.5), is_stored=True, for_programs=False, personal=True)
     image_crf: int = _setting(
-        0, limits=(0, 51), usual="33 is usual for LTX-2, 0 is off", stage="encode", metavar="N",
+        0, limits=(0, 51), usual="33 is usual for LTX-2, 0 is off", stage="encode", metavar="N", label="image_crf",
+        needs="image_crf",
         help="H.264 compression of input images before the model sees them, for models trained that way; 0 is off (the "
         "preset's own)")
     loras: tuple[LoraChoice, ...] = _setting(
@@ -289,7 +292,7 @@ class VideoSettings(BaseModel):
         help="strength of the negative prompt in steps without guidance, for presets with few steps; 0 is off, 11 is usual")
     step_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",
-        offered=(0, 0.3, 0.01),
+        offered=(0, 0.3, 0.01), excludes=("drive",),
         help="relative change below which a step reuses the previous step's work; 0 is off (the preset's own)")
     mag_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.06 to 0.24 is usual", label="mag_cache", offered=(0, 0.3, 0.01),
@@ -298,9 +301,10 @@ class VideoSettings(BaseModel):
     mag_ratios: tuple[float, ...] = _setting((), far=(1e-9, 100), for_programs=False)
     progressive: int = _setting(
         0, far=(0, 100), limits=(0, 4), usual="0 is off, 2 is usual", metavar="LEVEL", label="progressive",
+        excludes=("video", "shots"),
         help="run the first steps at half the size; a higher level, 1 to 4, has more of them; 0 is off")
     keeps_sound: bool = _setting(
-        True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",
+        True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound", excludes=("make",),
         help="a video without audio, even if the model or the clip has audio")
     sound: str | None = _setting(
         None, part="sound", media="sound", stage="encode", for_programs=False,
@@ -337,9 +341,11 @@ class VideoSettings(BaseModel):
     track_fade: float = _setting(0.0, part="story", limits=(0, 30), usual="1 is usual, 0 is off")
     track_volume: float = _setting(1.0, part="story", limits=(0, 2), usual="1 is unchanged")
     upscale: int = _setting(
-        0, far=(0, 100), label="upscale", offered=(0, 4, 2), help="enlarge the finished video 2 or 4 times; 0 is off (0)")
+        0, far=(0, 100), label="upscale", offered=(0, 4, 2), excludes=("is_open",),
+        help="enlarge the finished video 2 or 4 times; 0 is off (0)")
     upscaler: str = _setting(
-        "", metavar="NAME", label="upscaler", help="the upscaling model: one of `app.py upscale --list` (animevideov3)")
+        "", metavar="NAME", label="upscaler", excludes=("is_open",),
+        help="the upscaling model: one of `app.py upscale --list` (animevideov3)")
     finished_video: str | None = _setting(None, part="finished", media="video", for_programs=False)
     # fmt: on
 

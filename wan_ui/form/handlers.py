@@ -17,9 +17,10 @@ from presets.loader import Task
 from wan_ui.components.events import LAST, QUIET, RAW, Listener, Updates, Values
 from wan_ui.components.field_errors import PLACES, Place, error_sentence, note_html
 from wan_ui.form.batch import csv_button_html
+from wan_ui.form.controls import parse_size
 from wan_ui.form.crop import encode_preview, focus_at_point, write_padded
 from wan_ui.form.estimate import estimate_html
-from wan_ui.form.form import Form, parse_size
+from wan_ui.form.form import Form
 from wan_ui.form.load_settings import LoadHandlers
 from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.form.picture import CENTRE, crop_preview_html, empty_preview_html, picture_examples_html, uploaded_picture

@@ -7,13 +7,13 @@ from typing import Any
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS, SETTINGS, Setting
 from presets import LoraChoice
-from wan_ui.form.settings import PLAIN
+from wan_ui.form.controls import SETTINGS_WITH_CONTROL
 from wan_ui.i18n.english import Texts
 
 LONGEST = 60  # characters of a value
 FILES_OF_SHOTS = frozenset({"shot_images", "shot_videos", "shot_drives", "figure_images", "track"})
-SHOWN_BY_FORM = frozenset(one.name for one in PLAIN) | {
-    *("prompt", "seed", "width", "height", "num_frames", "guidance", "guidance_interval", "context_windows", "loras"),
+SHOWN_BY_FORM = SETTINGS_WITH_CONTROL | {
+    *("prompt", "seed"),
     *("image", "last_image", "image_focus", "sound", "sound_start"),
     *("shots", "figures", "shot_images", "shot_videos", "figure_images"),
     *("track", "track_start", "track_fade", "track_volume"),

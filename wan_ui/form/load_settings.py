@@ -7,7 +7,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from presets import Preset
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates
 from wan_ui.components.toast import Message
+from wan_ui.form.controls import control_values
 from wan_ui.form.form import Form, omit_input_files
 from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, unused_settings_text
 from wan_ui.form.own_sound import takes_sound
@@ -289,3 +290,18 @@ def decode_settings(code: str) -> GenerationRequest:
         return request
     except (ValueError, TypeError, RecursionError, binascii.Error):
         raise RequestError("the link's settings", "must be whole", "copy the link again") from None
+
+
+def link_values(code: str | None, presets: Sequence[Preset]) -> dict[str, Any] | None:
+    """Return the model, prompt and controls of a link, for the script of a view with these presets.
+
+    None without a link, for a broken link, whose error Create shows, and for other models.
+    """
+    try:
+        request = decode_settings(code or "")
+    except StudioError:
+        return None
+    if request.preset not in {preset.name for preset in presets}:
+        return None
+    settings = control_values(request) | {"seed": request.seed}
+    return {"preset": request.preset, "prompt": request.prompt, "num_frames": request.num_frames, "settings": settings}
