@@ -105,7 +105,7 @@ def control_values(shown: GenerationRequest | Preset) -> dict[str, Any]:
 
 def shown_settings(preset: Preset, given: Collection[str]) -> frozenset[str]:
     """Return the names of the settings with a control that a view shows for this preset, in the mode that sets `given`."""
-    shown = (name for name in NAMES if _is_shown(name, preset, given))
+    shown = (name for name in NAMES if is_shown(name, preset, given))
     return frozenset(setting for name in shown for setting in _settings_of(name))
 
 
@@ -169,7 +169,7 @@ def _settings_of(name: str) -> tuple[str, ...]:
     return _SPECIAL.get(name, (pair,))
 
 
-def _is_shown(name: str, preset: Preset, given: Collection[str]) -> bool:
+def is_shown(name: str, preset: Preset, given: Collection[str] = ()) -> bool:
     """Return whether a model can use the control's setting in a mode that sets the fields `given`."""
     is_guided = preset.max_guidance > 1
     match name:
@@ -194,7 +194,7 @@ def _is_shown(name: str, preset: Preset, given: Collection[str]) -> bool:
 
 def _describe_control(name: str, values: Mapping[str, Any], preset: Preset, texts: Texts, given: Collection[str]) -> Control:
     value, own = values[name], SETTINGS.get(_settings_of(name)[0] if _settings_of(name) else name, Setting())
-    facts: dict[str, Any] = dict(name=name, value=value, is_shown=_is_shown(name, preset, given), is_whole=own.type is int)
+    facts: dict[str, Any] = dict(name=name, value=value, is_shown=is_shown(name, preset, given), is_whole=own.type is int)
     match name:
         case "resolution":
             sizes = dict.fromkeys([*(f"{width}x{height}" for width, height in preset.sizes), *filter(None, [value])])

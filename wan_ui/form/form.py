@@ -11,7 +11,7 @@ from backend.schemas.characters import read_characters
 from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.schemas.settings import FROM_INPUTS, SETTINGS, Shot
 from backend.schemas.shots import FILES, read_shots
-from wan_ui.form.controls import read_controls
+from wan_ui.form.controls import is_shown, read_controls
 from wan_ui.form.own_sound import SoundPanel, takes_sound, uploaded_sound
 from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
@@ -46,7 +46,7 @@ class Draft:
         given = {name: value for name, value in self.given.items() if value is not None or SETTINGS[name].slider_range}
         values = preset.model_dump(include=set(SETTINGS))
         values |= {name: value for name, value in given.items() if name not in unused | {"shots"}}
-        values["guidance"] = given["guidance"][: preset.num_experts]
+        values["guidance"] = values["guidance"][: preset.num_experts]
         if shots := given.get("shots"):
             values |= read_shots(convert_frame_rate(shots, values["fps"]), preset, values["fps"])
             values["prompt"] = next((row["prompt"] for row in shots if row.get("prompt")), "")
@@ -170,10 +170,12 @@ class Form:
     def read(self, values: dict[gr.blocks.Block, Any]) -> Draft:
         """Read the values of `inputs` as a draft. Draw a random seed if each video gets a new seed.
 
-        Raises: RequestError for an unreadable size, ImageError or SoundError for a path that is no upload.
+        Raises: RequestError for an unknown model and an unreadable size, ImageError or SoundError for a path that is no upload.
         """
         settings = self.settings
-        controls = {name: values[control] for name, control in settings.controls.items()}
+        preset = find_preset(values[settings.preset] or "")
+        shown = {name for name in settings.controls if is_shown(name, preset)}
+        controls = {name: values[control] for name, control in settings.controls.items() if name in shown}
         is_random = values[settings.is_seed_random] or values[settings.seed] is None
         return Draft(
             given={
@@ -182,7 +184,7 @@ class Form:
                 "sound": uploaded_sound(values[self.sound.file]),
                 "sound_start": values[self.sound.start] or 0.0,
                 "task": values[self.task],
-                "preset": values[settings.preset] or "",
+                "preset": preset.name,
                 "prompt": values[self.prompt.prompt] or "",
                 "seed": secrets.randbelow(SEED_LIMIT) if is_random else values[settings.seed],
                 "image_focus": tuple(values[self.image.focus]),
