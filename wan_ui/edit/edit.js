@@ -198,7 +198,7 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     button.disabled = false;
   };
   on(element, 'click', target => {
-    if (target.id === 'edit-upscale' && target instanceof HTMLButtonElement) queueUpscale(target);
+    if (target.id === 'edit-upscale-clip' && target instanceof HTMLButtonElement) queueUpscale(target);
     if (target.id === 'edit-make') generate();
     if (target.id === 'edit-stop' && target instanceof HTMLElement) target.dataset.job = find('.stage')?.dataset.job ?? '';
     if (target instanceof HTMLVideoElement && target.id === 'edit-player') togglePlaying(target);

@@ -96,7 +96,7 @@ def _upscale_html(larger: Sequence[UpscaleOffer], texts: Texts) -> str:
     options = "".join(f'<option value="{escape(one.value)}">{escape(one.label(texts))}</option>' for one in larger)
     return (
         f'<p class="line larger"><select id="edit-larger" aria-label="{escape(texts.upscaler)}">{options}</select>'
-        f'<button type="button" id="edit-upscale">{escape(texts.edit_upscale)}</button><output></output></p>'
+        f'<button type="button" id="edit-upscale-clip">{escape(texts.edit_upscale)}</button><output></output></p>'
     )
 
 

@@ -6,7 +6,7 @@ Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to
 for the modes `edit-canvas`, `edit-brush`, `edit-eraser`, `edit-brush-size`, `edit-undo`, `edit-clear`, `edit-play`,
 `edit-invert`, `edit-mask`, `edit-mask-remove`, `edit-keeps`, `edit-left`, `edit-top`, `edit-right`, `edit-bottom`, `edit-inner`,
 `edit-kind`, `edit-where`, `edit-overlap`, `edit-length`, `edit-goes`, `edit-keys-first`, `edit-keys`, `edit-key-remove`,
-`edit-references`, `edit-scale`, `edit-larger`, `edit-upscale`, `edit-figure`, `edit-face`, `edit-into`, `edit-into-mask`,
+`edit-references`, `edit-scale`, `edit-larger`, `edit-upscale-clip`, `edit-figure`, `edit-face`, `edit-into`, `edit-into-mask`,
 `edit-drive-prompt`.
 """
 

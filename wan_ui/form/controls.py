@@ -181,6 +181,8 @@ def is_shown(name: str, preset: Preset, given: Collection[str] = ()) -> bool:
             return preset.first_guidance is not None
         case "negative_prompt":
             return is_guided or preset.takes_nag
+        case "solver":
+            return len(preset.solvers) > 1
         case "context_windows":
             return preset.trained_frames is not None
         case "keeps_sound" if {"video", "drive"} & {*given} and not {"make", "extend"} & {*given}:

@@ -28,7 +28,7 @@ export const createSettings = ({ element, send }, loadOwnPreset) => {
   const readField = field => {
     const part = inputOf(field);
     if (part instanceof HTMLInputElement && part.type === 'checkbox') return part.checked;
-    if (part instanceof HTMLInputElement) return part.value === '' ? null : Number(part.value);
+    if (part instanceof HTMLInputElement && part.type === 'number') return part.value === '' ? null : Number(part.value);
     return part.value;
   };
   /** @param {HTMLElement} field @param {any} value */

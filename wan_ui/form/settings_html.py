@@ -18,6 +18,7 @@ from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 from wan_ui.services.studio_context import StudioContext
 
+_LONG = ("negative_prompt", "loras")  # texts of several lines
 _HAS_OWN_FIELD = ("length",)  # Edit's timeline; a live video grows until it is stopped
 
 Modes = Mapping[str, Collection[str]]
@@ -45,9 +46,8 @@ def settings_html(
         f'<p class="hint">{escape(texts.my_presets_here)}</p></div></details>'
     )
     return (
-        f'<div class="settings">{visible}'
-        f'<details class="wide more"><summary>{escape(texts.more)}</summary><div class="settings">{more}</div></details>'
-        f"{own}</div>"
+        f'<div class="settings">{visible}<details class="wide more"><summary>{escape(texts.more)}</summary>'
+        f'<div class="settings">{own}{more}</div></details></div>'
     )
 
 
@@ -88,16 +88,20 @@ def data_attribute(name: str, value: Any) -> str:
 
 def _field_html(view: str, control: Control, texts: Texts) -> str:
     element = f"{view}-{control.name.replace('_', '-')}"
-    tags = {
-        "choice": f'<select id="{element}"></select>',
-        "check": f'<input type="checkbox" id="{element}">',
-        "text": f'<textarea id="{element}" rows="2" maxlength="{LONGEST_TEXT}"></textarea>',
-    }
-    hint = f' placeholder="{escape(texts.seed_placeholder)}"' if control.name == "seed" else ""
-    number = f'<input type="number" id="{element}" step="{1 if control.is_whole else "any"}"{hint}>'
-    wide = " wide" if control.kind in ("text", "check") else ""
     label = f'<label for="{element}">{escape(getattr(texts, control.label))}</label>{_help_html(control, texts)}'
-    return f'<div class="field {control.kind}{wide}" data-setting="{control.name}">{label}{tags.get(control.kind, number)}</div>'
+    hint = f' placeholder="{escape(texts.seed_placeholder)}"' if control.name == "seed" else ""
+    style = ""
+    if control.name in _LONG:
+        style, tag = " wide", f'<textarea id="{element}" rows="2" maxlength="{LONGEST_TEXT}"></textarea>'
+    elif control.kind == "choice":
+        tag = f'<select id="{element}"></select>'
+    elif control.kind == "check":
+        style, tag = " wide toggle", f'<input type="checkbox" id="{element}">'
+    elif control.kind == "text":
+        tag = f'<input id="{element}" maxlength="{LONGEST_TEXT}">'
+    else:
+        tag = f'<input type="number" id="{element}" step="{1 if control.is_whole else "any"}"{hint}>'
+    return f'<div class="field{style}" data-setting="{control.name}">{label}{tag}</div>'
 
 
 def _help_html(control: Control, texts: Texts) -> str:
