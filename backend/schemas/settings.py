@@ -96,7 +96,7 @@ class Setting:
     `denoise` has the option too. The option has the setting's name unless `flag` is set. Programs can set settings that are
     `for_programs`. The form shows settings that have a `label`, the name of the label in `wan_ui.i18n`. If `needs` names a field
     of presets, the form shows the setting only for presets whose field is true. `excludes` names other fields of the request: a
-    request that sets one of them cannot set this setting, and no view shows it. `offered` is (smallest, largest, step) of the
+    request that sets such a field cannot use this setting, and no view shows it. `offered` is (smallest, largest, step) of the
     form's slider, if its range is narrower than `limits`. User presets leave out `personal` settings.
     """
 

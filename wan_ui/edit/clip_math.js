@@ -4,7 +4,7 @@
  * The limits of the selected model, from `_preset_option` in `wan_ui/edit/html.py`.
  * @typedef {object} Limits
  * @property {string} title
- * @property {number} fps The model's rate, or the visitor's.
+ * @property {number} fps The rate that the visitor typed, else the model's rate.
  * @property {number} frame_step
  * @property {number} first_frames
  * @property {number} min_frames

@@ -51,7 +51,7 @@ Kind = Literal["choice", "slider", "number", "text", "check"]
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """What a control shows. `limits` are a slider's smallest value, largest value and step. `label` is the key of its label."""
+    """Describes a control. `limits` are a slider's smallest value, largest value and step. `label` is the key of its label."""
 
     name: str
     label: str

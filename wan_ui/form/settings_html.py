@@ -69,7 +69,7 @@ def preset_controls(preset: Preset, modes: Modes, texts: Texts) -> dict[str, Any
 
 
 def own_preset_values(context: StudioContext, caller: Caller, presets: Collection[Preset]) -> list[dict[str, Any]]:
-    """Return the visitor's own presets for these models: their names and the values of their controls."""
+    """Return *My presets* of the visitor that are for these models: their names and the values of their controls."""
     names, found = {preset.name for preset in presets}, []
     for name, settings in context.engine.user_presets.presets(caller.owner).items():
         try:
