@@ -43,7 +43,8 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     const option = picker instanceof HTMLSelectElement ? picker.selectedOptions[0] : undefined;
     if (!option) return null;
     const own = limitsOf(option);
-    return { ...own, fps: settings.value('fps') || own.controls.fps.value };
+    const fps = settings.value('fps') ?? 0;
+    return { ...own, fps: fps > 0 ? fps : own.controls.fps.value };
   };
   const limits = () => {
     const found = limitsOrNone();
@@ -144,11 +145,11 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
   };
   on(element, 'input', target => {
     if (target.id === 'edit-strength' || target.closest('[data-setting]')) showStrength();
-    if (target.id === 'edit-fps') modes.settingsChanged();
     if (target.closest('.settings') && target.id !== 'edit-prompt') estimate();
   });
   on(element, 'change', target => {
     if (target.id === 'edit-preset') choosePreset();
+    if (target.id === 'edit-fps') modes.settingsChanged();
     if (target.id === 'edit-larger') showUpscaleEstimate();
     if (target.id !== 'edit-file') return;
     const [file] = filesOf(target);

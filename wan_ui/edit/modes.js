@@ -247,6 +247,7 @@ export const createModes = (client, view) => {
   /** Shows the settings of an earlier video. @param {Record<string, any>} given */
   const restore = given => {
     choose(given.way);
+    showLengths(true); // the rate may be another
     const lengths = select('#edit-length');
     if (!limits().frame_counts.includes(given.num_frames)) lengths.add(lengthOption(given.num_frames));
     for (const [id, name] of Object.entries(RESTORED))
