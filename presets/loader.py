@@ -378,6 +378,11 @@ class Preset(BaseModel):
         return self.latent_spectrum is not None
 
     @property
+    def takes_step_cache(self) -> bool:
+        """Return whether the preset supports the step cache: it has no audio, live blocks or segments."""
+        return not self.makes_sound and not self.live and not self.segment_frames
+
+    @property
     def takes_mag_cache(self) -> bool:
         """Return whether the preset supports MagCache: it has enough steps, and no audio, live blocks or segments."""
         return self.steps >= LEAST_STEPS and not self.makes_sound and not self.live and not self.segment_frames

@@ -54,6 +54,4 @@ def check_drive(request: VideoSettings, preset: Preset) -> None:
     for name in ("strength", "extend"):
         if getattr(request, name) is not None:
             raise RequestError(f"{name} was given", "but cannot be combined with drive", "leave it out")
-    if request.step_cache > 0:
-        raise RequestError(f"step_cache={request.step_cache:g}", "cannot be combined with drive", "set it to 0")
     check_trim(request, preset)

@@ -25,8 +25,6 @@ def check_progressive(request: VideoSettings, preset: Preset) -> None:
     if not preset.takes_progressive:
         raise RequestError("progressive was given,", f"and {preset.name} does not support it", "leave it out")
     for name, is_there, fix in (
-        ("a clip", request.video is not None, "leave one out"),
-        ("a storyboard", bool(request.shots), "leave it out"),
         ("mag_cache", request.mag_cache > 0, "leave one out"),
         ("context windows", request.window_frames is not None, "choose a shorter video, or --no-windows"),
     ):

@@ -174,6 +174,7 @@ def check_request(request: GenerationRequest, preset: Preset) -> None:
     check_nag(request.nag, preset)
     check_cfg_zero(request, preset)
     check_progressive(request, preset)
+    _check_exclusions(request)
     check_mag_cache(request, preset)
     check_loras(request.loras, preset)
     check_cues(request, preset)
@@ -183,6 +184,15 @@ def check_request(request: GenerationRequest, preset: Preset) -> None:
     check_upscale(request)
     if not 0 <= request.seed < SEED_LIMIT:
         raise RequestError(f"seed={request.seed}", f"must be between 0 and {SEED_LIMIT - 1}", "leave it out for a random seed")
+
+
+def _check_exclusions(request: GenerationRequest) -> None:
+    for setting in FIELDS:
+        if setting.value_in(request) == setting.default:
+            continue
+        for other in setting.excludes:
+            if SETTINGS[other].value_in(request) != SETTINGS[other].default:
+                raise RequestError(setting.name, f"cannot be combined with {other}", "leave one out")
 
 
 def check_current_limits(request: GenerationRequest) -> None:

@@ -102,9 +102,10 @@ class Setting:
     is the help of the command line. The commands `generate` and `encode` have an option for each setting with a `stage`. If
     `stage` is "denoise", the command `denoise` has the option too. The option has the setting's name unless `flag` is set.
     Programs can set settings that are `for_programs`. The form shows settings that have a `label`, the name of the label in
-    `wan_ui.i18n`. If `needs` names a field of presets, the form shows the setting only for presets whose field is true. `offered`
-    is (smallest, largest, step) of the form's slider, if its range is narrower than `limits`. User presets leave out `personal`
-    settings.
+    `wan_ui.i18n`. If `needs` names a field of presets, the form shows the setting only for presets whose field is true.
+    `excludes` names other fields of the request: a request that sets such a field cannot use this setting, and no view shows it.
+    `offered` is (smallest, largest, step) of the form's slider, if its range is narrower than `limits`. User presets leave out
+    `personal` settings.
     """
 
     part: Subject = "core"
@@ -123,6 +124,7 @@ class Setting:
     offered: tuple[float, float, float] | None = None
     personal: bool = False
     needs: str = ""
+    excludes: tuple[str, ...] = ()
     name: str = ""
     type: Any = None
     default: Any = None
@@ -217,18 +219,22 @@ class VideoSettings(BaseModel):
         "video ignores parts of the prompt. Without guidance a step takes half the time, and the negative prompt needs NAG.")
     sound_guidance: float | None = _setting(
         None, limits=(0, 30), usual="leave it out to use the value of guidance",
+        label="sound_guidance", needs="makes_sound",
         description="Guidance of the audio, for models with audio. Raise it if the audio ignores the prompt; 1 or less is "
         "off. It takes no additional time if the image has guidance too.")
     perturbed_guidance: tuple[float, float] = _setting(
         (0.0, 0.0), limits=(0, 30), metavar="X,Y", usual="1 is usual, 0 is off",
+        label="perturbed_guidance", needs="makes_sound",
         description="Guidance away from a result without one layer's self-attention, for image and audio. Only models with "
         "audio support it; 1 is usual, 0 is off. It adds one evaluation of the transformer to each step.")
     modality_guidance: tuple[float, float] = _setting(
         (1.0, 1.0), limits=(0, 30), metavar="X,Y", usual="3 is usual, 1 is off",
+        label="modality_guidance", needs="makes_sound",
         description="Guidance away from a result in which image and audio do not see each other, for both. Raise it if image "
         "and audio do not match; 3 is usual, 1 is off. It adds one evaluation of the transformer to each step.")
     guidance_rescale: tuple[float, float] = _setting(
         (0.0, 0.0), limits=(0, 1), metavar="X,Y", usual="0.7 is usual, 0 is off",
+        label="guidance_rescale", needs="makes_sound",
         description="Share of the contrast added by guidance that is removed again, for image and audio. Raise it if guidance "
         "makes contrasts too strong; 0.7 is usual, 0 is off. Only models with audio support it. It takes no additional time.")
     flow_shift: float = _setting(
@@ -313,6 +319,7 @@ class VideoSettings(BaseModel):
         "sets it. 0.5 and 0.5 are the centre.")
     image_crf: int = _setting(
         0, limits=(0, 51), usual="33 is usual for LTX-2, 0 is off", stage="encode", metavar="N",
+        label="image_crf", needs="image_crf",
         description="H.264 compression of input images before the model sees them; 0 is off. Keep the preset's own: LTX-2 was "
         "trained on such images (33, for 2.5 18). A higher number removes more detail from the image.")
     loras: tuple[LoraChoice, ...] = _setting(
@@ -338,6 +345,7 @@ class VideoSettings(BaseModel):
     step_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",
         offered=(0, 0.3, 0.01),
+        excludes=("drive",),
         description="Relative change below which a step reuses the previous step's work; 0 is off. 0.05 to 0.15 is usual. "
         "Higher numbers save more time and cost fine detail and fast motion. Its authors report twice the speed, "
         "without quality figures.")
@@ -351,10 +359,12 @@ class VideoSettings(BaseModel):
         "Without them, published ratios are used. A request stores them, so that it gives the same video everywhere.")
     progressive: int = _setting(
         0, far=(0, 100), limits=(0, 4), usual="0 is off, 2 is usual", metavar="LEVEL", label="progressive",
+        excludes=("video", "shots"),
         description="Run the first steps at half the size; 0 is off. A higher level, 1 to 4, has more of these steps and is "
         "faster. Published at 480p: 1.65 to 2.78 times, without quality figures. The images differ.")
     keeps_sound: bool = _setting(
         True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",
+        excludes=("make",),
         description="Keep the audio of the model or of the clip. Turn it off for a silent video. If the model generates no "
         "audio, the audio is the clip's own.")
     sound: str | None = _setting(
@@ -423,10 +433,12 @@ class VideoSettings(BaseModel):
         description="Volume of the soundtrack. 1 is unchanged; lower it if the music covers the audio of the shots.")
     upscale: int = _setting(
         0, far=(0, 100), label="upscale", offered=(0, 4, 2),
+        excludes=("is_open",),
         description="Enlarge the finished video 2 or 4 times; 0 is off. Use it for a larger video than the model generates. "
         "The upscaler invents the details that it adds, and its time grows with the number of pixels.")
     upscaler: str = _setting(
         "", metavar="NAME", label="upscaler",
+        excludes=("is_open",),
         description="The upscaling model: one of `app.py upscale --list`. The default, animevideov3, is the smallest (0.6 "
         "million weights). x4plus (16.7 million) is for photographs.")
     finished_video: str | None = _setting(None, part="finished", media="video", for_programs=False, stage=None,

@@ -63,6 +63,4 @@ def _check_audio_for_clip(request: VideoSettings, preset: Preset) -> None:
     for name, value in others.items():
         if value not in (None, ()):
             raise RequestError(f"{name} was given", "but make=sound only generates audio for video", "leave it out")
-    if not request.keeps_sound:
-        raise RequestError("make=sound was given", "together with a video without audio", "leave one out")
     check_trim(request, preset)

@@ -43,10 +43,6 @@ def check_upscale(request: VideoSettings) -> None:
     if request.upscaler and not (_NAME.fullmatch(request.upscaler) or is_on_hub(request.upscaler)):
         rule = "must be the name of a file in the data folder's upscalers folder, or owner/repository:file.safetensors"
         raise RequestError(f"upscaler={shorten(request.upscaler)}", rule, f"leave it out to use {EMBEDDED}")
-    if request.is_open:
-        raise RequestError(
-            "upscale was given", "for a video that grows until it is stopped", "upscale the video after it has ended"
-        )
     width, height = request.final_size
     if width * height > MOST_PIXELS:
         what, rule = f"upscale={request.upscale} makes frames of {width}x{height}, which", f"may have {MOST_PIXELS:,} pixels"

@@ -140,6 +140,10 @@ def test_the_form_shows_it_sends_it_and_reads_it_from_a_video_a_link_and_a_prese
     other.goto(page.locator("#message input").input_value())
     other.locator("#more > button").click()
     wait_until(other, SHOWN.format("0.5"))
+    other.locator('#views [data-view="edit"]').click()
+    other.locator(".edit .more > summary").click()
+    assert other.locator('label[for="edit-grain"]').inner_text() == "Film grain"
+    assert other.locator("#edit-grain").input_value() == "0.5", "Edit shows the settings of the link too"
 
 
 def test_a_chinese_page_has_its_word(chromium, studio):

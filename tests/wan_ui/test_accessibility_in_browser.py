@@ -146,7 +146,7 @@ def test_every_mode_of_edit(page, clip):
     check(page, "no clip")
     page.locator("#edit-file").set_input_files(clip)
     page.locator(f'.edit[data-clip="{clip.name}"]').wait_for()
-    page.locator(".edit details").evaluate_all("all => all.forEach(one => { one.open = true; })")
+    page.locator(".edit details:not(.own)").evaluate_all("all => all.forEach(one => { one.open = true; })")
     for way in page.locator("[name=edit-way]").evaluate_all("all => all.map(one => one.value)"):
         page.locator(f'[name="edit-way"][value="{way}"]').check(force=True)
         page.locator(f'.edit[data-way="{way}"]').wait_for()
@@ -185,6 +185,8 @@ def test_live(page):
     begin(page)
     view(page, "live")
     check(page, "not started")
+    page.locator(".live details:not(.own)").evaluate_all("all => all.forEach(one => { one.open = true; })")
+    check(page, "settings")
     page.locator("#live-prompt").fill("a red square")
     page.locator("#live-start").click()
     page.locator("#live-stop").wait_for()

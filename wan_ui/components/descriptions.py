@@ -19,8 +19,11 @@ _SETTING_OF = {
 
 
 def describe(control: str, texts: Texts) -> str:
-    """Return the description of a control's setting. The control has the name of its setting, or a name of its own."""
-    return texts.describe_setting(_SETTING_OF.get(control, control))
+    """Return the description of a control's setting.
+
+    The control has the name of its setting, a name of its own, or the setting's name with "_sound".
+    """
+    return texts.describe_setting(_SETTING_OF.get(control, control.removesuffix("_sound")))
 
 
 def description_html(control: str, view: str, label: str, texts: Texts) -> str:

@@ -4,7 +4,7 @@
  * The limits of the selected model, from `_preset_option` in `wan_ui/edit/html.py`.
  * @typedef {object} Limits
  * @property {string} title
- * @property {number} fps
+ * @property {number} fps The rate that the visitor typed, else the model's rate.
  * @property {number} frame_step
  * @property {number} first_frames
  * @property {number} min_frames
@@ -12,9 +12,6 @@
  * @property {number} num_frames
  * @property {number[]} frame_counts
  * @property {number[][]} sizes
- * @property {number} steps
- * @property {number[]} guidance
- * @property {string} negative_prompt
  * @property {number} max_references
  * @property {string[]} ways
  * @property {string[]} extends
@@ -23,6 +20,7 @@
  * @property {boolean} beside
  * @property {string} drive_prompt
  * @property {string[]} inputs
+ * @property {import('../form/settings.js').Controls} controls
  */
 
 /** @typedef {{width: number, height: number}} Size */

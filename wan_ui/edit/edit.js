@@ -1,9 +1,10 @@
 // The edit view: the settings of the selected model, the request and its estimate. The modules of the view do not import each
 // other. Each module receives functions to call after a change.
 import { takeFiles } from '../assets/files.js';
-import { fieldValue, filesOf, find, findAll, on, togglePlaying } from '../components/dom.js';
+import { fieldValue, filesOf, find, on, togglePlaying } from '../components/dom.js';
 import { addressOf, createViewClient } from '../components/http.js';
 import { fill } from '../components/text.js';
+import { createSettings } from '../form/settings.js';
 import { createBrush } from './brush.js';
 import { createClip } from './clip.js';
 import { usualLength as lengthOf, nearestSize, stepsOf } from './clip_math.js';
@@ -19,13 +20,31 @@ const ESTIMATE_MILLISECONDS = 300; // without a change, before the estimate is r
 export const startEdit = ({ element, trigger, watch }, [queued]) => {
   const client = createViewClient(element, 'edit');
   const { words, note, send, post, one, input, select } = client;
+  const settings = createSettings(client, own => {
+    select('#edit-preset').value = own.preset;
+    choosePreset();
+    settings.fill(own.settings);
+    settingsChanged();
+  });
   let usual = 0; // the usual length of the previously selected model
   let filled = ''; // the settings that were loaded last
 
+  /** The limits of each model, by its option. @type {WeakMap<Element, Limits>} */
+  const known = new WeakMap();
+  /** Returns the limits of an option of the models' menu. @param {HTMLOptionElement} option */
+  const limitsOf = option => {
+    const found = known.get(option) ?? JSON.parse(option.dataset.limits ?? 'null');
+    known.set(option, found);
+    return found;
+  };
   /** Returns the limits of the selected model, null without a model. @returns {Limits | null} */
   const limitsOrNone = () => {
     const picker = find('#edit-preset', element);
-    return picker instanceof HTMLSelectElement ? JSON.parse(picker.selectedOptions[0]?.dataset.limits ?? 'null') : null;
+    const option = picker instanceof HTMLSelectElement ? picker.selectedOptions[0] : undefined;
+    if (!option) return null;
+    const own = limitsOf(option);
+    const fps = settings.value('fps') ?? 0;
+    return { ...own, fps: fps > 0 ? fps : own.controls.fps.value };
   };
   const limits = () => {
     const found = limitsOrNone();
@@ -83,18 +102,8 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
   const choosePreset = (way = modes.current()) => {
     const own = limitsOrNone();
     if (!own) return;
-    const set = {
-      steps: own.steps,
-      guidance: own.guidance[0],
-      'guidance-low': own.guidance.at(-1),
-      negative: own.negative_prompt,
-    };
-    for (const [id, value] of Object.entries({ ...set, 'drive-prompt': own.drive_prompt }))
-      Object.assign(one(`#edit-${id}`), { value });
-    const low = input('#edit-guidance-low').closest('label');
-    if (low) low.hidden = own.guidance.length < 2;
-    const asPicture = own.ways.includes('animate') ? [new Option(words().image_shape, '')] : [];
-    select('#edit-size').replaceChildren(...asPicture, ...own.sizes.map(sizeOption));
+    settings.show(own.controls, way);
+    Object.assign(one('#edit-drive-prompt'), { value: own.drive_prompt });
     chooseSize();
     showStrength();
     if (clip.frames === usual) clip.frames = usualLength(); // the visitor has not chosen another length
@@ -103,28 +112,44 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     modes.proposeMargins();
     modes.choose(own.ways.includes(way) ? way : own.ways[0]);
   };
-  const modes = createModes(client, { limits, usualLength, choosePreset, estimate, clip, brush, pictures, extraClips });
+  const modes = createModes(client, {
+    limits,
+    usualLength,
+    choosePreset,
+    estimate,
+    settings,
+    limitsOf,
+    clip,
+    brush,
+    pictures,
+    extraClips,
+  });
 
-  /** @param {number[]} size */
-  const sizeOption = ([width, height]) => new Option(`${width} × ${height}`, `${width}x${height}`);
   /** Selects the size whose shape is nearest to the clip. Animate uses the shape of the image. */
   const chooseSize = () => {
     const own = limitsOrNone();
     if (!own || !clip.facts || own.ways.includes('animate')) return;
-    select('#edit-size').value = nearestSize(own.sizes, clip.facts).join('x');
+    settings.fill({ resolution: nearestSize(own.sizes, clip.facts).join('x') });
   };
   const showStrength = () => {
     const strength = Number(input('#edit-strength').value);
-    const steps = Number(input('#edit-steps').value);
+    const steps = settings.value('steps') ?? 0;
     const text = fill(words().steps, { count: stepsOf(steps, strength), steps });
     one('.strength output').textContent = `${strength.toFixed(2)} · ${text}`;
   };
+  /** Shows what depends on settings. */
+  const settingsChanged = () => {
+    showStrength();
+    modes.settingsChanged();
+    estimate();
+  };
   on(element, 'input', target => {
-    if (['edit-strength', 'edit-steps'].includes(target.id)) showStrength();
-    if (target.closest('.asked') && target.id !== 'edit-prompt') estimate();
+    if (target.id === 'edit-strength' || target.closest('[data-setting]')) showStrength();
+    if (target.closest('.settings') && target.id !== 'edit-prompt') estimate();
   });
   on(element, 'change', target => {
     if (target.id === 'edit-preset') choosePreset();
+    if (target.id === 'edit-fps') modes.settingsChanged();
     if (target.id === 'edit-larger') showUpscaleEstimate();
     if (target.id !== 'edit-file') return;
     const [file] = filesOf(target);
@@ -133,32 +158,12 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
 
   /** Returns the request for the server. @param {string} [mask] The path of the painted mask. */
   const buildRequest = mask => {
-    /** @param {string} id */
-    const number = id => (input(id).value === '' ? null : Number(input(id).value));
-    const chosen = select('#edit-size').value;
-    const [width, height] = chosen ? chosen.split('x').map(Number) : [null, null];
-    const guidance = [number('#edit-guidance'), number('#edit-guidance-low')].slice(0, limits().guidance.length);
     return {
       preset: select('#edit-preset').value,
       prompt: fieldValue(one('#edit-prompt')),
-      negative_prompt: fieldValue(one('#edit-negative')),
+      settings: settings.read(),
       ...modes.requestFields(mask),
-      width,
-      height,
-      steps: number('#edit-steps'),
-      seed: number('#edit-seed'),
-      guidance: guidance.includes(null) ? null : guidance,
-      kept: kept(),
     };
-  };
-  /** Returns the settings of a loaded video that have no field here, except removed ones. */
-  const kept = () => Object.assign({}, ...findAll('[data-kept]', element).map(one => JSON.parse(one.dataset.kept ?? '{}')));
-  /** @param {Element} chip */
-  const removeKept = chip => {
-    const box = chip.closest('.kept');
-    chip.remove();
-    if (!box?.querySelector('[data-kept]')) box?.remove();
-    estimate();
   };
   const generate = async () => {
     const button = client.button('#edit-make');
@@ -194,9 +199,7 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     button.disabled = false;
   };
   on(element, 'click', target => {
-    const chip = target.closest('[data-kept]');
-    if (chip) removeKept(chip);
-    if (target.id === 'edit-upscale' && target instanceof HTMLButtonElement) queueUpscale(target);
+    if (target.id === 'edit-upscale-clip' && target instanceof HTMLButtonElement) queueUpscale(target);
     if (target.id === 'edit-make') generate();
     if (target.id === 'edit-stop' && target instanceof HTMLElement) target.dataset.job = find('.stage')?.dataset.job ?? '';
     if (target instanceof HTMLVideoElement && target.id === 'edit-player') togglePlaying(target);
@@ -224,23 +227,14 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     if ([...picker.options].some(option => option.value === given.preset)) picker.value = given.preset;
     choosePreset();
     if (given.clip) clip.show(given.clip, addressOf(given.clip.path), /\.gif$/i.test(given.clip.name));
-    const sizes = select('#edit-size');
-    const size = `${given.width}x${given.height}`;
-    if (picker.value === given.preset && ![...sizes.options].some(option => option.value === size))
-      sizes.add(sizeOption([given.width, given.height]));
     const fields = {
       prompt: given.prompt,
-      negative: given.negative_prompt,
       strength: given.strength ?? input('#edit-strength').defaultValue,
-      steps: given.steps,
-      seed: given.seed,
-      guidance: given.guidance[0],
-      'guidance-low': given.guidance.at(-1),
       'drive-prompt': given.drive_prompt || limits().drive_prompt,
-      size,
     };
     for (const [id, value] of Object.entries(fields)) Object.assign(one(`#edit-${id}`), { value });
-    if (!sizes.value) chooseSize(); // the selected model does not offer this size
+    const { negative_prompt, seed } = given.settings;
+    settings.fill(picker.value === given.preset ? given.settings : { negative_prompt, seed }); // other settings belong to the model
     showStrength();
     modes.restore(given);
     if (given.clip) clip.selectPart(given.start, Math.round((given.end - given.start) * limits().fps));

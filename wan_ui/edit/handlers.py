@@ -18,15 +18,16 @@ from backend.media.sandbox import LONG_SECONDS, SandboxCall, Steps
 from backend.schemas.clip import Part, make_trim
 from backend.schemas.control import extend_directions
 from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from presets import Preset
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import EACH, Updates, Values
 from wan_ui.components.toast import Message
 from wan_ui.edit.clip import read_clip_for_page
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.modes import kept_settings, request_mode, shown_settings, supported_modes
-from wan_ui.form.load_settings import parse_proposed_size
-from wan_ui.form.loras import format_loras
+from wan_ui.edit.modes import MODE_FIELDS, loaded_settings, request_mode, supported_modes
+from wan_ui.form.controls import SETTINGS_WITH_CONTROL, control_values, shown_settings
+from wan_ui.form.load_settings import link_values, parse_proposed_size
 from wan_ui.form.unused_settings import unused_settings_text
 from wan_ui.gateway.uploads import copy_to_cache, public_upload_path
 from wan_ui.services.caller import Caller
@@ -37,7 +38,8 @@ from wan_ui.services.studio_context import StudioContext
 from wan_ui.services.upscaling import offers_for_any_clip
 from wan_ui.stage.handlers import StageHandlers
 
-_CONTINUED = frozenset({"prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed"})
+_SAME_IN_FULL = frozenset({"negative_prompt", "width", "height", "num_frames"})
+_CONTINUED = _SAME_IN_FULL | {"prompt", "seed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +75,12 @@ class EditHandlers(Panel):
         return job.id if job and (old is None or old.has_ended) else gr.skip()
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """Render the view for this visitor's language and presets."""
+        """Render the view for this visitor's language and presets, with the settings of a link."""
         is_first_page = caller.uses_english and self.context.preset_filter(caller) == self.context.preset_filter()
-        return {} if is_first_page else {self.panel: self._render(caller)}
+        fill = link_values(parameters.get("settings"), clip_presets(self.context.preset_filter(caller)))
+        if fill is not None:
+            fill |= {"way": supported_modes(find_preset(fill["preset"]))[0], "clip": None}
+        return {} if is_first_page and fill is None else {self.panel: self._render(caller, fill)}
 
     @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
@@ -89,20 +94,23 @@ class EditHandlers(Panel):
             if act.what in clip_messages:
                 is_continued = act.what == "continue"
                 fill = yield from self._load_as_clip(job, self._choose_preset(job.request, caller), is_continued)
-                unused = unused_settings_text(job.request, _CONTINUED | fill["kept"].keys(), caller.texts) if is_continued else ""
+                shown = _CONTINUED | shown_settings(find_preset(fill["preset"]), MODE_FIELDS[fill["way"]])
+                is_same = fill["preset"] == job.request.preset
+                unused = unused_settings_text(job.request, shown if is_same else _CONTINUED, caller.texts) if is_continued else ""
                 message = Message(text=" ".join(filter(None, (clip_messages[act.what], unused))), view="edit")
                 return {self.panel: self._render(caller, fill), self.message: message.html(caller.texts)}
             fill = yield from self._load_settings(job)
             if act.what == "fits":
-                fill |= _fitting_settings(job.request, fill["start"], parse_proposed_size(act.value))
+                fill = _with_proposed_size(fill, job.request, parse_proposed_size(act.value))
         except (StudioError, OSError) as error:
             what = "the video" if act.what in clip_messages else "an input file of this video"
             error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
             return {self.message: Message.from_error(error).html(caller.texts)}
-        full, loaded = full_preset(job.request) if act.what == "full" else None, shown_settings(job.request) | fill["kept"].keys()
+        full, loaded = full_preset(job.request) if act.what == "full" else None, loaded_settings(job.request)
         if full is not None:
-            loaded -= {"steps", "guidance", *fill["kept"]}
-            fill |= {"preset": full.name, "steps": full.steps, "guidance": full.guidance, "kept": {}}
+            loaded -= SETTINGS_WITH_CONTROL - _SAME_IN_FULL
+            same = {name: fill["settings"][name] for name in ("resolution", "negative_prompt", "seed")}
+            fill |= {"preset": full.name, "settings": control_values(full) | same}
         unused = unused_settings_text(job.request, loaded, caller.texts)
         text = " ".join(filter(None, (caller.texts.loaded.format(seed=job.request.seed), unused)))
         message = Message(text=text, view="edit")
@@ -126,7 +134,6 @@ class EditHandlers(Panel):
         clip = None if original is None else (yield from _read_clip(original))
         filled = page_settings(request, clip["seconds"] if clip else 0.0) | {
             "clip": clip,
-            "kept": kept_settings(request),
             "time": time.monotonic(),
         }  # the time lets the page notice that the same settings are loaded again
         if request.drive:
@@ -145,14 +152,13 @@ class EditHandlers(Panel):
         Raises: StudioError, OSError.
         """
         request, clip = job.request, (yield from _read_clip(Path(copy_to_cache(job.folder / "video.mp4"))))
-        same = ("prompt", "negative_prompt", "width", "height", "num_frames")
-        settings = {name: getattr(request, name) for name in same}
         keeps_settings = is_continued and preset.name == request.preset
-        source, kept = (request, kept_settings(request)) if keeps_settings else (preset, {})
-        own = {"preset": preset.name, "steps": source.steps, "guidance": source.guidance, "seed": "", "kept": kept}
+        size = {"resolution": f"{request.width}x{request.height}", "negative_prompt": request.negative_prompt, "seed": None}
+        settings = control_values(request if keeps_settings else preset) | size
+        own = {"preset": preset.name, "prompt": request.prompt, "num_frames": request.num_frames, "settings": settings}
         way = "extend" if is_continued and extend_directions(preset) else supported_modes(preset)[0]
         whole = {"way": way, "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
-        return settings | own | whole | ({"extend": "after"} if way == "extend" else {})
+        return own | whole | ({"extend": "after"} if way == "extend" else {})
 
     def _render(self, caller: Caller, fill: Mapping[str, Any] | None = None) -> str:
         return edit_html(
@@ -160,12 +166,14 @@ class EditHandlers(Panel):
         )
 
 
-def _fitting_settings(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:
-    """Return the settings to change for a video of this size and length: `size`, and the end of the selected part of the clip.
+def _with_proposed_size(fill: Mapping[str, Any], request: GenerationRequest, size: Mapping[str, int]) -> dict[str, Any]:
+    """Return the page's settings for a video of this size and length.
 
-    For Extend, return only `size`, because the part can be shorter than the video.
+    The end of the selected part changes too, except for Extend, because its part can be shorter than the video.
     """
-    return size if request.extend else {**size, "end": make_trim(start, size["num_frames"], request.fps)[1]}
+    settings = fill["settings"] | {"resolution": f"{size['width']}x{size['height']}"}
+    end = {} if request.extend else {"end": make_trim(fill["start"], size["num_frames"], request.fps)[1]}
+    return {**fill, "settings": settings, "num_frames": size["num_frames"], **end}
 
 
 def _read_clip(clip: Path) -> Steps[dict[str, Any]]:
@@ -184,14 +192,12 @@ def _file_entry(path: Path) -> dict[str, Any]:
 
 def page_settings(request: GenerationRequest, seconds: float = 0.0) -> dict[str, Any]:
     """Return the settings that the view's script shows, without files. `seconds` is the length of the clip."""
-    same = ("preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "strength")
     shown = ("control_kind", "control_scale", "control_downscale", "margins", "extend", "overlap", "keeps_pixels")
-    way = ("drive_prompt",) if request.drive else () if request.strength is not None else shown
-    own = (*way, "keeps_sound")
-    settings = {name: value for name in (*same, *own) if (value := getattr(request, name)) is not None}
-    given = [lora for lora in request.loras if lora not in request.resolved_preset.loras]
-    loras = {"loras": format_loras(given)} if "loras" in shown_settings(request) else {}
-    return settings | loras | {"way": request_mode(request)} | _clip_part(request, seconds)
+    own = ("drive_prompt",) if request.drive else () if request.strength is not None else shown
+    names = ("preset", "prompt", "num_frames", "strength", *own)
+    fields = {name: value for name in names if (value := getattr(request, name)) is not None}
+    settings = control_values(request) | {"seed": request.seed}
+    return fields | {"settings": settings, "way": request_mode(request)} | _clip_part(request, seconds)
 
 
 def _clip_part(request: GenerationRequest, seconds: float) -> dict[str, float]:

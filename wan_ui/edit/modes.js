@@ -12,7 +12,6 @@ const RESTORED = {
   where: 'extend',
   length: 'num_frames',
   downscale: 'control_downscale',
-  loras: 'loras',
 };
 
 /** @typedef {import('./clip_math.js').Limits} Limits */
@@ -25,6 +24,8 @@ const RESTORED = {
  *   usualLength: () => number,
  *   choosePreset: (way: string) => void,
  *   estimate: () => void,
+ *   settings: ReturnType<typeof import('../form/settings.js').createSettings>,
+ *   limitsOf: (option: HTMLOptionElement) => Limits,
  *   clip: import('./clip.js').Clip,
  *   brush: ReturnType<typeof import('./brush.js').createBrush>,
  *   pictures: ReturnType<typeof import('./pictures.js').createPictures>,
@@ -33,7 +34,7 @@ const RESTORED = {
  */
 export const createModes = (client, view) => {
   const { element, words, note, one, input, select, button } = client;
-  const { clip, brush, pictures, extraClips, limits } = view;
+  const { clip, brush, pictures, extraClips, limits, settings } = view;
   /** The start of the part that Extend selected at the end of the clip. @type {number | null} */
   let moved = null;
 
@@ -47,7 +48,7 @@ export const createModes = (client, view) => {
     const picker = find('#edit-preset', element);
     if (!(picker instanceof HTMLSelectElement)) return;
     if (!limits().ways.includes(way)) {
-      const able = [...picker.options].find(option => JSON.parse(option.dataset.limits ?? '').ways.includes(way));
+      const able = [...picker.options].find(option => view.limitsOf(option).ways.includes(way));
       if (!able) return;
       picker.value = able.value;
       return view.choosePreset(way);
@@ -61,6 +62,7 @@ export const createModes = (client, view) => {
     prompt.placeholder = { ...placeholders }[way] ?? words().placeholder;
     for (const part of findAll('[data-of]', element)) part.hidden = !part.dataset.of?.split(' ').includes(way);
     for (const part of findAll('[data-takes]', element)) part.hidden = !limits().inputs.includes(part.dataset.takes ?? '');
+    settings.show(limits().controls, way);
     showScale(way);
     showEnds();
     one('.timeline').hidden ||= !clip.facts;
@@ -89,14 +91,18 @@ export const createModes = (client, view) => {
     const seconds = (frames / limits().fps).toFixed(1);
     return new Option(fill(words().lengths, { frames, seconds }), String(frames));
   };
-  /** Offers the lengths of a model whose videos can differ from the clip's length. Keeps a selected length if it is offered. */
-  const showLengths = () => {
+  /**
+   * Offers the lengths of a model whose videos can differ from the clip's length. Keeps a selected length if it is offered.
+   * @param {boolean} [isSameModel] Whether a loaded length that the model does not offer stays.
+   */
+  const showLengths = isSameModel => {
     const { ways, frame_counts: counts, num_frames: usual } = limits();
     const field = select('#edit-length');
     const before = Number(field.value);
     if (!['extend', 'keys'].some(way => ways.includes(way))) return;
-    field.replaceChildren(...counts.map(lengthOption));
-    field.value = String(counts.includes(before) ? before : usual);
+    const shown = isSameModel && !counts.includes(before) ? [...counts, before] : counts;
+    field.replaceChildren(...shown.map(lengthOption));
+    field.value = String(shown.includes(before) ? before : usual);
     pictures.keepWithin();
   };
   const showScaleValue = () => {
@@ -110,6 +116,7 @@ export const createModes = (client, view) => {
     [field.min, field.max] = scales.map(String);
     showScaleValue();
     for (const part of findAll('.beside', element)) part.hidden = !beside;
+    if (beside && way === 'follow') one('.settings .more').setAttribute('open', ''); // the control LoRA is one of the LoRAs
   };
   /** Enables the ends at which this model can extend a clip. */
   const showEnds = () => {
@@ -133,7 +140,7 @@ export const createModes = (client, view) => {
     one('#edit-goes').textContent = fill(words()[`goes_${where}`], { overlap, at, new: length - overlap });
   };
 
-  const size = () => (select('#edit-size').value || limits().sizes[0].join('x')).split('x').map(Number);
+  const size = () => (settings.value('resolution') || limits().sizes[0].join('x')).split('x').map(Number);
   const margins = () => SIDES.map(side => Math.max(0, Math.trunc(Number(input(`#edit-${side}`).value) || 0)));
   /** @param {readonly number[]} values */
   const setMargins = values => {
@@ -161,25 +168,21 @@ export const createModes = (client, view) => {
   const requestFields = mask => {
     const way = current();
     const keepPixels = { keeps_pixels: input('#edit-keeps').checked };
-    const keepSound = { keeps_sound: input('#edit-keeps-sound').checked };
     const part = clip.facts && { clip: clip.facts.path, start: clip.start, num_frames: clip.frames };
     const references = pictures.references().map(picture => picture.path);
     const shared = { references, control_scale: Number(input('#edit-scale').value) };
     const num_frames = pictures.lastFrame() + 1;
-    const controlLora = limits().beside && {
-      control_downscale: Number(select('#edit-downscale').value),
-      loras: fieldValue(one('#edit-loras')),
-    };
+    const controlLora = limits().beside && { control_downscale: Number(select('#edit-downscale').value) };
     /** @type {Record<string, () => object>} */
-    const settings = {
-      anew: () => ({ ...part, ...keepSound, strength: Number(input('#edit-strength').value) }),
+    const fields = {
+      anew: () => ({ ...part, strength: Number(input('#edit-strength').value) }),
       follow: () => ({ ...part, ...shared, ...controlLora, control_kind: select('#edit-kind').value }),
-      paint: () => ({ ...part, ...shared, ...keepPixels, ...keepSound, mask }),
-      widen: () => ({ ...part, ...shared, ...keepPixels, ...keepSound, margins: margins() }),
+      paint: () => ({ ...part, ...shared, ...keepPixels, mask }),
+      widen: () => ({ ...part, ...shared, ...keepPixels, margins: margins() }),
       sound: () => ({ ...part }),
       animate: () => ({
         ...part,
-        ...keepSound,
+
         figure: pictures.figure()?.path,
         drive_prompt: fieldValue(one('#edit-drive-prompt')),
         ...extraClips.requestFields(),
@@ -194,7 +197,7 @@ export const createModes = (client, view) => {
       }),
       keys: () => ({ ...shared, num_frames, keyframes: pictures.keys().map(({ frame, path }) => ({ frame, image: path })) }),
     };
-    return { way, ...settings[way]() };
+    return { way, ...fields[way]() };
   };
   /** Returns whether all inputs of the mode are present. */
   const isComplete = () => {
@@ -219,7 +222,7 @@ export const createModes = (client, view) => {
       showOverlap();
       view.estimate();
     }
-    if (id === 'edit-size') {
+    if (id === 'edit-resolution') {
       proposeMargins();
       showFrame();
     }
@@ -244,6 +247,7 @@ export const createModes = (client, view) => {
   /** Shows the settings of an earlier video. @param {Record<string, any>} given */
   const restore = given => {
     choose(given.way);
+    showLengths(true); // the rate may be another
     const lengths = select('#edit-length');
     if (!limits().frame_counts.includes(given.num_frames)) lengths.add(lengthOption(given.num_frames));
     for (const [id, name] of Object.entries(RESTORED))
@@ -258,7 +262,6 @@ export const createModes = (client, view) => {
     }
     showScaleValue();
     input('#edit-keeps').checked = given.keeps_pixels ?? true;
-    input('#edit-keeps-sound').checked = given.keeps_sound ?? true;
     if (given.margins) setMargins(given.margins);
     /** @template {KnownFile} T @param {T} file */
     const known = file => ({ ...file, address: addressOf(file.path) });
@@ -273,5 +276,24 @@ export const createModes = (client, view) => {
     if (given.mask) brush.show(given.mask, addressOf(given.mask.path));
   };
 
-  return { requestFields, choose, current, isComplete, proposeMargins, restore, showLengths, showMake, showOverlap, takeFile };
+  /** Shows what depends on the settings: the rate changes the seconds of lengths and parts. */
+  const settingsChanged = () => {
+    showLengths(true);
+    showFrame();
+    if (clip.facts) clip.selectPart(clip.start, clip.frames);
+  };
+
+  return {
+    settingsChanged,
+    requestFields,
+    choose,
+    current,
+    isComplete,
+    proposeMargins,
+    restore,
+    showLengths,
+    showMake,
+    showOverlap,
+    takeFile,
+  };
 };

@@ -1,4 +1,4 @@
-"""The modes of Edit: which modes a model supports, and how a request is read from the page's values.
+"""The modes of Edit: which modes a model supports, the fields that each mode sets, and how a request is read from the page.
 
 Models with strength support Restyle. Models with control blocks support all modes except Restyle, Add audio and Animate. Models
 that generate audio support Add audio, and some of them Motion control, Extend and Keyframes. Models whose videos can start with
@@ -8,30 +8,19 @@ frames of a clip support Extend. Models with a driving video support only Animat
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from pydantic import ValidationError
-
 from backend.errors import RequestError, shorten
 from backend.schemas.clip import make_trim
 from backend.schemas.control import MAX_REFERENCES, appends_control_clip, extend_directions
 from backend.schemas.request import GenerationRequest
-from backend.schemas.settings import FIELDS, SETTINGS
-from presets import LoraChoice, Preset
-from wan_ui.form.loras import parse_loras
-from wan_ui.form.unused_settings import changed_settings
+from backend.schemas.settings import SETTINGS, find_preset
+from presets import Preset
+from wan_ui.form.controls import read_controls, shown_settings
 from wan_ui.gateway.uploads import check_upload_path
 
 Mode = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound", "animate"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-MODES_WITH_CLIP_AUDIO: tuple[Mode, ...] = ("anew", "paint", "widen", "animate")
-"""The modes whose videos can keep the audio of the clip."""
-
-_SHOWN_ALWAYS = frozenset(("prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "trim"))
-# `fps` is not kept, because a clip is resampled to the model's frame rate.
-_NOT_KEPT = _SHOWN_ALWAYS | {"preset", "task", "fps", "mag_ratios"}
-KEPT = frozenset(one.name for one in FIELDS if one.part == "core" and not one.personal) - _NOT_KEPT
-"""The settings that have no field in the view. A loaded video's values are sent with the next video."""
-
-_SHOWN_IN: Mapping[Mode, frozenset[str]] = {
+_SHOWN_ALWAYS = frozenset({"prompt", "num_frames", "seed", "trim"})
+MODE_FIELDS: Mapping[Mode, frozenset[str]] = {
     "anew": frozenset({"video", "strength"}),
     "follow": frozenset({"control", "control_kind"}),
     "paint": frozenset({"video", "mask", "keeps_pixels"}),
@@ -41,6 +30,8 @@ _SHOWN_IN: Mapping[Mode, frozenset[str]] = {
     "sound": frozenset({"video", "make"}),
     "animate": frozenset({"drive", "image", "face", "video", "mask", "drive_prompt"}),
 }
+"""The fields of the request that each mode sets, besides the settings."""
+
 _LARGEST = 1e6  # upper limit of the page's numbers of seconds, frames and pixels
 
 
@@ -79,94 +70,63 @@ def request_mode(request: GenerationRequest) -> Mode:
     return next((way for way, value in given if value), "keys")
 
 
-def shown_settings(request: GenerationRequest) -> frozenset[str]:
+def mode_fields(preset: Preset) -> dict[str, frozenset[str]]:
+    """Return the fields of the request that each mode of this model sets, see `MODE_FIELDS`."""
+    return {mode: MODE_FIELDS[mode] for mode in supported_modes(preset)}
+
+
+def loaded_settings(request: GenerationRequest) -> frozenset[str]:
     """Return the names of the request's settings that the view shows in its mode."""
-    way = request_mode(request)
-    shown = _SHOWN_ALWAYS | _SHOWN_IN[way] | (frozenset({"keeps_sound"}) if way in MODES_WITH_CLIP_AUDIO else frozenset())
-    if way == "anew":
-        return shown
-    if appends_control_clip(request.resolved_preset) and way == "follow":
-        return shown | {"control_scale", "control_downscale", "loras"}
-    return shown | ({"references", "control_scale"} if request.resolved_preset.has_control_blocks else frozenset())
+    mode, preset = request_mode(request), request.resolved_preset
+    shown = _SHOWN_ALWAYS | MODE_FIELDS[mode] | shown_settings(preset, MODE_FIELDS[mode])
+    if appends_control_clip(preset) and mode == "follow":
+        return shown | {"control_scale", "control_downscale"}
+    return shown | ({"references", "control_scale"} if preset.has_control_blocks and mode != "anew" else frozenset())
 
 
-def kept_settings(request: GenerationRequest) -> dict[str, Any]:
-    """Return the request's settings, as JSON values, that have no field in this view and are sent with the next video."""
-    names = {one.name for one in changed_settings(request)} & (KEPT - shown_settings(request))
-    return {name: value for name, value in request.model_dump(mode="json", include=names).items() if value is not None}
+def read_request(given: Mapping[str, Any]) -> tuple[Preset, dict[str, Any]]:
+    """Read the model and the settings of a request from the page's values. Raises: StudioError."""
+    preset = find_preset(str(given.get("preset", "")))
+    settings = {name: value for name, value in read_controls(given.get("settings")).items() if value is not None}
+    prompt = given.get("prompt") if isinstance(given.get("prompt"), str) else ""
+    strength = {"strength": given["strength"]} if given.get("strength") is not None else {}
+    fps = settings["fps"] if _is_bounded(settings.get("fps"), int) and settings["fps"] > 0 else preset.fps
+    return preset, settings | {"prompt": prompt} | strength | _read_mode_fields(given, preset, fps)
 
 
-def read_request_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """Read the inputs of a request and its kept settings from the page's values.
-
-    Raises: RequestError, ClipError, ImageError.
-    """
-    kept, fields = _read_kept_settings(given.get("kept")), _read_mode_fields(given, preset)
-    if "loras" in kept and "loras" in fields:
-        own = fields["loras"]
-        kept["loras"] = (*own, *(lora for lora in kept["loras"] if lora not in own))
-        return fields | kept
-    return kept | fields
-
-
-def _read_kept_settings(given: Any) -> dict[str, Any]:
-    """Read the kept settings from the page's values. Raises: RequestError for any other setting."""
-    if given is None:
-        return {}
-    if not isinstance(given, dict) or not given.keys() <= KEPT:
-        raise RequestError(f"kept={shorten(given)}", f"must have only {', '.join(sorted(KEPT))}", "load the video again")
-    if "loras" not in given:
-        return dict(given)
-    try:
-        return given | {"loras": tuple(map(LoraChoice.model_validate, given["loras"]))}
-    except (TypeError, ValidationError):
-        raise RequestError(f"loras={shorten(given['loras'])}", "must be LoRAs of a video", "load the video again") from None
-
-
-def _read_mode_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_mode_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
     ways = supported_modes(preset)
     way = given.get("way", ways[0])
     if way not in ways:
         raise RequestError(f"way={shorten(way)}", f"must be one of {', '.join(ways)} for {preset.name}", "choose another model")
-    fields = _READERS[way](given, preset)
-    if way in MODES_WITH_CLIP_AUDIO:
-        fields |= {"keeps_sound": given.get("keeps_sound")}
+    fields = _READERS[way](given, preset, fps)
     if appends_control_clip(preset) and way == "follow":
-        return fields | _read_control_lora_fields(given, preset)
+        downscale = _read_number(given, "control_downscale", int)
+        return fields | {"control_scale": _read_number(given, "control_scale"), "control_downscale": downscale}
     if not preset.has_control_blocks:
         return fields
     return {**fields, "references": _read_references(given), "control_scale": _read_number(given, "control_scale")}
 
 
-def _read_restyle_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    return {**_read_part(given, preset), "video": _read_upload(given, "clip")}
+def _read_restyle_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
+    return {**_read_part(given, fps), "video": _read_upload(given, "clip")}
 
 
-def _read_motion_control_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_motion_control_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
     return {
-        **_read_part(given, preset),
+        **_read_part(given, fps),
         "control": _read_upload(given, "clip"),
         "control_kind": given.get("control_kind"),
     }
 
 
-def _read_control_lora_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """Read the settings of a LoRA for motion control. The visitor's LoRAs are added to the preset's LoRAs."""
-    lines = given.get("loras")
-    if lines is not None and not isinstance(lines, str):
-        raise RequestError("the LoRAs", "must be lines of text, one for each", "write them again")
-    downscale = _read_number(given, "control_downscale", int)
-    loras = (*preset.loras, *parse_loras(lines))
-    return {"control_scale": _read_number(given, "control_scale"), "control_downscale": downscale, "loras": loras}
-
-
-def _read_inpaint_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    fields = {**_read_part(given, preset), "video": _read_upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
+def _read_inpaint_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
+    fields = {**_read_part(given, fps), "video": _read_upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
     return {**fields, "mask": _read_upload(given, "mask")}
 
 
-def _read_outpaint_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    fields = {**_read_part(given, preset), "video": _read_upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
+def _read_outpaint_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
+    fields = {**_read_part(given, fps), "video": _read_upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
     margins = given.get("margins")
     if not (isinstance(margins, list) and len(margins) == 4 and all(_is_bounded(one, int) for one in margins)):
         raise RequestError(
@@ -175,12 +135,12 @@ def _read_outpaint_fields(given: Mapping[str, Any], preset: Preset) -> dict[str,
     return {**fields, "margins": tuple(margins)}
 
 
-def _read_extend_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_extend_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
     if given.get("extend") is None:
         raise RequestError("extend is missing:", "it states where to extend the clip", "give after or before")
     end = _read_number(given, "end")
     return {
-        **_read_part(given, preset),
+        **_read_part(given, fps),
         "trim": None if end is None else (given["start"], end),
         "video": _read_upload(given, "clip"),
         "extend": given["extend"],
@@ -188,11 +148,11 @@ def _read_extend_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, A
     }
 
 
-def _read_audio_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    return {**_read_part(given, preset), "video": _read_upload(given, "clip"), "make": "sound"}
+def _read_audio_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
+    return {**_read_part(given, fps), "video": _read_upload(given, "clip"), "make": "sound"}
 
 
-def _read_animate_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_animate_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
     words = given.get("drive_prompt")
     if words is not None and not isinstance(words, str):
         raise RequestError("drive_prompt", "must be a text", "write it again")
@@ -200,10 +160,10 @@ def _read_animate_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, 
     files = {"drive": _read_upload(given, "clip"), "image": str(check_upload_path(given.get("figure")))}
     beside: dict[str, Literal["clip", "mask"]] = {"face": "clip", "video": "clip", "mask": "mask"}
     files |= {name: str(check_upload_path(given[name], what)) for name, what in beside.items() if given.get(name)}
-    return {**_read_part(given, preset), **files, "drive_prompt": own}
+    return {**_read_part(given, fps), **files, "drive_prompt": own}
 
 
-def _read_keyframe_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_keyframe_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
     frames = given.get("keyframes") or []
     if not (isinstance(frames, list) and all(_is_keyframe(one) for one in frames)):
         raise RequestError("the keyframes", "must each have a frame number and an image", "add them again")
@@ -231,12 +191,12 @@ _READERS = {
 }
 
 
-def _read_part(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_part(given: Mapping[str, Any], fps: int) -> dict[str, Any]:
     """Read which part of the clip is used. The part is as long as the video."""
     start, frames = given.get("start"), given.get("num_frames")
     if start is None or frames is None or not (_is_bounded(start, int | float) and _is_bounded(frames, int)):
         raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames select it", "give both")
-    return {"trim": make_trim(start, frames, preset.fps), "num_frames": frames}
+    return {"trim": make_trim(start, frames, fps), "num_frames": frames}
 
 
 def _read_references(given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from backend.schemas.control import OVERLAPS
 from presets import Preset
 from wan_ui.components.buttons import quiet_button
 from wan_ui.components.icons import icon
-from wan_ui.edit.modes import MODES, MODES_WITH_CLIP_AUDIO, supported_modes
+from wan_ui.edit.modes import MODES, supported_modes
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.i18n.english import Texts
 
@@ -49,7 +49,7 @@ def canvas_html(texts: Texts) -> str:
 
 def below_clip_html(texts: Texts) -> str:
     """Render the controls below the clip."""
-    return f"{_person_html(texts)}{_brush_html(texts)}{_margins_html(texts)}{_keep_pixels_html(texts)}{_keep_audio_html(texts)}"
+    return f"{_person_html(texts)}{_brush_html(texts)}{_margins_html(texts)}{_keep_pixels_html(texts)}"
 
 
 def below_timeline_html(texts: Texts) -> str:
@@ -121,7 +121,7 @@ def _margins_html(texts: Texts) -> str:
         for side, name in zip(_SIDES, names, strict=True)
     )
     return (
-        f'<fieldset class="asked margins" data-of="widen"><legend>{escape(texts.edit_margins)}</legend>'
+        f'<fieldset class="settings margins" data-of="widen"><legend>{escape(texts.edit_margins)}</legend>'
         f'{fields}<output id="edit-inner" class="wide"></output></fieldset>'
     )
 
@@ -130,19 +130,13 @@ def _keep_pixels_html(texts: Texts) -> str:
     return f'<div class="keeps" data-of="paint widen">{_checkbox("edit-keeps", texts.edit_keeps, is_checked=True)}</div>'
 
 
-def _keep_audio_html(texts: Texts) -> str:
-    ways = " ".join(MODES_WITH_CLIP_AUDIO)
-    return f'<div class="keeps" data-of="{ways}">{_checkbox("edit-keeps-sound", texts.edit_keeps_sound, is_checked=True)}</div>'
-
-
 def _motion_control_html(texts: Texts) -> str:
     kinds = (("edges", texts.edit_kind_edges), ("grey", texts.edit_kind_grey), ("as-is", texts.edit_kind_as_is))
     sizes = [("1", texts.edit_downscale_none), ("2", texts.edit_downscale_half)]
     return (
-        f'<div class="asked" data-of="follow"><label class="wide">{escape(texts.edit_kind)}<select id="edit-kind">'
+        f'<div class="settings" data-of="follow"><label class="wide">{escape(texts.edit_kind)}<select id="edit-kind">'
         f'{_options(kinds)}</select></label><label class="wide beside">{escape(texts.edit_downscale)}<select id="edit-downscale">'
-        f'{_options(sizes)}</select></label><label class="wide beside">{escape(texts.edit_lora)}<textarea id="edit-loras"'
-        f' rows="2" maxlength="{LONGEST_TEXT}" placeholder="{escape(texts.loras_placeholder)}"></textarea></label></div>'
+        f"{_options(sizes)}</select></label></div>"
     )
 
 
@@ -163,7 +157,7 @@ def _extend_html(texts: Texts) -> str:
         (str(count), (texts.edit_overlaps_one if count == 1 else texts.edit_overlaps).format(frames=count)) for count in OVERLAPS
     ]
     return (
-        f'<div class="asked" data-of="extend keys"><label data-of="extend">{escape(texts.edit_where)}<select id="edit-where">'
+        f'<div class="settings" data-of="extend keys"><label data-of="extend">{escape(texts.edit_where)}<select id="edit-where">'
         f'{_options(where)}</select></label><label data-of="extend">{escape(texts.edit_overlap)}<select id="edit-overlap">'
         f'{_options(overlaps)}</select></label><label class="wide">{escape(texts.edit_length)}<select id="edit-length"></select>'
         f'</label><output id="edit-goes" class="wide" data-of="extend"></output></div>'

@@ -18,11 +18,11 @@ from backend.media.finished import upscale_file_values
 from backend.media.sandbox import LONG_SECONDS, SandboxCall
 from backend.schemas.finished import upscale_clip_request
 from backend.schemas.request import GenerationRequest
-from backend.schemas.settings import find_preset
-from presets import Preset
 from wan_ui.edit.clip import check_painted_mask, read_image_facts, read_mask_facts, read_uploaded_clip
-from wan_ui.edit.modes import read_request_fields
+from wan_ui.edit.html import clip_presets
+from wan_ui.edit.modes import read_request
 from wan_ui.form.estimate import estimate_html
+from wan_ui.form.settings_html import own_preset_values
 from wan_ui.gateway.json_body import json_endpoint, read_json_object
 from wan_ui.gateway.uploads import check_upload_path, public_upload_path
 from wan_ui.services.animate_request import request_from_settings
@@ -32,7 +32,6 @@ from wan_ui.services.studio_context import StudioContext
 from wan_ui.services.upscaling import parse_offer
 
 _FAR = 1e5  # upper limit of the page's numbers of pixels, seconds and frames per second
-_OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 
 
 def edit_routes(context: StudioContext) -> Sequence[Route]:
@@ -70,7 +69,14 @@ def edit_routes(context: StudioContext) -> Sequence[Route]:
         caller, given = context.identify_caller(gr.Request(request)), await read_json_object(request)
         return {"html": await asyncio.to_thread(_render_estimate, context, caller, given)}
 
+    @json_endpoint
+    async def presets(request: Request) -> dict[str, Any]:
+        caller = context.identify_caller(gr.Request(request))
+        offered = clip_presets(context.preset_filter(caller))
+        return {"presets": await asyncio.to_thread(own_preset_values, context, caller, offered)}
+
     return [
+        Route("/studio/edit/presets", presets, methods=["POST"]),
         Route("/studio/edit/clip", clip, methods=["POST"]),
         Route("/studio/edit/mask", mask, methods=["POST"]),
         Route("/studio/edit/picture", picture, methods=["POST"]),
@@ -133,19 +139,10 @@ def _render_upscale_estimate(context: StudioContext, caller: Caller, given: dict
 
 async def _build_clip_request(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
     """Build the request for a video from the clip. Raises: StudioError."""
-    return await request_from_settings(context, caller, *await asyncio.to_thread(_read_settings, given))
+    return await request_from_settings(context, caller, *await asyncio.to_thread(read_request, given))
 
 
 def to_request(given: dict[str, Any]) -> GenerationRequest:
     """Build the request from unchecked values of the page. No file is opened. Raises: StudioError."""
-    preset, settings = _read_settings(given)
+    preset, settings = read_request(given)
     return GenerationRequest.from_preset(preset, **settings)
-
-
-def _read_settings(given: dict[str, Any]) -> tuple[Preset, dict[str, Any]]:
-    """Read the model and the request's settings from the page's values. Raises: StudioError."""
-    preset = find_preset(str(given.get("preset", "")))
-    wanted = {name: given[name] for name in _OPTIONAL if given.get(name) is not None}
-    prompt = given.get("prompt") if isinstance(given.get("prompt"), str) else ""
-    sides = {name: given.get(name) for name in ("width", "height")}
-    return preset, {"prompt": prompt, **sides, **wanted, **read_request_fields(given, preset)}

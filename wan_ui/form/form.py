@@ -1,25 +1,21 @@
 """The form's components, the values that the visitor entered, and the request that these values define."""
 
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import gradio as gr
 
-from backend.errors import RequestError
 from backend.schemas.characters import read_characters
 from backend.schemas.request import SEED_LIMIT, GenerationRequest
 from backend.schemas.settings import FROM_INPUTS, SETTINGS, Shot, find_preset
 from backend.schemas.shots import FILES, read_shots
-from presets import list_presets
-from wan_ui.form.loras import parse_loras
+from wan_ui.form.controls import is_shown, read_controls
 from wan_ui.form.own_sound import SoundPanel, takes_sound, uploaded_sound
 from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
-from wan_ui.form.settings import PLAIN, SettingsPanel
+from wan_ui.form.settings import SettingsPanel
 from wan_ui.form.shots import convert_frame_rate, read_storyboard
 from wan_ui.i18n.english import Texts
 from wan_ui.services.presets import CanRun, preset_choices
@@ -50,7 +46,7 @@ class Draft:
         given = {name: value for name, value in self.given.items() if value is not None or SETTINGS[name].slider_range}
         values = preset.model_dump(include=set(SETTINGS))
         values |= {name: value for name, value in given.items() if name not in unused | {"shots"}}
-        values["guidance"] = given["guidance"][: preset.num_experts]
+        values["guidance"] = values["guidance"][: preset.num_experts]
         if shots := given.get("shots"):
             values |= read_shots(convert_frame_rate(shots, values["fps"]), preset, values["fps"])
             values["prompt"] = next((row["prompt"] for row in shots if row.get("prompt")), "")
@@ -71,9 +67,6 @@ def omit_input_files(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _omit_character_image(figure: object) -> Any:
     return {"name": figure["name"]} if isinstance(figure, Mapping) and "name" in figure else figure
-
-
-_WINDOWS = {"on": True, "off": False}  # any other value: the preset's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,30 +170,24 @@ class Form:
     def read(self, values: dict[gr.blocks.Block, Any]) -> Draft:
         """Read the values of `inputs` as a draft. Draw a random seed if each video gets a new seed.
 
-        Raises: RequestError for an unreadable size, ImageError or SoundError for a path that is no upload.
+        Raises: RequestError for an unknown model and an unreadable size, ImageError or SoundError for a path that is no upload.
         """
         settings = self.settings
-        controls = {name: values[control] for name, control in settings.controls.items()}
-        width, height = parse_size(controls["resolution"])
+        preset = find_preset(values[settings.preset] or "")
+        shown = {name for name in settings.controls if is_shown(name, preset)}
+        controls = {name: values[control] for name, control in settings.controls.items() if name in shown}
         is_random = values[settings.is_seed_random] or values[settings.seed] is None
         return Draft(
             given={
-                **{one.name: controls[one.name] or "" if one.type is str else controls[one.name] for one in PLAIN},
+                **read_controls(controls),
                 **self._read_images(values),
                 "sound": uploaded_sound(values[self.sound.file]),
                 "sound_start": values[self.sound.start] or 0.0,
                 "task": values[self.task],
-                "preset": values[settings.preset] or "",
+                "preset": preset.name,
                 "prompt": values[self.prompt.prompt] or "",
-                "width": width,
-                "height": height,
-                "num_frames": controls["length"],
-                "guidance": (controls["guidance"], controls["guidance_low"]),
-                "guidance_interval": (_percent_to_share(controls["guidance_start"]), _percent_to_share(controls["guidance_end"])),
                 "seed": secrets.randbelow(SEED_LIMIT) if is_random else values[settings.seed],
                 "image_focus": tuple(values[self.image.focus]),
-                "loras": parse_loras(controls["loras"]),
-                "context_windows": _WINDOWS.get(controls["context_windows"]),
             }
             | read_storyboard(values[self.prompt.shots.timeline])
         )
@@ -209,35 +196,3 @@ class Form:
         """Return the path of each image by the name of its setting. Text to video has no images."""
         is_image = values[self.task] == "i2v"
         return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_setting.items()}
-
-
-def _percent_to_share(percent: Any) -> float:
-    """Convert per cent to a share (0..1). Raises: RequestError."""
-    try:
-        return round(float(percent) / 100, 8)
-    except (TypeError, ValueError):
-        what = f"guidance_interval={str(percent)[:40]!r}"
-        raise RequestError(what, "must be numbers of per cent", "0 to 100 is usual") from None
-
-
-def parse_size(choice: str) -> tuple[int, int]:
-    """Read width and height from a value of the resolution dropdown, such as "832x480".
-
-    Raises: RequestError, also for a size that no preset supports. Images are cropped and padded to this size.
-    """
-    sizes = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", str(choice))
-    if sizes is None:
-        raise RequestError(f"resolution={str(choice)[:40]!r}", "must be WIDTHxHEIGHT", "choose one that is offered")
-    width, height = int(sizes[1]), int(sizes[2])
-    smallest, largest = _side_limits()
-    if not (smallest <= width <= largest and smallest <= height <= largest):
-        raise RequestError(f"resolution={choice}", f"must have sides of {smallest} to {largest}", "choose one that is offered")
-    return width, height
-
-
-@cache
-def _side_limits() -> tuple[int, int]:
-    """Return the shortest and the longest side that any preset supports. The cache avoids reading the presets' files again."""
-    presets = list_presets()
-    shortest = min(side for preset in presets for side in (preset.min_width, preset.min_height))
-    return shortest, max(side for preset in presets for side in (preset.max_width, preset.max_height))

@@ -11,8 +11,9 @@ from backend.media.sandbox import SandboxCall
 from presets import load_preset
 from wan_ui.components.events import LAST, QUIET, RAW
 from wan_ui.components.field_errors import error_sentence, note_html
+from wan_ui.form.controls import parse_size
 from wan_ui.form.crop import encode_preview, focus_at_point, write_padded
-from wan_ui.form.form import Form, parse_size
+from wan_ui.form.form import Form
 from wan_ui.form.picture import CENTRE, crop_preview_html, empty_preview_html, uploaded_picture
 from wan_ui.gateway.uploads import copy_to_cache, temporary_image_path
 from wan_ui.services.sandbox_calls import requester_from_caller

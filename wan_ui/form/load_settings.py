@@ -7,7 +7,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,11 @@ from presets import Preset
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates
 from wan_ui.components.toast import Message
+from wan_ui.form.controls import control_values
 from wan_ui.form.form import Form, omit_input_files
 from wan_ui.form.own_sound import takes_sound
 from wan_ui.form.picture import CENTRE
-from wan_ui.form.unused_settings import FILES_OF_SHOTS, SHOWN_BY_FORM, unused_settings_text
+from wan_ui.form.unused_settings import FILES_OF_SHOTS, shown_by_form, unused_settings_text
 from wan_ui.gateway.uploads import check_upload_path, copy_to_cache, temporary_image_path
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
@@ -125,16 +126,17 @@ class LoadHandlers:
         message: Message,
         is_seed_new: bool = False,
         *,
-        loaded: Collection[str] = SHOWN_BY_FORM,
+        missing: Collection[str] = (),
     ) -> Updates:
-        """Load a request's settings and show `message`. The message also names the settings that are not in `loaded`.
+        """Load a request's settings and show `message`. The message also names the settings that the form does not show, and the
+        input files that are `missing`.
 
         Raises: StudioError for a model that is not on this machine.
         """
         self._check_available(request, texts)
         is_clip_lost, are_cues_lost = not request.is_from_pictures, bool(request.cues or request.action)
         sentences = texts.loaded_clip if is_clip_lost else "", texts.loaded_cues if are_cues_lost else ""
-        unused = (*sentences, unused_settings_text(request, loaded, texts))
+        unused = (*sentences, unused_settings_text(request, shown_by_form(request) - {*missing}, texts))
         message = replace(message, text=" ".join(filter(None, (message.text, *unused))))
         shown = self.form.show_settings(request, texts, self.context.can_run) | self.form.show_prompt(
             request, is_seed_new=is_seed_new
@@ -198,7 +200,7 @@ class LoadHandlers:
             if same
             else (GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture))
         )
-        unused = unused_settings_text(job.request, SHOWN_BY_FORM - _ONE_SHOT.keys() if same else {"prompt", "seed"}, texts)
+        unused = unused_settings_text(job.request, shown_by_form(base) - _ONE_SHOT.keys() if same else {"prompt", "seed"}, texts)
         message = Message(text=" ".join(filter(None, (texts.loaded_continue, unused))), view="create")
         return self.show_request(base, texts, message, is_seed_new=True) | {self.form.image.image: picture}
 
@@ -230,8 +232,8 @@ class LoadHandlers:
         filled: Updates = {self.form.image.image: picture, self.form.image.focus: CENTRE} if picture else {}
         if request.sound:
             filled |= self.form.sound.load_audio(request, None)
-        loaded = SHOWN_BY_FORM - FILES_OF_SHOTS - {"last_image"}
-        return self.show_request(request, texts, Message(text=text, button=again, view="create"), loaded=loaded) | filled
+        lost = FILES_OF_SHOTS | {"last_image"}
+        return self.show_request(request, texts, Message(text=text, button=again, view="create"), missing=lost) | filled
 
     def _find_original(self, request: GenerationRequest, caller: Caller) -> Job | None:
         """Return the visitor's own job that generated this video, None if it no longer exists."""
@@ -289,3 +291,18 @@ def decode_settings(code: str) -> GenerationRequest:
         return request
     except (ValueError, TypeError, RecursionError, binascii.Error):
         raise RequestError("the link's settings", "must be whole", "copy the link again") from None
+
+
+def link_values(code: str | None, presets: Sequence[Preset]) -> dict[str, Any] | None:
+    """Return the model, prompt and controls of a link, for the script of a view with these presets.
+
+    None without a link, for a broken link, whose error Create shows, and for other models.
+    """
+    try:
+        request = decode_settings(code or "")
+    except StudioError:
+        return None
+    if request.preset not in {preset.name for preset in presets}:
+        return None
+    settings = control_values(request) | {"seed": request.seed}
+    return {"preset": request.preset, "prompt": request.prompt, "num_frames": request.num_frames, "settings": settings}

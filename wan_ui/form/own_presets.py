@@ -20,7 +20,7 @@ from wan_ui.components.events import Updates, Values, start_script
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Form
 from wan_ui.form.load_settings import LoadHandlers, encode_settings
-from wan_ui.form.unused_settings import SHOWN_BY_FORM, unused_settings_text
+from wan_ui.form.unused_settings import shown_by_form, unused_settings_text
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 from wan_ui.services.studio_context import StudioContext
@@ -119,7 +119,7 @@ class OwnPresetHandlers:
         request = check_settings(settings)
         if not self.context.can_run(request.resolved_preset):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
-        unused = unused_settings_text(request, SHOWN_BY_FORM, texts)
+        unused = unused_settings_text(request, shown_by_form(request), texts)
         return self.form.show_settings(request, texts, self.context.can_run) | (
             self._show_message(unused, texts) if unused else {}
         )

@@ -7,18 +7,19 @@ from typing import Any
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Setting
 from presets import LoraChoice
-from wan_ui.form.settings import PLAIN
+from wan_ui.form.controls import shown_settings
 from wan_ui.i18n.english import Texts
 
 LONGEST = 60  # characters of a value
 FILES_OF_SHOTS = frozenset({"shot_images", "shot_videos", "shot_drives", "figure_images", "track"})
-SHOWN_BY_FORM = frozenset(one.name for one in PLAIN) | {
-    *("prompt", "seed", "width", "height", "num_frames", "guidance", "guidance_interval", "context_windows", "loras"),
-    *("image", "last_image", "image_focus", "sound", "sound_start"),
-    *("shots", "figures", "shot_images", "shot_videos", "figure_images"),
-    *("track", "track_start", "track_fade", "track_volume"),
-}
-"""The settings that the form of the Create view shows."""
+_INPUTS_OF_FORM = frozenset(
+    {
+        *("prompt", "seed"),
+        *("image", "last_image", "image_focus", "sound", "sound_start"),
+        *("shots", "figures", "shot_images", "shot_videos", "figure_images"),
+        *("track", "track_start", "track_fade", "track_volume"),
+    }
+)
 
 _NOT_CHOSEN = frozenset({"preset", "task", "mag_ratios", "is_open", "finished_video"})
 """Fields of a request that the visitor does not choose, or that a view shows in another way."""
@@ -31,6 +32,14 @@ def changed_settings(request: GenerationRequest) -> list[Setting]:
     """
     preset = request.resolved_preset
     return [one for one in FIELDS if one.name not in _NOT_CHOSEN and one.value_in(request) != one.value_in(preset)]
+
+
+def shown_by_form(request: GenerationRequest) -> frozenset[str]:
+    """Return the names of the settings that the form of the Create view shows for the request's model.
+
+    Raises: RequestError for an unknown preset.
+    """
+    return _INPUTS_OF_FORM | shown_settings(request.resolved_preset, ())
 
 
 def unused_settings_text(request: GenerationRequest, shown: Collection[str], texts: Texts) -> str:

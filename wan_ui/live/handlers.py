@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from presets import list_presets
 from wan_ui.components.events import Updates, Values
-from wan_ui.live.html import live_html
+from wan_ui.form.load_settings import link_values
+from wan_ui.live.html import live_html, live_presets
 from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Panel
 from wan_ui.services.studio_context import StudioContext
@@ -25,7 +25,9 @@ class LiveHandlers(Panel):
         return [self.panel]
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """Render the view in the visitor's language, with their running live video, which a reloaded page continues."""
-        presets = [preset for preset in list_presets() if preset.live and self.context.preset_filter(caller)(preset)]
+        """Render the view in the visitor's language, with the settings of a link, and with the visitor's running live video,
+        which a reloaded page continues."""
+        presets = live_presets(self.context.preset_filter(caller))
+        fill = link_values(parameters.get("settings"), presets)
         running = [job.id for job in self.context.engine.library.unended(caller.owner) if job.summary.is_open]
-        return {self.panel: live_html(presets, running[0] if running else "", caller.texts)}
+        return {self.panel: live_html(presets, running[0] if running else "", caller.texts, fill)}

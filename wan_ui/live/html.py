@@ -1,10 +1,11 @@
 """Render the live view before a video runs. Its script updates the view later. The functions have no side effects."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from typing import Any
 
-from presets import Preset
+from presets import Preset, list_presets
+from wan_ui.form.settings_html import Modes, data_attribute, preset_controls, settings_html
 from wan_ui.i18n.english import Texts
 
 KEYS = {  # action -> keys, the first is shown on its button; other actions have only a button
@@ -20,15 +21,26 @@ KEYS = {  # action -> keys, the first is shown on its button; other actions have
 _SHOWN = {"ArrowLeft": "←", "ArrowRight": "→", "ArrowUp": "↑", "ArrowDown": "↓", "+": "+", "-": "−"}
 
 
-def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
-    """Render the view for a visitor who may use these presets. `job_id` is their running live video, "" for none."""
+def live_presets(can_run: Callable[[Preset], bool]) -> list[Preset]:
+    """Return the available presets that generate live videos."""
+    return [preset for preset in list_presets() if preset.live and can_run(preset)]
+
+
+def live_html(presets: Sequence[Preset], job_id: str, texts: Texts, fill: Mapping[str, Any] | None = None) -> str:
+    """Render the view for a visitor who may use these presets.
+
+    Args:
+        job_id: The visitor's running live video, "" for none.
+        fill: A model, a prompt and settings to start with.
+    """
     if not presets:
         empty = f'<p class="hint">{escape(texts.live_none)}</p>'
         return f'<section class="live" data-job="" aria-label="{escape(texts.live_on)}">{empty}</section>'
     options = "".join(_preset_option(preset, texts) for preset in presets)
     words = texts.with_prefix("live_")
     return (
-        f'<section class="live" data-job="{escape(job_id)}" data-words="{escape(json.dumps(words))}"'
+        f'<section class="live" data-job="{escape(job_id)}" {data_attribute("words", words)}'
+        f" {data_attribute('fill', fill)}"
         f' aria-label="{escape(texts.live_on)}">'
         f'<div class="screen"><canvas id="live-canvas" width="96" height="96"></canvas>'
         f'<p class="veil">{escape(texts.live_start_hint)}</p><i class="dot" hidden title="{escape(texts.live_on)}"></i></div>'
@@ -41,17 +53,21 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
         f'<button type="button" id="live-start" class="primary">{escape(texts.live_start)}</button>'
         f'<button type="button" id="live-say" hidden>{escape(texts.live_apply)}</button>'
         f'<button type="button" id="live-stop" hidden>{escape(texts.stop)}</button></div>'
-        f'<p class="note" role="alert" hidden></p></section>'
+        f'<p class="note" role="alert" hidden></p>{settings_html("live", presets, _modes, texts, ())}</section>'
     )
 
 
+def _modes(preset: Preset) -> Modes:
+    return {"live": {"is_open"}}
+
+
 def _preset_option(preset: Preset, texts: Texts) -> str:
-    words = preset.words(texts.language)
+    words, controls = preset.words(texts.language), data_attribute("controls", preset_controls(preset, _modes(preset), texts))
     return (
         f'<option value="{escape(preset.name)}" data-actions="{escape(" ".join(preset.actions))}"'
         f' data-tasks="{escape(" ".join(preset.tasks))}" data-combines="{str(preset.combines_actions).lower()}"'
         f' data-reads="{str(preset.reads_prompt).lower()}" data-example="{escape(preset.examples[0])}"'
-        f' data-caption="{escape(words.examples[0])}">'
+        f' data-caption="{escape(words.examples[0])}" {controls}>'
         f"{escape(words.title)}</option>"
     )
 

@@ -2,6 +2,7 @@
 import { capture, find, findAll, get, on, onRelease } from '../components/dom.js';
 import { createViewClient } from '../components/http.js';
 import { fill } from '../components/text.js';
+import { createSettings } from '../form/settings.js';
 import { concatenate, lookAction, readPackets } from './packets.js';
 
 const AGAIN_MILLISECONDS = 1000; // until a broken stream is opened again
@@ -11,7 +12,13 @@ const AGAIN_MILLISECONDS = 1000; // until a broken stream is opened again
 
 /** @param {GradioComponent} component */
 export const startLive = ({ element, watch }) => {
-  const { words, note, send, upload, one, input, select, button, canvas } = createViewClient(element, 'live');
+  const client = createViewClient(element, 'live');
+  const { words, note, send, upload, one, input, select, button, canvas } = client;
+  const settings = createSettings(client, own => {
+    select('#live-preset').value = own.preset;
+    showPreset();
+    settings.fill(own.settings);
+  });
   const live = {
     job: '',
     /** Frames to draw, in order. @type {Frame[]} */
@@ -49,6 +56,18 @@ export const startLive = ({ element, watch }) => {
     select('#live-preset').disabled = isOn;
     one('.live').dataset.on = String(isOn);
     one('.dot').hidden = !isOn || !live.drawn.length;
+  };
+
+  /** The controls of each model, by its option. @type {WeakMap<Element, import('../form/settings.js').Controls>} */
+  const controls = new WeakMap();
+  /** Shows the selected model's settings and example prompt. */
+  const showPreset = () => {
+    const option = select('#live-preset').selectedOptions[0];
+    const own = controls.get(option) ?? JSON.parse(option.dataset.controls ?? '{}');
+    controls.set(option, own);
+    settings.show(own, 'live');
+    showExamplePrompt();
+    showControls();
   };
 
   // The first prompt is the model's example, if the example is in the page's language. Otherwise the empty field shows a translation,
@@ -253,7 +272,7 @@ export const startLive = ({ element, watch }) => {
     const field = input('#live-prompt');
     if (!one('.wide').hidden) field.value ||= chosen().example ?? '';
     const prompt = one('.wide').hidden ? '' : field.value;
-    const given = await send('', { preset: select('#live-preset').value, prompt, image });
+    const given = await send('', { preset: select('#live-preset').value, prompt, image, settings: settings.read() });
     if (given) openVideo(given.job);
   };
   on(element, 'click', ({ id }) => {
@@ -272,15 +291,21 @@ export const startLive = ({ element, watch }) => {
       label.dataset.empty ??= label.textContent ?? '';
       label.textContent = target.files?.[0]?.name ?? label.dataset.empty;
     }
-    if (target.id !== 'live-preset') return;
-    showExamplePrompt();
-    showControls();
+    if (target.id === 'live-preset') showPreset();
   });
 
   // A newly opened or reloaded page continues this visitor's running video.
   const open = () => {
-    const job = find('.live', element)?.dataset.job;
-    if (find('#live-preset', element) && !input('#live-prompt').placeholder) showExamplePrompt();
+    const { job, fill: given = 'null' } = find('.live', element)?.dataset ?? {};
+    if (find('#live-preset', element) && !input('#live-prompt').placeholder) {
+      const loaded = JSON.parse(given);
+      if (loaded) select('#live-preset').value = loaded.preset;
+      showPreset();
+      if (loaded) {
+        Object.assign(input('#live-prompt'), { value: loaded.prompt }).dataset.typed = loaded.prompt;
+        settings.fill(loaded.settings);
+      }
+    }
     if (job && job !== live.job) openVideo(job);
     else showControls();
   };

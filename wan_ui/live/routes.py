@@ -24,8 +24,11 @@ from backend.schemas.live import frame_name
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import find_preset
 from wan_ui.components.progress import StageView, advance_view, progress_texts
+from wan_ui.form.controls import read_controls
+from wan_ui.form.settings_html import own_preset_values
 from wan_ui.gateway.json_body import json_endpoint, read_json_object
 from wan_ui.gateway.uploads import check_upload_path
+from wan_ui.live.html import live_presets
 from wan_ui.live.watch import LiveWatcher
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import follow_events
@@ -72,7 +75,14 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
         packets = _packet_stream(context, watch, job, context.identify_caller(gr.Request(request)))
         return StreamingResponse(packets, media_type="application/octet-stream", headers=_AT_ONCE)
 
+    @json_endpoint
+    async def presets(request: Request) -> dict[str, Any]:
+        caller = context.identify_caller(gr.Request(request))
+        offered = live_presets(context.preset_filter(caller))
+        return {"presets": await asyncio.to_thread(own_preset_values, context, caller, offered)}
+
     return [
+        Route("/studio/live/presets", presets, methods=["POST"]),
         Route("/studio/live", start, methods=["POST"]),
         Route("/studio/live/{job_id}/say", steer, methods=["POST"]),
         Route("/studio/live/{job_id}/stop", stop, methods=["POST"]),
@@ -88,15 +98,14 @@ async def _submit_live(context: StudioContext, caller: Caller, given: dict[str, 
 def to_request(given: dict[str, Any]) -> GenerationRequest:
     """Build the request from untrusted values of the page. Raises: StudioError."""
     preset = find_preset(str(given.get("preset", "")))
-    prompt, seed, image = (given.get(name) for name in ("prompt", "seed", "image"))
-    return GenerationRequest.from_preset(
-        preset,
-        prompt=prompt if isinstance(prompt, str) else "",
-        image=str(check_upload_path(image)) if image else None,
-        num_frames=preset.max_frames - (preset.max_frames - preset.first_frames) % preset.frame_step,
-        seed=seed if isinstance(seed, int) else None,
-        is_open=True,
-    )
+    prompt, image = (given.get(name) for name in ("prompt", "image"))
+    own = {
+        "prompt": prompt if isinstance(prompt, str) else "",
+        "image": str(check_upload_path(image)) if image else None,
+        "num_frames": preset.max_frames - (preset.max_frames - preset.first_frames) % preset.frame_step,
+        "is_open": True,
+    }
+    return GenerationRequest.from_preset(preset, **read_controls(given.get("settings")) | own)
 
 
 async def _packet_stream(context: StudioContext, watch: LiveWatcher, job: Job, caller: Caller) -> AsyncIterator[bytes]:

@@ -1,28 +1,29 @@
 """The live view: one piece of HTML, whose script calls `wan_ui.live.routes` directly, without Gradio.
 
-Element ids: `live`, inside it `live-preset`, `live-prompt`, `live-start`, `live-stop`, `live-canvas`.
+Element ids: `live`, inside it `live-preset`, `live-prompt`, `live-start`, `live-stop`, `live-canvas`, and a field for each
+setting, such as `live-steps` (`wan_ui.form.settings_html`).
 """
 
 import gradio as gr
 
-from presets import list_presets
 from wan_ui.components.events import start_script
 from wan_ui.gateway.rules import Rules
 from wan_ui.live.handlers import LiveHandlers
-from wan_ui.live.html import live_html
+from wan_ui.live.html import live_html, live_presets
 from wan_ui.live.routes import live_routes
 from wan_ui.view import Shell, View
 
 
 def build_live(shell: Shell) -> LiveHandlers:
     """Build the panel without a video, and its handlers."""
-    presets = [preset for preset in list_presets() if preset.live and shell.context.preset_filter()(preset)]
+    presets = live_presets(shell.context.preset_filter())
     panel = gr.HTML(live_html(presets, "", shell.texts), js_on_load=start_script("live"), elem_id="live", apply_default_css=False)
     return LiveHandlers(context=shell.context, panel=panel)
 
 
 RULES: Rules = {
     "/studio/live": "login",
+    "/studio/live/presets": "login",
     "/studio/live/{job_id}/frames": "visitor",
     "/studio/live/{job_id}/say": "visitor",
     "/studio/live/{job_id}/stop": "visitor",

@@ -75,8 +75,8 @@ def test_it_is_refused_where_all_steps_have_one_size(name):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"video": "/clip.mp4"}, "progressive cannot be combined with a clip; leave one out"),
-        ({"shots": [{"prompt": "x"}, {"prompt": "y"}]}, "progressive cannot be combined with a storyboard; leave it out"),
+        ({"video": "/clip.mp4"}, "progressive cannot be combined with video; leave one out"),
+        ({"shots": [{"prompt": "x"}, {"prompt": "y"}]}, "progressive cannot be combined with shots; leave one out"),
         ({"mag_cache": 0.1}, "progressive cannot be combined with mag_cache; leave one out"),
         ({"progressive": 5}, "progressive=5 must be between 0 and 4; 0 is off, 2 is usual"),
     ],

@@ -59,7 +59,7 @@ def test_a_video_that_continues_hears_its_clip_unless_it_is_silent_or_has_a_soun
         (LTX, dict(CLIP, sound="/song.mp3"), "sound was given but make=sound only generates audio"),
         (LTX, dict(CLIP, image="/a.png"), "image was given but make=sound only generates audio"),
         (LTX, dict(CLIP, strength=0.5), "strength was given but make=sound only generates audio"),
-        (LTX, dict(CLIP, keeps_sound=False), "together with a video without audio"),
+        (LTX, dict(CLIP, keeps_sound=False), "keeps_sound cannot be combined with make"),
         (LTX, dict(CLIP, trim=(0.0, 1.0)), "is 24 frames at 24 fps"),
         (LTX, dict(make="music"), "make='music' is refused"),
         (LTX, dict(sound="/song.mp3", shots=[dict(prompt="a"), dict(prompt="b")]), "sound was given together with shots"),

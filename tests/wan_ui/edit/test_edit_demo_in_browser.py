@@ -51,7 +51,7 @@ def test_a_demo_video_and_a_clip_become_larger_and_play(visit, tmp_path):
     assert page.locator(".stage .menu.upscale").count() == 0  # the video is upscaled already
     open_edit(page)
     taken(page, counting_clip(tmp_path / "clip.mp4", 20, 16, (64, 48)))
-    page.locator("#edit-upscale").click()
+    page.locator("#edit-upscale-clip").click()
     wait_until(page, "document.querySelector('.stage video').videoWidth === 128")
     assert page.locator('.stage [data-act="again:seed"]').count() == 0  # no model generated this video
 

@@ -72,7 +72,7 @@ def test_a_clip_is_dropped_trimmed_made_and_compared_with_what_it_was(visit, cli
     wait_until(page, "document.querySelector('.edit .film').width > 300 && !document.querySelector('.edit .thumbs').offsetParent")
     assert "160 × 120 · 30 frames per second · 4.0 s · with audio" in page.locator(".edit .facts").inner_text()
     assert page.locator("#edit-part").inner_text() == "0.00 to 1.06 s: 17 frames at 16 per second, 1.06 s"
-    assert page.locator("#edit-size").input_value() == "128x96", "the shape nearest to the clip's"
+    assert page.locator("#edit-resolution").input_value() == "128x96", "the shape nearest to the clip's"
     slide(page, "#edit-from", 1.0)
     assert page.locator("#edit-part").inner_text() == "1.00 to 2.06 s: 17 frames at 16 per second, 1.06 s"
     slide(page, "#edit-to", 2.4)  # 22.4 frames: the handle goes to 21
@@ -169,36 +169,6 @@ def test_an_earlier_video_brings_its_clip_and_its_settings_back(visit, clip):
     wait_until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
     page.locator('.stage[data-phase="finished"]').wait_for()
     assert "0.35" in page.locator(".stage .facts").inner_text()
-
-
-def test_settings_without_a_field_come_back_as_chips_that_can_be_taken_away(visit, clip):
-    page = visit()
-    open_edit(page)
-    taken(page, clip)
-    page.evaluate("""() => {
-      const given = window.fetch;  // adds to the first video what a program or an earlier video may have asked for
-      window.fetch = (address, options) => {
-        if (!String(address).endsWith('studio/edit')) return given(address, options);
-        window.fetch = given;
-        const body = JSON.parse(options.body), kept = {solver: 'euler', flow_shift: 5.5, cfg_zero: true};
-        return given(address, {...options, body: JSON.stringify({...body, kept})});
-      };
-    }""")
-    make(page, "a square with settings of its own")
-    page.locator('.stage[data-phase="finished"] [data-act="edit:use"]').click()
-    page.locator(".edit [data-kept]").nth(2).wait_for()
-    assert {text.strip(" ×") for text in page.locator(".edit [data-kept]").all_inner_texts()} == {
-        *("sampler euler", "flow shift 5.5", "CFG-Zero* on")
-    }
-    assert "Not used here" not in page.locator("#message").inner_text()
-    page.locator(".edit [data-kept]", has_text="sampler").click()
-    with page.expect_request(lambda request: request.url.endswith("studio/edit")) as sent:
-        make(page, "a square with two of them", steps=None)
-    assert sent.value.post_data_json["kept"] == {"flow_shift": 5.5, "cfg_zero": True}
-    assert "5.5" in page.locator(".stage .facts").inner_text()
-    for name in ("flow shift", "CFG-Zero"):
-        page.locator(".edit [data-kept]", has_text=name).click()
-    assert not page.locator(".edit .kept").count()
 
 
 def test_a_video_made_from_words_becomes_the_clip(visit):

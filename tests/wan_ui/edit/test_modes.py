@@ -20,17 +20,18 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import find_preset
 from tests.clip_files import counting_clip
 from tests.wan_ui.builders import a_job
-from wan_ui.edit.handlers import EditHandlers, _fitting_settings, page_settings
+from wan_ui.edit.handlers import EditHandlers, _with_proposed_size, page_settings
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.modes import MODES, kept_settings, read_request_fields, request_mode, shown_settings, supported_modes
-from wan_ui.form.unused_settings import setting_text, unused_settings_text
+from wan_ui.edit.modes import MODES, loaded_settings, read_request, request_mode, supported_modes
+from wan_ui.form.unused_settings import unused_settings_text
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import BEFORE
 
 VACE = "wan2.1-vace-1.3b-480p"
 SIZE = (128, 96)  # width and height of the clip
-WANTED = {"preset": VACE, "prompt": "a red square", "width": 256, "height": 256, "steps": 2, "seed": 1}
+SETTINGS = {"resolution": "256x256", "steps": 2, "seed": 1}
+WANTED = {"preset": VACE, "prompt": "a red square", "settings": SETTINGS}
 PART = {"start": 0.5, "num_frames": 5}
 
 
@@ -74,9 +75,15 @@ def refused(client: TestClient, path: str, body: object) -> str:
     return told
 
 
+def request_from(given: dict) -> GenerationRequest:
+    """Return the request of a page's values, without opening files."""
+    preset, settings = read_request(given)
+    return GenerationRequest.from_preset(preset, **settings)
+
+
 def named(request: GenerationRequest) -> str:
     """Return the sentence that names the settings which the view does not load."""
-    return unused_settings_text(request, shown_settings(request) | kept_settings(request).keys(), ENGLISH)
+    return unused_settings_text(request, loaded_settings(request), ENGLISH)
 
 
 def left(engine: Engine) -> list[str]:
@@ -137,7 +144,8 @@ def test_a_clip_continues_after_its_end_or_before_its_beginning(engine, visitor,
 
 def test_the_demo_model_regenerates_a_clip_or_continues_after_it(engine, visitor, clip):
     assert supported_modes(find_preset("wan-tiny")) == ("anew", "extend")
-    given = WANTED | {"preset": "wan-tiny", "width": 96, "height": 96, "way": "extend", "clip": clip, "start": 0.5, "end": 1.5}
+    given = WANTED | {"preset": "wan-tiny", "way": "extend", "clip": clip, "start": 0.5, "end": 1.5}
+    given |= {"settings": SETTINGS | {"resolution": "96x96"}}
     request = made(engine, visitor(), **given, num_frames=9, extend="after", overlap=5)
     assert (request.extend, request.overlap, request.strength, request_mode(request)) == ("after", 5, None, "extend")
     before = left(engine)
@@ -297,7 +305,8 @@ def test_any_video_of_ours_becomes_the_clip(engine, tmp_path):
     job = a_job(folder=tmp_path, prompt="a red square")
     counting_clip(tmp_path / "video.mp4", 33, 16, SIZE)
     filled = engine.sandbox.run_steps(handlers(engine)._load_as_clip(job, find_preset("wan-tiny")))
-    assert (filled["preset"], filled["way"], filled["prompt"], filled["seed"]) == ("wan-tiny", "anew", "a red square", "")
+    assert (filled["preset"], filled["way"], filled["prompt"]) == ("wan-tiny", "anew", "a red square")
+    assert filled["settings"]["seed"] is None
     assert Path(filled["clip"]["path"]).is_relative_to(get_upload_folder()) and filled["clip"]["width"] == SIZE[0]
     assert (filled["start"], filled["end"]) == (0.0, filled["clip"]["seconds"]) and json.loads(json.dumps(filled))
 
@@ -324,9 +333,11 @@ def test_only_who_may_see_a_video_takes_it_as_a_clip_and_one_that_is_gone_is_sai
 
 def test_what_would_fit_is_asked_of_the_same_part(engine, visitor, clip):
     request = made(engine, visitor(), way="follow", clip=clip, start=0.5, num_frames=9)
-    assert _fitting_settings(request, 0.5, {"width": 256, "height": 256, "num_frames": 5})["end"] == 0.5 + 5 / 16
+    size = {"width": 128, "height": 128, "num_frames": 5}
+    fitting = _with_proposed_size(page_settings(request), request, size)
+    assert (fitting["end"], fitting["num_frames"], fitting["settings"]["resolution"]) == (0.5 + 5 / 16, 5, "128x128")
     on = made(engine, visitor(), way="extend", clip=clip, extend="after", overlap=5, start=0.5, num_frames=9)
-    assert "end" not in _fitting_settings(on, 0.5, {"num_frames": 5})
+    assert _with_proposed_size(page_settings(on), on, size)["end"] == page_settings(on)["end"]
 
 
 def test_the_view_shows_only_ways_that_a_model_can_go():
@@ -347,8 +358,8 @@ def test_a_sound_is_made_for_a_part_of_a_clip(tmp_path, monkeypatch):
     clip.write_bytes(b"clip")
     monkeypatch.setattr("wan_ui.gateway.uploads.get_upload_folder", lambda: str(tmp_path))
     preset = find_preset("ltx-2.3-704p")
-    fields = read_request_fields({"way": "sound", "clip": str(clip), "start": 0.5, "num_frames": 49}, preset)
-    request = GenerationRequest.from_preset(preset, prompt="rain on a tin roof", **fields)
+    given = {"preset": preset.name, "prompt": "rain on a tin roof", "way": "sound", "clip": str(clip), "start": 0.5}
+    request = request_from(given | {"num_frames": 49})
     assert (request.make, request.video, request.strength, request.num_frames) == ("sound", str(clip), None, 49)
     assert request_mode(request) == "sound" and not named(request) and request.trim == (0.5, 0.5 + 49 / 24)
 
@@ -361,10 +372,8 @@ def test_key_frames_of_a_model_without_control_blocks(tmp_path, monkeypatch):
         find_preset("ltx-2.3-704p"),
         [{"frame": 48, "image": str(tmp_path / "b.png")}, {"frame": 7, "image": str(tmp_path / "a.png")}],
     )
-    fields = read_request_fields(
-        {"way": "keys", "num_frames": 49, "keyframes": keys, "control_scale": 1, "references": []}, preset
-    )
-    request = GenerationRequest.from_preset(preset, prompt="rain on a tin roof", **fields)
+    given = {"preset": preset.name, "way": "keys", "num_frames": 49, "keyframes": keys, "control_scale": 1, "references": []}
+    request = request_from(given | {"prompt": "rain on a tin roof"})
     assert (request.keyframe_at, request.num_frames, request.references) == ((7, 48), 49, ())
     assert request_mode(request) == "keys" and not named(request) and page_settings(request)["way"] == "keys"
 
@@ -384,61 +393,17 @@ def test_a_clip_beside_the_video_is_followed_with_a_lora(tmp_path, monkeypatch):
     monkeypatch.setattr("wan_ui.gateway.uploads.get_upload_folder", lambda: str(tmp_path))
     preset = find_preset("ltx-2.3-704p")
     given = {"way": "follow", "clip": str(clip), "start": 0.5, "num_frames": 49, "control_kind": "edges", "references": []}
-    given |= {"control_scale": 0.8, "control_downscale": 2, "loras": "pose.safetensors = 0.9"}
-    request = GenerationRequest.from_preset(preset, prompt="a dancer", **read_request_fields(given, preset))
+    given |= {"preset": preset.name, "prompt": "a dancer", "control_scale": 0.8, "control_downscale": 2}
+    given |= {"settings": {"loras": "pose.safetensors = 0.9"}}
+    request = request_from(given)
     assert (request.control, request.control_kind, request.control_scale) == (str(clip), "edges", 0.8)
     assert (request.control_downscale, request.num_frames, request.loras[0].source) == (2, 49, "pose.safetensors")
     assert request_mode(request) == "follow" and not named(request)
     filled = page_settings(request)
-    assert (filled["control_downscale"], filled["loras"], filled["way"]) == (2, "pose.safetensors = 0.9", "follow")
-    plain = GenerationRequest.from_preset(
-        preset, prompt="a dancer", **read_request_fields({**given, "loras": "", "control_scale": None}, preset)
-    )
-    assert plain.loras == preset.loras and plain.control_scale == 1
-    for wrong in ({"loras": 5}, {"loras": "pose = x y z"}, {"control_downscale": "2"}, {"control_scale": 2.0}):
+    assert (filled["control_downscale"], filled["settings"]["loras"]) == (2, "pose.safetensors = 0.9")
+    plain = request_from(given | {"settings": {}, "control_scale": None})
+    assert plain.loras == preset.loras and plain.control_scale == 1 and filled["way"] == "follow"
+    loras = ({"settings": {"loras": 5}}, {"settings": {"loras": "pose = x y z"}})
+    for wrong in (*loras, {"control_downscale": "2"}, {"control_scale": 2.0}):
         with pytest.raises(RequestError):
-            GenerationRequest.from_preset(preset, prompt="a dancer", **read_request_fields(given | wrong, preset))
-
-
-def test_settings_without_a_field_are_kept_and_sent_again(tmp_path, monkeypatch):
-    clip = tmp_path / "clip.mp4"
-    clip.write_bytes(b"clip")
-    monkeypatch.setattr("wan_ui.gateway.uploads.get_upload_folder", lambda: str(tmp_path))
-    preset = find_preset("wan2.1-t2v-1.3b-480p")
-    style = {"source": "style.safetensors", "scale": 0.8, "expert": "both"}
-    kept = {
-        "solver": "euler",
-        "flow_shift": 5.5,
-        "loras": [style],
-        "mag_cache": 0.12,
-        "upscale": 2,
-        "guidance_interval": [0.0, 0.6],
-    }
-    given = {"way": "anew", "clip": str(clip), "start": 0.0, "num_frames": 17}
-    request = GenerationRequest.from_preset(
-        preset, prompt="x", strength=0.5, **read_request_fields({**given, "kept": kept}, preset)
-    )
-    assert (request.solver, request.flow_shift, request.upscale, request.loras[0].scale) == ("euler", 5.5, 2, 0.8)
-    assert kept_settings(request) == kept and not named(request)
-    html = edit_html([preset], ENGLISH, page_settings(request) | {"kept": kept})
-    assert all(setting_text(name, value, ENGLISH) in html for name, value in kept.items())
-    assert "LoRA style.safetensors × 0.8" in html and "采样器 euler" in edit_html([preset], CHINESE, {"kept": kept})
-    slower = GenerationRequest.from_stored(request.to_json() | {"fps": 8})
-    assert named(slower) == "Not used here: frames per second 8."
-    assert "sampler euler" in unused_settings_text(request, shown_settings(request), ENGLISH), (
-        "without the chips it would be named"
-    )
-
-
-def test_what_the_page_keeps_is_checked(tmp_path, monkeypatch):
-    clip = tmp_path / "clip.mp4"
-    clip.write_bytes(b"clip")
-    monkeypatch.setattr("wan_ui.gateway.uploads.get_upload_folder", lambda: str(tmp_path))
-    given = {"way": "follow", "clip": str(clip), "start": 0.0, "num_frames": 49, "loras": "pose.safetensors"}
-    preset, style = find_preset("ltx-2.3-704p"), {"source": "style.safetensors", "scale": 0.8}
-    both = read_request_fields({**given, "kept": {"loras": [style, *map(dict, preset.loras)]}}, preset)["loras"]
-    assert [lora.source for lora in both[len(preset.loras) :]] == ["pose.safetensors", "style.safetensors"]
-    wrong = (5, [], {"prompt": "x"}, {"image": "/etc/passwd"}, {"loras": 5}, {"loras": [{"source": "../x.safetensors"}]})
-    for kept in wrong:
-        with pytest.raises(RequestError):
-            read_request_fields({**given, "kept": kept}, preset)
+            request_from(given | wrong)

@@ -187,7 +187,7 @@ def test_margins_are_seen_at_once_and_a_clip_continues(visit, clip, data_dir, pi
     taken(page, clip)
     choose(page, "widen")
     slide(page, "#edit-to", 1.06)
-    assert page.locator("#edit-size").input_value() == "832x480"
+    assert page.locator("#edit-resolution").input_value() == "832x480"
     assert [page.locator(f"#edit-{side}").input_value() for side in ("left", "top", "right", "bottom")] == ["96", "0", "96", "0"]
     frame, inner = page.locator(".edit .clip").bounding_box(), page.locator("#edit-player").bounding_box()
     assert inner["width"] / frame["width"] == pytest.approx(640 / 832, abs=0.01)
@@ -286,7 +286,7 @@ def test_a_model_that_sounds_continues_from_the_end_of_its_video(visit, clip, da
     open_edit(page)
     page.locator("#edit-preset").select_option(LTX)
     taken(page, clip)
-    page.locator("#edit-size").select_option("768x512")
+    page.locator("#edit-resolution").select_option("768x512")
     slide(page, "#edit-to", 2.05)
     make(page, "rain on a tin roof")
     page.locator('.stage [data-act="edit:continue"]').click()
@@ -342,3 +342,56 @@ def test_a_clip_beside_the_video_is_followed_with_a_lora(visit, clip, data_dir):
     assert request["control_kind"] == "edges" and "video" not in request and request["num_frames"] == 49
     page.locator("#edit-preset").select_option(VACE)
     assert scale.get_attribute("max") == "2" and not page.locator("#edit-downscale").is_visible()
+
+
+def test_settings_are_sent_and_come_back_with_their_video(visit, clip, data_dir):
+    (data_dir / "loras").mkdir(exist_ok=True)
+    (data_dir / "loras" / "style.safetensors").write_bytes(b"")
+    page = visit()
+    open_edit(page)
+    page.locator("#edit-preset").select_option("wan-tiny")
+    taken(page, clip)
+    assert not page.locator("#edit-solver").is_visible()
+    page.locator(".edit .more > summary").click()
+    assert not page.locator('[data-setting="progressive"]').is_visible(), "the mode sets a clip"
+    page.locator("#edit-solver").select_option("euler")
+    page.locator("#edit-flow-shift").fill("5.5")
+    page.locator("#edit-loras").fill("style.safetensors = 0.8")
+    page.locator("#edit-upscale").fill("2")
+    page.locator("#edit-fps").fill("8")
+    page.locator("#edit-fps").blur()
+    assert "17 frames at 8 per second, 2.13 s" in page.locator("#edit-part").inner_text()
+    page.locator('[data-setting="upscale"] .help summary').click()
+    assert ENGLISH.upscale_info in page.locator('[data-setting="upscale"] .help p').inner_text()
+    request = asked_for(data_dir, make(page, "a square with settings of its own"))
+    expected = {"solver": "euler", "flow_shift": 5.5, "upscale": 2, "fps": 8, "steps": 4}
+    assert request | expected == request and request["loras"][0]["source"] == "style.safetensors"
+    page.locator("#edit-preset").select_option(VACE)
+    assert page.locator("#edit-solver").input_value() == "euler", "a changed value stays, if the model offers it"
+    assert page.locator("#edit-guidance").input_value() != "4" and page.locator("#edit-upscale").input_value() == "2"
+    page.reload()
+    wait_until(page, "window.studio?.isOpen")
+    page.locator('.stage[data-phase="finished"] [data-act="edit:use"]').click()
+    page.locator('.edit:not([data-clip=""])').wait_for()
+    shown = {name: page.locator(f"#edit-{name}").input_value() for name in ("solver", "flow-shift", "loras", "upscale", "fps")}
+    loras = {"loras": "style.safetensors = 0.8"}
+    assert shown == {"solver": "euler", "flow-shift": "5.5", "upscale": "2", "fps": "8"} | loras
+    assert "Not used here" not in page.locator("#message").inner_text()
+    assert asked_for(data_dir, make(page, "the same settings again", steps=None)) | expected | {"loras": request["loras"]} == (
+        asked_for(data_dir, page.locator(".stage").get_attribute("data-job"))
+    )
+
+
+def test_an_own_preset_fills_the_view(visit):
+    page = visit()
+    page.locator("#more > button").click()
+    page.locator("#steps input[type=number]").fill("7")
+    page.locator("#own-menu summary").click()
+    page.locator("#own-name").fill("seven")
+    page.locator('[data-act="own:save"]').click()
+    page.locator('[data-act="own:load"]', has_text="seven").wait_for()
+    open_edit(page)
+    page.locator(".edit .more > summary").click()
+    page.locator(".edit .own summary").click()
+    page.locator(".edit .own button", has_text="seven").click()
+    assert page.locator("#edit-steps").input_value() == "7" and page.locator("#edit-preset").input_value() == "wan-tiny"

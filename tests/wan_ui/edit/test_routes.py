@@ -20,7 +20,8 @@ from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import BEFORE, make_before_video
 
 VACE = ("wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p")  # accept clips too, but do not restyle
-WANTED = {"preset": "wan-tiny", "prompt": "a red square", "start": 0.5, "num_frames": 17, "width": 96, "height": 96, "steps": 4}
+SETTINGS = {"resolution": "96x96", "steps": 4}
+WANTED = {"preset": "wan-tiny", "prompt": "a red square", "start": 0.5, "num_frames": 17, "settings": SETTINGS}
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +90,16 @@ def test_only_uploads_are_opened(visitor, given):
         ({"start": -1}, "must be two times of the clip"),
         ({"start": 1.5}, "after 1.5 s it has 8 frames at 16 fps"),
         ({"strength": 7}, "Strength=7 must be above 0"),
-        ({"steps": "many"}, "Steps='many' is refused"),
-        ({"guidance": [1, 2, 3]}, "Guidance has 3 values"),
-        ({"width": 97}, "must be a multiple of 32"),
+        ({"settings": {"steps": "many"}}, "Steps='many' is refused"),
+        ({"settings": {"guidance": [1, 2, 3]}}, "Guidance"),
+        ({"settings": {"guidance": 4, "guidance_low": 4}}, "Guidance has 2 values"),
+        ({"settings": {"resolution": "97x96"}}, "must be a multiple of 32"),
+        ({"settings": {"resolution": "many"}}, "must be WIDTHxHEIGHT"),
+        ({"settings": {"loras": 5}}, "must be lines of text"),
+        ({"settings": {"prompt": "x"}}, "which no view has"),
+        ({"settings": {"progressive": 2}}, "cannot be combined with video"),
+        ({"settings": {"solver": "lcm"}}, "must be one of unipc"),
+        ({"settings": [1]}, "must be values by name"),
     ],
 )
 def test_what_cannot_begin_is_refused_with_one_sentence_and_leaves_nothing(engine, visitor, clip, changes, words):
@@ -109,7 +117,9 @@ def test_what_is_no_json_is_refused(visitor, body):
 
 def test_a_video_is_made_from_the_part_and_its_clip_is_its_visitors_alone(engine, visitor, clip):
     anna, ben = visitor("A"), visitor("B")
-    job_id = anna.post("/studio/edit", json=WANTED | {"clip": clip, "strength": 0.5, "seed": 3}).json()["job"]
+    job_id = anna.post("/studio/edit", json=WANTED | {"clip": clip, "strength": 0.5, "settings": SETTINGS | {"seed": 3}}).json()[
+        "job"
+    ]
     *_, (_, final) = engine.event_log.follow(job_id)
     request = final.result.request
     assert (request.trim, request.strength, request.num_steps, request.seed) == ((0.5, 1.5625), 0.5, 2, 3)
@@ -117,11 +127,16 @@ def test_a_video_is_made_from_the_part_and_its_clip_is_its_visitors_alone(engine
     for name in ("input-video.mp4", BEFORE):
         assert anna.get(f"/studio/media/{job_id}/{name}").status_code == 200
         assert ben.get(f"/studio/media/{job_id}/{name}").status_code == 404
-    assert page_settings(request) | {"clip": 0} == {
-        "clip": 0, "preset": "wan-tiny", "prompt": "a red square", "negative_prompt": "", "width": 96, "height": 96,
-        "num_frames": 17, "steps": 4, "guidance": (4.0,), "seed": 3, "strength": 0.5, "way": "anew", "start": 0.5, "end": 1.5625,
-        "keeps_sound": True,
-    }  # fmt: skip
+    page = page_settings(request)
+    settings = page.pop("settings")
+    assert {name: settings[name] for name in ("resolution", "steps", "seed", "guidance")} == SETTINGS | {
+        "seed": 3,
+        "guidance": 4.0,
+    }
+    assert page == {
+        **{"preset": "wan-tiny", "prompt": "a red square", "num_frames": 17, "strength": 0.5},
+        **{"way": "anew", "start": 0.5, "end": 1.5625},
+    }
 
 
 def test_a_clip_is_made_larger_as_it_is_and_is_its_visitors_alone(engine, visitor, clip):
@@ -188,7 +203,7 @@ def test_the_view_knows_each_models_own_limits():
     tiny = find_preset("wan-tiny")
     for texts in (ENGLISH, CHINESE):
         html = edit_html(presets, texts)
-        assert tiny.words(texts.language).title in html and "&quot;min_frames&quot;: 5" in html and texts.edit_drop in html
+        assert tiny.words(texts.language).title in html and '"min_frames": 5' in html and texts.edit_drop in html
     assert ENGLISH.edit_none in edit_html([], ENGLISH)
 
 

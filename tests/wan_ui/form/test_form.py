@@ -3,7 +3,8 @@ import pytest
 from backend.errors import RequestError
 from backend.schemas.mag_cache import reused_steps
 from presets import list_presets, load_preset
-from wan_ui.form.form import Draft, parse_size
+from wan_ui.form.controls import parse_size
+from wan_ui.form.form import Draft
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.form.settings import control_updates
 from wan_ui.i18n.english import ENGLISH

@@ -12,6 +12,7 @@ from backend.schemas.request import GenerationRequest
 from presets import list_presets, load_preset
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.components.toast import Message
+from wan_ui.form.controls import describe_controls
 from wan_ui.form.load_settings import LoadHandlers, decode_settings, encode_settings
 from wan_ui.form.loras import format_loras, parse_loras
 from wan_ui.form.own_presets import check_settings, preset_settings
@@ -70,9 +71,10 @@ def test_settings_survive_a_link_and_rubbish_does_not():
 
 def test_the_samplers_are_the_presets_own_and_the_one_that_settings_bring():
     preset = load_preset("wan-tiny").model_copy(update={"solvers": ("unipc", "euler")})
-    assert control_updates(preset, ENGLISH)["solver"] == dict(choices=["unipc", "euler"], value="unipc")
-    brought = control_updates(preset, ENGLISH, a_request(solver="euler-distilled"))["solver"]
-    assert brought == dict(choices=["unipc", "euler", "euler-distilled"], value="euler-distilled")
+    offered = describe_controls(preset, ENGLISH)["solver"]
+    assert (offered.choices, offered.value) == ((("unipc", "unipc"), ("euler", "euler")), "unipc")
+    brought = describe_controls(preset, ENGLISH, a_request(solver="euler-distilled"))["solver"]
+    assert (brought.choices[2:], brought.value) == ((("euler-distilled", "euler-distilled"),), "euler-distilled")
 
 
 def test_what_the_form_cannot_hold_of_a_live_video_is_said():

@@ -14,11 +14,11 @@ from tests.wan_ui.builders import a_job, a_request
 from wan_ui.compare.handlers import CompareHandlers
 from wan_ui.compare.variations import SAME_FOR_MODELS
 from wan_ui.components.toast import Message
-from wan_ui.edit.handlers import EditHandlers
-from wan_ui.edit.modes import kept_settings, shown_settings
+from wan_ui.edit.handlers import EditHandlers, page_settings
+from wan_ui.edit.modes import loaded_settings
 from wan_ui.form.load_settings import LoadHandlers
 from wan_ui.form.own_presets import OwnPresetHandlers
-from wan_ui.form.unused_settings import FILES_OF_SHOTS, SHOWN_BY_FORM, changed_settings, setting_label, unused_settings_text
+from wan_ui.form.unused_settings import FILES_OF_SHOTS, changed_settings, setting_label, shown_by_form, unused_settings_text
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.i18n.languages import LANGUAGES
 
@@ -70,7 +70,7 @@ def test_every_setting_is_shown_kept_or_named(setting, language):
     request, texts = changed(setting), LANGUAGES[language]
     label = setting_label(setting.name, texts)
     assert setting.name in {one.name for one in changed_settings(request)}
-    for taken in (SHOWN_BY_FORM, shown_settings(request) | kept_settings(request).keys(), SAME_FOR_MODELS):
+    for taken in (shown_by_form(request), loaded_settings(request), SAME_FOR_MODELS):
         assert setting.name in taken or label in unused_settings_text(request, taken, texts)
     assert label in unused_settings_text(request, (), texts), "with nothing shown, all of it is named"
     own = [f"setting_{setting.name}", SETTINGS[setting.name].label]
@@ -89,7 +89,7 @@ def test_values_are_written_as_people_write_them():
 def test_create_names_what_it_cannot_show(language):
     texts, request = LANGUAGES[language], changed(next(one for one in FIELDS if one.name == "perturbed_guidance"))
     said = load_handlers().show_request(request, texts, Message(text="loaded"))["message"]
-    assert escape(f"loaded {unused_settings_text(request, SHOWN_BY_FORM, texts)}") in said
+    assert escape(f"loaded {unused_settings_text(request, shown_by_form(request), texts)}") in said
     assert f"{texts.setting_perturbed_guidance} 2{texts.list_separator}1" in said
 
 
@@ -127,7 +127,7 @@ def test_the_full_preset_of_a_draft_names_the_settings_that_stay_behind():
 
 @pytest.mark.parametrize("what", ["use", "full", "continue"])
 def test_edit_names_what_it_cannot_load(what, monkeypatch):
-    changes = {"video": "/data/a.mp4", "strength": 0.5, "fps": 8, "solver": "euler"}
+    changes = {"video": "/data/a.mp4", "strength": 0.5, "fps": 8, "solver": "euler", "image_crf": 33}
     preset = load_preset("wan2.1-t2v-1.3b-480p-draft" if what == "full" else "wan2.1-t2v-1.3b-480p")
     request = GenerationRequest.from_stored(GenerationRequest.from_preset(preset, prompt="a").model_dump() | changes)
     handlers = EditHandlers(context=Mock(), panel="panel", stage=Mock(), message="message")
@@ -137,15 +137,16 @@ def test_edit_names_what_it_cannot_load(what, monkeypatch):
     )
 
     def filled(*_):
-        return {"kept": kept_settings(request)}
+        return page_settings(request)
         yield
 
     for name, stub in {"_load_settings": filled, "_load_as_clip": filled, "_choose_preset": Mock(), "_render": Mock()}.items():
         monkeypatch.setattr(EditHandlers, name, stub)
     with pytest.raises(StopIteration) as done:
         next(EditHandlers.act.__wrapped__(handlers, {}, Mock(), Mock(_data={"what": what, "job": "job-1"})))
-    said = "frames per second 8, sampler euler" if what == "full" else "frames per second 8"
-    assert f"Not used here: {said}" in done.value.value["message"]
+    said = done.value.value["message"]
+    assert "Not used here: " in said and "compression of the first frame, CRF 33." in said
+    assert ("frames per second 8, sampler euler" in said) is (what == "full"), "the other model has its own values"
 
 
 def test_a_comparison_of_models_names_the_settings_that_each_model_has_itself():

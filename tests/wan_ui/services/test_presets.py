@@ -1,5 +1,6 @@
 from presets import load_preset
-from wan_ui.form.settings import control_updates, length_text, unavailable_presets_html
+from wan_ui.form.controls import length_text
+from wan_ui.form.settings import control_updates, unavailable_presets_html
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.presets import preset_choices
 
