@@ -1,5 +1,7 @@
-"""Tests that every setting with a control can be set in every view that shows it, and that it comes back: from the stored request, a
-video, a link and an own preset. No browser and no model."""
+"""Tests that every setting with a control can be set in every view that shows it, and that its value comes back.
+
+The value comes back from the stored request, a video, a link and "My presets".
+"""
 
 import asyncio
 import json
@@ -275,11 +277,11 @@ def test_an_edited_video_has_its_settings_in_its_file(engine, any_upload, tmp_pa
     given = edit_values(load_preset("wan-tiny"), "anew", settings) | {"clip": str(clip)}
     preset, values = read_request(given)
     job = engine.submit(GenerationRequest.from_preset(preset, **values))
-    *_, (_, final) = engine.events(job.id)
+    *_, (_, final) = engine.event_log.follow(job.id)
     stored = json.loads(read_comment(Path(final.result.path)))["request"]
     expected = {"solver": "euler", "flow_shift": 5.5, "guidance_interval": [0.0, 0.6], "fps": 8, "upscale": 2}
     assert stored | expected == stored and stored["keeps_sound"] is False
-    page = page_settings(engine.job(job.id).request)["settings"]
+    page = page_settings(engine.jobs.find(job.id).request)["settings"]
     assert page | settings == page
 
 
