@@ -6,6 +6,7 @@ Views in HTML use `description_html`. Gradio's components get the text of `descr
 
 from html import escape
 
+from backend.schemas.settings import FIELDS
 from wan_ui.i18n.english import Texts
 
 DESCRIBED = "described"
@@ -15,6 +16,7 @@ _SETTING_OF = {
     "guidance_low": "guidance",
     "guidance_start": "guidance_interval",
     "guidance_end": "guidance_interval",
+    **{f"{setting.name}_sound": setting.name for setting in FIELDS if setting.label and setting.is_list},
 }
 
 
@@ -23,7 +25,7 @@ def describe(control: str, texts: Texts) -> str:
 
     The control has the name of its setting, a name of its own, or the setting's name with "_sound".
     """
-    return texts.describe_setting(_SETTING_OF.get(control, control.removesuffix("_sound")))
+    return texts.describe_setting(_SETTING_OF.get(control, control))
 
 
 def description_html(control: str, view: str, label: str, texts: Texts) -> str:
