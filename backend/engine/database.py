@@ -1,5 +1,6 @@
 """Open a SQLite file that several threads and processes share, and migrate its tables. Does not depend on the tables."""
 
+import re
 import sqlite3
 import threading
 import time
@@ -11,6 +12,7 @@ from backend.errors import DataFolderError
 
 _WAIT_SECONDS = 2.0  # the longest wait for another process's write, which takes milliseconds
 _MIGRATION_WAIT_SECONDS = 30.0  # the longest wait for another process's migration
+_COMMENT = re.compile(r" /\*.*?\*/")
 _MOST_LOG_BYTES = 64 * 2**20  # SQLite cuts its write-ahead log to this size after copying it to the database
 
 Migration = Callable[[sqlite3.Connection], object]
@@ -37,8 +39,11 @@ def migrate(database: sqlite3.Connection, path: Path, migrations: Sequence[Migra
 
 
 def execute_all(database: sqlite3.Connection, statements: str) -> None:
-    """Execute SQL statements that end with semicolons. Unlike `executescript`, do not end the transaction."""
-    for statement in statements.split(";"):
+    """Execute SQL statements that end with semicolons. Unlike `executescript`, do not end the transaction.
+
+    Comments are removed. SQLite would store them with the tables, and could then not drop some columns.
+    """
+    for statement in _COMMENT.sub("", statements).split(";"):
         database.execute(statement)
 
 

@@ -14,21 +14,21 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, engine TEXT NOT NULL,
     request TEXT NOT NULL, state TEXT NOT NULL, created REAL NOT NULL, started REAL, ended REAL, folder TEXT NOT NULL,
-    place REAL, -- orders an owner's waiting jobs, NULL: the order of their creation
+    place REAL, /* orders an owner's waiting jobs, NULL: the order of their creation */
     starred INTEGER NOT NULL DEFAULT 0,
-    deleted REAL, -- when the job was moved to the bin, in seconds since the epoch, NULL: not in the bin
+    deleted REAL, /* when the job was moved to the bin, in seconds since the epoch, NULL: not in the bin */
     has_video INTEGER,
-    held INTEGER NOT NULL DEFAULT 0, -- 1: waits until a visitor presses Resume
-    stopped INTEGER NOT NULL DEFAULT 0, -- 1: a visitor pressed Stop while the job ran
-    cleaned INTEGER NOT NULL DEFAULT 0, -- 1: its intermediate files and most of its events were deleted
-    project TEXT NOT NULL DEFAULT '', -- the id of its project, '': no project
+    held INTEGER NOT NULL DEFAULT 0, /* 1: waits until a visitor presses Resume */
+    stopped INTEGER NOT NULL DEFAULT 0, /* 1: a visitor pressed Stop while the job ran */
+    cleaned INTEGER NOT NULL DEFAULT 0, /* 1: its intermediate files and most of its events were deleted */
+    project TEXT NOT NULL DEFAULT '', /* the id of its project, '': no project */
     tags TEXT NOT NULL DEFAULT '[]',
-    seconds REAL, -- the length of the video, NULL: no video, or the length is not known
-    told INTEGER NOT NULL DEFAULT 0, -- 1: notify the operator when the job ends
-    bytes INTEGER, -- the size of the folder when it was last measured, NULL: never measured
-    summary TEXT, -- JSON of `RequestSummary`
-    has_sound INTEGER, -- 1: the video has audio, NULL: no video
-    made_seconds REAL); -- how long the generation took, NULL: no video, or the time is not known
+    seconds REAL, /* the length of the video, NULL: no video, or the length is not known */
+    told INTEGER NOT NULL DEFAULT 0, /* 1: notify the operator when the job ends */
+    bytes INTEGER, /* the size of the folder when it was last measured, NULL: never measured */
+    summary TEXT, /* JSON of `RequestSummary` */
+    has_sound INTEGER, /* 1: the video has audio, NULL: no video */
+    made_seconds REAL); /* how long the generation took, NULL: no video, or the time is not known */
 CREATE TABLE IF NOT EXISTS events (
     job_id TEXT NOT NULL REFERENCES jobs (id), sequence INTEGER NOT NULL, time REAL NOT NULL, event TEXT NOT NULL,
     PRIMARY KEY (job_id, sequence)) WITHOUT ROWID;
@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS projects (
 CREATE TABLE IF NOT EXISTS current_projects (owner TEXT PRIMARY KEY, project TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS timings (
     number INTEGER PRIMARY KEY, shape TEXT NOT NULL, steps INTEGER NOT NULL, tokens INTEGER NOT NULL, seconds TEXT NOT NULL,
-    device TEXT NOT NULL DEFAULT ''); -- the kind of device, '': not known
+    device TEXT NOT NULL DEFAULT ''); /* the kind of device, '': not known */
 CREATE TABLE IF NOT EXISTS own_presets (
     owner TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, changed REAL NOT NULL, PRIMARY KEY (owner, name));
 CREATE TABLE IF NOT EXISTS comparisons (

@@ -131,7 +131,7 @@ def _unpack_video(archive: zipfile.ZipFile, found: Files, said: dict[str, Any], 
         role: list(_unpack_inputs(archive, found, said.get("inputs"), role, number, folder))
         for role in (one.name for one in INPUTS)
     }
-    seen = {name: getattr(facts, name) for name in ("seconds", "fps", "width", "height", "has_sound")}
+    seen = {name: getattr(facts, name) for name in ("seconds", "width", "height", "has_sound")} | {"fps": facts.nominal_fps}
     return {"video": str(video), "inputs": {role: files for role, files in inputs.items() if files}, **seen, "said": said}
 
 

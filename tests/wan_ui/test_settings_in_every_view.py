@@ -250,7 +250,7 @@ def test_create_storyboard_batch_and_compare_send_it_and_load_it_again(form, nam
         check_stored(one, expected)
     if name != "progressive":
         lines = json.dumps({"shots": [{"prompt": "a"}, {"prompt": "b", "cut": True}]})
-        film = read_form(form, form.show_settings(request, ENGLISH, lambda _: True), prompt, {form.prompt.shots.lines: lines})
+        film = read_form(form, form.show_settings(request, ENGLISH, lambda _: True), prompt, {form.prompt.shots.timeline: lines})
         check_stored(film, expected)
         assert len(film.shots) == 2
 

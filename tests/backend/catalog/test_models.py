@@ -51,9 +51,9 @@ def test_a_model_that_a_job_needs_stays(make_engine, home, close_gate, monkeypat
     close_gate("a held square")
     engine = make_engine()
     fetched(engine)
+    job = engine.submit(request("a held square"))
     # for the catalog, the job uses this model's files
     monkeypatch.setattr("backend.schemas.settings.find_preset", lambda name: BIG)
-    job = engine.submit(request("a held square"))
     with pytest.raises(StudioError, match="is needed by a queued or running video"):
         engine.remove_model(REPOSITORY)
     assert row(engine).entry.is_here

@@ -19,7 +19,11 @@ def jobs() -> list[SimpleNamespace]:
 @pytest.fixture
 def watch(jobs) -> LiveWatcher:
     """Return a watcher whose engine reports no changes, so that only the test's calls have effects."""
-    return LiveWatcher(SimpleNamespace(library=SimpleNamespace(unended=lambda owner: jobs), wait_for_change=lambda *_: None))
+    return LiveWatcher(
+        SimpleNamespace(
+            library=SimpleNamespace(unended=lambda owner: jobs), event_log=SimpleNamespace(wait_for_change=lambda *_: None)
+        )
+    )
 
 
 def test_a_video_that_nobody_watches_ends_after_fifteen_seconds(watch):

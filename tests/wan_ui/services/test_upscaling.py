@@ -22,7 +22,8 @@ KNOWN = Estimate(seconds=12.0, compile_seconds=0.0, is_warm=True, basis="measure
 
 
 def engine(*names: str):
-    return SimpleNamespace(upscalers=lambda: list(names), estimate=lambda request: KNOWN if request.upscale == 2 else None)
+    estimates = SimpleNamespace(estimate=lambda request: KNOWN if request.upscale == 2 else None)
+    return SimpleNamespace(upscalers=lambda: list(names), estimates=estimates)
 
 
 @pytest.fixture
