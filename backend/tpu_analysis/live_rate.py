@@ -7,6 +7,7 @@ from typing import Any
 from backend.models.model import Model
 from backend.pipeline.warm_up import calls
 from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 
 
 def predict_live_rate(model: Model, request: GenerationRequest, programs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -19,7 +20,7 @@ def predict_live_rate(model: Model, request: GenerationRequest, programs: Mappin
     Args:
         programs: the programs of `check-tpu`'s report by key.
     """
-    preset = request.resolved_preset
+    preset = find_preset(request.preset)
     if not preset.live:
         return {}
     longer = request.model_copy(update={"num_frames": request.num_frames + preset.frame_step})

@@ -29,6 +29,7 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Compilation, Compiler, Program
 from backend.schemas.progressive import at_step
 from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import find_preset
 from backend.schemas.worker import AXES
 from backend.tpu_analysis.hlo_cost import predict
 from backend.tpu_analysis.kernels_cost import KernelCost
@@ -67,13 +68,13 @@ class Slice:
 
     def flops_of(self, step: int) -> StepFlops:
         """Return the number of operations of the step with this index."""
-        configs = self.request.resolved_preset.network_configs()
+        configs = find_preset(self.request.preset).network_configs()
         return self.family.step_flops(configs, at_step(self.request, step), self.request.num_branches)
 
 
 def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, int | None], compiler: Compiler) -> Slice:
     """Describe the request on the slice. Raises: RequestError for an illegal mesh."""
-    preset = request.resolved_preset
+    preset = find_preset(request.preset)
     devices, (family, _) = described_devices(topology), of_preset(preset)
     model = describe_model(preset, devices, compiler, mesh)
     return Slice(request=request, family=family, model=model, chip=chip_of(topology), num_devices=len(devices))
