@@ -183,7 +183,7 @@ def open_store(path: Path, barrier, runs) -> None:
 
 @pytest.mark.parametrize("is_new", [False, True])
 def test_processes_that_open_a_file_at_the_same_moment_migrate_it_once(tmp_path, is_new):
-    context, path = multiprocessing.get_context("fork"), tmp_path / "jobs.sqlite3"
+    context, path = multiprocessing.get_context("spawn"), tmp_path / "jobs.sqlite3"
     if not is_new:
         shutil.copy(WRITTEN, path)
     barrier, runs = context.Barrier(4), context.Value("i", 0)
