@@ -89,7 +89,10 @@ class Keys:
         return sorted((_key(row) for row in self._rows()), key=lambda key: key.created)
 
     def revoke(self, name: str) -> None:
-        """Revoke a key. The videos of the key's program remain for the operator. A new key with this name is a different owner.
+        """Revoke a key.
+
+        The videos that were requested with the key are kept, and the operator can still see them. A new key with the same name
+        is a different owner and has none of these videos.
 
         Raises: RequestError if no such key exists, DataFolderError.
         """

@@ -108,8 +108,11 @@ class Denoising:
 
     @property
     def uses_step_cache(self) -> bool:
-        """True if steps can reuse an earlier step's output by the step cache. The output is not part of a saved state, so the
-        sampler's states are saved only before a step that turns out not to reuse output."""
+        """True if the request uses the step cache, with which a step can reuse the output of an earlier step.
+
+        A saved state does not contain this output. Therefore the caller copies the sampler's states before a step, and saves the
+        copy only if the step then reused no output.
+        """
         return self._run.request.uses_step_cache
 
     @property

@@ -56,13 +56,16 @@ def joint_attention(
     tables: tuple[jax.Array, jax.Array],
     how: Joining,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute attention [B, S, W] and [B, L, W] over both streams together.
+    """Compute attention over both streams together: [B, S, W] for the tokens of `spread`, [B, L, W] for the tokens of `beside`.
 
-    The tokens of `spread` are spread over the chips and rotated by `tables` [S, D]. `beside` is replicated; only its first
-    `counts` [B] tokens are seen. `attend(query, key, value, bounds, lengths)` gets all tokens of some heads, [B, S, W]: the real
-    tokens of the first stream, then the second stream. `bounds` (`HeadBounds`) are the largest norms of these heads' queries and
-    keys and their largest values, for the TPU's attention kernel. They have the value None unless Pallas passes prepared the
-    arrays. `lengths` (`KvLengths`) is the number of real tokens of both streams together, for each sample.
+    The tokens of `spread` are divided over the chips. Their queries and keys are rotated by `tables` [S, D]. `beside` is
+    replicated. The queries attend only to its first `counts` [B] tokens.
+
+    Each chip calls `attend(query, key, value, bounds, lengths)` for some of the heads. `key` and `value` contain the real tokens
+    of `spread`, followed by the tokens of `beside`. `query` contains all or some of the tokens of `spread`, followed by the
+    tokens of `beside`. `bounds` are the `HeadBounds` of these arrays, which the TPU's attention kernel needs. `bounds` has the
+    value None if no Pallas pass prepared the arrays. `lengths` (`KvLengths`) counts the real tokens of both streams together, for
+    each sample.
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
     flat, whole, table = partition("branches", "tokens", "heads"), partition("branches", None, "heads"), partition("tokens", None)

@@ -265,8 +265,8 @@ class Layout:
     def stacked_weight(self, name: str, shape: tuple[int, ...], role: Role) -> P:
         """Return the partition of a stacked weight of a network's layers, [layers, in, out]. Vectors are replicated.
 
-        Matrices are spread over the in axis, because gathering this axis does not reorder memory. A matrix of which every chip
-        always has a copy has the partition from `MATRIX_PARTITIONS`.
+        Matrices are divided over tp, and over `weight_axes` along the in axis, because gathering this axis does not reorder
+        memory. A matrix in `copied` is divided only over tp, unless its copies are made on demand.
         """
         if len(shape) != 3:
             return P()

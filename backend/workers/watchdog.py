@@ -67,7 +67,7 @@ class Watchdog:
         self.stopped = now if self.stopped is None else self.stopped
 
     def restart_timers(self, now: float) -> None:
-        """Restart all times after a delay of the engine's own process."""
+        """Restart all timers at `now`. Call this after the engine's own process was delayed and could not record reports."""
         self.alive = self.progress = now
         self.stopped = None if self.stopped is None else now
 

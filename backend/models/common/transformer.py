@@ -30,9 +30,9 @@ class StackedTransformer:
     them."""
 
     _stacks: ClassVar[tuple[str, ...]]  # the prefixes of the layers in the checkpoint
-    # Name endings of matrices whose columns are divided over tp. They produce heads and hidden units.
+    # Name endings of matrices whose columns are divided over tp. Their outputs are heads or hidden units.
     _columns: ClassVar[tuple[str, ...]]
-    # Name endings of matrices whose rows are divided over tp. They read heads and hidden units.
+    # Name endings of matrices whose rows are divided over tp. Their inputs are heads or hidden units.
     _rows: ClassVar[tuple[str, ...]]
     _patch: tuple[int, int, int]
     # If true, `Layout.gather` cuts a layer's matrix out of the stack before the product. This is faster for many tokens.

@@ -119,5 +119,5 @@ class _Plan:
 
 
 def _transpose_weight(weight: jax.Array) -> jax.Array:
-    """Swap rows and columns of an arranged convolution. Other weights stay unchanged."""
+    """Swap the kernel's rows and columns in a weight from `arrange_weight`. Return other weights unchanged."""
     return swap_rows_and_columns(weight, frames=3) if weight.ndim == 3 else weight

@@ -120,8 +120,9 @@ class _Plan:
     def run(self, method, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
         """Run `method` of `LayerRunner` on every chip.
 
-        Height and width of `array` [1, C, F, ...] are `shrinks` times the latents' height and width. Returns frames
-        [C, F, height, width], with `patch` x `patch` pixels for each pixel of the last convolution, and the caches.
+        The height and width of `array` [1, C, F, ...] are the height and width of the latents times `shrinks`. Each pixel that
+        the last convolution returns has the channels of `patch` x `patch` pixels, which are separated afterwards. Returns: the
+        joined result [C, F, height, width], and the new caches.
         """
         strips, rows = self.strips, shrinks * self.rows
         chip_weights = {
@@ -154,7 +155,7 @@ class _Plan:
 
 
 def _swap_rows_and_columns(name: str, weight: jax.Array) -> jax.Array:
-    """Swap rows and columns of an arranged convolution's weight. Returns other weights unchanged."""
+    """Swap the kernel's rows and columns in a weight from `arrange_weight`. Return other weights unchanged."""
     if weight.ndim != 3:
         return weight
     return swap_rows_and_columns(weight, frames=1 if ".resample." in name else 3)

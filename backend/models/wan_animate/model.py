@@ -93,7 +93,7 @@ class AnimateModel(SegmentModel):
         return {**super()._named_prompts(request), "drive_prompt_embeds": driving_prompt(request)}
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`. The results are Wan's conditions and the conditions at `DRIVE` and `segments.PICTURE`."""
+        """See `Model`. Add the conditions `PICTURE`, `DRIVE` and, with an image encoder, `drive_seen` to Wan's conditions."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
         conditions[PICTURE] = yield from self._encode_image(weights, programs, inputs)

@@ -66,7 +66,10 @@ class PosedModel(SegmentModel):
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`. The results are Wan's conditions and the conditions at `POSE` and `segments.PICTURE`."""
+        """See `Model`. Add the conditions `PICTURE`, `POSE` and `FACES` to Wan's conditions.
+
+        With a background clip, also add `BACKGROUND` and `KNOWN`.
+        """
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
         conditions[PICTURE] = yield from self._encode_image(weights, programs, inputs)
