@@ -419,7 +419,7 @@ class Preset(BaseModel):
         return self.model
 
     def words(self, language: str) -> PresetWords:
-        """Return the preset's words in this language, or in English if there is no translation."""
+        """Return the preset's title, description and captions in this language, or in English if no translation exists."""
         if language in self.translations:
             return self.translations[language]
         prompts = tuple(example.prompt for example in self.image_examples)
@@ -429,8 +429,8 @@ class Preset(BaseModel):
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
     """Return all presets in the order of lists. They are read once per process.
 
-    The preset that is selected when the studio opens comes first, and then presets of models that are part of the studio's
-    files. The other presets follow in the order of `SERIES`, and within a series in the order of `KINDS`. The `VARIANTS` of a
+    The preset that is selected when the studio opens comes first. Presets of embedded models, which
+    are folders of this project, are next. The other presets follow in the order of `SERIES`, and within a series in the order of `KINDS`. The `VARIANTS` of a
     preset follow it. Live presets come last.
     """
     return sorted(_read_presets(folder).values(), key=_sort_key)

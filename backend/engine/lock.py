@@ -32,7 +32,10 @@ class EngineLock:
 
     @contextmanager
     def lock_dead_engine(self, name: str) -> Generator[bool]:
-        """Yield whether engine `name` is dead. The block holds a dead engine's lock, so that only one engine adopts its jobs."""
+        """Yield whether engine `name` is dead.
+
+        This process locks a dead engine's file until the `with` statement ends, so that only one engine adopts the jobs.
+        """
         path = self._folder / name
         with path.open("w") as file:
             try:

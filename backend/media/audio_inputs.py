@@ -86,7 +86,7 @@ def check_sound_part(path: str | Path, part: SoundPart) -> SoundFacts:
 
 
 def read_for_model(path: str | Path, part: SoundPart) -> np.ndarray:
-    """Decode the part for a model: samples float32 [2, N] at `MODEL_RATE`. Raises: SoundError."""
+    """Decode this part of an audio file to a model's input: samples float32 [2, N] at `MODEL_RATE`. Raises: SoundError."""
     check_sound_part(path, part)
     return _decode_part(Path(path), part, MODEL_RATE).samples
 

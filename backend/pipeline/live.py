@@ -159,7 +159,10 @@ class _CueLog:
 
 
 class _Pace:
-    """Limits the generation to the video's playback speed. Playback starts once the first frames exist."""
+    """Limits the generation to the video's playback speed. Playback starts once the first frames exist.
+
+    `lead` is the number of seconds by which the generation may be ahead of playback.
+    """
 
     def __init__(self, fps: int, lead: float) -> None:
         self._fps, self._lead = fps, lead
@@ -171,8 +174,8 @@ class _Pace:
         if not self._start_time and num_frames:
             self._start_time, self._start_frames = now, num_frames
         ahead = (num_frames - self._start_frames) / self._fps - (now - self._start_time)
-        # If the generation is more than the lead behind playback, time and frames are counted from now on. Otherwise later blocks
-        # would be generated faster than playback.
+        # If the video is behind its playback by more than the lead, the counts of seconds and frames restart here. Otherwise
+        # later blocks would be generated faster than playback, to catch up.
         if ahead < -self._lead:
             self._start_time, self._start_frames = now, num_frames
         return ahead > self._lead

@@ -59,8 +59,11 @@ class StoryboardFiles:
         return self.folder / FOLDER / str(index + 1)
 
     def request_for_shot(self, index: int) -> GenerationRequest:
-        """Return the shot's own request, which starts from the previous shot's last frames. For a shot with a given video,
-        return the storyboard's request."""
+        """Return the request that is stored with the shot's result.
+
+        A generated shot has its own request. If the shot continues the previous shot, its request starts from that shot's last
+        frames. A shot with a given video is not generated. Its result contains the storyboard's request.
+        """
         if self.given_video(index) is not None:
             return self._request
         return shot_request(self._request, index, self._preset, str(self.shot_folder(index - 1)))

@@ -35,7 +35,10 @@ class SoundPart:
 
 
 def keeps_clip_audio(request: VideoSettings) -> bool:
-    """Return whether the request extends a clip after its end, and the generated audio continues the clip's audio, if any."""
+    """Return whether the request extends a clip at its end with audio that continues the clip's audio.
+
+    Also True for a silent clip, because the clip is not opened.
+    """
     is_made = request.extend == "after" and request.resolved_preset.makes_sound
     return is_made and request.keeps_sound and request.sound is None
 

@@ -77,9 +77,10 @@ def num_step_calls(request: VideoSettings, step: int) -> int:
 
 
 def equivalent_tokens(request: VideoSettings) -> int:
-    """Return the number of tokens for which a step takes as long as this request's steps take on average.
+    """Return how many tokens a plain step must have to take as long as this request's average step.
 
-    The number compares requests by time, whether or not they use windows, half size or MagCache.
+    A plain step runs all layers once, on all tokens. The number makes requests comparable by time, even if they use windows,
+    half size or MagCache.
     """
     if request.window_frames is None:
         shares = (REUSED_COST if reuses else 1.0 for reuses in reused_steps(request))

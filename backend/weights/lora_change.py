@@ -76,7 +76,7 @@ class Change:
 
         If the file stores several tensors as one matrix, return only this tensor's rows.
         """
-        if "up" in factors:  # only this tensor's rows are multiplied, which saves time
+        if "up" in factors:  # selecting the rows before the multiplication saves time
             product, rank = _multiply_factors(factors | {"up": self._own_rows(factors["up"])}, shape)
         else:
             product, rank = _multiply_factors(factors, (shape[0] * self.parts, *shape[1:]))

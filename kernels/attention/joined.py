@@ -84,7 +84,7 @@ def _join_with_pallas(
 def _join(
     attended_ref: jax.Ref, others_ref: jax.Ref, share_ref: jax.Ref, out_ref: jax.Ref, *, before: int, blocks: int, heads: int
 ) -> None:
-    """Join both attentions of one block of queries. A block without a partner in `others_ref` is copied.
+    """Join `attended_ref` and `others_ref` for one block of queries. If `others_ref` lacks the block, copy `attended_ref`.
 
     The loop over heads keeps only the values of one head in registers.
     """

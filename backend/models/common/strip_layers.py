@@ -64,9 +64,9 @@ class StripRunner(abc.ABC):
     The sum of a module is its result with the residuals added. The norm that follows reads the sum.
 
     Args:
-        widths: number of real channels of each norm by name.
+        widths: number of channels of each norm without padding, by name.
         before: caches from the previous call.
-        rows: number of real rows.
+        rows: number of rows without padding.
 
     Attributes:
         after: caches for the next call. Each family chooses their names.

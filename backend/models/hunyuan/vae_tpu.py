@@ -44,7 +44,7 @@ def _to_matrix(weight: jax.Array) -> jax.Array:
 def describe_keys(layout: Layout, widths: Mapping[str, int], latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, Any]:
     """Return the shapes and shardings of cached keys and values, [F, W, H, C'], for latents of shape [1, C, F, H, W].
 
-    `widths` are the numbers of real channels by the name of the cache.
+    `widths` are the numbers of channels without padding, by the name of the cache.
     """
     _, _, frames, height, width = latent_shape
     strips = Strips.choose(layout, height, width, pads=True)

@@ -63,7 +63,7 @@ class LayerRunner(StripRunner):
         self._seen, self._is_first = seen, all(name.endswith(KEYS_AND_VALUES) for name in before)
 
     def decode(self, vae: AutoencoderKLHunyuanVideo15, latents: jax.Array) -> tuple[jax.Array, int]:
-        """Decode a latent frame to pixels. Also return the number of real channels."""
+        """Decode a latent frame to pixels. Also return the number of channels without padding."""
         decoder = vae.decoder
         steps = _middle_steps("decoder.mid_block", decoder.mid_block)
         for index, block in enumerate(decoder.up_blocks):
@@ -74,7 +74,7 @@ class LayerRunner(StripRunner):
         return self._convolve_sum("decoder.conv_out", normalised), decoder.out_channels
 
     def encode(self, vae: AutoencoderKLHunyuanVideo15, pixels: jax.Array) -> tuple[jax.Array, int]:
-        """Encode pixels to a latent frame's moments. Also return the number of real channels."""
+        """Encode pixels to a latent frame's moments. Also return the number of channels without padding."""
         encoder, steps = vae.encoder, []
         self._later_frames = vae.config.temporal_compression_ratio
         for index, block in enumerate(encoder.down_blocks):

@@ -90,7 +90,12 @@ def _last_hidden_state(model: UMT5EncoderModel, ids: torch.Tensor, mask: torch.T
 
 
 def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray | None:
-    """Return the bias [B, 1, 1, width]: 0 for tokens, log of the padding's length for the last position, -inf between."""
+    """Return the attention bias [B, 1, 1, width]. None if `width` is the full length, `TEXT_TOKENS`.
+
+    The model attends to the prompt and to padding up to `TEXT_TOKENS`. All padding embeddings are equal, so that one position can
+    represent them: the last position, whose bias is the logarithm of their number. The bias is 0 for the prompt's tokens and
+    -inf for the other positions.
+    """
     if width == TEXT_TOKENS:
         return None
     bias = np.zeros((len(lengths), 1, 1, width), np.float32)
