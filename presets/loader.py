@@ -429,8 +429,8 @@ class Preset(BaseModel):
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
     """Return all presets in the order of lists. They are read once per process.
 
-    The preset that is selected when the studio opens comes first. Presets of embedded models, which
-    are folders of this project, are next. The other presets follow in the order of `SERIES`, and within a series in the order of `KINDS`. The `VARIANTS` of a
+    The preset that is selected when the studio opens comes first. Presets of embedded models, which are folders of this project,
+    are next. The other presets follow in the order of `SERIES`, and within a series in the order of `KINDS`. The `VARIANTS` of a
     preset follow it. Live presets come last.
     """
     return sorted(_read_presets(folder).values(), key=_sort_key)
