@@ -104,7 +104,10 @@ def _language_html(current: Texts, label: str) -> str:
 
 
 def _notice_html(texts: Texts) -> str:
-    """Render the question about browser notifications, which `notice.js` shows once. Its attributes have texts for scripts."""
+    """Render the question about browser notifications, which `notice.js` shows once.
+
+    The element's data attributes have the texts that scripts show later, such as the text of a notification.
+    """
     buttons = "".join(
         f'<button type="button" data-notice="{answer}">{escape(words)}</button>'
         for answer, words in (("yes", texts.notify_yes), ("no", texts.notify_no))

@@ -32,7 +32,7 @@ _LONGEST = 500_000  # characters; an exported file of presets is the longest val
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """A press of a button, unchecked. Its handler must check it."""
+    """A press of a button. The values come from the page unchecked, so the handler must check them."""
 
     what: str
     job: str

@@ -171,7 +171,10 @@ class RewriteHandlers:
 async def _stream_html(
     ended: asyncio.Event, helper: Helper, rewrite_request: RewriteRequest, texts: Texts
 ) -> AsyncGenerator[str]:
-    """Yield the growing suggestion as HTML from time to time, then its changes to the prompt. Raises: StudioError."""
+    """Yield the growing suggestion as HTML, then the complete suggestion with its differences from the prompt marked.
+
+    Raises: StudioError.
+    """
     async with aclosing(_stream_until_ended(ended, helper, rewrite_request)) as growing:
         async for suggestion, is_whole in growing:
             if is_whole:

@@ -115,9 +115,9 @@ def project_target_html(projects: Sequence[Project], current: str, texts: Texts)
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectHandlers:
-    """Handlers of the menu, and of the project and tag fields in a video's details.
+    """Handlers of the menu of projects, and of the project and tag fields in a video's details.
 
-    `filter` is the library's filter by project. `goes` is the line at the Generate button.
+    `filter` is the library's filter by project. `goes` is the line of `project_target_html` above the Generate button.
     """
 
     context: StudioContext

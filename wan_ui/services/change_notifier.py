@@ -11,10 +11,10 @@ POLL_SECONDS = 1.0  # between two reads of the workers' states, which change wit
 
 
 async def watch_changes(engine: Engine, silence: float) -> AsyncIterator[float | None]:
-    """Yield the present time, then a time after each group of changes. Yield None after `silence` seconds without a change.
+    """Yield the present time, then the time of the first change of each group, in seconds since the epoch.
 
-    Each time is the moment of the first change in the group, in seconds since the epoch. The iterator ends when the engine is
-    closed.
+    A group has all changes of jobs and workers since the last yield. Yield None after `silence` seconds without a change. The
+    iterator ends when the engine is closed.
     """
     broadcast = _BROADCASTS.setdefault(engine, Broadcast(lambda: _read_changes(engine), "changes", keeps_items=False))
     with broadcast.subscribe(time.time()) as follower:  # a new page must load the present state

@@ -139,7 +139,7 @@ def _not_visible_error(path: str) -> RequestError:
 
 
 def _complete_shot(shot: Shot, path: str, job: Job | None, fps: int, engine: Engine) -> Shot:
-    """Fill in a shot's missing length and trim. The trim removes frames that repeat the previous shot's end."""
+    """Set a shot's `num_frames` and `trim` if missing. The trim removes frames that repeat the previous shot's end."""
     if job is None or shot.num_frames is not None:
         return shot
     number = _video_number(path)

@@ -133,7 +133,7 @@ class StageHandlers(Panel):
         )
 
     def _form_updates(self, draft: Draft, job: Job, is_seed_new: bool) -> Updates:
-        """Return the form after its job was queued, and the settings that the browser stores."""
+        """Return the form's updates for a queued job. `session` has the settings that the browser stores."""
         session = job.request.for_sharing() | {"is_seed_new": is_seed_new}
         return {self.form.editing: None, self.form.settings.seed: draft.given["seed"], self.form.session: session}
 

@@ -93,7 +93,7 @@ def test_one_that_cannot_be_made_leaves_nothing(job, temporary, monkeypatch):
 def test_the_menu_links_to_every_format_with_words_of_the_language(job):
     menu = export_menu(job, ENGLISH)
     assert all(f'href="{export_url(job, form)}"' in menu for form in FORMATS)
-    assert "GIF: at most 20 s, 720 pixels, 8 MB" in menu and "PNG frames (zip)" in menu
+    assert "GIF: at most 20 s, 720 pixels on the longer side, 8 MB" in menu and "PNG frames (zip)" in menu
 
 
 def test_an_animation_is_refused_that_would_last_too_long(job, temporary, monkeypatch):
