@@ -105,7 +105,7 @@ class ModelSpec:
         return self.frame_step - self.scales[1] + 1 if self.live else 1
 
 
-FACTS: Mapping[str, Literal["same", "offered"]] = {
+FACTS: Mapping[str, Literal["same", "offered", "multiple"]] = {
     "tasks": "offered",
     "num_experts": "same",
     "vae_scale_spatial": "same",
@@ -117,8 +117,8 @@ FACTS: Mapping[str, Literal["same", "offered"]] = {
     "refines": "offered",
     "makes_sound": "same",
     "live": "same",
-    "frame_step": "same",
-    "first_frames": "same",
+    "frame_step": "multiple",
+    "first_frames": "multiple",
     "actions": "offered",
     "combines_actions": "offered",
     "reads_prompt": "same",
@@ -126,7 +126,8 @@ FACTS: Mapping[str, Literal["same", "offered"]] = {
     "face_side": "same",
 }
 """The facts that specs and presets have in common, in the order of the check. A "same" fact must be equal. A preset must ask for
-no more of an "offered" fact than the spec has: some of the tasks, or all required inputs and some of the optional inputs."""
+no more of an "offered" fact than the spec has: some of the tasks, or all required inputs and some of the optional inputs. A
+"multiple" fact may differ by a multiple of the spec's `frame_step`, so the checkpoint can generate all lengths of the preset."""
 
 
 def check_preset(spec: ModelSpec, preset: Preset, source: str) -> None:
@@ -144,6 +145,8 @@ def check_preset(spec: ModelSpec, preset: Preset, source: str) -> None:
             fits = not roles
         elif isinstance(found, tuple):
             fits = set(asked) <= set(found)
+        elif rule == "multiple":
+            fits = (asked - found) % spec.frame_step == 0
         else:
             fits = found == asked if rule == "same" else found >= asked
         if not fits:

@@ -66,6 +66,7 @@ def test_a_fact_that_differs_is_named_with_both_values(name, changes, said):
         ("wan2.2-i2v-a14b-720p", {"takes_last_image": True, "needs_last_image": True}),
         ("matrix-game-2.0", {"actions": ("forward",), "combines_actions": False}),
         ("ltx-2.5-1024p-fast", {"refines": False, "size_multiple": 32}),
+        ("wan2.1-live-1.3b-480p", {"frame_step": 24, "first_frames": 21}),
     ],
 )
 def test_a_preset_may_ask_for_less_than_the_checkpoint_offers(name, changes):
