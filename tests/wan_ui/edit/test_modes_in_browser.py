@@ -361,8 +361,9 @@ def test_settings_are_sent_and_come_back_with_their_video(visit, clip, data_dir)
     page.locator("#edit-fps").fill("8")
     page.locator("#edit-fps").blur()
     assert "17 frames at 8 per second, 2.13 s" in page.locator("#edit-part").inner_text()
-    page.locator('[data-setting="upscale"] .help summary').click()
-    assert ENGLISH.upscale_info in page.locator('[data-setting="upscale"] .help p').inner_text()
+    page.locator('[data-setting="upscale"] .about').click()
+    assert ENGLISH.describe_setting("upscale") == page.locator('[data-setting="upscale"] .description').inner_text()
+    page.keyboard.press("Escape")
     request = asked_for(data_dir, make(page, "a square with settings of its own"))
     expected = {"solver": "euler", "flow_shift": 5.5, "upscale": 2, "fps": 8, "steps": 4}
     assert request | expected == request and request["loras"][0]["source"] == "style.safetensors"
