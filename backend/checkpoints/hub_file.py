@@ -49,7 +49,7 @@ class HubFile:
     @property
     def arrived_bytes(self) -> int:
         """The number of the file's bytes on this machine."""
-        # A download may rename the unfinished file after the first try. The third try then finds the complete file.
+        # The complete file is looked up twice, because a download may rename the unfinished file after the first lookup
         for path in (self.blob_path, self.unfinished_path, self.blob_path):
             with contextlib.suppress(OSError):
                 return path.stat().st_size

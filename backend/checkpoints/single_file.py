@@ -83,7 +83,7 @@ def read_single_file_tensors(file: TransformerFile) -> dict[str, TensorPlace]:
 
 
 def _add_scale(path: Path, name: str, place: TensorPlace, named: dict[str, TensorPlace], is_scaled: bool) -> TensorPlace:
-    """Return `place`, where the tensor is in the file. If the tensor has a scale, add where the scale is."""
+    """Return the tensor's `place` in the file. If the tensor has a scale, the result also contains the scale's place."""
     if place.dtype not in NUMBERS:
         raise ModelError(
             f"{short_path(path)} has {name[:80]} as {place.dtype}:",

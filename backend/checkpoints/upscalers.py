@@ -1,4 +1,6 @@
-"""Find upscaling models: models in a package, and files in the data folder's `upscalers` folder or in the Hub's cache.
+"""Find upscaling models: models in the Python package `PACKAGE`, and files in the folder `upscalers` or in the Hub's cache.
+
+The folder `upscalers` is in the data folder.
 
 Reads no weights and runs no code of a file. A request contains a model's name, never a path, so a web page can only reach these
 files.
@@ -67,7 +69,7 @@ class UpscalerFile:
 
 
 def list_upscalers(folder: Path) -> list[str]:
-    """Return the names of the installed models: models of the package first, then the files in the folder."""
+    """Return the names of the installed models: models of `PACKAGE` first, then the files in the folder."""
     files = (path for path in folder.glob("*") if path.suffix in SUFFIXES and path.is_file())
     return [*_list_embedded(), *sorted(path.name for path in files if not path.name.startswith("."))]
 

@@ -18,8 +18,8 @@ from backend.schemas.request import GenerationRequest
 from presets.magnitude_files import BranchRatios
 
 NO_REUSE = {"mag_cache": 1e-6, "mag_ratios": (2.0, 2.0)}
-"""MagCache's settings for measuring. Each step returns the layers' output, and no step reuses it: the error that these ratios
-give is above the allowed error."""
+"""MagCache's settings for measuring. With MagCache, each step also returns the layers' output. No step reuses this output,
+because these ratios give an error above the allowed error."""
 
 
 def disable_shortcuts(request: GenerationRequest) -> GenerationRequest:

@@ -144,8 +144,8 @@ def reserve_memory(run: Run, stages: Collection[Stage] = STAGES) -> None:
 def _merge_loras(run: Run) -> Generator[Event]:
     """Merge the request's LoRAs into the weights, remove the previous request's LoRAs, and report the progress of downloads.
 
-    A cancel stops within about a second. The next request's merge then starts from the LoRAs that are merged at that time. With
-    several hosts a cancel does not stop the merge, because the hosts would stop at different tensors.
+    A cancel stops the merge within about a second, with some tensors changed. The next request's merge reads these tensors again.
+    With several hosts a cancel does not stop the merge, because the hosts would stop at different tensors.
     """
     if not run.request.loras and all(expert.loras == () for expert in run.loaded.experts):
         return

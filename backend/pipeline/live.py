@@ -55,7 +55,7 @@ def live(
     read_cues: Callable[[], Sequence[Cue]],
     lead: float = LEAD_SECONDS,
 ) -> Generator[Event]:
-    """Generate the video in `folder` until `is_stopped`, or until it has all its frames.
+    """Generate the video in `folder` until `is_stopped()` is true, or until the video has all its frames.
 
     `read_cues` returns the cues since its last call. The next block uses these cues, and the block numbers in them are ignored.
     The generation waits while the video is ahead of its playback by more than `lead` seconds. Ends with Finished, or with

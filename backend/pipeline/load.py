@@ -58,10 +58,10 @@ def load(
 
     `mesh` maps names of mesh axes to fixed sizes. `executables` is a folder of precompiled programs. `files` is the checkpoint if
     it is already open. The programs of `request` are prepared while weights are read. Networks that none of the `stages` uses are
-    not read. Networks in the `model_cache` are shared, and the cache keeps the new model. If not `is_used`, the model must fit on
-    the devices beside the current model.
+    not read. Networks in the `model_cache` are shared, and the cache keeps the new model. If not `is_used`, the model is loaded
+    for a later job, and must fit on the devices beside the current model.
 
-    Raises: Stopped if the model does not fit. ModelError if the checkpoint is missing, incomplete or of another kind.
+    Raises: Stopped if such a model does not fit. ModelError if the checkpoint is missing, incomplete or of another kind.
     RequestError if the devices or the model do not allow the mesh. Any error of `on_event`.
     """
     use_compilation_cache()

@@ -20,7 +20,10 @@ CAUTION = 0.95  # factor on the estimated number of tokens, because some of a pr
 def find_first_fitting(
     candidates: Iterable[Candidate], bytes_if_fitting: Callable[[Candidate], int | None]
 ) -> tuple[Candidate, int] | None:
-    """Compile at most `MAX_COMPILED_CANDIDATES`. Return the first that fits, with its bytes on each device. None if none fits."""
+    """Return the first candidate that fits, with its bytes on each device. None if no compiled candidate fits.
+
+    `bytes_if_fitting` compiles a candidate. It is called for at most `MAX_COMPILED_CANDIDATES` candidates.
+    """
     for candidate in islice(candidates, MAX_COMPILED_CANDIDATES):
         if (size := bytes_if_fitting(candidate)) is not None:
             return candidate, size

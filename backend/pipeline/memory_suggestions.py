@@ -34,10 +34,10 @@ def suggest_smaller_requests(
 ) -> tuple[Proposal, ...]:
     """Suggest at most one request with fewer frames and one of a smaller size.
 
-    `memory` are the bytes of one device, by default as the devices report them. If they report no memory, nothing is suggested.
+    `tell` receives an event before each compilation. `memory` are the bytes of one device. By default the devices report them. If
+    they report no memory, nothing is suggested.
 
-    Raises: any error of `tell`, which receives an event before each compilation; RequestError for a mesh that the devices do not
-    allow.
+    Raises: any error of `tell`; RequestError for a mesh that the devices do not allow.
     """
     devices = jax.devices()
     memory = memory or _device_memory(devices)
@@ -45,8 +45,8 @@ def suggest_smaller_requests(
         return ()
     found = measure_memory(request, devices, mesh, tell)
     needed = UNKNOWN_SIZE_FACTOR * memory if math.isinf(found.peak) else found.peak
-    # The request ran out of memory. If `needed` is nevertheless at most `memory`, other data occupied a part of the memory. Then
-    # less than `needed` was free.
+    # If `needed` is at most `memory`, the request ran out of memory because other data occupied a part of the memory. Less than
+    # `needed` was free, so the candidates must need less than `needed`.
     room = memory if needed > memory else CAUTION * needed
     if needed <= found.weights:
         return ()
@@ -81,8 +81,11 @@ class Meter:
 
 
 class MemoryNeeds:
-    """The memory that a request needs on each device: the bytes of all `weights`, the `peak` while the `largest` program runs,
-    and the key of that program."""
+    """The memory that a request needs on each device.
+
+    `weights` are the bytes of all weights. `largest` is the key of the program that needs most memory, and `peak` are all used
+    bytes while this program runs.
+    """
 
     def __init__(self, model: Model, needs: Mapping[str, float], counted: Mapping[str, int]) -> None:
         """Compute the peak. `needs` maps a program's key to all bytes of the program, which include the weights that the program

@@ -42,7 +42,8 @@ class Tracer:
 
     @contextlib.contextmanager
     def trace_unit(self, number: int, wait: Callable[[], object]) -> Generator[None]:
-        """Trace the code inside the block as unit `number` of the work. `wait` must return once the devices have finished it."""
+        """Trace the code inside the block as unit `number` of the work. `wait()` must wait until the devices have finished the
+        unit."""
         if self._folder is None or not self._first <= number <= self._last:
             yield
             return

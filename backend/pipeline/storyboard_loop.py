@@ -80,7 +80,7 @@ class StoryboardFiles:
             return None
         result, own = VideoResult.from_json(kept["result"]), self.request_for_shot(index).for_sharing()
         made = result.request.for_sharing()
-        # A kept shot stays valid if the reference images of its characters change. So these images are not compared.
+        # An imported shot stays valid if the reference images of its characters change, so these images are not compared
         if kept.get("is_kept"):
             made, own = ({name: value for name, value in one.items() if name != "references"} for one in (made, own))
         if made != own:
@@ -93,7 +93,10 @@ class StoryboardFiles:
         return kept is not None and bool(kept.get("is_kept"))
 
     def clear_shot(self, index: int) -> None:
-        """Delete this shot's files if the shot was finished for another request, and all later shots that continue this shot."""
+        """Delete the files of a shot that was finished for another request. Also delete all later shots that continue this shot.
+
+        The files of an unfinished shot stay, so that the shot can be resumed.
+        """
         if self._read_record(index) is not None:
             shutil.rmtree(self.shot_folder(index))
         for later in itertools.takewhile(self._continues_previous, range(index + 1, len(self._request.shots))):

@@ -33,8 +33,8 @@ MARGIN = 20
 MOST_AT_ONCE = 8
 # If the devices use the host's memory, the activations of a layer may take this many bytes on all devices together.
 HOST_BYTES = 2**29
-# Share of a chip's memory that is planned for activations. Programs use four times as much (measured at 1280 x 720 on a v6e,
-# 2026-11-26).
+# Share of a chip's memory that is planned for the activations of one layer. A whole program uses four times as much (measured at
+# 1280 x 720 on a v6e, 2026-11-26).
 CHIP_SHARE = 1 / 16
 UNKNOWN_CHIP_BYTES = 16 * 2**30  # assumed memory of a chip that is only described or does not report its memory
 COPIES = 3  # how many arrays of a layer's activations exist at once: the input, the output, and a copy in another layout
@@ -255,7 +255,7 @@ def _enlarged(
 def halved(pictures: jax.Array, axis: int) -> jax.Array:
     """Halve the number of pixels along this axis by bicubic interpolation, as PyTorch and ncnn do.
 
-    Each result is the mean of four pixels with the weights -3/32, 19/32, 19/32 and -3/32.
+    Each result is the weighted sum of four pixels, with the weights -3/32, 19/32, 19/32 and -3/32.
 
     Source: Keys 1981, with a = -0.75, at the middle between two pixels.
     """

@@ -128,8 +128,8 @@ def _load_upscaler(request: GenerationRequest, clock: WorkClock) -> Generator[Ev
 def _cached_upscaler(name: str, path: Path, modules: tuple[str, ...], size: int, changed: int) -> Upscaler:
     """Load the model of this file onto all devices.
 
-    `size` and `changed` (the time of the last change) describe the file. If the file changes, they select another entry of the
-    cache, so the model is loaded again.
+    `size` and `changed` (the time of the last change) describe the file. They are parts of the cache's key, so that the model is
+    loaded again if the file changes.
     """
     use_compilation_cache()
     return Upscaler(read_model(UpscalerFile(name=name, path=path, modules=modules)), jax.devices())

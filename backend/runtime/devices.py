@@ -5,7 +5,7 @@ from jax.experimental import topologies
 
 from backend.schemas.worker import Device
 
-# The numbers of chips along the three axes of a host, by slice, for slices that are smaller than libtpu's default host
+# Slices that are smaller than the host that libtpu assumes, each with the numbers of chips along the three axes of its host
 CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}
 
 

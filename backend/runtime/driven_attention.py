@@ -39,8 +39,9 @@ class ClipKeys:
 
     F is the number of latent frames, T the number of tokens per frame. Each chip on sp stores the heads whose attention it
     computes, and W is the number of channels of these heads. `largest` [layers, chips, 2, heads] float32 contains the largest
-    Euclidean norm of each head's keys and the largest magnitude of its values. Only the TPU's attention kernel needs `largest`;
-    without the Pallas passes that prepare its arrays, `largest` has the value None. Arrays of one layer have no first axis.
+    Euclidean norm of each head's keys and the largest magnitude of its values. The TPU's attention kernel needs `largest`.
+    `largest` has the value None where no Pallas passes prepare the arrays for this kernel (see `Layout.uses_tpu_passes`). The
+    `ClipKeys` of a single layer have arrays without the first axis.
     """
 
     key: jax.Array
@@ -108,7 +109,7 @@ def driven_attention(
 
     `keys` are the driving video's keys and values in all layers, and `layer` is the index of the current layer.
 
-    Latent frame f, counted from 0, sees driving frame f - 1. The first frame sees no driving frame.
+    Latent frame f, counted from 0, sees driving frame f - 1. Latent frame 0, the image's frame, sees no driving frame.
     """
     local = functools.partial(_local_driven, layout=layout, attend=attend, eps=eps)
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
@@ -123,8 +124,8 @@ def _local_driven(
 ) -> jax.Array:
     """Compute one chip's part of `driven_attention`.
 
-    Other attentions subtract the mean key from all keys, which lets the TPU kernel use its fast form. Here it is not subtracted,
-    because the two attentions have different mean keys, which would change their log-sum-exps differently.
+    Other attentions subtract the mean key from all keys, which lets the TPU kernel use its fast form. Here the mean key is not
+    subtracted. The two attentions have different mean keys, so the subtraction would change their log-sum-exps differently.
     """
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
@@ -156,9 +157,10 @@ def _attend_to_clip(
 ) -> tuple[jax.Array, jax.Array]:
     """Attend from queries [1, S, W] to the driving video. Returns the output and the log-sum-exps [1, S, H] of H heads.
 
-    `first` is the index of the first query in the video. The tokens of the image's latent frame and padding see no driving frame,
-    so their log-sum-exps are -inf. If `first` is an int, the queries are all tokens of the video. The result then contains only
-    the tokens that see a driving frame.
+    `first` is the index in the video of the token of the first query.
+
+    Tokens of the image's latent frame and padding see no driving frame. If `first` is a traced array, the log-sum-exps of such
+    tokens are -inf. If `first` is an int, the queries must be all tokens of the video, and the result leaves such tokens out.
     """
     _, _, frames, tokens, _ = keys.key.shape
     length, width = query.shape[1:]
@@ -187,8 +189,11 @@ def _attend_by_frames(
     layer: jax.Array,
     attend: AttendWithSums,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attend from each frame's queries to the keys of the same frame in this `layer`. The letters are as in `ClipKeys`: queries
-    are [F, T, W], keys and values [layers, F, T, W]. Returns the output [1, F * T, W] and the log-sum-exps [1, F * T, H]."""
+    """Attend from each frame's queries to the keys of the same frame in this `layer`.
+
+    Queries are [F, T, W], keys and values [layers, F, T, W], with the letters of `ClipKeys`. Returns the output [1, F * T, W] and
+    the log-sum-exps [1, F * T, H] of H heads.
+    """
     if bounds is not None:
         here = jax.lax.dynamic_index_in_dim(largest, layer, keepdims=False)[0]
         frames = len(query)

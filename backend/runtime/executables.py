@@ -1,8 +1,8 @@
 """Compiled programs stored as files, so that a later start, here or on a TPU machine, compiles nothing.
 
-A file's name contains a digest of everything that determines the executable: the program's text, the compiler's options and
-flags, the versions, and the devices with their positions. The text contains shapes, shardings and the code of our kernels. A
-changed program has another file, so an outdated executable never runs. Any file may be deleted.
+A file's name contains a digest of everything that determines the executable. This is the program's text, the compiler's options
+and flags, the versions of jax, jaxlib and libtpu, and the devices with their positions. The text contains shapes, shardings and
+the code of our kernels. A changed program has another file, so an outdated executable never runs. Any file may be deleted.
 
 The files are pickles: anyone who can write into the folder can run code here, as with jax's own cache.
 """

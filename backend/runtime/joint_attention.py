@@ -4,8 +4,9 @@ In shapes, S is the number of tokens of the spread stream, L of the other stream
 array, D of one head.
 
 The spread stream exchanges tokens for heads as in `ulysses`. Each chip then adds the same heads of the other stream. The real
-tokens of both streams precede all padding. Therefore the number of real tokens is enough to exclude the padding. If the padding
-of the spread stream is long enough, the other stream is written into it, which avoids a copy of the long arrays.
+tokens (tokens that are not padding) of both streams precede all padding. Therefore the number of real tokens is enough to exclude
+the padding. If the padding of the spread stream is long enough, the other stream is written over it. This avoids a copy of the
+long arrays.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Joining:
-    """Constants of a joint attention: the number of real tokens in the spread stream, and `eps` of the norms."""
+    """Constants of a joint attention: `num_tokens`, the number of real tokens in the spread stream, and `eps` of the norms."""
 
     num_tokens: int
     eps: float
@@ -59,12 +60,12 @@ def joint_attention(
     """Compute attention over both streams together: [B, S, W] for the tokens of `spread`, [B, L, W] for the tokens of `beside`.
 
     The tokens of `spread` are divided over the chips. Their queries and keys are rotated by `tables` [S, D]. `beside` is
-    replicated. The queries attend only to its first `counts` [B] tokens.
+    replicated. `counts` [B] is the number of its real tokens, which come first. No query attends to its other tokens.
 
     Each chip calls `attend(query, key, value, bounds, lengths)` for some of the heads. `key` and `value` contain the real tokens
     of `spread`, followed by the tokens of `beside`. `query` contains all or some of the tokens of `spread`, followed by the
-    tokens of `beside`. `bounds` are the `HeadBounds` of these arrays, which the TPU's attention kernel needs. `bounds` has the
-    value None if no Pallas pass prepared the arrays. `lengths` (`KvLengths`) counts the real tokens of both streams together, for
+    tokens of `beside`. `bounds` are the `HeadBounds` of these arrays, which the TPU's attention kernel needs, or None if no
+    Pallas pass prepared the arrays. `lengths` (`KvLengths`) counts the real tokens of both streams together, for
     each sample.
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
@@ -108,7 +109,10 @@ def _local_joint_attention(
 
 
 def _concatenate_tokens(array: jax.Array, part: jax.Array, start: int) -> jax.Array:
-    """Concatenate the first `start` tokens of `array` [B, S, W] and `part`. `part` is written over the padding if it fits."""
+    """Concatenate the first `start` tokens of `array` [B, S, W] and the tokens of `part`.
+
+    If `part` fits into `array` after these tokens, `part` is written there, and the result has the length of `array`.
+    """
     if start + part.shape[1] <= array.shape[1]:
         return jax.lax.dynamic_update_slice_in_dim(array, part, start, 1)
     return jnp.concatenate([array[:, :start], part], 1)
@@ -125,7 +129,7 @@ class _SecondStream:
 def _prepare_second_stream(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _SecondStream:
     """Prepare the second stream for all heads of this chip, [B, L, W]. `first` is the prepared first stream.
 
-    Values of padding become zero. Keys of padding also become zero if `first.bounds` are set.
+    Values of padding become zero. With `first.bounds`, keys of padding also become zero, so that they do not raise the bounds.
     """
     is_seen = (jnp.arange(stream.query.shape[1]) < counts[:, None])[:, :, None]
     normalise = functools.partial(normalise_heads, eps=eps)

@@ -124,10 +124,10 @@ def _write_record(file: IO[str], uses: Collection[str], why: str) -> None:
 
 
 def _read_record(path: Path) -> dict[str, str]:
-    """Return the uses of kernels that this file names, each with the reason to withdraw the kernels; {} if the file's process is
-    running.
+    """Return the uses of kernels that this file names, each with the reason to withdraw the kernels. Return {} while the process
+    that wrote the file runs.
 
-    Files that are too old, broken or from other versions are deleted.
+    Deletes the file if it is too old, broken, or written with other versions of the libraries.
     """
     try:
         with path.open() as file:

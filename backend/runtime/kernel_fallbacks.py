@@ -1,7 +1,7 @@
 """The compile options and kernels that the runtime of this process refused, which are not used from then on.
 
 A chip or compiler other than those we compile for may refuse our options or kernels. A refused option is left out. A refused
-kernel is replaced by XLA's own operations, after the model is laid out again (`KernelRefused`). Kernels with the same use are
+kernel is replaced by XLA's own operations, after the model is built again (`KernelRefused`). Kernels with the same use are
 replaced together. The uses are "attention", "passes" (the kernels that prepare arrays for the attention) and "convolution".
 """
 

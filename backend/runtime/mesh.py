@@ -47,8 +47,8 @@ STACKED_TEXT_HEADS = partition(None, "branches", None, "heads", None)  # the tex
 POSITIONS = partition(None, "tokens", None, None)  # tables of the rotary embedding, [1, S, 1, D]
 
 Role = Literal["columns", "rows", "whole"]
-"""How a matrix [in, out] is split over tp: by columns (heads or hidden units are its output), by rows (they are its input), or
-not."""
+"""How a matrix [in, out] is split over tp: by columns if it computes heads or hidden units, by rows if heads or hidden units are
+its input, otherwise not."""
 MATRIX_PARTITIONS: Mapping[Role, P] = {
     "columns": partition(None, "heads"),
     "rows": partition("heads", None),
@@ -132,8 +132,8 @@ def plan_copies(
     """Choose the matrices of a layer that every chip stores whole, so that no step gathers them.
 
     The copies, together with the weights of the model's second transformer (if it has two), take at most `COPIES_SHARE` of a
-    chip's memory. `sizes` maps the names of one layer's matrices to their bytes. The matrix whose copy saves most time is first.
-    `memory_bytes` is the memory of a chip. No matrix is copied if the memory is unknown (None).
+    chip's memory. `sizes` maps the names of one layer's matrices to their bytes. It must start with the matrix whose copy saves
+    most time. `memory_bytes` is the memory of a chip. No matrix is copied if the memory is unknown (None).
     """
     if memory_bytes is None or plan.dp * plan.sp == 1:
         return frozenset()
@@ -164,12 +164,13 @@ class Layout:
     def create(
         cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = (), copies_on_demand: bool = False
     ) -> Self:
-        """Create the layout of a plan on these devices. Neighbours in the list are neighbours on sp."""
+        """Create the layout of a plan on these devices. Devices that are neighbours in the list are neighbours on the axis sp."""
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
         return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied), copies_on_demand=copies_on_demand)
 
     def regroup(self, plan: MeshPlan) -> Self:
-        """Return the layout of another plan on the same devices, with the same tp. Both partition weights equally."""
+        """Return the layout of another plan on the same devices. The plan must have the same tp, so that both layouts
+        partition weights equally."""
         grid = self.mesh.devices.reshape(plan.dp, plan.sp, plan.tp)
         return dataclasses.replace(self, mesh=Mesh(grid, AXES))
 
@@ -200,15 +201,15 @@ class Layout:
         """Return whether the Pallas passes around the attention can be used.
 
         They need a TPU, arrays in bfloat16, and all channels of a token on one chip (tp = 1), because the norms read all
-        channels. After the compiler has refused a pass, none is used.
+        channels. If the compiler has refused one of the passes, no pass is used.
         """
         return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in KERNEL_FALLBACKS
 
     def on_each_chip(self, one_chip: Callable, in_specs: Any, out_specs: Any) -> Callable:
         """Return a function that runs `one_chip`, attention for one chip, on every chip's part of the arguments.
 
-        The function uses `shard_map` for several chips. It also uses `shard_map` for a single TPU chip, because the kernel is
-        chosen by the mesh in context.
+        The function uses `shard_map`, except on a single device that is not a TPU. A single TPU chip needs `shard_map`, because
+        it sets the mesh in context, by which the attention chooses its kernel.
         """
         if self.mesh.size == 1 and self.platform != "tpu":
             return one_chip
@@ -230,7 +231,7 @@ class Layout:
 
     @property
     def token_multiple(self) -> int:
-        """The number of tokens is padded to a multiple of this number."""
+        """The number to whose multiples the number of tokens is padded."""
         is_aligned = self.platform == "tpu" or self.size("sp") > 1
         return self.size("sp") * TOKEN_ALIGNMENT if is_aligned else 1
 

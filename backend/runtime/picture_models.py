@@ -41,8 +41,8 @@ _TORCHVISION_NAMES = {
 class PictureModel:
     """A network that enlarges images `scale` times, with its module on the meta device.
 
-    `weights` are the network's parameters and buffers by name. The sides of images must be multiples of `multiple` and at least
-    `minimum`, in pixels.
+    `weights` are the network's parameters and buffers by name. The network needs images whose sides are multiples of `multiple`
+    and at least `minimum` pixels, and equal if `is_square`. A call extends other images.
     """
 
     module: torch.nn.Module
@@ -56,8 +56,8 @@ class PictureModel:
     def __call__(self, weights: Mapping[str, jax.Array], pictures: jax.Array) -> jax.Array:
         """Enlarge images [N, 3, H, W] in 0..1 to [N, 3, scale * H, scale * W] in 0..1.
 
-        Images whose sides are smaller than `minimum` or no multiples of `multiple` are first extended by reflection at their
-        right and lower edges, as in spandrel.
+        Images of sizes that the network does not accept are first extended by reflection at their right and lower edges, as in
+        spandrel. The added area is cut off from the result.
         """
         height, width = pictures.shape[2:]
         right, below = self._missing_pixels(width, height)
@@ -88,7 +88,7 @@ class PictureModel:
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of the weights. Floating-point weights have this dtype. Integers, such as tables of positions, become
-        int32."""
+        int32. Booleans stay booleans."""
         kinds = {name: dtype if value.is_floating_point() else jnp.int32 for name, value in self.weights.items()}
         kinds |= {name: jnp.bool_ for name, value in self.weights.items() if value.dtype == torch.bool}
         return {name: jax.ShapeDtypeStruct(tuple(value.shape), kinds[name]) for name, value in self.weights.items()}

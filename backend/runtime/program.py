@@ -62,8 +62,8 @@ class Program:
     """A `function` on pytrees of arrays on the layout's mesh. Arguments that are not on this mesh are copied to all its devices.
 
     Messages to people contain `name`, reports and files contain `key`. A call compiles if needed; `prepare` and `trace` compile
-    beforehand. The first run of a program with kernels is guarded. `donated` are the positions of arguments that a call consumes.
-    `places(shapes)` returns the results' shapes with shardings; by default results are replicated.
+    beforehand. `KernelCrashGuard` guards the first run of a program with kernels. `donated` are the positions of arguments that a
+    call consumes. `places(shapes)` returns the results' shapes with shardings; by default results are replicated.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class Program:
     def describe(self, *arguments: Any) -> Any:
         """Return the result's shapes and shardings, without compiling.
 
-        The function is traced with the shapes and shardings that lowering uses, so JAX traces only once. If the executable is in
-        the compiler's cache, tracing takes the most time.
+        The function is traced with the shapes and shardings that lowering uses, so that JAX does not trace again for lowering. A
+        second trace would take long: if the executable is in the compiler's cache, tracing takes most of the time.
         """
         signature = _signature(arguments)
         if signature not in self._described:

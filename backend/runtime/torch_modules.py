@@ -1,8 +1,8 @@
 """Make torchax 0.0.13 work with torch 2.13. Import torchax only through this module, and only in the worker process.
 
 Three things fail and a fourth is slow. Each is repaired once for the whole process, because torch's registry is global. torchax
-names operator overloads that torch has since removed. Its `Tensor.type_as` writes into its own tensor. Its conv2d reaches a C++
-check that refuses bfloat16. Its `linear` is slow on CPUs.
+names operator overloads that torch has since removed. Its `Tensor.type_as` changes the tensor itself instead of returning a
+converted tensor. Its conv2d reaches a C++ check that refuses bfloat16. Its `linear` is slow on CPUs.
 """
 
 import functools
@@ -100,8 +100,10 @@ def _plain_linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -
 
 
 def _linear_on_cpu(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """Multiply with one rounding, as PyTorch does. XLA's CPU product of bfloat16 is seven times as fast if its result is
-    float32."""
+    """Multiply, add the bias, and round the result once, as PyTorch does.
+
+    The product is computed in float32 first. XLA's product of bfloat16 on a CPU is then seven times as fast.
+    """
     if cpu_linear.is_supported(value, weight):
         return cpu_linear.linear(value, weight, bias)
     product = jnp.einsum("...c,nc->...n", value, weight, preferred_element_type=jnp.float32)

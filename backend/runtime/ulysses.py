@@ -33,10 +33,12 @@ def self_attention(
 ) -> jax.Array:
     """Compute attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
 
-    Every chip prepares its own tokens, then exchanges tokens for heads. `attend(query, key, value, bounds)` gets all tokens of
-    some heads, [B, S, W]. `bounds` are the `HeadBounds` of these heads, None without Pallas passes. The result of `attend` is
-    exchanged back. `norms` are the weights [W] of the RMS norms of query and key. `tables` are cosine and sine, [S, D], or
-    [S, W / 2] with a `head_width`: see `Preparation`.
+    Every chip prepares its own tokens, then exchanges tokens for heads. `attend(query, key, value, bounds)` gets some heads of
+    all keys and values, [B, S, W], and of all queries or of one group's queries (see `OwnHeads`). `bounds` are the `HeadBounds`
+    of these heads, None without Pallas passes. The result of `attend` is exchanged back.
+
+    `norms` are the weights [W] of the RMS norms of query and key. `tables` are the cosine and sine of the rotary embedding, [S,
+    D] with D channels of a head. With a `head_width` they are [S, W / 2] (see `Preparation`).
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps, head_width=head_width)
     flat, norm = partition("branches", "tokens", "heads"), partition("heads")
@@ -46,9 +48,10 @@ def self_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnHeads:
-    """One chip's heads, [B, S, W]: keys and values of all tokens, and queries of the tokens of its group of chips.
+    """The heads whose attention one chip computes, [B, S, W]: keys and values of all tokens, queries of some or all tokens.
 
-    `group` is the number of chips in the group.
+    The queries are the queries of the tokens of the chip's group, which is the set of chips that exchange heads. `group` is the
+    number of chips in the group.
     """
 
     query: jax.Array
@@ -71,8 +74,8 @@ def prepare_own_heads(
 ) -> OwnHeads:
     """Prepare this chip's tokens and exchange them for heads.
 
-    `group` chips exchange heads. There are `sp / group` such groups. The queries are divided between the groups. Every group
-    gathers the keys and values of all groups.
+    Each group of chips exchanges heads. A group has as many chips as the greatest common divisor of the heads and sp. The queries
+    are divided between the groups. Every group gathers the keys and values of all groups.
     """
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // (head_width or tables[0].shape[1])
@@ -117,9 +120,10 @@ def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
 class KeyRing:
     """A ring buffer of the keys and values of a video's last frames in every layer, each [layers, chips, tokens, W].
 
-    Each chip on sp stores the heads whose attention it computes. W is the number of channels of these heads. `largest` [layers,
-    chips, 2, heads] float32 bounds the Euclidean norms of a head's keys and the magnitudes of its values so far, for the TPU
-    kernel; None elsewhere.
+    Each chip on sp stores the heads whose attention it computes. W is the number of channels of these heads.
+
+    `largest` [layers, chips, 2, heads] float32 contains the largest Euclidean norm of each head's keys so far, and the largest
+    magnitude of its values. The TPU's attention kernel needs `largest`. Without this kernel, `largest` has the value None.
     """
 
     key: jax.Array
@@ -135,8 +139,8 @@ RING = partition(None, "tokens", None, "heads")  # partition of a `KeyRing`
 class RingPlace:
     """The position of a block's tokens in a `KeyRing`.
 
-    `layer` is the index of the layer. `starts` [F] are the positions in the ring at which the block's frames start. `count` is
-    the number of tokens in the ring after the block is written, without unused places.
+    `layer` is the index of the layer. `starts` [F] are the positions in the ring at which the block's F frames start. `count` is
+    the number of tokens that the ring contains after the block is written.
     """
 
     layer: jax.Array
@@ -184,8 +188,8 @@ def _local_ring_attention(
 ) -> tuple[jax.Array, KeyRing]:
     """Compute one chip's part of `ring_attention`.
 
-    Other attentions subtract the mean key from all keys, which lets the TPU kernel use its fast form. Here it is not subtracted,
-    because the ring contains keys of other blocks, which have other means.
+    Other attentions subtract the mean key from all keys, which lets the TPU kernel use its fast form. Here the mean key is not
+    subtracted, because the ring contains keys of several blocks, and each block has another mean.
     """
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
@@ -209,14 +213,17 @@ def _local_ring_attention(
 
 
 def exchange_for_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
-    """Exchange tokens for heads: [group, B, S, W / group] of this chip's tokens to [B, group * S, W / group] of this chip's
-    heads."""
+    """Send tokens and receive heads.
+
+    `grouped` [group, B, S, W / group] contains this chip's tokens, with the heads divided into `group` parts. The result contains
+    this chip's heads of the tokens of its group, [B, group * S, W / group].
+    """
     exchanged = _exchange_parts(grouped, group, sp)
     return jnp.moveaxis(exchanged, 0, 1).reshape(grouped.shape[1], -1, grouped.shape[3])
 
 
 def exchange_for_tokens(attended: jax.Array, group: int, sp: int, use_pallas: bool) -> jax.Array:
-    """Exchange heads for tokens: [B, group * S, W / group] to [B, S, W]."""
+    """Undo `exchange_for_heads`: [B, group * S, W / group] of this chip's heads to [B, S, W] of this chip's tokens."""
     batch, _, width = attended.shape
     exchanged = _exchange_parts(jnp.moveaxis(attended.reshape(batch, group, -1, width), 1, 0), group, sp)
     return ungroup_heads(exchanged, use_pallas=use_pallas)

@@ -1,6 +1,7 @@
-"""Resize latents by their discrete cosine transform. Low frequencies stay; high frequencies become noise or zero.
+"""Resize latents by their discrete cosine transform (orthonormal, type 2).
 
-Source: Xiao et al. 2026, arXiv:2605.18736. Here the transform (orthonormal, type 2) is a product with one matrix for each side.
+The frequencies of the input stay. The higher frequencies of an enlarged result are noise or zero. The transform is computed as a
+product with one matrix along the height and one along the width. Source: Xiao et al. 2026, arXiv:2605.18736.
 """
 
 import functools

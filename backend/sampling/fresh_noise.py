@@ -1,6 +1,7 @@
 """The noise that ancestral steps add, drawn on the devices.
 
-The noise depends only on the seed, the stream and the step. Therefore a resumed video and every mesh get the same noise.
+The noise depends only on the seed, the stream (video or audio) and the step. Therefore it is the same for a resumed video, and
+on every mesh.
 
 Source: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, which uses a separate generator with the video's seed +
 10,000. The same seed gives other values than in LTX-2, which uses the GPU's random generator. This module uses jax's Threefry

@@ -5,14 +5,14 @@ the last prediction. Therefore the table is computed before the loop, and all st
 
 Solvers and their sources:
 
-- "unipc": UniPC, Zhao et al. 2023, in the B(h) = exp(h) - 1 form with order 2, as diffusers' `UniPCMultistepScheduler` runs it
-  for flow models (flow prediction, flow sigmas, `lower_order_final`).
+- "unipc": UniPC, Zhao et al. 2023, in the form "bh2", B(h) = exp(-h) - 1, with order 2, as diffusers' `UniPCMultistepScheduler`
+  runs it for flow models (flow prediction, flow sigmas, `lower_order_final`).
 - "euler": as diffusers' `FlowMatchEulerDiscreteScheduler`.
-- "euler-distilled": Euler on sigmas 1, (n-1)/n, ... 1/n before the shift. Step-distilled LoRAs were trained on these steps
-  (ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5).
-- "lcm": the same noise levels, but from whole timesteps before the shift (three steps: 1000, 666, 333). A step continues from the
-  clean estimate with fresh noise, as diffusers' `FlowMatchLCMScheduler` does. The model adds the noise. Only for models that were
-  trained for it.
+- "euler-distilled": Euler on sigmas 1, (n-1)/n, ... 1/n before the shift, for n steps. Step-distilled LoRAs were trained on these
+  steps (ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5).
+- "lcm": the noise levels of "euler-distilled", computed from timesteps that are cut to whole numbers before the shift (three
+  steps: 1000, 666, 333). A step continues from the clean estimate with fresh noise, as diffusers' `FlowMatchLCMScheduler` does.
+  The model adds the noise. Only for models that were trained with this solver.
 - "ltx": Euler as LTX-2's pipelines run it. The shift is the request's shift times a factor that grows with the number of tokens.
   The last noise level is 0.1.
 - "ltx-distilled": Euler on the eight noise levels that LTX-2's distilled models were trained on, or on fewer of them.
@@ -123,7 +123,7 @@ LTX_DISTILLED = (1.0, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875
 # The shift's logarithm grows linearly with the number of tokens, from `_LTX_LOG_SHIFTS[0]` at `_LTX_TOKEN_COUNTS[0]` tokens to
 # `_LTX_LOG_SHIFTS[1]` at `_LTX_TOKEN_COUNTS[1]` tokens.
 _LTX_LOG_SHIFTS, _LTX_TOKEN_COUNTS = (0.95, 2.05), (1024, 4096)
-_LTX_LAST_LEVEL = 0.1  # the last noise level
+_LTX_LAST_LEVEL = 0.1  # the noise level before the last step of "ltx"
 
 
 def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None, num_tokens: int = 0) -> Schedule:
@@ -137,7 +137,7 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
     first = 0 if last is None else steps - last
     if solver == "unipc":
         levels = noise_levels(solver, steps, flow_shift)
-        timesteps = np.trunc(levels * NUM_TRAIN_TIMESTEPS)  # the scheduler passes integers to the model
+        timesteps = np.trunc(levels * NUM_TRAIN_TIMESTEPS)  # diffusers' scheduler passes integers to the model
         return _unipc_schedule(np.append(levels, 0.0)[first:], timesteps[first:])
     if solver in ("euler", "euler-distilled"):
         return _euler_schedule(np.append(noise_levels(solver, steps, flow_shift), 0.0)[first:])
@@ -184,10 +184,10 @@ def rescale_sigma(sigma: float, growth: float) -> float:
 
 
 def _with_enlargement(plain: Schedule, solver: Solver, first: int, growth: float) -> Schedule:
-    """Return the schedule with enlarged latents from step `first` on.
+    """Return the schedule whose latents are enlarged before step `first`.
 
-    The solver restarts there, at the noise level of the enlarged latents. As in SGLang, only step `first` gets a new level and
-    timestep.
+    At step `first` the solver restarts, at the noise level of the enlarged latents. As in SGLang, only step `first` gets a new
+    level and timestep, and all later steps keep theirs.
     """
     sigmas, timesteps = plain.sigmas[first:].astype(np.float64), plain.timesteps[first:].copy()
     reached = float(sigmas[0])
@@ -276,7 +276,10 @@ def _log_snr(sigma: float) -> float:
 
 
 def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]:
-    """Return UniP's weights of (corrected sample, new clean estimate, last clean estimate) in the next sample."""
+    """Return the weights of (corrected sample, new clean estimate, last clean estimate) in the next sample.
+
+    These are the weights of UniP, the predictor of UniPC.
+    """
     now, following = sigmas[step], sigmas[step + 1]
     # growth = 1 - exp(-h), where h is the increase of lambda in this step. The growth is 1 in the last step, where h is infinite.
     growth = -math.expm1(_log_snr(now) - _log_snr(following))
@@ -289,9 +292,9 @@ def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]
 
 
 def _corrector_weights(sigmas: np.ndarray, step: int) -> list[float]:
-    """Return UniC's weights of (sample, before, new clean estimate, clean, older) in the corrected sample.
+    """Return the weights of (sample, before, new clean estimate, clean, older) in the corrected sample.
 
-    The order of the corrector is the order of the previous step's predictor.
+    These are the weights of UniC, the corrector of UniPC. Its order is the order of the previous step's predictor.
     """
     if step == 0:
         return [1.0, 0.0, 0.0, 0.0, 0.0]
@@ -328,7 +331,7 @@ def _unic_weights(h: float, ratios: list[float]) -> np.ndarray:
 def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
     """Apply classifier-free guidance: unprompted + guidance * (prompted - unprompted), from [2, ...] to [1, ...].
 
-    The prompted branch is the first. A single branch is returned unchanged.
+    The first of two branches has the prompt, the second the negative prompt. A single branch is returned unchanged.
     """
     if velocity.shape[0] == 1:
         return velocity
@@ -337,7 +340,7 @@ def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
 
 
 def guide_by_zero_star(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
-    """Apply guidance after scaling the unprompted velocity.
+    """Apply guidance, as `guide` does, after scaling the unprompted velocity.
 
     The scaled unprompted velocity is the projection of the prompted velocity on the unprompted velocity.
     The projection is computed in float32. Source: CFG-Zero*, arXiv:2503.18886, as diffusers' `ClassifierFreeZeroStarGuidance`.

@@ -1,7 +1,7 @@
 """The self-test of `app.py doctor` for kernels and compile options: each runs once at small size and is compared with a
 reference.
 
-Tests run the kernels for TPUs on a CPU in interpret mode (`jax.experimental.pallas.tpu.force_tpu_interpret_mode`).
+Without a TPU, tests run the TPU kernels on a CPU in interpret mode (`jax.experimental.pallas.tpu.force_tpu_interpret_mode`).
 """
 
 import dataclasses
@@ -85,7 +85,7 @@ def _run_check(name: str, compare: Comparison) -> Check:
 def compile_option_checks(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> dict[str, Comparison]:
     """Return comparisons for each compile option alone and for all together.
 
-    They use a program with matrix products and exchanges between the devices.
+    The comparisons use a program with matrix products and exchanges between the devices.
     """
     each: dict[str, Comparison] = {
         name: functools.partial(_compare_option, {name: value}, devices) for name, value in options.items()
@@ -124,10 +124,10 @@ def _largest_difference(ours: jax.Array, exact: jax.Array) -> float:
 def _compare_attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None = None, **options: Any) -> Outcome:
     """Compare the attention with the reference. The lengths are not multiples of any block size.
 
-    Rounding explains a difference. The kernel rounds the scaled query, the weights and the result to bfloat16. At unit norm,
-    these roundings change a result by at most 0.01 of the largest value, and the limit is twice that. With large norms, a few
-    keys have nearly all the weight, and rounding can exchange the weights of two similar keys. Therefore the limit for large
-    norms is half of the largest value.
+    The allowed difference is the difference that rounding can cause. The kernel rounds the scaled query, the attention weights
+    and the result to bfloat16. With `norm` 1, these roundings change a result by at most 0.01 of the largest value. The limit is
+    twice this change. With a larger `norm`, a few keys have nearly all the weight, and rounding can exchange the weights of two
+    similar keys. Therefore the limit is then half of the largest value.
     """
     query, key = (_draw_normal(number, 1, length, HEADS, WIDTH, scale=norm**0.5) for number, length in ((0, 300), (1, 520)))
     value = _draw_normal(2, 1, 520, HEADS, WIDTH)
@@ -155,10 +155,10 @@ def _compare_token_norm(*, is_centred: bool) -> Outcome:
 
 
 def _compare_preparation(*, norms_heads: bool = False, has_own_angles: bool = False) -> Outcome:
-    """Compare the Pallas passes of `prepare` with XLA.
+    """Compare the Pallas passes of `kernels.qkv.prepare` with XLA's operations.
 
-    Both round to bfloat16, and XLA's version rounds twice. Values are at most 8. The limit is 8 times the sum of three roundings
-    (2^-8 each) and of one step of bfloat16 (2^-7).
+    The passes round to bfloat16 once, XLA's operations twice. Values are at most 8. The limit is 8 times the sum of these three
+    roundings (2^-8 each) and of one step of bfloat16 (2^-7).
     """
     how = Preparation(eps=1e-6, groups=2, norms_heads=norms_heads, head_width=WIDTH if has_own_angles else None)
     projected = tuple(_draw_normal(number, 1, 256, HEADS * WIDTH, scale=2.0) for number in range(3))

@@ -33,7 +33,7 @@ SMALLER = "use a smaller preset; `python app.py check-tpu` shows what fits on a 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The compiled step with the shapes of its arguments. Without a prediction, `predicted_seconds` has the value None."""
+    """The compiled step with the shapes of its arguments. `predicted_seconds` has the value None without a prediction."""
 
     call: Call
     predicted_seconds: float | None
@@ -41,7 +41,7 @@ class Prepared:
 
 @dataclass
 class _Kept:
-    """A lowered program that stores its compiled form. `compile` leaves out options that the compiler refuses."""
+    """A lowered program that keeps the result of `compile`, which leaves out options that the compiler refuses."""
 
     name: str
     lowered: jax.stages.Lowered
@@ -53,15 +53,15 @@ class _Kept:
 
 
 class KeepingInspector(Inspector):
-    """An `Inspector`, which stores the costs of programs, for real devices.
+    """An `Inspector` that returns the compiled programs, so that they can run on the devices of this machine.
 
-    This inspector returns the compiled programs, so that they can run.
+    Like every `Inspector`, it stores the costs of each program.
     """
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
         """Compile the program and store its costs."""
         kept = _Kept(program.name, lowered)
-        super().__call__(program, cast(jax.stages.Lowered, kept))  # the inspector calls only `compile`
+        super().__call__(program, cast(jax.stages.Lowered, kept))  # `Inspector` calls only `kept.compile`
         return Compilation(kept.compiled)
 
 
@@ -134,7 +134,7 @@ def _compile_step(model: Any, request: GenerationRequest, inspector: Inspector |
 
 
 def _run(call: Call) -> float:
-    """Return the seconds of one run. Each run needs new arguments, because the program overwrites some of them."""
+    """Return the seconds of one run with new arguments. No run can reuse them, because the program overwrites some arguments."""
     arguments = jax.block_until_ready(
         jax.tree.map(lambda leaf: _make_fill(leaf.shape, leaf.dtype, leaf.sharding)(), call.arguments)
     )
@@ -147,8 +147,8 @@ def _run(call: Call) -> float:
 def _make_fill(shape: tuple[int, ...], dtype: jnp.dtype, sharding: jax.sharding.Sharding) -> Callable[[], jax.Array]:
     """Return a function that creates an array with this sharding.
 
-    Floating-point arrays are small waves, because zeros would select the slow form of the attention, the online softmax. Other
-    arrays are zero.
+    Floating-point arrays contain sine waves of small amplitude, other arrays zeros. Floating-point zeros would select the slow
+    form of the attention, the online softmax.
     """
 
     def fill() -> jax.Array:

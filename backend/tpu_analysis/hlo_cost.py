@@ -135,9 +135,10 @@ class _CostAdder:
         return total
 
     def _cover(self, under_way: dict[str, list[float]], seconds: float, total: Cost) -> None:
-        """Subtract `seconds` of work from the remaining seconds of the transfers (collectives) in `under_way`, which it hides.
+        """Count `seconds` of work as time in which the transfers (collectives) in `under_way` proceed.
 
-        The oldest transfer is hidden first, because links serve one transfer after the other.
+        Subtract these seconds from the transfers' remaining seconds, and add them to `total.hidden`. The oldest transfer is
+        served first, because links serve one transfer after the other.
         """
         for left in under_way.values():
             covered = min(left[0], seconds)
@@ -170,8 +171,8 @@ class _CostAdder:
     def _branch(self, names: list[str]) -> Cost:
         """Return the cost of a conditional.
 
-        In a step with the step cache, this is the cost of the branch with all layers. In other conditionals it is the cost of the
-        cheapest branch, which is the attention without its fallback.
+        The conditional of a step with the step cache costs as much as its branch with all layers. Any other conditional chooses
+        between an attention and its fallback. It costs as much as its cheapest branch, the attention without the fallback.
         """
         has_layers = any(one.opcode == "while" for name in names for one in self._computations[name])
         return (max if has_layers else min)((self.cost(name) for name in names), key=lambda branch: branch.total)
@@ -185,8 +186,8 @@ class _CostAdder:
         return next((one.opcode for one in inner if one.opcode in COLLECTIVES), None)
 
     def _inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """Yield the instructions that this instruction calls, recursively, because collectives of the SparseCore are inside two
-        nested calls."""
+        """Yield the instructions that this instruction calls, with the instructions that these call in turn. Collectives of the
+        SparseCore are inside two nested calls."""
         for name in instruction.called.values():
             for one in self._computations.get(name, []):
                 yield one

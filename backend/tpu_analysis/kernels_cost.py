@@ -22,12 +22,13 @@ _ESTIMATE = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
 class KernelCost:
     """A function that returns the cycles of a Pallas call on one device.
 
-    Attention: the bundles of the static schedule from the table of block sizes, or an estimate for each tile of scores if the
-    table does not have the shape. The result is at least the time of the products at the chip's peak. On v5e and v5p, the number
-    of bundles alone can be smaller than that time.
+    The cycles of an attention are the bundles of its static schedule, one cycle for each bundle. The number of bundles is from
+    the table of block sizes, or is estimated from the number of tiles of scores if the table does not have the shape. On v5e and
+    v5p, this number can be below the time of the matrix products at the chip's peak. Then the longer time counts.
 
-    The passes around the attention move memory. Their time is the number of moved bytes divided by the bandwidth of the HBM. The
-    number of bytes is the call's own estimate, or twice the bytes that the pass writes if the call has no estimate.
+    Memory traffic limits the passes around the attention. Their time is the number of moved bytes divided by the bandwidth of the
+    HBM. The number of bytes is the call's own estimate. Without an estimate, it is twice the number of bytes that the pass
+    writes.
     """
 
     chip: Chip
@@ -44,14 +45,14 @@ class KernelCost:
         form = "constant" if "attention_constant" in instruction.text else "online"
         if "/cond/" in instruction.text or form == "constant":
             frame, heads = lengths.beside or (0, 0)
-            # Attention by frames has the shape [frames, tokens of a frame, width]
+            # The attention to a driving video's frames has the shape [frames, tokens of a frame, width]
             if frame and f",{frame}," in instruction.shape.partition("]")[0]:
                 return self._attention(frame, frame, heads, form)
             return self._attention(lengths.queries, lengths.keys, lengths.heads * lengths.batch, form)
         return self._attention(lengths.text_queries, lengths.text, lengths.text_heads * lengths.batch, "online")
 
     def _convolution(self, estimate: dict[str, int]) -> float:
-        """Return the cycles of a convolution: of its arithmetic or of its memory traffic, whichever is more. Both follow from the
+        """Return the cycles of a convolution's arithmetic or of its memory traffic, whichever is more. Both are computed from the
         call's own estimate."""
         products = CONVOLUTION_CYCLES * estimate["flops"] / self.chip.peak_flops * self.chip.clock_hz
         moved = estimate["bytes_accessed"] / self.chip.hbm_bytes_per_second * self.chip.clock_hz

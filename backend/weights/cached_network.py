@@ -20,7 +20,7 @@ COPIED_AT_ONCE = 1 << 30  # maximum bytes that are in both memories at a time wh
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Content:
-    """The identity of a network's weights. Models share networks with equal identity.
+    """The identity of a network's weights. Models share a network if their `Content` is equal.
 
     `tensors` are the names, dtypes and shapes in the files. `described` and `arranged` are the shapes, dtypes and shardings on
     the devices, before and after the network brings its weights into the form that its programs need (`Network.arrange`).
@@ -33,7 +33,7 @@ class Content:
 
     @classmethod
     def of_part(cls, part: Part, described: Any, arranged: Any) -> Content:
-        """Return the identity of a part's weights, with fingerprints of its current files. Raises: OSError."""
+        """Return the identity of the weights in `part`, with fingerprints of the current files of `part`. Raises: OSError."""
         return cls(
             tensors=tuple(sorted((name, place.dtype, tuple(place.shape)) for name, place in part.places.items())),
             described=_shapes_and_shardings(described),

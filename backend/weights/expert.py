@@ -1,7 +1,8 @@
 """A transformer's weights on the devices, with LoRAs merged in.
 
-Merging reads the affected tensors from the checkpoint and writes them changed. Removing a LoRA reads them again. So no copy
-of the originals is needed, and removed LoRAs leave no rounding errors.
+Merging reads the affected tensors from the checkpoint, changes them, and writes them to the devices. Removing a LoRA reads the
+tensors from the checkpoint again. Therefore no copy of the original tensors is needed, and removed LoRAs leave no rounding
+errors.
 """
 
 from __future__ import annotations

@@ -67,8 +67,9 @@ class LoraFile:
 
 
 def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda stem: ()) -> LoraFile:
-    """Read the changes of a file to a transformer whose tensors have these shapes. `expert` 1 is the low-noise expert. `names`
-    returns a module's other names (see `Family.lora_names`).
+    """Read the changes of a file to a transformer whose tensors have these shapes. `expert` 1 is the low-noise expert.
+
+    `names` returns the names that LoRA files use for a module besides the checkpoint's name (see `Family.lora_names`).
 
     Raises: ModelError if the file changes nothing, or is not a complete safetensors or .pt file.
     """

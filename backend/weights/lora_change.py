@@ -172,8 +172,11 @@ def _multiply_lokr(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor
 
 
 def _multiply_low_rank(left: torch.Tensor, right: torch.Tensor, core: torch.Tensor | None) -> torch.Tensor:
-    """Multiply `left` [rows, rank] by `right` [rank, columns]. With a `core` [rank, rank, ...] between them, `left` is [rank,
-    rows] and the result [rows, columns, ...]."""
+    """Multiply `left` [rows, rank] by `right` [rank, columns].
+
+    With a `core` [rank, rank, ...], return the product of `left`, `core` and `right`, [rows, columns, ...]. In this case `left`
+    is [rank, rows].
+    """
     return left @ right if core is None else torch.einsum("ij...,jc,ir->rc...", core, right, left)
 
 

@@ -138,8 +138,9 @@ class _Memory(threading.local):
 
 
 def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.Tensor:
-    """Read one tensor from its file, into `memory` if given, a uint8 array as long as the tensor's bytes. A tensor with a scale
-    becomes float32.
+    """Read one tensor from its file. A tensor with a scale becomes float32.
+
+    `memory`, if given, receives the bytes. It must be a uint8 array with as many elements as the tensor has bytes.
 
     Raises: ModelError if the file has become shorter meanwhile.
     """
