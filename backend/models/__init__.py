@@ -36,8 +36,8 @@ def recognise(checkpoint: Checkpoint) -> tuple[Family, ModelSpec]:
 def complete_checkpoint(checkpoint: Checkpoint, preset: Preset | None = None) -> Checkpoint:
     """Complete the checkpoint's description with facts from its single-file transformers, such as their configuration.
 
-    A checkpoint without single-file transformers is returned unchanged. Parts without a model_index.json belong to plain Wan.
-    Raises: ModelError if a file has no supported transformer, or a transformer that does not fit the checkpoint.
+    A checkpoint without single-file transformers is returned unchanged. A checkpoint without a model_index.json counts as plain
+    Wan. Raises: ModelError if a file has no supported transformer, or a transformer that does not fit the checkpoint.
     """
     if not checkpoint.transformer_files:
         return checkpoint

@@ -14,13 +14,14 @@ from backend.runtime.mesh import Layout, plan_copies, plan_mesh
 def plan_layouts(
     plan: ModelPlan, layer_matrix_bytes: Callable[[Mapping[str, Any], int], dict[str, int]]
 ) -> tuple[Layout, Layout]:
-    """Return the layouts for guided and for unguided steps. Weights have the same shardings in both.
+    """Return the layouts for guided and for unguided steps. Weights have the same shardings in both layouts.
 
-    The mesh sizes in `plan.mesh` take precedence. Otherwise the mesh comes from the table of plans. If the table has no row for
-    this model on this slice, `backend.runtime.mesh` chooses the mesh.
+    The mesh has the sizes that `plan.mesh` fixes. If `plan.mesh` fixes no size, the mesh comes from the table of plans
+    (`plans.json`). `backend.runtime.mesh` chooses the sizes that neither source gives. Unguided steps take only the size of tp
+    from these sources.
 
-    Some matrices of a layer are copied to every chip. `plan.num_copies` sets their number. Otherwise their number comes from the
-    table, if the chosen mesh is the table's mesh, or else from `plan_copies`.
+    Some matrices of a layer are copied to every chip. `plan.num_copies` sets the number of these matrices. Without
+    `plan.num_copies`, the table sets the number if the chosen mesh is the table's mesh. Else `plan_copies` chooses the matrices.
 
     Args:
         layer_matrix_bytes: a function of (config, itemsize) that returns the bytes of each matrix of a layer by name. The

@@ -1,7 +1,8 @@
 """The part of a model family that imports jax: its networks, and the work from a request to pixels.
 
 The pipeline uses every family through the protocol `Model`. A model yields all device work as effects (see
-`backend.runtime.work`). Therefore loading, running, compiling ahead, `precompile` and `check-tpu` share one description.
+`backend.runtime.work`). Therefore loading, running, compiling ahead, `precompile` and `check-tpu` share one description of this
+work.
 """
 
 import dataclasses
@@ -114,10 +115,13 @@ class StepContext(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionLengths:
-    """The sizes of one chip's attention in a step: of `queries` to `keys`, and of `text_queries` to `text` keys.
+    """The sizes of one chip's attention in a step.
 
-    `beside` describes the attention of each frame's tokens to the same frame of a driving video, None without this attention. Its
-    values are the number of tokens of a frame, and the number of heads times the number of frames.
+    In self-attention, `queries` tokens attend to `keys` tokens in `heads` heads. In cross-attention, `text_queries` tokens attend
+    to `text` tokens of the prompt in `text_heads` heads.
+
+    `beside` is for models in which the tokens of each frame also attend to the same frame of a driving video, None for other
+    models. Its values are the number of tokens of a frame, and the product of the numbers of heads, frames and samples.
     """
 
     heads: int
@@ -134,7 +138,8 @@ class AttentionLengths:
 class Model(Protocol):
     """The networks of a checkpoint and their programs, without weights. Methods take the weights as an argument.
 
-    Methods that return a generator describe work. `runtime.work.run` runs the work; `describe` computes only its shapes.
+    Methods that return a generator describe work. `runtime.work.run` runs the work. `runtime.work.describe` computes only the
+    shapes of the results.
     """
 
     spec: ModelSpec
@@ -154,7 +159,7 @@ class Model(Protocol):
         """Return sentences for the user about how the model reads the request, such as prompts that are cut."""
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """Return prompts, built from `example`, that together need all programs. One prompt if one program serves all lengths."""
+        """Return prompts, built from `example`: one for each length of text that has its own compiled programs."""
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """Encode text and inputs for the denoiser. Yields work."""
@@ -162,9 +167,9 @@ class Model(Protocol):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[StepContext, StepState]]:
-        """Compute the step context of one expert before its first step, and the step state. Yields work.
+        """Return the step context of one expert, and the step state for the expert's first step. Yields work.
 
-        `step_state` is the step state of the previous context, None for the first.
+        The argument `step_state` is the step state after the previous expert's last step, None for the first expert.
         """
 
     def encode_flops(self, request: GenerationRequest) -> float:
@@ -174,7 +179,9 @@ class Model(Protocol):
         """Return the floating-point operations for decoding the whole video."""
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """Return the sampler states before the first step of a chunk, from the chunk's noise and the latents of a clip, if given.
+        """Return the sampler states before the first step of a chunk.
+
+        The states start from `noise`. If `conditions` have the latents of a clip to restyle, they start from a mix of both.
 
         This method is pure, because jax also traces it.
         """
@@ -191,7 +198,7 @@ class Model(Protocol):
     ) -> Generator[Effect, Any, tuple[States, StepState]]:
         """Take step `index` (0 is the first) of the solver for all streams. Yields work.
 
-        Only the positions of context windows depend on `index`.
+        `index` determines the positions of context windows, whether CFG-Zero* skips the step, and any fresh noise.
         """
 
     def commit_chunk(
@@ -206,17 +213,22 @@ class Model(Protocol):
         """Return how many steps reused an earlier step's output, as counted in the step state."""
 
     def finish(self, conditions: Conditions, latents: Latents) -> Generator[Effect, Any, Latents]:
-        """Insert the latents of input images and clips into the clean latents. Yields work."""
+        """Return the latents to decode. Yields work.
+
+        A family inserts the latents of input images and clips into the clean latents, or removes latent frames that are not part
+        of the video.
+        """
 
     def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
-        """Enlarge the video's clean latents to twice the width and height. Yields work. Only for models that `refine`."""
+        """Enlarge the video's clean latents to twice the width and height. Yields work. Only for models whose spec `refines`."""
 
     def decode(
         self, weights: Weights, request: GenerationRequest, latents: Any, step_state: StepState
     ) -> Generator[Effect, Any, Any]:
-        """Decode the next `decode_stride` latent frames. Yields work.
+        """Decode `latents`, the video's next `decode_stride` latent frames. Yields work.
 
-        Returns: pixels [1, 3, F, H, W] in [-1, 1], and the `step_state` for the next call. The first call takes None.
+        `step_state` is the decoder's state from the previous call, None for the first call. Returns: pixels [1, 3, F, height,
+        width] in [-1, 1], and the decoder's new state.
         """
 
     decode_stride: int
@@ -229,9 +241,9 @@ class Model(Protocol):
     """
 
     def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
-        """Decode the first `preview_stride` latent frames to pixels [1, 3, F, H, W] in [-1, 1]. Yields work.
+        """Decode `latents`, the first `preview_stride` latent frames, to pixels [1, 3, F, height, width] in [-1, 1]. Yields work.
 
-        The first frame is shown as the preview while the next step runs.
+        The first pixel frame is shown as the preview while the next step runs.
         """
 
     preview_stride: int

@@ -49,7 +49,7 @@ class TriedPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunedPlan:
-    """One row of the table. The tuner compiled the step of `preset`."""
+    """One row of the table: the plans that the tuner tried for a subject. For each, it compiled a guided step of `preset`."""
 
     subject: Subject
     preset: str

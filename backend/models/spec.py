@@ -33,7 +33,7 @@ Need = Literal["may", "must"]
 class ModelSpec:
     """The capabilities of a checkpoint, derived from its configurations. A family may add fields.
 
-    A field with the name of a preset's field has the meaning of that field (`docs/presets.md`), and `check_preset` compares both.
+    A field that presets also have means the same as in a preset (see `docs/presets.md`). `check_preset` compares the two values.
 
     Attributes:
         inputs: the supported roles of inputs (`schemas.settings.INPUTS`). The value is "must" for required inputs, else "may".
@@ -43,12 +43,13 @@ class ModelSpec:
         boundary: the noise level, 0 to 1, below which the second expert takes over.
         chunk: number of latent frames that are denoised together, None for the whole video.
         first_only: roles of inputs that only the first chunk uses.
-        from_inputs: names of the conditions that depend only on the inputs. Later prompts do not recompute them.
+        from_inputs: names of the conditions that depend only on the inputs. All prompts of a video share these conditions.
         sound_rate: samples per second of the generated audio, None if the model generates no audio.
         other_series: series of presets that belong to other versions of the model.
         refines: the checkpoint has a network that doubles the size of latents.
         has_control_blocks: the model takes a clip with a mask in additional layers.
-        over_floor: time of a step, divided by the time of its arithmetic at the chip's peak (`chips.StepFlops`), for estimates.
+        over_floor: the factor by which a step takes longer than its arithmetic (`chips.StepFlops`) at the chip's peak speed. It
+            is used for estimates.
     """
 
     name: str
@@ -78,7 +79,7 @@ class ModelSpec:
 
     @property
     def vae_scale_spatial(self) -> int:
-        """Pixels per latent on each side."""
+        """Pixels per latent position along each side."""
         return self.scales[0]
 
     @property
@@ -93,15 +94,21 @@ class ModelSpec:
 
     @property
     def frame_step(self) -> int:
-        """A video has `frame_step` * n + `first_frames` pixel frames: whole latent frames, or whole blocks if it is live. A video
-        of segments has any number of frames."""
+        """The difference between neighbouring lengths that a video can have, in pixel frames. The smallest is `first_frames`.
+
+        For live models, the difference is the length of a block. For models that generate segments, the difference is 1. For all
+        other models, the difference is the length of a latent frame.
+        """
         if self.segment_frames is not None:
             return 1
         return self.scales[1] * (self.chunk or 1 if self.live else 1)
 
     @property
     def first_frames(self) -> int:
-        """See `frame_step`. The first latent frame holds one pixel frame."""
+        """The smallest length of a video in pixel frames: the first block for live models, else 1.
+
+        The first latent frame of a video holds a single pixel frame.
+        """
         return self.frame_step - self.scales[1] + 1 if self.live else 1
 
 
@@ -139,7 +146,7 @@ def check_preset(spec: ModelSpec, preset: Preset, source: str) -> None:
         raise _misfit(spec, preset, source, "series", spec.name, preset.series)
     for fact, rule in FACTS.items():
         found, asked = getattr(spec, fact), getattr(preset, fact)
-        if isinstance(found, Mapping):  # compare only the roles of inputs that break the rule
+        if isinstance(found, Mapping):  # the roles of inputs that break the rule, which the error names
             roles = [role for role in {**found, **asked} if found.get(role) not in ("may", asked.get(role))]
             found, asked = (tuple(f"{role}={value.get(role, 'no')}" for role in roles) for value in (found, asked))
             fits = not roles
@@ -200,11 +207,14 @@ class Family:
         raise NotImplementedError
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the floating-point operations of one denoising step, or of one context window in this step."""
+        """Return the floating-point operations of one denoising step. With context windows: of one window of the step."""
         raise NotImplementedError
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
-        """Return other names of a transformer's module in LoRA files: the original authors' names and ComfyUI's names."""
+        """Return other names in LoRA files of the transformer's module that diffusers calls `stem`.
+
+        These are the names that the original authors and ComfyUI use.
+        """
         return ()
 
     def model(self) -> type[Model]:
