@@ -30,10 +30,10 @@ class WindowPrograms:
 
 
 class WindowContexts(Protocol):
-    """The constant inputs of the step for each window.
+    """The inputs of each window that are the same in all steps.
 
     Attributes:
-        programs: the programs on the step context's mesh.
+        programs: the window programs on the step context's mesh.
         length: latent frames of a window.
         lead: number of latent frames before the first frame of the video, such as reference images. Every window includes them.
     """
@@ -43,7 +43,7 @@ class WindowContexts(Protocol):
     lead: int
 
     def for_window(self, window: Window) -> Generator[Effect, Any, Any]:
-        """Compute the constant inputs of the step for this window. Yields work."""
+        """Compute the inputs of this window that are the same in all steps. Yields work."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | N
     """Return a window of the state: the frames of the video from frame `begin` on, as many as `shares` has values.
 
     The state can start with frames before the video, such as reference images. `leading` has one value for each of
-    these frames, None if there are no such frames. In the result they precede the window's frames.
+    these frames, None if there are no such frames. In the result, frames before the video precede the window's frames.
     """
     lead = 0 if leading is None else len(leading)
 

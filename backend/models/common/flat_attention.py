@@ -1,4 +1,4 @@
-"""Helpers for the families' attention processors: heads side by side in the channels, and jax arrays for torch tensors."""
+"""Helpers for the families' attention processors: attention with heads side by side in the channels, and arrays from tensors."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 class Positions:
     """The rotary embedding: `cosine` and `sine`, float32 [1, S, 1, D] or [S, D], as the family's blocks need it.
 
-    The first `num_tokens` of the S tokens are real, and the others are padding.
+    The first `num_tokens` of the S positions belong to tokens, the others to padding.
     """
 
     cosine: jax.Array
@@ -40,8 +40,8 @@ def attend_flat(
 ) -> jax.Array:
     """Compute attention [B, S, W] of heads that are side by side in the W channels.
 
-    `num_keys` limits all queries to the first keys. `kv_lengths` gives this limit for each sample. Without either limit,
-    queries see all keys.
+    `num_keys` limits all queries to the first `num_keys` keys. `kv_lengths` has a separate limit for each sample. Without a
+    limit, queries see all keys.
     """
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
     tpu = dataclasses.replace(FLAT_HEADS, bounds=bounds)

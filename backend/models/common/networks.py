@@ -40,7 +40,7 @@ def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes
 
 
 def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:
-    """Describe the video autoencoder. Every stage needs it, because denoising shows previews."""
+    """Describe the video autoencoder. Every stage needs the autoencoder: denoising decodes previews with it."""
     return Network(
         part="vae",
         stages=ENCODE | DENOISE | DECODE,
@@ -66,7 +66,7 @@ def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
 
 
 def read_tokenizer(plan: ModelPlan, name: str = "tokenizer") -> PreTrainedTokenizerBase | None:
-    """Read the tokenizer in this folder. Return None if the plan has no checkpoint.
+    """Read the tokenizer in the checkpoint's folder `name`. Return None if the plan has no checkpoint.
 
     Raises: ModelError if the folder is broken.
     """

@@ -105,7 +105,7 @@ def common_programs(
 
 def _step_function(denoiser: ClipTransformer, guided: Callable = guide) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any) -> SamplerState:
-        """Take one guided solver step. Latents are [1, C, F, H, W] float32."""
+        """Take one denoising step, with or without guidance. Latents are [1, C, F, H, W] float32."""
         velocity = denoiser.velocity(weights, state.sample, denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs, guided)
 
@@ -114,7 +114,7 @@ def _step_function(denoiser: ClipTransformer, guided: Callable = guide) -> Calla
 
 def _kept_step_function(denoiser: ClipTransformer) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any) -> tuple[SamplerState, jax.Array]:
-        """Take the step. Also return the change that all layers made to the tokens."""
+        """Take one denoising step. Also return the change that all layers made to the tokens."""
         velocity, added = denoiser.kept_velocity(weights, state.sample, denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs), added
 
@@ -123,7 +123,7 @@ def _kept_step_function(denoiser: ClipTransformer) -> Callable:
 
 def _reused_step_function(denoiser: ClipTransformer) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any, added: jax.Array) -> SamplerState:
-        """Take the step without running layers: add the change that the layers made in an earlier step."""
+        """Take one denoising step without running layers: add the change that the layers made in an earlier step."""
         velocity = denoiser.reused_velocity(weights, state.sample, denoiser.times(inputs), context, added)
         return take_guided_step(state, velocity, inputs)
 
@@ -139,7 +139,11 @@ def _cached_step_function(denoiser: ClipTransformer) -> Callable:
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[SamplerState, StepCache]:
-        """Take the step. If the first layer's output hardly changed, reuse the later layers' change from the last full step."""
+        """Take one denoising step with the step cache.
+
+        If the first layer's output hardly changed since the last step that ran all layers, reuse the later layers' change of
+        the tokens from that step.
+        """
         times = denoiser.times(inputs)
         velocity, cache = denoiser.cached_velocity(weights, state.sample, times, context, cache, threshold)
         return take_guided_step(state, velocity, inputs), cache

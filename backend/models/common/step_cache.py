@@ -32,7 +32,7 @@ class StepCache:
 
 
 def describe_cache(layout: Layout, shape: tuple[int, int, int], dtype: jnp.dtype) -> StepCache:
-    """Return the shapes and shardings of a cache for tokens [B, S, D]."""
+    """Return the shapes and shardings of a cache for tokens of this shape, [B, S, D]."""
     tokens = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(TOKENS)))
     flag, count = (as_leaf(jax.ShapeDtypeStruct((), one, sharding=layout.replicated)) for one in (bool, jnp.int32))
     return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)
@@ -63,7 +63,7 @@ def reuse_or_run(
     must be at most `threshold` in every guidance branch.
 
     Args:
-        num_tokens: number of real tokens. The others are padding.
+        num_tokens: number of tokens without padding. Padding tokens follow them.
         hidden: the tokens before the first layer.
         first: the tokens after the first layer.
         run_rest: returns the tokens after all layers.

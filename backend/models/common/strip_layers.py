@@ -54,19 +54,22 @@ class Step:
 
     @property
     def first_norm(self) -> str | None:
-        """The name of the norm with SiLU at the start of the module. The previous step computes this norm."""
+        """The name of the norm with SiLU at the start of the module. The previous step computes this norm.
+
+        None if the module does not start with a norm.
+        """
         return f"{self.name}.norm1" if self.is_residual else None
 
 
 class StripRunner(abc.ABC):
     """Runs the encoder or the decoder on one chip.
 
-    The sum of a module is its result with the residuals added. The norm that follows reads the sum.
+    In this class, the sum of a module is its result with the residuals added. The norm after the module reads the sum.
 
     Args:
         widths: number of channels of each norm without padding, by name.
         before: caches from the previous call.
-        rows: number of rows without padding.
+        rows: number of rows of the network's input, without padding.
 
     Attributes:
         after: caches for the next call. Each family chooses their names.
@@ -74,13 +77,13 @@ class StripRunner(abc.ABC):
 
     def __init__(self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches | None, rows: int) -> None:
         self._chip, self._weights, self._widths, self._before, self._rows = chip, weights, widths, before, rows
-        # The number of frames that a latent frame has at this layer. The video's first latent frame always has one.
+        # The number of frames that a latent frame has at the current layer. The video's first latent frame always has one frame.
         self._later_frames = 1
         self.after: Caches = {}
 
     @property
     def rows(self) -> int:
-        """Number of real rows in the current array. The rows after them are zero."""
+        """Number of rows of the current array, without padding. The padding rows at the end are zero."""
         return self._rows
 
     def _run_steps(
@@ -125,8 +128,8 @@ class StripRunner(abc.ABC):
     def _swap_cache(self, place: Any, frames: jax.Array) -> jax.Array:
         """Return the frames that the previous call cached under the key `place`, and cache the current frames.
 
-        The new cache has all current frames, because extracting two of them would copy them. If there are fewer than two,
-        earlier frames are added.
+        A convolution needs only the last two frames. The new cache still has all current frames, because extracting two frames
+        would copy them. If there are fewer than two current frames, frames of the previous cache precede them.
         """
         assert self._before is not None, "only later calls read the cache"
         before = self._before[place]
@@ -134,9 +137,9 @@ class StripRunner(abc.ABC):
         return before
 
     def _make_edges(self, before: jax.Array | None, frames: jax.Array, *, repeats: bool = False) -> Edges:
-        """Return the nearest columns of the neighbouring chips.
+        """Return the columns on both sides of this chip's strip, from the strips of the neighbouring chips.
 
-        Beyond the outermost strips the columns are zero. If `repeats` is true, they repeat the outermost column.
+        A column outside of the video is zero. If `repeats` is true, it repeats the strip's outermost column.
         """
         inputs = [frames] if before is None else [before[-KEPT_FRAMES:], frames]
         first, last = (jnp.concatenate([array[:, side] for array in inputs]) for side in (slice(0, 1), slice(-1, None)))
@@ -169,5 +172,5 @@ class StripRunner(abc.ABC):
         return self._weights[f"{name}.gamma"], self._widths[name]
 
     def _zero_padding_rows(self, frames: jax.Array) -> jax.Array:
-        """Set the rows after the real rows to zero."""
+        """Set the padding rows to zero."""
         return jnp.where(jnp.arange(frames.shape[2])[:, None] < self._rows, frames, 0)

@@ -33,8 +33,8 @@ class Strips:
     def choose(cls, layout: Layout, height: int, width: int, *, pads: bool = False) -> Self:
         """Choose the strips for latents of this size that give each chip the fewest pixels.
 
-        `pads`: the network supports padding columns. Strips with padding are considered only if the last chip has at least one
-        real column.
+        `pads` is true if the network supports padding columns. Strips with padding are considered only if the last chip has at
+        least one column that is not padding.
         """
         spec = layout.spatial_partition(height, width)
         across, down = (_as_tuple(spec[place]) for place in (4, 3))
@@ -64,7 +64,7 @@ class Strips:
         return P(None, self.axes or None, None, None)
 
     def describe(self, caches: Mapping[Any, jax.Array]) -> dict[Any, jax.Array]:
-        """Return the shapes and shardings of arrays [F, W, H, C]."""
+        """Return the shapes and shardings of `caches`, arrays [F, W, H, C]."""
         sharding = self.layout.sharding(self.spec)
         return {name: with_sharding(leaf, sharding) for name, leaf in caches.items()}
 

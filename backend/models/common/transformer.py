@@ -83,7 +83,7 @@ class StackedTransformer:
         }
 
     def copy_matrices(self, spread: Stacks) -> Stacks:
-        """Copy the result of `spread_matrices` to every chip, one layer after the other to save memory."""
+        """Copy `spread`, the result of `spread_matrices`, to every chip, one layer after the other to save memory."""
 
         def one_layer(_: None, layer: Mapping[str, jax.Array]) -> tuple[None, dict[str, jax.Array]]:
             whole = {name: MATRIX_PARTITIONS[self.matrix_role(name)] for name in layer}
@@ -146,7 +146,7 @@ class ClipTransformer(StackedTransformer):
 
     _begin: Callable[..., tuple[tuple[jax.Array, ...], Any]]  # (weights, latents, *times, context) -> (tokens, time embedding)
     _layer_runner: Callable[[Any, Any], RunLayer]  # (time embedding, context) -> function that runs one layer
-    _layers: Callable[[StackedWeights, Any], Any]  # (weights, context) -> trees with the layers along the first axis
+    _layers: Callable[[StackedWeights, Any], Any]  # (weights, context) -> tree of arrays with the layers along axis 0
     _finish: Callable[..., jax.Array]  # (weights, video tokens, time embedding, positions, latents' shape) -> velocity
 
     @staticmethod
@@ -206,7 +206,7 @@ class ClipTransformer(StackedTransformer):
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """Run the first layer and, unless `reuse_or_run` reuses their change, the other layers.
+        """Run the first layer. Then run the other layers, or reuse their change of the tokens (see `reuse_or_run`).
 
         Returns the video's tokens [B, S, D] after all layers, and the new cache.
         """
@@ -229,10 +229,10 @@ class ClipTransformer(StackedTransformer):
 
 
 def run_layers(run_layer: RunLayer, tokens: tuple[jax.Array, ...], layers: Any) -> jax.Array:
-    """Run all layers and return the first array of the tokens. `layers` are trees with the layers along the first axis."""
+    """Run all layers and return the first array of tokens. `layers` is a tree of arrays with the layers along the first axis."""
     return jax.lax.scan(lambda tokens, layer: (run_layer(tokens, layer), None), tokens, layers)[0][0]
 
 
 def layer_at(layers: Any, index: jax.Array | int) -> Any:
-    """Return one layer of trees with the layers along the first axis."""
+    """Return layer `index` of `layers`, a tree of arrays with the layers along the first axis."""
     return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), layers)

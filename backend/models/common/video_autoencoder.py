@@ -37,8 +37,8 @@ class StreamedAutoencoder(abc.ABC):
     spatial_scale: int
     temporal_scale: int
     latent_channels: int
-    _on_tpu: ClassVar[ModuleType]  # the family's `vae_tpu`: arrange, encode, decode
-    # The name of a convolution's weight. It shows the form of the weights: five axes in the checkpoint, three after `arrange`.
+    _on_tpu: ClassVar[ModuleType]  # the family's module `vae_tpu`, which has the functions arrange, encode and decode
+    # The name of a convolution's weight, whose number of axes shows its form: five in the checkpoint, three after `arrange`.
     _convolution: ClassVar[str]
     # If true, `vae_tpu` supports padding columns. They are needed if the number of chips does not divide the number of columns.
     _pads_strips: ClassVar[bool] = False
@@ -85,11 +85,11 @@ class StreamedAutoencoder(abc.ABC):
         return self._encode(weights, pixels, caches)
 
     def decode_first(self, weights: Weights, latents: jax.Array, before: Caches | None = None) -> tuple[jax.Array, Caches]:
-        """Decode the first latents [1, C, 1, H, W] to a frame [1, 3, 1, height, width]. Also return the new caches."""
+        """Decode the first latent frame [1, C, 1, H, W] to a frame [1, 3, 1, height, width]. Also return the new caches."""
         return self._decode(weights, latents, before)
 
     def decode_next(self, weights: Weights, latents: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
-        """Decode the next latents [1, C, 1, H, W] to frames [1, 3, 4, height, width]. Also return the new caches."""
+        """Decode the next latent frame [1, C, 1, H, W] to frames [1, 3, 4, height, width]. Also return the new caches."""
         return self._decode(weights, latents, caches)
 
     def encode_flops(self, geometry: Geometry, num_frames: int) -> float:
@@ -103,7 +103,8 @@ class StreamedAutoencoder(abc.ABC):
     def _clip_flops(self, geometry: Geometry, num_frames: int, *, is_decoder: bool) -> float:
         """Return the number of operations of a clip, extrapolated from clips of one and of two latent frames.
 
-        All later frames cost the same, except for attention to earlier frames, which is about 0.1 % of a frame's operations.
+        All later latent frames cost the same, except for attention to earlier frames. This attention is about 0.1 % of a frame's
+        operations.
         """
         first, second = (self._short_clip_flops(geometry, count, is_decoder) for count in (1, 2))
         return first + (num_frames - 1) * (second - first)
@@ -128,7 +129,7 @@ class StreamedAutoencoder(abc.ABC):
         return self._layout.describe_spread({"pixels": pixels})["pixels"], self._place_caches(size, caches)
 
     def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
-        """Return the shardings of caches: cached frames are divided over space, numbers of frames are replicated.
+        """Return the shardings of caches: arrays of frames are divided over space, counters (scalars) are replicated.
 
         `size` is the height and width of the latents.
         """
