@@ -27,9 +27,10 @@ NAG_LONGEST, NAG_SHARE = 2.5, 0.25
 class TextKeys:
     """One layer's cross-attention keys and values. They depend on prompt and images only, and are computed once per video.
 
-    `key` and `value` are [B, L, H, D]. `bias` [B, 1, 1, L] is added to the logits, None if all positions have equal weight.
-    `image` has keys and values of the image encoder's tokens for a separate attention, None for models without it. `nag` is
-    the scale of NAG (see `apply_nag`), None without NAG. With NAG B is 2: the prompt and the negative prompt for the same query.
+    `key` and `value` are [B, L, H, D], for L text positions and H heads. `bias` [B, 1, 1, L] is added to the logits, None if all
+    positions have equal weight. `image` has keys and values of the image encoder's tokens, None for models without a separate
+    attention to these tokens. `nag` is the scale of NAG (see `apply_nag`), None without NAG. With NAG, B is 2, first the prompt,
+    then the negative prompt, and the same query attends to both.
     """
 
     key: jax.Array
@@ -87,8 +88,8 @@ class KernelAttention:
     def _project_text_query(self, attn, projected: torch.Tensor) -> tuple[jax.Array, float | None]:
         """Return the normalised query [B, S, H, D], and the factor by which attention multiplies scores. None means D ** -0.5.
 
-        On TPUs the norm already multiplies the query by D ** -0.5 and by log2(e), which the kernel needs for powers of two. The
-        factor is then ln 2, which cancels log2(e) in the kernel.
+        The TPU's kernel computes powers of two, so it multiplies scores by the factor and by log2(e). On TPUs the norm already
+        multiplies the query by D ** -0.5 and by log2(e). The factor is then ln 2, because ln 2 times log2(e) is 1.
         """
         array, norm = as_array(projected), attn.norm_q
         if not self._layout.uses_tpu_passes(array.dtype):
@@ -104,8 +105,9 @@ class KernelAttention:
 def apply_nag(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
     """Move attention to the prompt (`own`) away from attention to the negative prompt (`other`), both [B, S, H, D].
 
-    The result extrapolates by `scale`, limited in each token to `NAG_LONGEST` times the L1 norm of `own`. It is blended with
-    `own`, with weight `NAG_SHARE`. Source: Normalized Attention Guidance, arXiv:2505.21179, and the authors' processor for Wan.
+    The attention is extrapolated from `other` past `own` by the factor `scale`. In each token, the L1 norm of the extrapolated
+    attention is limited to `NAG_LONGEST` times the norm of `own`. The result is a blend of the extrapolated attention, with
+    weight `NAG_SHARE`, and `own`. Source: Normalized Attention Guidance, arXiv:2505.21179, and the authors' processor for Wan.
     """
     positive, negative = own.astype(jnp.float32), other.astype(jnp.float32)
     guided = positive * scale - negative * (scale - 1)

@@ -1,7 +1,7 @@
 """One layer of Wan's transformers in parts, with the arithmetic of diffusers' `WanTransformerBlock`.
 
-`block` is diffusers' module with this project's attention processor. `modulation` [1, S or 1, 6, D] float32 depends on the step.
-On TPUs each norm reads its input once.
+`block` is diffusers' module with this project's attention processor. `modulation` [1, S or 1, 6, D] float32 has the shifts,
+scales and gates of the step, for each token or for all tokens. On TPUs each norm reads its input once.
 """
 
 import torch
@@ -53,7 +53,8 @@ def _apply_norm(
 ) -> torch.Tensor:
     """Apply layer norm to tokens [B, S, D], then multiply by 1 + `scale` and add `shift`.
 
-    If each token has its own scale, XLA computes the norm instead of the Pallas pass.
+    A `scale` of None skips the multiplication and the addition. On TPUs a Pallas pass computes the norm. If each token has its
+    own scale, XLA computes the norm.
     """
     if isinstance(norm, torch.nn.LayerNorm) and can_use_pass(layout, hidden, scale):
         return normalise_in_one_pass(layout, norm, hidden, scale, shift)

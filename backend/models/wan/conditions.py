@@ -3,10 +3,12 @@
 - `prompt_embeds` and `negative_prompt_embeds` [1, 512, D], as in diffusers' pipelines.
 - `text_bias` [B, 1, 1, L], only if the text is padded to L < 512 positions. It is added to the logits of the text positions.
 - `image_seen` [images, tokens, D], the image encoder's output.
-- `first_frame` [1, C, K, H, W], latent frames of the first image or of the clip that the video extends, or `image_channels`
-  [1, 4 + C, F, H, W].
-- `clip` [1, C, F, H, W], the clip from which the denoising starts.
+- `first_frame` [1, C, K, H, W], K latent frames: of the first image, or of the clip that the video extends.
+- `image_channels` [1, 4 + C, F, H, W], a mask and the latents of a grey clip with the input images. It replaces `first_frame` in
+  models that read images as additional input channels.
+- `clip` [1, C, F, H, W], the latents of the clip that the request restyles.
 
+With progressive resolution, `first_frame` or `image_channels` also exists at half of the video's size, with the prefix `HALF`.
 Functions with an argument `xp` compute with numpy, or with jax.numpy if only shapes are known.
 """
 
@@ -34,10 +36,10 @@ def pad_embeddings(xp: Any, embeddings: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.dtype) -> Generator[Effect, Any, tuple]:
-    """Prepare the transformer's text and image inputs. `branches` is the number of texts: the prompt, then the negative prompt.
+    """Prepare the transformer's text and image inputs.
 
-    Returns embeddings [branches, L, D], the bias of the text positions, and the image encoder's tokens. Bias and image
-    tokens can be None. Yields work.
+    `branches` is 1 for the prompt, 2 for the prompt and the negative prompt. Returns embeddings [branches, L, D], the bias of
+    the text positions, and the image encoder's tokens. Bias and image tokens can be None. Yields work.
     """
     bias, image_tokens = conditions.get("text_bias"), conditions.get("image_seen")
     length = TEXT_TOKENS if bias is None else bias.shape[-1]
@@ -54,7 +56,7 @@ def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.d
 
 
 def make_condition(conditions: Mapping[str, Any]) -> Condition:
-    """Return the latents or channels that the input images add to the transformer's input, None without images."""
+    """Return the latent frames or channels that input images or clips add to the transformer's input, None if neither exists."""
     if "first_frame" in conditions:
         return FirstFrames(latents=conditions["first_frame"])
     return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None
@@ -66,9 +68,10 @@ def window_conditions(
     """Return the conditions of the first context window, of the inner windows, and of the last window. Yields work.
 
     A window has `length` latent frames. If the condition is `first_frame`, only the first window reads it. The other windows
-    generate from text only, for which the model was also trained. If the condition is `image_channels`, every window needs them.
-    Each window then has the channels of a video of its length that begins with the first image. A window's first frame has the
-    least weight in the blend, which limits the effect of this image on later windows. Only the last window has the last image.
+    generate from text only, for which the model was also trained. If the condition is `image_channels`, every window needs
+    channels. Each window then has the channels of a video of its length that begins with the first image. A window's first
+    frame has the least weight in the blend, which limits the effect of this image on later windows. Only the last window has
+    the last image.
     """
     if "image_channels" not in conditions:
         others = {name: value for name, value in conditions.items() if name != "first_frame"}
@@ -112,7 +115,8 @@ def encode_frames(
 ) -> Generator[Effect, Any, jax.Array]:
     """Encode a clip's `frames`, uint8 [F, height, width, 3], to the posterior's mode, latents [1, C, F, H, W] float32.
 
-    Each latent frame is encoded separately. The first latent frame has one pixel frame, each later one has `scale`. Yields work.
+    Each latent frame is encoded separately. The first latent frame has one pixel frame, each later latent frame has `scale` pixel
+    frames. Yields work.
     """
 
     def pixels(begin: int, end: int) -> np.ndarray:
@@ -139,12 +143,12 @@ def encode_pixels(
 
 
 def image_channels(xp: Any, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
-    """Join the mask and the clip's latents as the channels of one array [1, 4 + C, F, H, W] float32."""
+    """Join `mask` and `pieces`, the latent frames of a clip, as the channels of one array [1, 4 + C, F, H, W] float32."""
     return xp.concatenate([mask, join_frames(xp, *pieces)], axis=1)
 
 
 def image_mask(geometry: Geometry, has_last: bool) -> np.ndarray:
-    """Build the mask [1, temporal scale, F, H, W] float32, 1 where a pixel frame is given.
+    """Build the mask [1, temporal scale, F, H, W] float32, 1 for pixel frames that are input images, else 0.
 
     A latent frame has one channel for each of its pixel frames. The single pixel frame of the first latent frame fills all
     channels. Source: diffusers, WanImageToVideoPipeline.prepare_latents.

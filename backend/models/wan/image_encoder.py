@@ -18,7 +18,7 @@ HIDDEN_STATE = -2  # Wan reads the second-to-last layer
 
 
 class ImageEncoder(Encoder):
-    """A preprocessor and an encoder's modules. Weights are passed to every call. Without a preprocessor it only embeds."""
+    """A preprocessor and the modules of CLIP's vision encoder. Methods take the weights as an argument."""
 
     def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
         settings = CLIPVisionConfig(**network_settings(config))

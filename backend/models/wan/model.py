@@ -50,7 +50,7 @@ from backend.weights.stacked import StackedWeights
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs(ClipPrograms):
-    """The programs of all families, and Wan's own programs."""
+    """The programs of `ClipPrograms`, and Wan's own programs."""
 
     copy_matrices: Program
     prepare_text: Program
@@ -92,7 +92,10 @@ class WanModel(WholeClipModel):
         return tokens, self._num_encoded_frames(request) if num_pictures else 0
 
     def _num_encoded_frames(self, request: GenerationRequest) -> int:
-        """Return the number of latent frames of the clip that holds the input images."""
+        """Return the number of latent frames that the VAE encodes for input images.
+
+        Images that become input channels are encoded as parts of a clip that is as long as the video.
+        """
         return 1 if self.spec.conditioning == "first_frame" else request.geometry().num_latent_frames
 
     @staticmethod
@@ -110,8 +113,8 @@ class WanModel(WholeClipModel):
     def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Generator[Effect, Any, dict[str, Any]]:
         """Encode the texts to embeddings. Yields work.
 
-        The result includes `text_bias` if the texts are padded to less than the full length. The bias gives the last position
-        the weight of all padding.
+        The result includes `text_bias` if the texts are padded to less than the full length. This bias gives the last position
+        the weight of all padding up to the full length.
         """
         programs, tokens = self._programs(request.is_guided), self._tokenize_prompts(request)
         with load_onto_devices(weights["text_encoder"]) as text:
@@ -225,8 +228,8 @@ def make_programs(
 ) -> Programs:
     """Build the networks without weights, and their programs, on one mesh.
 
-    `denoiser` replaces Wan's denoiser. `group` is the class of the result. `own` are a family's programs by name of their field:
-    they replace Wan's programs, or fill the fields that `group` adds.
+    `denoiser` replaces Wan's denoiser. `group` is the class of the result. `own` are a family's programs by names of fields of
+    `group`. They replace Wan's programs, or fill fields that `Programs` lacks.
     """
     denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)

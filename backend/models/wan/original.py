@@ -11,7 +11,7 @@ from backend.checkpoints.single_file import file_path
 from backend.errors import ModelError
 from backend.models.common.parts import apply_patterns, transformer_width
 
-PREFIX = "model."  # prefix in files of Self-Forcing's code, which saves the wrapper around the network
+PREFIX = "model."  # prefix of tensor names in files of Self-Forcing's code, which saves a wrapper around the network
 HEAD_WIDTH = 128  # channels of a head in every published Wan model; the shapes of tensors do not show this number
 LAYER_NAMES = (  # diffusers' name -> Wan's original name; source: diffusers, scripts/convert_wan_to_diffusers.py
     (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.to_out\.0$", ".o"), (r"\.to_(q|k|v)$", r".\1"),
@@ -102,7 +102,10 @@ def check_single_files(checkpoint: Checkpoint) -> None:
 
 
 def _check_order(checkpoint: Checkpoint) -> None:
-    """Check that each expert has a file, the high-noise expert first. Raises: ModelError if not."""
+    """Check that each expert has a file, and that the files' names do not suggest the wrong order. Raises: ModelError if not.
+
+    The high-noise expert's file must be first.
+    """
     experts = [part for part in checkpoint.configs if part.startswith(TRANSFORMER)]
     names = [file_path(file).name for file in checkpoint.transformer_files.values()]
     if len(experts) != len(names):

@@ -44,7 +44,7 @@ class WanSpec(ModelSpec):
     has_image_encoder: bool = False
 
 
-CLIP: Mapping[str, Need] = {"video": "may"}  # any text-to-video model can restyle a clip: it starts from noised latents
+CLIP: Mapping[str, Need] = {"video": "may"}  # any text-to-video model can restyle a clip: denoising starts from the noised clip
 SPECS = (
     WanSpec(name="wan2.1-t2v", tasks=("t2v",), conditioning="none", inputs=CLIP),
     WanSpec(name="wan2.1-i2v", tasks=("i2v",), conditioning="channels", has_image_encoder=True, inputs={"image": "must"}),
@@ -100,7 +100,7 @@ class WanFamily(Family):
         raise unsupported_checkpoint(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """See `Family`. A file can replace the checkpoint's transformer, with Wan's original tensor names or diffusers' names."""
+        """See `Family`. Files replace the checkpoint's transformers. Their tensors have Wan's original or diffusers' names."""
         check_single_files(checkpoint)
         return checkpoint
 

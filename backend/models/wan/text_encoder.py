@@ -25,7 +25,7 @@ from backend.models.wan.spec import TEXT_TOKENS
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 
-LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # compiled lengths; a request uses the smallest that its prompts fit into
+LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # lengths of text in tokens, each with compiled programs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,13 +54,16 @@ class TextEncoder(TextEncoderBase):
         lengths: tuple[int, ...] = LENGTHS,
         is_cleaned: bool = True,
     ) -> None:
-        """Build the encoder. If `is_cleaned`, `tokenize` cleans prompts first. `lengths` are the compiled lengths."""
+        """Build the encoder. If `is_cleaned`, `tokenize` cleans prompts first. Text is padded to one of `lengths`."""
         with torch.device("meta"):
             self._model = UMT5EncoderModel(UMT5Config(**network_settings(config))).eval()
         self._tokenizer, self._lengths, self._is_cleaned = tokenizer, lengths, is_cleaned
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
-        """Tokenize prompts, padded to the smallest compiled length that fits all. Without a tokenizer, return shapes only."""
+        """Tokenize prompts. Without a tokenizer, return shapes only.
+
+        All prompts are padded to the smallest compiled length that is longer than each prompt, or to the full length.
+        """
         if self._tokenizer is None:
             ids = jax.ShapeDtypeStruct((len(prompts), TEXT_TOKENS), jnp.int32)
             return TextTokens(ids=ids, mask=ids, bias=None)
@@ -90,11 +93,11 @@ def _last_hidden_state(model: UMT5EncoderModel, ids: torch.Tensor, mask: torch.T
 
 
 def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray | None:
-    """Return the attention bias [B, 1, 1, width]. None if `width` is the full length, `TEXT_TOKENS`.
+    """Return the attention bias [B, 1, 1, width] for prompts of `lengths` tokens. None if `width` is `TEXT_TOKENS`.
 
-    The model attends to the prompt and to padding up to `TEXT_TOKENS`. All padding embeddings are equal, so that one position can
-    represent them: the last position, whose bias is the logarithm of their number. The bias is 0 for the prompt's tokens and
-    -inf for the other positions.
+    The model attends to the prompt and to padding up to `TEXT_TOKENS`. All padding embeddings are equal, so that the last
+    position can represent all padding. The bias of the last position is the logarithm of the number of padding embeddings. The
+    bias is 0 for the prompt's tokens and -inf for the other positions.
     """
     if width == TEXT_TOKENS:
         return None

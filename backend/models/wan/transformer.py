@@ -1,8 +1,10 @@
 """The Wan transformer as one scan over stacked layers: diffusers' modules, this project's attention, guidance as a batch of two.
 
-The text's keys and values in every layer depend on prompt and images only, and are computed once per video. Tokens of given
-latent frames have timestep 0 (`expand_timesteps`, Wan 2.2 TI2V), all other tokens have the step's timestep. Two time embeddings
-therefore serve all tokens. If an image is given as input channels, all tokens share one time embedding.
+The text's keys and values in every layer depend on prompt and images only, and are computed once per video.
+
+Wan 2.2 TI2V inserts the clean latent frames of an image or clip (`expand_timesteps`). The tokens of these frames have timestep 0,
+all other tokens have the step's timestep. Two time embeddings therefore serve all tokens. If an image is given as input channels,
+all tokens share one time embedding.
 """
 
 import dataclasses
@@ -36,8 +38,8 @@ from backend.weights.stacked import StackedWeights
 class TextContext:
     """All layers' text keys and values [layers, B, L, H, D], and the `bias` [B, 1, 1, L] that the layers share.
 
-    `bias`: None if all positions have equal weight. Under guidance B is 2, the prompt first. `image` has keys and values of the
-    image encoder's tokens. `nag` is the scale of NAG, None without NAG. With NAG B is also 2, but a step has one branch.
+    Each layer's part is a `TextKeys`. Under guidance B is 2, the prompt first. With NAG B is also 2, but a step has only one
+    guidance branch.
     """
 
     key: jax.Array
@@ -74,9 +76,9 @@ Condition = FirstFrames | ImageChannels | None
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """The inputs that all steps of one expert share besides the latents, with or without guidance.
+    """The transformer's inputs that are the same in all steps of one expert, with or without guidance.
 
-    The inputs are the text's keys and values, the tokens' positions, and the images, None without images.
+    `condition` are the latents of input images or of a clip that the video extends, None without these inputs.
     """
 
     text: TextContext
@@ -86,10 +88,10 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Time:
-    """Time embeddings [N, D] and modulations [N, 6, D], float32, of one or two timesteps: the timestep of the step, then 0.
+    """Time embeddings [N, D] and modulations [N, 6, D], float32, of N timesteps.
 
-    Timestep 0 belongs to the first `still_tokens` tokens. The values are expanded to all tokens only when they are used, because
-    an array [S, 6, D] is large.
+    N is 1, the step's timestep, or 2, followed by timestep 0 for the first `still_tokens` tokens. The values are expanded to all
+    tokens only when they are used, because an array [S, 6, D] is large.
     """
 
     embedding: jax.Array
@@ -118,7 +120,7 @@ WIDE = 3072
 
 
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
-    """Return the bytes of each matrix of a layer by name. Every step uses these matrices.
+    """Return the bytes, by name, of each matrix of a layer that every step uses.
 
     Every chip can store some matrices whole, so that no step gathers them (see `plan_copies`). The matrices for which this saves
     the most time come first.
@@ -159,7 +161,7 @@ class Denoiser(ClipTransformer):
     def positions(self, latent_shape: tuple[int, ...], frame_angles: np.ndarray | None = None) -> Work:
         """Compute the rotary embedding for latents [B, C, F, H, W], padded and sharded for the layout. Yields work.
 
-        Frames are numbered from 0, unless `frame_angles` [F, a head's time channels] are given.
+        A frame's rotary angles come from its index in the latents. `frame_angles` [F, a head's time channels] replaces them.
         """
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._rope(torch.empty(latent_shape))]
@@ -176,7 +178,7 @@ class Denoiser(ClipTransformer):
     def prepare_text(
         self, weights: StackedWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
     ) -> TextContext:
-        """Compute every layer's cross-attention keys and values. Layers of several stacks follow each other, stack by stack.
+        """Compute every layer's cross-attention keys and values. The result has the stacks one after another.
 
         `text` are embeddings [B, L, D] with logit `bias` [B, 1, 1, L]. `image` are the image encoder's tokens [images, tokens,
         D], if the model has an image encoder. A model without separate keys for image tokens joins these tokens with the text.
@@ -226,7 +228,7 @@ class Denoiser(ClipTransformer):
     def _begin(
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context
     ) -> tuple[tuple[jax.Array], _Time]:
-        """Return padded tokens [B, S, D] and their time embeddings. `FirstFrames` replace the first latents, at timestep 0."""
+        """Return padded tokens [B, S, D] and time embeddings. `FirstFrames` replace the first latents, and have timestep 0."""
         condition = context.condition
         hidden = self._embed_patches(weights, _apply_condition(latents, condition), batch=context.text.num_branches)
         still_frames = condition.latents.shape[2] if isinstance(condition, FirstFrames) else 0
@@ -270,7 +272,7 @@ class Denoiser(ClipTransformer):
         return jnp.broadcast_to(tokens, (batch, *tokens.shape[1:]))
 
     def _embed_time(self, weights: StackedWeights, timestep: jax.Array, still_tokens: int) -> _Time:
-        """Embed the step's timestep, and timestep 0 if there are still tokens."""
+        """Embed the step's timestep, and timestep 0 if `still_tokens` is not 0."""
         timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
         embedding, modulation = self._call_outer("condition_embedder", weights, timesteps, function=_time_embedding)
         return _Time(
@@ -305,7 +307,7 @@ def _apply_condition(latents: jax.Array, condition: Condition) -> jax.Array:
 
 
 def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
-    """Return the dtype of a transformer's weight. diffusers keeps some parts in float32 for any `dtype`."""
+    """Return the dtype of a transformer's weight: float32 for modules that diffusers keeps in float32, else `dtype`."""
     keeps = WanTransformer3DModel._keep_in_fp32_modules
     return jnp.dtype(jnp.float32) if any(part in keeps for part in name.split(".")) else dtype
 
@@ -320,7 +322,7 @@ def _time_embedding(embedder, timesteps: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
-    """Split latents [B, C, F, H, W] into patches [B, S, C * patch volume], in the order of a convolution kernel's weights."""
+    """Split latents [B, C, F, H, W] into patches [B, S, C * patch volume], with values ordered as in a convolution's kernel."""
     batch, channels, frames, height, width = latents.shape
     t, h, w = patch
     split = latents.reshape(batch, channels, frames // t, t, height // h, h, width // w, w)
@@ -328,7 +330,7 @@ def to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
 
 
 def _from_patches(patches: jax.Array, latent_shape: tuple[int, ...], patch: tuple[int, int, int]) -> jax.Array:
-    """Join patches [B, S, patch volume * C] to latents [B, C, F, H, W], in the order of `proj_out`."""
+    """Join patches [B, S, patch volume * C], with values ordered as `proj_out` returns them, to latents [B, C, F, H, W]."""
     _, _, frames, height, width = latent_shape
     t, h, w = patch
     split = patches.reshape(patches.shape[0], frames // t, height // h, width // w, t, h, w, -1)

@@ -3,9 +3,9 @@
 On TPUs `backend.models.wan.vae_tpu` runs the published autoencoders in bfloat16.
 
 diffusers' encoder and decoder use a list of caches. An entry starts as None, then becomes a tensor of one or two frames. The
-entry is the string "Rep" if an upsampling layer has seen only its first frame. In each case zeros precede the first frame. Here a
-cache always has two frames, zero before the first frame. Two programs then serve a video of any length: one for the first latent
-frame and one for all others.
+entry is the string "Rep" if an upsampling layer has seen only its first frame. The layers read all frames that an entry lacks as
+zeros. In this module a cache always has two frames, and contains these zeros. Two programs then serve a video of any length: one
+for the first latent frame and one for all others.
 """
 
 from collections.abc import Mapping
@@ -80,7 +80,10 @@ class VideoAutoencoder(StreamedAutoencoder):
 
 
 def _to_cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[Any]:
-    """Return the list that diffusers' layers read and write, with one entry per convolution. Some entries are not used."""
+    """Return the list that diffusers' layers read and write, with one entry per convolution.
+
+    The layers use only as many entries as there are convolutions with a cache.
+    """
     count = sum(isinstance(module, WanCausalConv3d) for module in network.modules())
     return [None if caches is None else caches.get(index) for index in range(count)]
 
@@ -88,8 +91,8 @@ def _to_cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | N
 def _to_cache_dictionary(state: list[Any]) -> dict[int, torch.Tensor]:
     """Return the used entries of diffusers' list, each with two frames.
 
-    The entry "Rep" of an upsampling layer becomes zeros. They have the shape of the previous entry, which is the input of
-    the preceding convolution in the same layer.
+    The entry "Rep" of an upsampling layer becomes zeros in the shape of the previous entry. The previous entry belongs to the
+    convolution before this layer, whose input has the same shape as this layer's input.
     """
     caches: dict[int, torch.Tensor] = {}
     for index, cache in enumerate(state):

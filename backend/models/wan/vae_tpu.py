@@ -141,7 +141,8 @@ class _Plan:
     def _to_frames(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
         """Convert a strip [F, columns, rows, C * patch * patch and padding] to [C, F, height, width].
 
-        Exact products with zeros and ones do this: the matrix unit moves lanes and every second row faster than copies do.
+        Products with matrices of zeros and ones move the channels to other axes, without rounding. On a TPU these products are
+        faster than copies.
         """
         if patch == 1:
             return self.strips.from_strip(frames, channels)
@@ -155,7 +156,7 @@ class _Plan:
 
 
 def _swap_rows_and_columns(name: str, weight: jax.Array) -> jax.Array:
-    """Swap the kernel's rows and columns in a weight from `arrange_weight`. Return other weights unchanged."""
+    """Swap the kernel's rows and columns in a weight with the three axes of `arrange_weight`. Return other weights unchanged."""
     if weight.ndim != 3:
         return weight
     return swap_rows_and_columns(weight, frames=1 if ".resample." in name else 3)

@@ -137,8 +137,9 @@ class LayerRunner(StripRunner):
         return self._entered
 
     def _repeat_input(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
-        """Return the shortcut's values for a block that doubles the rows: one array for the upper row of each pair, and one for
-        the lower row.
+        """Return the shortcut's values for a block that doubles the rows, so that two new rows replace each row.
+
+        The first array is for the upper row of each pair of new rows, the second array for the lower row.
 
         The convolution's `Epilogue` adds each value to several frames and columns. If the block halves the channels, the upper
         row has channels 0, 2, 4, ... and the lower row has channels 1, 3, 5, ...
@@ -183,8 +184,8 @@ class LayerRunner(StripRunner):
     def _downsample(self, name: str, module: WanResample, total: jax.Array) -> jax.Array:
         """Halve columns and rows, and also frames if the block downsamples time.
 
-        The block's convolution has a stride of two and pads only right and bottom. A convolution with a stride of one that pads
-        all sides gives the same values in every second row and column.
+        The block's convolution has a stride of two and pads only right and bottom. `causal_conv` has a stride of one and pads all
+        sides. Every second row and column of its result has the same values.
         """
         total, _ = self._convolve_after(None, f"{name}.resample.1", total, Epilogue())
         total, self._rows = total[:, 1::2, 1::2], self._rows // 2
@@ -242,9 +243,9 @@ class LayerRunner(StripRunner):
         return self._convolve_after(self._exchange_frames(frames), name, frames, epilogue)
 
     def _exchange_frames(self, frames: jax.Array) -> jax.Array | None:
-        """Store these frames for the next call, and return the frames that the previous call stored.
+        """Store `frames` for the next call, and return the frames that the previous call stored.
 
-        The first call returns None, and stores zeros before its frames.
+        The first call returns None, and stores zeros before its `frames`.
         """
         place = len(self.after)
         if self._before is not None:
@@ -277,9 +278,10 @@ class LayerRunner(StripRunner):
 
 
 def _select_channels(frames: jax.Array, picked: jax.Array) -> jax.Array:
-    """Select channels of [F, W, H, C], to [F, W, H, N]. `picked` [C, N] has at most a single 1 in each column.
+    """Select channels of `frames` [F, W, H, C]. The result is [F, W, H, N].
 
-    This is a product, because moving lanes is slow.
+    `picked` [C, N] has at most a single 1 in each column, and zeros elsewhere. The selection is a matrix product, because moving
+    single channels is slow on a TPU.
     """
     selected = jnp.einsum("fwhc,cn->fwhn", frames, picked.astype(frames.dtype), preferred_element_type=jnp.float32)
     return selected.astype(frames.dtype)
