@@ -1,4 +1,4 @@
-"""The self-attention inside the layers: the driving video attends to itself, the generated video also to the driving video."""
+"""The self-attention inside the layers: the driving video attends to itself, the generated video to both."""
 
 import dataclasses
 import functools
@@ -17,8 +17,8 @@ class DrivenAttention(KernelAttention):
     """A processor for `WanAttention` that extracts or reads the driving video's keys and values.
 
     diffusers' module cannot pass keys and values through, so the caller sets attributes before each layer. To extract, the caller
-    sets `num_frames` of the driving video, and reads `extracted` after the layer. To generate, the caller sets all layers' `keys`
-    and the index of the `layer`.
+    sets `num_frames` of the driving video, and reads `extracted` after the layer. To generate, the caller sets `num_frames`
+    to None, `keys` to the keys and values of all layers, and `layer` to the layer's index.
     """
 
     num_frames: int | None = None
@@ -48,8 +48,8 @@ def _attend_with_log_sums(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute attention [B, S, W] of heads that are side by side in the W channels, and its log-sum-exps.
 
-    If `key` and `value` have the keys and values of all layers, `layer` is the index of one layer, and queries see all its keys.
-    Otherwise the caller passes None for `layer`, and queries see the first `num_keys` keys.
+    If `key` and `value` have the keys and values of all layers, `layer` is the index of one layer, and queries see all keys of
+    this layer. Otherwise the caller passes None for `layer`, and queries see the first `num_keys` keys.
     """
     heads = (array.reshape(*array.shape[:-1], -1, head_width) for array in (query, key, value))
     count, tpu = num_keys if layer is None else None, dataclasses.replace(FLAT_HEADS, bounds=bounds)

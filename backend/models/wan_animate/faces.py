@@ -25,7 +25,7 @@ _BLURRED = ("conv2", "conv_skip")
 
 
 def motion_basis(xp: Any, span: Any) -> Any:
-    """Return the orthogonal directions [out, motion] float32 of motion vectors, from the weight `span`."""
+    """Return `motion` orthogonal directions of motion vectors, [out, motion] float32, from the weight `span`."""
     return xp.linalg.qr(span.astype(np.float32) + np.float32(1e-8))[0]
 
 

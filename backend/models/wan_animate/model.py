@@ -45,14 +45,14 @@ CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.261302
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivenPrograms(SegmentPrograms):
-    """The programs of all segment models, and `extract`, which extracts the driving video's keys."""
+    """The programs of all segment models, and `extract`, which extracts the driving video's keys and values."""
 
     extract: Program
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivenStepContext(SegmentStepContext):
-    """A `SegmentStepContext` with the encoded prompt and the positions of the driving video, the same for all segments."""
+    """A `SegmentStepContext` with the driving video's encoded prompt and rotary embedding, the same for all segments."""
 
     clip_text: TextContext
     clip_positions: Positions
@@ -120,7 +120,7 @@ class AnimateModel(SegmentModel):
     def _make_shared_fields(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
     ) -> Generator[Effect, Any, dict[str, Any]]:
-        """See `SegmentModel`. The fields are the encoded prompt and the positions of the driving video."""
+        """See `SegmentModel`. The fields are the driving video's encoded prompt and rotary embedding."""
         programs = step_context.programs
         copies = programs.layout.size("dp")  # one equal copy of the prompt for each index on dp, because dp divides the batch
         embeddings, bias, image_tokens = yield from self._clip_embeddings(conditions, copies)
@@ -166,7 +166,7 @@ class AnimateModel(SegmentModel):
     def _make_segment_context(
         self, weights: Weights, request: GenerationRequest, step_context: DrivenStepContext, index: int, last_frame: Any
     ) -> Generator[Effect, Any, DrivenContext]:
-        """See `SegmentModel`. The context has the channels, and the driving video's keys in every layer."""
+        """See `SegmentModel`. The context has the segment's input channels, and every layer's driving keys and values."""
         programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
         channels = yield from self._encode_segment_channels(programs, weights["vae"], request, conditions[PICTURE], last_frame)
         begin, end = index * self.segment, (index + 1) * self.segment
@@ -182,7 +182,10 @@ class AnimateModel(SegmentModel):
 
 
 def preprocess_image(image: np.ndarray, side: int) -> np.ndarray:
-    """Resize and normalise a whole image [1, 3, height, width] in [-1, 1] for CLIP's encoder, [1, 3, side, side] float32."""
+    """Resize without cropping, and normalise, an image [1, 3, height, width] in [-1, 1] for CLIP's encoder.
+
+    Returns [1, 3, side, side] float32.
+    """
     resized = torch.nn.functional.interpolate(torch.from_numpy(image), size=(side, side), mode="bicubic", align_corners=False)
     mean, std = (np.array(values, np.float32).reshape(1, 3, 1, 1) for values in (CLIP_MEAN, CLIP_STD))
     return (resized.numpy() * 0.5 + 0.5 - mean) / std

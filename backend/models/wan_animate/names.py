@@ -36,7 +36,7 @@ def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
 
 
 def with_wan_config(configs: Configs) -> dict[str, Mapping[str, Any]]:
-    """Convert the transformer's configuration by `to_wan_config`, and return all configurations."""
+    """Return all configurations, with the transformer's configuration converted by `to_wan_config`."""
     return {**configs, "transformer": to_wan_config(configs["transformer"])}
 
 

@@ -1,9 +1,9 @@
 """Animate-1's networks and the generation of a video in segments, see `segments`. Each segment has its own poses and faces.
 
-With a background clip and a mask, the model replaces a person in that clip. Pixels outside the mask stay, and the first
-segment also begins with the clip's first frame. The conditions store the pixels of the faces and of the background clip. A
-segment's part of these pixels is encoded before the segment's steps. The background cannot be encoded earlier, because a
-segment's clip begins with the last frame of the previous segment.
+With a background clip and a mask, the model replaces a person in the background clip. Pixels outside the mask stay. The
+conditions store the pixels of the faces and of the background clip. A segment's part of these pixels is encoded before the
+segment's steps. The background cannot be encoded earlier, because the last frame of the previous segment replaces the first frame
+of the segment's background.
 
 Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 """
@@ -33,13 +33,13 @@ POSE, FACES, BACKGROUND, KNOWN = "pose", "faces", "background", "known"
 """Names of conditions, each with the values of all segments one after another.
 
 `POSE`: the poses' latents [1, C, F, H, W]. `FACES`: uint8 [segments, frames, side, side, 3]. `BACKGROUND`: the background clip,
-uint8 [segments, frames, height, width, 3]. `KNOWN`: 1 where the background is given, float32 [segments, frames, H, W].
+uint8 [segments, frames, height, width, 3]. `KNOWN`: 1 where the background stays, float32 [segments, frames, H, W].
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PosedPrograms(SegmentPrograms):
-    """The programs of all segment models, `motion` for a batch of faces, and `face_keys` for a segment's face keys."""
+    """The programs of all segment models, `motion` to encode a batch of faces, and `face_keys` to compute `FaceKeys`."""
 
     motion: Program
     face_keys: Program
@@ -93,7 +93,7 @@ class PosedModel(SegmentModel):
     def _make_segment_context(
         self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, last_frame: Any
     ) -> Generator[Effect, Any, PosedContext]:
-        """See `SegmentModel`. The context has the channels, the poses and the face keys."""
+        """See `SegmentModel`. The context has the segment's input channels, poses and face keys."""
         programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
         clip = [None if name not in conditions else conditions[name][index] for name in (BACKGROUND, KNOWN)]
         channels = yield from self._encode_segment_channels(

@@ -20,7 +20,7 @@ from backend.schemas.windows import step_geometry
 PIPELINES = ("WanAnimatePipeline",)
 TRANSFORMER = "WanAnimateTransformer3DModel"
 SEGMENT_FRAMES = 77
-FACE_SIDE, EVERY = 512, 5  # defaults for config.json: width of a face in pixels, number of layers per face adapter
+FACE_SIDE, EVERY = 512, 5  # defaults of config.json: width of a face in pixels, number of layers per face adapter
 SUPPORTED = "Wan 2.2 Animate, in diffusers' layout"
 
 
@@ -60,7 +60,7 @@ class WanPosedFamily(SegmentFamily):
         )
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the number of operations of one segment with the image, without the few operations of face adapters."""
+        """Return the number of operations of a step of one segment, without the few operations of face adapters."""
         geometry = step_geometry(request)
         tokens = geometry.num_tokens + geometry.num_tokens // geometry.num_latent_frames
         return transformer_flops(configs["transformer"], tokens, tokens, branches)

@@ -1,8 +1,8 @@
-"""Animate-1's transformer: Wan's transformer with poses added to the video's tokens, and face adapters in every fifth layer.
+"""Animate-1's transformer: Wan's transformer with poses added to the video's tokens, and one face adapter for every five layers.
 
 In a face adapter each token attends to the few face tokens of the same latent frame. The keys and values of face tokens are
-computed once per segment. Scores are computed for the face tokens of all frames, and a mask excludes the other frames. This costs
-less than grouping the tokens by frame, because the tokens are sharded over chips.
+computed once per segment. Scores are computed for the face tokens of all frames, and a mask excludes the face tokens of other
+frames. This costs less than grouping the tokens by frame, because the tokens are sharded over chips.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ class PosedDenoiser(Denoiser):
         layers, run_layer, (hidden,) = self._layers(weights, context), self._layer_runner(time, context), tokens
         frames = context.pose.shape[2] // self._patch[0] + 1
         frame = jnp.arange(hidden.shape[1]) // (context.positions.num_tokens // frames)
-        frame = jnp.minimum(frame, frames - 1)  # padding belongs to the last frame
+        frame = jnp.minimum(frame, frames - 1)  # padding tokens count as tokens of the last frame
 
         def one_run(hidden: jax.Array, number: jax.Array) -> tuple[jax.Array, None]:
             first = number * self._every
@@ -110,7 +110,7 @@ class PosedDenoiser(Denoiser):
     def _run_face_adapter(
         self, weights: StackedWeights, hidden: jax.Array, face: FaceKeys, number: jax.Array, frame: jax.Array, frames: int
     ) -> jax.Array:
-        """Run face adapter `number` on tokens [B, S, D]. `frame` [S] is the latent frame of each token, out of `frames`."""
+        """Run face adapter `number` on tokens [B, S, D]. `frame` [S] is the index of each token's latent frame."""
         adapter, key, value = layer_at((weights.stacks[ADAPTERS], face.key, face.value), number)
         key_frames = jnp.arange(key.shape[1]) // (key.shape[1] // frames)
         is_same_frame = frame[:, None] == key_frames

@@ -1,8 +1,8 @@
 """The generation of a video in segments, shared by both Animate models. Each segment continues the previous segment.
 
-The first latent frame of every segment is the input image, which is removed from the video. The second latent frame is the last
-pixel frame of the previous segment, which is decoded and encoded again for this purpose. Each segment has its own noise. The
-denoising steps of a segment are Wan's steps.
+The first latent frame of every segment is the input image, and is removed from the finished video. The second latent frame holds
+the last pixel frame of the previous segment. This pixel frame is decoded from the previous segment's latents, then encoded alone.
+Each segment has its own noise. The denoising steps of a segment are Wan's steps.
 
 Source: diffusers modular_pipelines/wan_animate_2 (`denoise.py`) and pipelines/wan/pipeline_wan_animate.py.
 """
@@ -54,7 +54,7 @@ class SegmentStepContext(WholeClipStepContext):
 class SegmentStepState:
     """The `index` of the current segment, and the latents of the `previous` segment.
 
-    `context` has the inputs of the current segment's steps, None before the first step.
+    `context` has the inputs of the current segment's steps, None before the segment's first step.
     """
 
     index: int = 0
@@ -182,9 +182,9 @@ class SegmentModel(WanModel, abc.ABC):
     ) -> Generator[Effect, Any, Any]:
         """Encode the channels [1, 4 + C, 1 + F, H, W] float32 that the transformer reads next to a segment's noisy latents.
 
-        The channels hold the image's latents, then the latents of a clip, each after a mask that is 1 where pixels are given.
-        The clip begins with `last_frame`. Its other frames are grey, or the `background`, uint8 [F, height, width, 3]. `is_known`
-        [F, H, W] float32 is 1 where the background is given. Yields work.
+        The first latent frame is the image, and the F others are a clip. The clip's first frame is `last_frame`, if given. Its
+        other frames are grey, or the `background`, uint8 [pixel frames, height, width, 3]. The first four channels are a mask, 1
+        where pixels are given. `is_known` [pixel frames, H, W] float32 is 1 where the background stays. Yields work.
         """
         geometry, dtype = step_geometry(request), self.dtype
         grey = np.zeros((1, 3, 1, geometry.height, geometry.width), dtype)
@@ -211,7 +211,7 @@ class SegmentModel(WanModel, abc.ABC):
         clean: Latents,
         step_state: SegmentStepState,
     ) -> Generator[Effect, Any, SegmentStepState]:
-        """See `Model`. The first step of the next segment uses these latents."""
+        """See `Model`. Store the segment's `clean` latents, which the first step of the next segment needs."""
         yield from ()
         return SegmentStepState(index=step_state.index + 1, previous=clean[VIDEO])
 
@@ -237,6 +237,7 @@ def _take_frame(index: int, xp: Any, latents: Any) -> Any:
 def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: Any, image: Any, clip: Any) -> Any:
     """Join the channels of the image and of the clip. See `SegmentModel._encode_segment_channels`.
 
+    `known` [pixel frames, H, W] is 1 where the clip's pixels are given.
     A latent frame has one mask channel for each of its pixel frames. The single pixel frame of the first latent frame fills all
     channels.
     """

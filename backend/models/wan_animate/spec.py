@@ -32,7 +32,7 @@ SUPPORTED = "Wan 2.2 Animate-2, in diffusers' layout"
 class SegmentSpec(WanSpec):
     """The spec of an Animate model, whose videos are generated in segments.
 
-    `chunk` is the number of latent frames per segment, including the image.
+    `chunk` is the number of latent frames per segment, including the image's latent frame.
     """
 
     segment_frames: int
@@ -85,7 +85,7 @@ class WanAnimateFamily(SegmentFamily):
         return {animate_name(name): shape for name, shape in super().distinctive_shapes(with_wan_config(configs), part).items()}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the number of operations of one segment.
+        """Return the number of operations of a step of one segment.
 
         The tokens of image and video attend to each other. Each video token also attends to one frame of the driving video.
         """

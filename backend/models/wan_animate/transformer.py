@@ -1,12 +1,12 @@
 """Animate-2's transformer: Wan's transformer, which also reads an image and, frame by frame, a driving video.
 
-The image is the first latent frame. `extracted` runs the driving video through all layers once per segment, at timestep 1 with a
-separate text. Each denoising step then reads these keys and values. The rotary embedding puts the driving video to the right of
-the video, and one latent frame later, because the first latent frame is the image. The guidance branch with the negative prompt
-omits one layer.
+The image is the first latent frame. `extracted` runs the driving video through all layers once per segment, at timestep 1 and
+with a separate prompt. It returns the keys and values of every layer, which each denoising step then reads. The rotary embedding
+puts the driving video to the right of the video, and one latent frame later, because the first latent frame is the image. The
+guidance branch with the negative prompt omits one layer.
 
-Source: diffusers, transformer_wan_animate_2.py. That code stores keys before the rotary embedding. Both passes rotate these keys
-by the same angles, so this module stores them after the rotary embedding.
+Source: diffusers, transformer_wan_animate_2.py. That code stores keys before the rotary embedding. Extraction and denoising
+rotate these keys by the same angles, so this module stores the rotated keys.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 
 The control blocks run one after another on separate control tokens. Each control block outputs a hint, which is added to the
 video's tokens after one of the layers. The layers run in segments that begin with such a layer. A segment runs its control block
-first, then its layers, so that a hint is stored for one layer only.
+first, then its layers, so that only one hint is in memory at a time.
 """
 
 import copy
@@ -102,7 +102,7 @@ class ControlledDenoiser(Denoiser):
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """See `ClipTransformer`. The first layer runs without its hint, so that its change can be compared with the step cache.
+        """See `ClipTransformer`. The first layer runs without its hint, because the comparison with the cache works without it.
 
         If the cache is not reused, all layers run, and the first layer runs again with its hint.
         """
