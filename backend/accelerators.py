@@ -15,7 +15,8 @@ Platform = Literal["tpu", "gpu"]
 # Source: jax 0.10.2, jax/_src/hardware_utils.py.
 _GOOGLE, _NVIDIA = "0x1ae0", "0x10de"
 _TPU_CHIPS = {"0x0027": "v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", "0x006f": "v6e", "0x0076": "tpu7x"}
-# The largest denoising step that is run on a CPU, in floating-point operations. Two cores take a few seconds for it.
+# A CPU counts as fast enough for denoising steps of at most this many floating-point operations. Two cores take a few seconds
+# for such a step.
 MOST_FLOPS_ON_A_CPU = 1e12
 # The prefix of the PCI classes of graphics cards (VGA, 3D). The audio device of a graphics card has another class.
 _DISPLAY_CLASS = "0x03"

@@ -57,7 +57,7 @@ class Share:
 
 
 def shares_of(machine: Machine, count: int) -> tuple[Share, ...]:
-    """Divide the machine into `count` shares. One worker gets an empty share. Raises: RequestError."""
+    """Divide the machine into `count` shares. A single share is empty, which means the whole machine. Raises: RequestError."""
     _check(machine, count)
     if count == 1:
         return (Share(),)

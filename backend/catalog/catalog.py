@@ -106,8 +106,7 @@ def _count_partial_bytes(model: str) -> int:
     """Return the bytes that have arrived of an incomplete checkpoint.
 
     Files that this checkpoint shares with another checkpoint count only after the download of this checkpoint's own
-    transformer has started.
-    Transformers of other checkpoints never count.
+    transformer has started. Transformers of other checkpoints never count.
     """
     from backend.checkpoints.checkpoint import split_source
     from backend.checkpoints.hub import find_newest_snapshot, parse_torch_source

@@ -165,7 +165,7 @@ def _report_result(final: Event, job: Job, output: Path | None, arguments: argpa
 
 
 def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, Any]:
-    """Return the output of `--json`. `total` is the time of the whole command in seconds, including the start."""
+    """Return the output of `--json`. Its `total` is `seconds`, the time of the whole command with its start."""
     timed = [*TIMED[:-1], *(["upscale"] if result.request.upscale else []), TIMED[-1]]
     seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in timed} | {"total": round(seconds, 3)}
     return {

@@ -1,4 +1,4 @@
-"""Run a command line of `app.py` in a separate process. Another command of `app.py` started this process."""
+"""Run this process's command line. The process was started by a command of `app.py` that does its work in a separate process."""
 
 import argparse
 import sys

@@ -31,7 +31,8 @@ Version = tuple[int, int, int]  # a file's modification time in ns, size in byte
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A part of a job's file, at most `PIECE_BYTES` long. Parts arrive in order. With `is_gone`, the file was deleted."""
+    """A piece of a job's file with at most `PIECE_BYTES` bytes. Pieces arrive in order. If `is_gone` is True, the file was
+    deleted."""
 
     job_id: str
     name: str

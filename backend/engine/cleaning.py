@@ -62,7 +62,7 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """Files of one job to delete: only its intermediate files, or all its files if `part` is "bin" or "videos".
+    """Files of one job to delete: all its files if `part` is "bin" or "videos", otherwise only its intermediate files.
 
     `size` is in bytes.
     """
@@ -83,10 +83,10 @@ def plan_removals(
 ) -> list[Removal]:
     """Return the files to delete, in order.
 
-    First come intermediate files, jobs that were in the bin for `BIN_SECONDS`, and jobs older than the limit of days. If all jobs
-    together still exceed the limit of gigabytes, then come the intermediate files of recent jobs, jobs in the bin, and the
-    oldest videos. Starred videos are kept, unless they were in the bin for `BIN_SECONDS`. Jobs that ended within
-    `RECENT_SECONDS` are kept as well.
+    Recent jobs are jobs that ended within the last `RECENT_SECONDS`. First come the intermediate files of all other jobs, then
+    jobs that were in the bin for `BIN_SECONDS`, then jobs older than `limits.days`. If the remaining jobs still exceed
+    `limits.gigabytes`, more files follow: the intermediate files of recent jobs, then jobs in the bin, then the oldest videos.
+    Recent and starred videos are kept, except starred videos that were in the bin for `BIN_SECONDS`.
 
     Args:
         jobs: the ended jobs, oldest first.
@@ -141,8 +141,8 @@ class Clock:
     """Decides whether ages can be computed from the system's clock.
 
     The clock is not trusted for a day after it jumped by more than an hour. When the server starts, the clock is not trusted for
-    a day if it is more than a day ahead of the last stored end of a job. If the server was off for days, cleaning starts a day
-    late. In return, no video is lost if the system's date is wrong.
+    a day if it is more than a day ahead of the last stored end of a job. Therefore deletion by age starts a day late if the
+    server was off for more than a day. In return, no video is lost if the system's date is wrong.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,8 @@ class Clock:
 
 
 def _steady_seconds() -> float:
-    """Return the seconds of a clock that cannot be set. If the system supports it, the clock runs while the machine sleeps."""
+    """Return the seconds of a clock that cannot be set. If the system supports it, the clock also runs while the machine
+    sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -200,7 +201,7 @@ class Cleaner:
             self._thread.join(_CLOSE_SECONDS)
 
     def clean(self) -> dict[Part, int]:
-        """Delete what `plan_removals` and the quotas require. Return the freed bytes by part. Raises: DataFolderError."""
+        """Delete what `plan_removals` and the quotas require. Return the freed bytes by `Part`. Raises: DataFolderError."""
         try:
             with self._cleaning:
                 freed = self._clean_all()

@@ -8,7 +8,7 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.shots import OVERLAP_LENGTHS
 
 RESERVE_BYTES = 100 * 2**20  # always kept free for the store, the logs and uploads
-# The bytes of latents per pixel of each frame. 16 channels of 4 bytes describe 8 x 8 pixels of 4 frames. Other models need less.
+# The most bytes of latents that any model needs per pixel of each frame: 16 channels of 4 bytes for 8 x 8 pixels of 4 frames.
 _LATENT_BYTES = 0.25
 _LATENTS = 11  # stored latent arrays: four in the state file, four in its next version, the result, and two of an input image
 # The bytes on the disk per pixel of each frame. They include the video, and the decoded frames, which exist twice while their
@@ -36,7 +36,7 @@ class Shortage:
 
     @property
     def in_all(self) -> str:
-        """The shortage as text, for a shortage whose `free` is the size of the whole disk."""
+        """The shortage as text, if `capacity_shortage` returned it. Its `free` is then the size of the whole disk."""
         return f"{format_gigabytes(self.needed)} needed, {format_gigabytes(self.free)} in total"
 
 
@@ -56,7 +56,8 @@ def needed_bytes(request: GenerationRequest) -> int:
 
 
 def find_shortage(folder: Path, needed: int) -> Shortage | None:
-    """Return the shortage for `needed` bytes and a reserve. None if the disk has enough space or does not report its space."""
+    """Return the shortage if fewer than `needed` + `RESERVE_BYTES` bytes are free. None if the free space suffices or is not
+    known."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
@@ -66,7 +67,8 @@ def find_shortage(folder: Path, needed: int) -> Shortage | None:
 
 
 def capacity_shortage(folder: Path, needed: int) -> Shortage | None:
-    """Return the shortage for `needed` bytes on the empty disk. None if they fit or the disk does not report its size."""
+    """Return the shortage if the whole disk has fewer than `needed` + `RESERVE_BYTES` bytes. None if it suffices or is not
+    known."""
     try:
         total = shutil.disk_usage(folder).total
     except OSError:

@@ -10,7 +10,7 @@ from backend.worker_pool.pool import WorkerPool
 
 
 class Estimates:
-    """Estimates for the workers of `pool`. `model` replaces the checkpoint of all presets, None for the presets' own."""
+    """Estimates for the workers of `pool`. The checkpoint `model`, unless None, replaces the checkpoints of all presets."""
 
     def __init__(self, timings: Timings, pool: WorkerPool, memo: RequestMemo, model: str | None):
         self._timings, self._pool, self._memo, self._model = timings, pool, memo, model

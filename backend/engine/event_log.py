@@ -87,7 +87,10 @@ class EventLog:
         self.touch()
 
     def apply_change(self, change: Callable[[], object], *, is_wanted_later: bool = True) -> None:
-        """Change the store. If that fails and `is_wanted_later` is True, retry later. Changes keep their order."""
+        """Change the store now. If that fails, or if earlier changes are still pending, make the change later, in order.
+
+        If `is_wanted_later` is False, drop the change instead.
+        """
         with self.changed:
             try:
                 if not self._pending_changes:
@@ -129,7 +132,7 @@ class EventLog:
                 if self.is_closed:
                     return
                 if has_looked and self._sequences.get(job_id, after + 1) <= after:
-                    self.changed.wait(_POLL_SECONDS)  # this engine has stored no new event of the job, so the store is not read
+                    self.changed.wait(_POLL_SECONDS)  # reading the store is not needed: the job has no new event
                     continue
                 # The state is read before the events, so that the last event is not missed.
                 has_ended = self._store.jobs.find(job_id).has_ended

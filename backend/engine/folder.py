@@ -122,7 +122,7 @@ def _keep(one: Path, stem: Path, role: str) -> Path:
         path = _keep_picture(one, stem)
     else:
         path = stem.with_suffix((read_sound_facts if media == "sound" else read_clip_facts)(one).suffix)
-        if one != path:  # the clip is already in the folder if a revised request still uses it
+        if one != path:  # the paths are equal if a revised request keeps a clip that is already in the folder
             link_or_copy(one, path) if role == "shot_videos" else shutil.copyfile(one, path)
     flush_to_disk(path)
     return path

@@ -171,7 +171,7 @@ def is_program_key(secret: str) -> bool:
 
 
 def has_key(owner: str) -> bool:
-    """Return whether this owner is a program with a key."""
+    """Return whether this owner of jobs is a program, whose key may be revoked by now."""
     return owner.startswith(_OWNER)
 
 

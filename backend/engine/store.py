@@ -15,7 +15,7 @@ from backend.engine.user_presets import UserPresets
 
 
 class Store:
-    """The open file jobs.sqlite3. Each attribute reads and writes some of its tables."""
+    """The open file jobs.sqlite3. Each attribute reads and writes some of the file's tables."""
 
     def __init__(self, path: Path):
         """Open or create the file. Raises: DataFolderError."""

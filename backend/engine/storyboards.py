@@ -119,8 +119,8 @@ def regenerate_from(story: Job, number: int, request: GenerationRequest) -> Gene
 
 
 def _shift_files(shot: Shot, before: GenerationRequest) -> Shot:
-    """Return the shot with larger file indices. The new request lists the files of `before`, the storyboard's current request,
-    ahead of the shot's files."""
+    """Return the shot with its file indices increased by the number of files of `before`, the storyboard's current request. The
+    new request lists these files first, then the shot's files."""
     places = {kind: getattr(shot, kind) for kind in FILES if getattr(shot, kind) is not None}
     return shot.model_copy(update={kind: place + len(getattr(before, FILES[kind])) for kind, place in places.items()})
 

@@ -1,1 +1,1 @@
-"""Pictures and videos as files. Imports neither jax nor torch."""
+"""Images, videos and audio as files. Imports neither jax nor torch."""

@@ -61,8 +61,8 @@ def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, shared_fram
 def _gain_and_offset(frame: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a gain and an offset for each channel that give `frame` the median and the spread of `wanted`.
 
-    The gain is at most `MOST_GAIN` (at least 1 / `MOST_GAIN`), so a very different spread is only approached. The spread is the
-    mean distance from the median.
+    The gain is between 1 / `MOST_GAIN` and `MOST_GAIN`, so a very different spread is only approached. The spread is the mean
+    distance from the median.
     """
     own, other = (one.reshape(-1, 3).astype(np.float64) for one in (frame, wanted))
     middle, aim = _fine_median(own), _fine_median(other)

@@ -4,11 +4,8 @@ import os
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_SESSION, _FIRST_TIME, _TIMES = (
-    3,
-    11,
-    4,
-)  # in /proc/PID/stat after the process name: index of the session, index of the first of four processor times, and their number
+# Positions in /proc/PID/stat after the process name: the session, and the first of the four processor times.
+_SESSION, _FIRST_TIME, _TIMES = 3, 11, 4
 
 
 def session_seconds(session: int) -> float:

@@ -41,7 +41,8 @@ from backend.workers.messages import (
 from backend.workers.multihost_sync import FAILED
 from backend.workers.process import WorkerPlan, WorkerProcess
 
-# If a job fails on one host, and does not fail equally on all hosts within this time, all processes are ended.
+# After a job failed on one host, every other host must reach the end of the job within this time. Otherwise all processes are
+# ended.
 DISAGREEMENT_SECONDS = 30.0
 _REPORT_SECONDS = 2.0
 _END_SECONDS = 2.0  # the longest wait for the first process to end itself after another host failed

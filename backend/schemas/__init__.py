@@ -1,1 +1,1 @@
-"""The values that cross processes: requests, events, shapes, the worker's state and facts. Imports neither jax nor torch."""
+"""The values that processes exchange: requests, events, shapes, the worker's state and facts. Imports neither jax nor torch."""

@@ -18,8 +18,8 @@ from presets import Preset
 MAX_FIGURES = MAX_REFERENCES
 MAX_NAME = 40  # longest name of a storyboard's character, in Unicode characters
 _FIELDS = {"name", "image"}
-# Ranges of code points of scripts without spaces between words, or with endings directly after names. There a name needs no word
-# boundary on its sides.
+# Ranges of code points of scripts without spaces between words, or with endings directly after names. Next to a character of
+# these scripts, a name needs no word boundary.
 _WITHOUT_BLANKS = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x9FFF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF),
     (0x20000, 0x3FFFF),

@@ -99,7 +99,7 @@ class Part:
 
 def _start_seconds(request: VideoSettings, role: str) -> float | None:
     if request.extend is not None and role != "video":
-        return 0.0  # only the extended clip is trimmed; masks and control clips are used from their start
+        return 0.0  # if a request extends a clip, all its other clips are used from their start
     if request.extend == "after":
         return request.trim[1] - required_overlap(request) / request.fps if request.trim else None
     return request.trim[0] if request.trim else 0.0

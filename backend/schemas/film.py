@@ -36,8 +36,8 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Track:
-    """An audio file under a film. The audio starts at `start` seconds of the film. Its samples are multiplied by `volume`. It
-    fades in during its first `fade` seconds, and out during its last."""
+    """An audio file under a film. The audio starts at `start` seconds of the film. Its samples are multiplied by `volume`. The
+    audio fades in during its first `fade` seconds and fades out during its last `fade` seconds."""
 
     path: str
     start: float = 0.0

@@ -19,7 +19,7 @@ OFFERED = (1, 2)  # numbers of guided steps that the form offers, because users 
 def guide_first_steps(preset: Preset, count: object, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that guide only the first `count` steps. `values` are the request's other settings, not yet validated.
 
-    Guidance of 1 or less for every expert becomes the preset's `first_guidance`. Raises: RequestError.
+    If the guidance in `values` is 1 or less for every expert, the preset's `first_guidance` replaces it. Raises: RequestError.
     """
     wanted, steps = _parse_integer(count), _num_steps_run(values)
     if steps is None:

@@ -119,8 +119,8 @@ def _select_reused_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> t
     """Return one value for each step, by the authors' rule: True if the step reuses the previous step's output.
 
     The error of a reused step is the distance from 1 of the product of ratios since the last full step. Errors add up until a
-    full step. The two guidance branches run as one batch, so a step reuses the output of both branches or of neither. Errors and
-    products start again at the second expert's first step, but not in the authors' code.
+    full step. The two guidance branches run as one batch, so a step reuses the output of both branches or of neither. Unlike in
+    the authors' code, errors and products start again at the second expert's first step.
     """
     begins, decided = _first_reusable_steps(rule, context_keys), []
     products, errors, row = (1.0, 1.0), (0.0, 0.0), 0
@@ -140,7 +140,7 @@ def _select_reused_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> t
 def _first_reusable_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> dict[int, float]:
     """Return the first step of each expert that may reuse the previous step's output.
 
-    The factors 2 follow the authors' code, which counts both guidance branches of each step.
+    The formulas multiply by 2, round, and divide by 2, because the authors' code counts both guidance branches of each step.
     """
     found, share = {}, rule.retention
     for expert in {context_key[0] for context_key in context_keys}:

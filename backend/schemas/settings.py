@@ -180,8 +180,8 @@ def _setting(default: Any = ..., **facts: Any) -> Any:
 class VideoSettings(BaseModel):
     """All settings of a video. The fields' descriptions define them; `backend/cli/reference.py` and the form show the same texts.
 
-    Inputs (see `INPUTS`) are absolute paths. Pairs of numbers have the image's value, then the audio's value; `guidance` and the
-    two ends of `guidance_interval` are exceptions.
+    Inputs (see `INPUTS`) are absolute paths. `perturbed_guidance`, `modality_guidance` and `guidance_rescale` have two values:
+    one for the image, then one for the audio.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

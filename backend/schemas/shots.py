@@ -31,8 +31,8 @@ FRAMES = "frames.npy"
 OVERLAP_LENGTHS = (17, 9, 5)  # allowed numbers of the previous shot's last frames with which a shot can start
 FILES = {"image": "shot_images", "video": "shot_videos", "drive": "shot_drives"}
 """The files of a shot, and the request field that lists all files of a kind."""
-# The prefix and a job's id replace the path of that job's video in a request, until the studio has checked that the visitor may
-# use it.
+# A new request names the video of a job by this prefix and the job's id. The studio replaces the name by the video's path after
+# it has checked that the visitor may use the video.
 JOB_PATH_PREFIX = "/studio/job/"
 _FIELDS = ("prompt", "num_frames", "seconds", "seed", "cut", "fade", "trim", *FILES, "job")
 _NONE = {one.name: one.default for one in FIELDS if one.part == "story"}

@@ -104,8 +104,8 @@ class WorkerView:
     """A worker as the studio shows it. A worker without a job, log or process has None in that field.
 
     `is_fit` is False if the worker failed, or if its process ended and no new process is ready yet. `num_cores` is the worker's
-    share of the processor cores; 0 is all. `machine` is the cluster node of the worker, shown to the operator; "" is this
-    machine. `standby` is the id of the waiting process that replaces the worker's process when it ends, or None.
+    share of the processor cores; 0 means all cores. `machine` is the cluster node of the worker, shown to the operator; "" means
+    this machine. `standby` is the id of the waiting process that replaces the worker's process when it ends, or None.
     """
 
     name: str

@@ -47,7 +47,7 @@ class AddCue:
 class ExpectModels:
     """Tells a worker which checkpoints' models the queued jobs need, the next job's model first.
 
-    If `preset` is set, the worker must load its model while the current job runs.
+    If `preset` is set, the worker must load the preset's model while the current job runs.
     """
 
     models: list[str]

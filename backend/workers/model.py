@@ -65,9 +65,9 @@ class WorkerModel:
     ) -> None:
         """Use the preset's model from now on. Load the model unless it is cached.
 
-        The programs of `request` are compiled while the model loads. After the new model's files were checked and before they are
-        loaded, other models are unloaded, because memory may not suffice for several models. With several hosts `is_stopped` is
-        ignored, because the hosts would stop at different places. Raises: Stopped about a second after `is_stopped` returns True.
+        The programs of `request` are compiled while the model loads. Other models are unloaded if memory is short. With several
+        hosts `is_stopped` is ignored, because the hosts would stop at different places. Raises: Stopped about a second after
+        `is_stopped` returns True.
         """
         wanted = self._key(preset)
         self.start()

@@ -64,7 +64,7 @@ class Pipeline:
     """The functions of the pipeline that a worker calls.
 
     Attributes:
-        check: returns the files of a model for `load`. An exception of their event function stops `check` and `load`.
+        check: returns the files of a model for `load`. `check` and `load` call a function with each event and stop if it raises.
         find_unused: returns which accelerator is unused and why. Its argument is jax's devices, or the error that jax raised.
         refusals: returns a sentence for each kernel or compile option that the chip or the compiler refused.
         recall: disables the kernels that crashed an earlier process. Its argument is a function that merges all hosts' lists.

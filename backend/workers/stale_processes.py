@@ -40,5 +40,5 @@ def _is_stale_worker(folder: Path, data_dir: Path) -> bool:
         _, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
     except OSError:  # the process has ended, or belongs to another user
         return False
-    is_worker = group == folder.name  # False for processes that a worker started
+    is_worker = group == folder.name  # a worker leads its process group; the processes that it started do not
     return is_worker and environment[SERVER_VARIABLE] != parent
