@@ -181,7 +181,8 @@ class Model(Protocol):
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
         """Return the sampler states before the first step of a chunk.
 
-        The states start from `noise`. If `conditions` have the latents of a clip to restyle, they start from a mix of both.
+        The states start from `noise`. If `conditions` have the latents of a clip to restyle, the states start from these
+        latents with noise.
 
         This method is pure, because jax also traces it.
         """

@@ -35,7 +35,7 @@ class StackedTransformer:
     # Name endings of matrices whose rows are divided over tp. Their inputs are heads or hidden units.
     _rows: ClassVar[tuple[str, ...]]
     _patch: tuple[int, int, int]
-    # If true, `Layout.gather` cuts a layer's matrix out of the stack before the product. This is faster for many tokens.
+    # If true, `Layout.gather` cuts a layer's copied matrix out of the stack before the product. This is faster for many tokens.
     _cuts_copies: bool = True
     # Parts of names of matrices that multiply few tokens. Cutting these matrices out of the stack inside the product is faster.
     _for_few: ClassVar[tuple[str, ...]] = ()

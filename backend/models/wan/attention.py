@@ -62,8 +62,8 @@ class KernelAttention:
     def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:
         """Compute self-attention [B, S, heads * head_width] in which all tokens see the first `num_tokens` tokens.
 
-        `projected` are, in this order: a tuple of query, key and value, the weights of both norms, the rotary tables, and the
-        norms' epsilon.
+        `projected` are the arguments of `backend.runtime.ulysses.self_attention` after `attend`: the tuples `projected`, `norms`
+        and `tables`, then `eps`.
         """
         attend = functools.partial(attend_flat, head_width=head_width, num_keys=num_tokens)
         return self_attention(self._layout, attend, *projected)

@@ -163,8 +163,8 @@ class LayerRunner(StripRunner):
     def _average_input(self, shortcut: AvgDown3D) -> jax.Array:
         """Average each 2 x 2 pixels of the block's input. If the block halves the number of frames, two frames become one.
 
-        The frame that results from a pair has the channels of both: even channels from the first, odd channels from the second.
-        A single frame, as at the start of a video, counts as the second of a pair.
+        The frame that results from a pair has channels of both frames: even channels from the first frame, odd channels from the
+        second frame. A single frame, as at the start of a video, counts as the second frame of a pair.
         """
         entered = self._block_input
         if shortcut.factor == 1:

@@ -1,4 +1,7 @@
-"""The self-attention inside the layers: the driving video attends to itself, the generated video to both."""
+"""The self-attention inside the layers.
+
+The driving video attends to itself. The generated video attends to itself and to the driving video.
+"""
 
 import dataclasses
 import functools

@@ -102,7 +102,7 @@ class ControlledDenoiser(Denoiser):
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """See `ClipTransformer`. The first layer runs without its hint, because the comparison with the cache works without it.
+        """See `ClipTransformer`. The first layer runs without its hint, because the comparison with the cache needs no hint.
 
         If the cache is not reused, all layers run, and the first layer runs again with its hint.
         """
