@@ -94,7 +94,7 @@ class ModelSpec:
 
     @property
     def frame_step(self) -> int:
-        """The difference between neighbouring lengths that a video can have, in pixel frames. The smallest is `first_frames`.
+        """The difference between neighbouring lengths of a video, in pixel frames. The smallest length is `first_frames`.
 
         For live models, the difference is the length of a block. For models that generate segments, the difference is 1. For all
         other models, the difference is the length of a latent frame.
