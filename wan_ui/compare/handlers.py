@@ -29,7 +29,7 @@ from wan_ui.services.studio_context import StudioContext
 
 @dataclass(frozen=True, kw_only=True)
 class CompareHandlers(Panel):
-    """Handlers of the compare view."""
+    """Handlers of the compare view. The bar is the row of controls above the videos, which chooses the settings to vary."""
 
     context: StudioContext
     form: Form
@@ -63,7 +63,7 @@ class CompareHandlers(Panel):
         panel.also.input(_also_values, panel.also, panel.also_values, **QUIET, **LAST)
 
     def after_act(self, acted: gr.events.Dependency) -> None:
-        """Render the comparison that the page has just received once more. Its videos may have ended before the page knew it."""
+        """Render the comparison again when the page has its id, because earlier updates of the page did not include it."""
         acted.then(self.render_again, self.panel.shown, self.panel.view, **EACH)
 
     @property
@@ -157,7 +157,7 @@ class CompareHandlers(Panel):
             find_varied_setting(requests[:columns] if columns else requests)[0],
             find_varied_setting(requests[::columns])[0] if columns else "",
         )
-        if across == "preset":  # other settings differ too, because each model has its own defaults
+        if across == "preset":  # then other settings always differ, because each model has its own defaults
             return ""
         names = [name for name, _ in differences(requests) if name not in (across, down)]
         named = caller.texts.list_separator.join(setting_label(name, caller.texts) for name in names)

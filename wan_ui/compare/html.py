@@ -57,7 +57,7 @@ class CompareContent:
 
 
 def compare_html(content: CompareContent, texts: Texts) -> str:
-    """Render the view without its bar."""
+    """Render the view without the bar that chooses the settings to vary."""
     if not content.cells:
         words = texts.compare_tray.format(count=content.chosen) if content.chosen else texts.compare_empty
         return (

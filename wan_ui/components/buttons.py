@@ -32,7 +32,10 @@ _LONGEST = 500_000  # characters; an exported file of presets is the longest val
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """A press of a button. The values come from the page unchecked, so the handler must check them."""
+    """A visitor's press of a button: what to do, a job's id and a value, each "" if missing.
+
+    A caller can send any texts, so the handler must check them.
+    """
 
     what: str
     job: str

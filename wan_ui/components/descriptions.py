@@ -23,7 +23,7 @@ _SETTING_OF = {
 def describe(control: str, texts: Texts) -> str:
     """Return the description of a control's setting.
 
-    The control has the name of its setting, a name of its own, or the setting's name with "_sound".
+    Most controls have the name of their setting. Others are in `_SETTING_OF`, such as "length" for "num_frames".
     """
     return texts.describe_setting(_SETTING_OF.get(control, control))
 

@@ -13,7 +13,7 @@ import gradio as gr
 
 Listener = Callable[..., gr.events.Dependency]
 Updates = dict[gr.blocks.Block, Any]
-Values = dict[gr.blocks.Block, Any]  # as the page sends them, unchecked
+Values = dict[gr.blocks.Block, Any]  # values of components as the page sends them, unchecked
 
 
 class _Silent(TypedDict):
@@ -72,5 +72,5 @@ def now_microseconds() -> int:
 
 
 def stamp_html(html: str, moment: int) -> str:
-    """Put `moment` before the HTML. Several requests render the same part, and the page keeps the newest."""
+    """Put `moment` before the HTML. Several responses can contain the same part of the page; the page shows the newest HTML."""
     return f"<!--{moment}-->{html}"

@@ -30,7 +30,7 @@ def build_note(elem_id: str) -> gr.HTML:
 
 
 def error_place(error: StudioError, *, is_of_shots: bool = False) -> Place:
-    """Return the note that must show an error. The first word of an error in a field is the field's name.
+    """Return the name of the note that must show an error. The error's first word can be a setting, such as `steps`.
 
     Args:
         is_of_shots: True for a storyboard. Errors in its files are shown below the prompt, where the shots are.

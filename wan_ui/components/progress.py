@@ -158,7 +158,7 @@ def interruption_place_text(place: str, texts: Texts) -> str:
 
 
 def progress_texts(view: StageView, texts: Texts) -> tuple[str, str, str]:
-    """Return headline, detail and numbers of the line above the bar. For a storyboard, the detail starts with the shot."""
+    """Return headline, detail and numbers of the line above the progress bar. A storyboard's detail starts with the shot."""
     headline, detail, numbers = _phase_texts(view, texts)
     if view.shot and view.phase in ("encoding", "denoising", "decoding"):
         detail = " · ".join(filter(None, (texts.shot_of.format(index=view.shot, total=view.shots), detail)))

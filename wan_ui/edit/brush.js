@@ -37,7 +37,8 @@ export const createBrush = (client, view) => {
     return pen;
   };
 
-  /** Draws a stroke, or its part after the first `from` points. An inverted brush removes the color.
+  /** Draws a stroke, or its part after the first `from` points. In an inverted mask, painting removes the
+   * color and erasing adds it.
    * @param {CanvasRenderingContext2D} pen @param {Stroke} stroke @param {number} [from] */
   const draw = (pen, stroke, from = 0) => {
     const erases = 'erases' in stroke && stroke.erases;

@@ -101,7 +101,7 @@ export const isOverlap = (overlap, clipFrames, numFrames, { first_frames: first,
 export const mostOverlap = (clipFrames, numFrames) => Math.min(clipFrames, (numFrames + 1) / 2);
 
 /**
- * Returns the source and the target of each thumbnail that fits. Thumbnails are cropped to the target's shape.
+ * Returns which area of the sheet is drawn in which area of the film, for as many thumbnails as fit. Each is cropped to its area.
  * @param {Size} sheet An image of `count` thumbnails side by side. @param {Size} film The canvas. @param {number} count
  */
 export const filmPlaces = (sheet, film, count) => {

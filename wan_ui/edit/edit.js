@@ -218,7 +218,7 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
   const open = () => {
     const view = find('.edit', element);
     const text = view?.dataset.fill ?? 'null';
-    if (!view?.dataset.clip) clip.facts = null; // the view was rendered again
+    if (!view?.dataset.clip) clip.facts = null; // the server rendered the view again, without the clip
     choosePreset();
     const given = JSON.parse(text);
     if (!given || text === filled) return;
@@ -234,7 +234,8 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     };
     for (const [id, value] of Object.entries(fields)) Object.assign(one(`#edit-${id}`), { value });
     const { negative_prompt, seed } = given.settings;
-    settings.fill(picker.value === given.preset ? given.settings : { negative_prompt, seed }); // other settings belong to the model
+    // The values of other settings suit only the model that made the video.
+    settings.fill(picker.value === given.preset ? given.settings : { negative_prompt, seed });
     showStrength();
     modes.restore(given);
     if (given.clip) clip.selectPart(given.start, Math.round((given.end - given.start) * limits().fps));

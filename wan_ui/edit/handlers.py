@@ -132,10 +132,8 @@ class EditHandlers(Panel):
         files = {role: [Path(copy_to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
         original = next((files[role][0] for role in ("drive", "video", "control") if role in files), None)
         clip = None if original is None else (yield from _read_clip(original))
-        filled = page_settings(request, clip["seconds"] if clip else 0.0) | {
-            "clip": clip,
-            "time": time.monotonic(),
-        }  # the time lets the page notice that the same settings are loaded again
+        # The time changes the text for the page, so that the page also loads the same settings again.
+        filled = page_settings(request, clip["seconds"] if clip else 0.0) | {"clip": clip, "time": time.monotonic()}
         if request.drive:
             filled["figure"] = _file_entry(files["image"][0])
             filled["besides"] = {role: _file_entry(files[role][0]) for role in ("face", "video", "mask") if role in files}

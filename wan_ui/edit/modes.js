@@ -116,7 +116,8 @@ export const createModes = (client, view) => {
     [field.min, field.max] = scales.map(String);
     showScaleValue();
     for (const part of findAll('.beside', element)) part.hidden = !beside;
-    if (beside && way === 'follow') one('.settings .more').setAttribute('open', ''); // the control LoRA is one of the LoRAs
+    // The visitor enters the control LoRA in More settings, under LoRAs.
+    if (beside && way === 'follow') one('.settings .more').setAttribute('open', '');
   };
   /** Enables the ends at which this model can extend a clip. */
   const showEnds = () => {
@@ -247,7 +248,7 @@ export const createModes = (client, view) => {
   /** Shows the settings of an earlier video. @param {Record<string, any>} given */
   const restore = given => {
     choose(given.way);
-    showLengths(true); // the rate may be another
+    showLengths(true); // the loaded frame rate changes the seconds of each length
     const lengths = select('#edit-length');
     if (!limits().frame_counts.includes(given.num_frames)) lengths.add(lengthOption(given.num_frames));
     for (const [id, name] of Object.entries(RESTORED))

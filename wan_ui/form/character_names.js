@@ -24,7 +24,8 @@ const isPartOfWord = letter => {
 };
 
 /**
- * Returns whether a name can start or end at its letter `edge`. False inside a word: if `beside`, the next letter, belongs to it.
+ * Returns whether a name can start or end at its first or last letter `edge`. False inside a word: if both `edge` and the next
+ * letter of the prompt, `beside`, belong to words.
  * @param {string | undefined} beside @param {string} edge
  */
 const isEdge = (beside, edge) => !beside || !isPartOfWord(beside) || !isPartOfWord(edge);

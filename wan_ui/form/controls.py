@@ -3,7 +3,8 @@ Gradio, `settings_html.py` as HTML.
 
 A control has the name of its setting. These settings have other controls: `resolution` for the size, `length` for the number of
 frames, `guidance` and `guidance_low` for the experts, `guidance_start` and `guidance_end` (per cent) for the interval.
-`guided_steps` is a shortcut. A pair of numbers, for image and audio, has a second control with the ending `_sound`.
+`guided_steps` sets the guidance and its interval together. A setting with a number for the image and a number for the audio has
+a second control, whose name ends in `_sound`.
 """
 
 import re
@@ -44,7 +45,7 @@ NAMES = tuple(
 """The names of all controls, in the order of the views."""
 
 SETTINGS_WITH_CONTROL = frozenset(one.name for one in PLAIN).union(*_SPECIAL.values())
-_WINDOWS = {"on": True, "off": False}  # any other value: the preset's own
+_WINDOWS = {"on": True, "off": False}  # any other value of the control means the preset's rule
 
 Kind = Literal["choice", "slider", "number", "text", "check"]
 
@@ -75,7 +76,7 @@ def describe_controls(
     """
     shown = control_values(values or preset)
     if values is None and "drive" in given:
-        shown["resolution"] = ""  # the video has the shape of the image
+        shown["resolution"] = ""  # selects "Same shape as the image"
     return {name: _describe_control(name, shown, preset, texts, given) for name in NAMES}
 
 
@@ -186,7 +187,7 @@ def is_shown(name: str, preset: Preset, given: Collection[str] = ()) -> bool:
         case "context_windows":
             return preset.trained_frames is not None
         case "keeps_sound" if {"video", "drive"} & {*given} and not {"make", "extend"} & {*given}:
-            return True  # the video can keep the clip's audio
+            return True  # even if the model generates no audio, the video can keep the audio of its clip
     for setting in map(SETTINGS.__getitem__, _settings_of(name)):
         needs = setting.needs or f"takes_{setting.name}"
         if {*setting.excludes} & {*given} or not getattr(preset, needs, True):

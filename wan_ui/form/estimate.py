@@ -1,4 +1,4 @@
-"""The line at the Generate button: the expected time, its basis, and whether the model loads or compiles first."""
+"""The line above the Generate button: the expected time, its basis, and whether the model loads or compiles first."""
 
 from html import escape
 
@@ -8,7 +8,7 @@ from wan_ui.i18n.english import Texts
 
 
 def estimate_html(estimate: Estimate | None, is_warm: bool, texts: Texts) -> str:
-    """Render the line. `is_warm` tells whether everything is compiled, and is used only without an estimate."""
+    """Render the line. Without an estimate, `is_warm` tells whether all programs are compiled. Otherwise `is_warm` is ignored."""
     hint = ""
     if estimate is not None:
         is_one = estimate.runs == 1

@@ -98,7 +98,8 @@ class FormHandlers:
         form, settings = self.form, self.form.settings
         switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *self._preset_outputs]
         controls = settings.controls
-        for name, control in controls.items():  # must precede listeners that call the server: Gradio runs them in order
+        # Gradio runs listeners in the order of registration. These must run before listeners that call the server.
+        for name, control in controls.items():
             control.input(None, control, js=_NOTE_TYPED.replace("NAME", name), **QUIET)
         preset = settings.preset
         for event, script in (preset.focus, _LOOKED_AT), (preset.select, _SELECTED), (preset.input, _CHOSEN):
@@ -170,7 +171,7 @@ class FormHandlers:
         except StudioError:
             return ""
         if needs_only_cutting(wanted):
-            return ""  # the timeline shows that no model is needed
+            return ""  # the storyboard shows its own text: all shots are finished
         engine.prepare_for(wanted)
         return estimate_html(engine.estimates.estimate(wanted), engine.estimates.is_warm(engine.estimates.shape(wanted)), texts)
 

@@ -157,7 +157,7 @@ class LoadHandlers:
         )
 
     def _edit_queued(self, job: Job, texts: Texts) -> Updates:
-        if not job.request.is_from_pictures:  # the form has no clip, so saving the form would remove the clip
+        if not job.request.is_from_pictures:  # the form has no field for a clip, so *Save changes* would remove the clip
             raise RequestError("a video that is made under Edit", "cannot be changed here", "queue another under Edit")
         message = Message(text=texts.loaded_editing, view="create")
         return self._load_job(job, texts, message) | {self.form.editing: job.id}

@@ -1,4 +1,4 @@
-// Parts of the form in HTML: example images, the menu of the visitor's presets, the batch.
+// Parts of the form in HTML: example images, the tooltip of the image, the menu of the visitor's presets, the batch.
 import { act } from '../components/actions.js';
 import { filesOf, find, get, on } from '../components/dom.js';
 
@@ -36,6 +36,11 @@ export const startPanel = () => {
     const isOpen = get('#batch', HTMLElement).classList.toggle('shown');
     button.setAttribute('aria-expanded', String(isOpen));
     if (isOpen) get('#batch-table textarea', HTMLTextAreaElement).focus();
+  });
+  // Gradio draws the uploaded image, in which a click moves the crop. The preview of the crop has the tooltip's text.
+  on(document, 'pointerover', target => {
+    const hint = target.matches('#input-image img') && find('#crop-preview [data-hint]')?.dataset.hint;
+    if (hint) target.setAttribute('title', hint);
   });
   on(document, 'change', async target => {
     const [group, what, most] =

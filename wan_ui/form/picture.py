@@ -95,9 +95,12 @@ def uploaded_picture(file: object) -> str | None:
 
 
 def crop_preview_html(address: str, size: tuple[int, int], texts: Texts) -> str:
-    """Render the crop. `address` is the data URL of `wan_ui.form.crop.encode_preview`."""
+    """Render the crop. `address` is the data URL of `wan_ui.form.crop.encode_preview`.
+
+    Its `data-hint` is the tooltip of the uploaded image, in which a click moves the crop. `panel.js` sets it.
+    """
     caption = escape(texts.image_preview.format(width=size[0], height=size[1]))
-    return _preview_html(size, f'<img src="{address}" alt="{caption}" title="{escape(texts.image_hint)}">', texts)
+    return _preview_html(size, f'<img src="{address}" alt="{caption}" data-hint="{escape(texts.image_hint)}">', texts)
 
 
 def empty_preview_html(size: tuple[int, int], texts: Texts) -> str:

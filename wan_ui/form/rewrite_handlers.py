@@ -130,8 +130,8 @@ class RewriteHandlers:
 
         Raises: Busy if too many suggestions are being written, or were written within an hour.
         """
-        # No address is counted for callers without limits. It is also empty for this machine, from which a proxy can send the
-        # requests of many visitors.
+        # The address is empty, and not counted, for callers without limits. It is also empty for this machine, from which a proxy
+        # can send the requests of many visitors.
         address = caller.queue_limits.address if caller.queue_limits else ""
         most = {f"visitor {caller.owner}": PROMPTS_WRITTEN.of_visitor, "all": PROMPTS_WRITTEN.in_all}
         if address:

@@ -1,9 +1,9 @@
-// The settings of a view without Gradio components, see `settings_html.py`: shows them for a model and a mode, reads and fills them.
+// The settings of a view without Gradio components (see `settings_html.py`): shows, reads and fills the fields of a model and mode.
 import { find, findAll, on } from '../components/dom.js';
 
 /** What a control shows, from `preset_controls`. An empty field means the preset's own value.
  * @typedef {{value: any, choices?: [string, any][], limits?: [number, number, number], modes?: string[], guidance?: number}} Control
- * `guidance` of guided first steps is the guidance that they have if guidance is off. */
+ * Only `guided_steps` has `guidance`: the value that guidance gets, if it is off, when guided steps are turned on. */
 /** @typedef {Record<string, Control>} Controls */
 /** @typedef {{name: string, preset: string, settings: Record<string, any>}} OwnPreset */
 

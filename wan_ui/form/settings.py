@@ -1,6 +1,6 @@
 """The settings of the form as Gradio components: model, size, length and sampling. `controls.py` describes them.
 
-`texts` are texts for HTML. `labels` are keys of the same texts, which Gradio translates in the browser.
+Functions take `Texts` in two forms: `texts` has texts for HTML, `labels` has keys that Gradio translates in the browser.
 
 Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance`, `guidance-low`, `flow-shift`, `seed`,
 `seed-random`, `guided-steps`, `nag`, `settings-note`, and inside `more`: `negative-prompt`, `fps`, `solver`, `guidance-start`,

@@ -20,7 +20,7 @@ from wan_ui.services.caller import Caller
 from wan_ui.services.studio_context import StudioContext
 
 _LONG = ("negative_prompt", "loras")  # texts of several lines
-_HAS_OWN_FIELD = ("length",)  # Edit's timeline; a live video grows until it is stopped
+_HAS_OWN_FIELD = ("length",)  # omitted here: Edit's timeline sets the length, and a live video has no fixed length
 
 Modes = Mapping[str, Collection[str]]
 """The fields of the request that each mode of a view sets, by the mode's name."""
@@ -55,7 +55,7 @@ def settings_html(
 def preset_controls(preset: Preset, modes: Modes, texts: Texts) -> dict[str, Any]:
     """Return what `settings.js` needs of each control that this preset uses: its value, choices and limits, as JSON values.
 
-    `modes` of a control names the modes that show it, unless all do.
+    `modes` of a control names the modes that show the control. It is missing if all modes show the control.
     """
     by_mode = {mode: describe_controls(preset, texts, given=given) for mode, given in modes.items()}
     found = {}

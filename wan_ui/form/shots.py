@@ -116,7 +116,7 @@ def _convert_row(row: dict[str, Any], fps: object) -> dict[str, Any]:
 
 
 def sent_job_html(text: object, job: Job) -> str:
-    """Render the id of the job that was queued with the shots in this text, for the script. "" for a job without a storyboard."""
+    """Render the job's id and the ids of its shots, for the script. `text` is the timeline that was queued. "" without shots."""
     try:
         blocks = _parse_timeline(text).get("blocks")
     except RequestError:

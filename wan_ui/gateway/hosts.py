@@ -34,8 +34,8 @@ class Hosts:
     def is_own(self, origin: str, hosts: Iterable[str]) -> bool:
         """Return whether a page from `origin` belongs to the studio. `hosts` are the request's Host and X-Forwarded-Host.
 
-        True if name and port equal the name and port of a host. Behind a proxy that forwards neither header, true if the name is
-        configured and the port is 80 or 443.
+        True if name and port of `origin` equal the name and port in any of `hosts`. A proxy may forward neither header.
+        Therefore also true if the name was added to the served names and the port is 80 or 443.
         """
         page = _split_address(origin) if origin.startswith(("http://", "https://")) else None
         if page is None:

@@ -1,9 +1,9 @@
 """Password logins: which browsers are logged in, until when, and how often an address may try wrong passwords.
 
-After `FREE_TRIES` wrong passwords an address must wait, longer after each further wrong password. Visitors behind a tunnel or a
-proxy may all appear under this machine's own address. Waits of this address stay short, so that no visitor locks out the others.
-Each wrong password is logged. All addresses together are limited too, because an attacker may use many addresses. A POST from
-the studio's own page logs out that browser only.
+After `FREE_TRIES` wrong passwords an address must wait, longer after each further wrong password. A tunnel or proxy on this
+machine can send the requests of all its visitors from the address of this machine. Waits of this address stay short, so that no
+visitor locks out the others. Each wrong password is logged. All addresses together are limited too, because an attacker may use
+many addresses. A POST from the studio's own page logs out that browser only.
 """
 
 import logging
@@ -31,7 +31,7 @@ from wan_ui.i18n.languages import texts_for
 FREE_TRIES = WRONG_PASSWORDS.of_address
 SHORTEST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds; each pause is twice the previous pause
 SHARED_WINDOW_SECONDS = 60.0  # the window of the limit for all addresses together
-LONGEST_SHARED_PAUSE = 20.0  # seconds, for this machine's own address, under which a proxy's visitors all appear
+LONGEST_SHARED_PAUSE = 20.0  # seconds, for this machine's address, from which a proxy sends all visitors' requests
 FORGET_SECONDS = 900.0  # seconds after an address's last wrong password until its tries are forgotten
 MOST_ADDRESSES = 10_000  # remembered addresses; beyond this the oldest are forgotten
 LOGIN_SECONDS = 7 * 86_400.0  # seconds from a login's last use to its end
@@ -153,7 +153,7 @@ class LoginLimit:
         if wait > 0:
             await _refusal(scope, wait)(scope, receive, send)
             return
-        tries = self._count_try(address)  # counted before the check, or 200 simultaneous tries would pass
+        tries = self._count_try(address)  # before the check: otherwise 200 simultaneous tries would all be allowed
         await self.app(
             scope,
             receive,

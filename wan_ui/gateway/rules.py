@@ -119,7 +119,7 @@ class RuleTable:
 
 
 def _refused_first(entry: tuple[str, Rule]) -> bool:
-    """Sort key: refused addresses first. An allowed pattern that also matches must not win."""
+    """Return a sort key that puts refused addresses first, so that they win over allowed patterns that match the same path."""
     return entry[1] != "refused"
 
 

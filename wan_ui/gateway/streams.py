@@ -51,9 +51,8 @@ class StreamLimit:
             self._open += Counter()  # removes senders without open streams
 
     def _may_open(self, who: str, address: str) -> bool:
-        near = (
-            self._open[address] if address != "address " or who == address else 0
-        )  # without an address, this machine sent the request, perhaps as a proxy for many visitors
+        # The address is empty if this machine sent the request, perhaps as a proxy for many visitors.
+        near = self._open[address] if address != "address " or who == address else 0
         of_visitor = self.limit.of_address if who == address else self.limit.of_visitor
         return self._open[who] < of_visitor and near < self.limit.of_address and self._open["all"] < self.limit.in_all
 

@@ -103,7 +103,7 @@ def check_upload_path(path: object, what: UploadKind = "image") -> Path:
 
 
 def copy_to_cache(path: str | Path) -> str:
-    """Copy a file to Gradio's cache, and return the new path. Only owners of the file know the SHA-256 in the path."""
+    """Copy a file to Gradio's cache. Return the new path, which contains the file's SHA-256, so that no visitor can guess it."""
     return save_file_to_cache(path, get_upload_folder())
 
 

@@ -105,7 +105,7 @@ def project_and_tags_html(job: Job, projects: Sequence[Project], texts: Texts) -
 
 
 def project_target_html(projects: Sequence[Project], current: str, texts: Texts) -> str:
-    """Render the line at the Generate button that names the project of new videos, "" without a project."""
+    """Render the line above the Generate button that names the project of new videos, "" without a project."""
     name = next((project.name for project in projects if project.id == current), "")
     if not name:
         return ""
@@ -131,7 +131,7 @@ class ProjectHandlers:
         return [self.menu, self.filter, self.goes, self.message]
 
     def current_updates(self, caller: Caller) -> Updates:
-        """Render the menu, the filter and the line at the Generate button."""
+        """Render the menu of projects, the library's filter by project, and the line of `project_target_html`."""
         projects = self.context.engine.projects.list_for_owner(caller.scope, caller.owner)
         current, texts = self.context.engine.projects.current(caller.owner), caller.texts
         return {

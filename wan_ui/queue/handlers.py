@@ -74,7 +74,7 @@ class QueueHandlers:
             copy = yield from steps
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
-        shown = copy.id if job.has_ended else gr.skip()  # a job that has not ended stays on the stage
+        shown = copy.id if job.has_ended else gr.skip()  # the stage keeps a job that has not ended
         return self.draw(caller) | {self.job_id: shown, self.message: Message(view="stage").html(caller.texts)}
 
     def show(self, request: gr.Request, event: gr.EventData) -> Updates:

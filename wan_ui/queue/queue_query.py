@@ -62,9 +62,8 @@ def visible_queue(context: StudioContext, caller: Caller) -> Queue:
     waiting = tuple(entry for entry in snapshot.waiting if caller.may_see(entry.job.owner))
     running = tuple(entry for entry in snapshot.running if caller.may_see(entry.job.owner))
     unended = {entry.job.id for entry in (*running, *waiting)}
-    ended = [
-        job for job in engine.library.ended(caller.scope, MOST_RECENT) if job.id not in unended
-    ]  # a listed job may have ended since `line` was read
+    # A job that ended after the snapshot is in both lists. The page shows it once.
+    ended = [job for job in engine.library.ended(caller.scope, MOST_RECENT) if job.id not in unended]
     return Queue(
         running=running,
         waiting=waiting,
@@ -87,9 +86,8 @@ def _read_queue(context: StudioContext) -> QueueSnapshot:
     running = tuple(_make_entry(context, job) for job in everybody.values() if job.state == "running")
     places = {job_id: place for place, job_id in enumerate(order)}
     queued = [job for job in everybody.values() if job.state == "queued"]
-    queued.sort(
-        key=lambda job: places.get(job.id, len(places))
-    )  # jobs without a place (just queued, or of another server) come last
+    # Jobs without a place in the order (just queued, or of another server) are sorted last.
+    queued.sort(key=lambda job: places.get(job.id, len(places)))
     return QueueSnapshot(running=running, waiting=tuple(_estimate_waits(context, queued, everybody)))
 
 

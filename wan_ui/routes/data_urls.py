@@ -52,7 +52,7 @@ class DataUrl:
                 piece = file.read(min(_PIECE, left))
                 left -= len(piece)
                 piece = unread + piece
-                unread = piece[-1:] if left and piece.endswith(_ESCAPE) else b""  # its slash is in the next piece
+                unread = piece[-1:] if left and piece.endswith(_ESCAPE) else b""  # a backslash whose slash is in the next piece
                 piece = _unescape_slashes(piece[: len(piece) - len(unread)])
                 if is_head:
                     piece, is_head = piece.partition(b",")[2], False

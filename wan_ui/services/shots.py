@@ -162,7 +162,7 @@ def _num_uploaded_frames(job: Job, number: int) -> int:
 
 
 def num_repeated_frames(job: Job, engine: Engine) -> int:
-    """Return how many first frames of a shot repeat the previous shot's last frames. 0 for other videos."""
+    """Return how many first frames of the job's video repeat the previous shot's last frames. 0 if the job is not such a shot."""
     story_id, number = split_shot_id(job.id)
     try:
         story = engine.jobs.find(story_id).request
