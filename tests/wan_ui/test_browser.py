@@ -196,6 +196,7 @@ def test_a_picture_is_cropped_shown_and_used_and_an_example_brings_its_prompt(vi
     middle = crop.get_attribute("src")
     box = page.locator("#input-image img").bounding_box()
     page.mouse.click(box["x"] + 8, box["y"] + box["height"] / 2)
+    assert page.locator("#input-image img").get_attribute("title") == "Click the image to move the crop."
     page.wait_for_function("old => document.querySelector('#crop-preview img').src !== old", arg=middle)
     generate(page, "a red square moving right", steps=3)
     wait_for(page, "finished")

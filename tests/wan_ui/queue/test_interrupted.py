@@ -47,5 +47,5 @@ def test_a_held_job_has_a_button_on_the_stage_and_in_the_queue():
 
 def test_a_full_disk_is_one_sentence_over_the_queue():
     html = queue_html(Queue(shortage=Shortage(free=1_200_000_000, needed=3_400_000_000)), ENGLISH)
-    assert "The disk has 1.2 GB free, and the next video needs 3.4 GB. Free disk space, and the queue continues." in html
+    assert "The disk has 1.2 GB free, and the next video needs 3.4 GB. The queue continues when disk space is freed." in html
     assert "1.2 GB" in queue_html(Queue(shortage=Shortage(free=1_200_000_000, needed=3_400_000_000)), CHINESE)
