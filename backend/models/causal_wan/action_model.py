@@ -34,7 +34,7 @@ class ActionStepState(BlockStepState):
     """The state of a video before its next block: the past, the latest actions, and the next block's inputs.
 
     `past_actions` [pixel frames, keys and mouse] are the actions of the video's latest pixel frames, None before the first block.
-    `steering` and `channels` are the next block's inputs, None until `_add_steering` adds them.
+    `steering` and `channels` (the image channels) are the next block's inputs, None until `_add_steering` adds them.
     """
 
     past_actions: np.ndarray | None
@@ -46,8 +46,8 @@ class ActionStepState(BlockStepState):
 class ActionStepContext(BlockStepContext):
     """The inputs that all blocks share until the action changes.
 
-    `action` [keys and mouse] is the same in every frame. `channels` [1, 4 + C, latent frames, H, W] are the image channels of the
-    first latent frames, as a host array.
+    `action` [keys and mouse] is the same in every frame. `channels` [1, 4 + C, latent frames, H, W] is a host array: the
+    image channels of the first `STILL_FRAMES` latent frames. Four channels are a mask, the other C channels are latents.
     """
 
     action: np.ndarray
@@ -115,7 +115,7 @@ class ActionWanModel(CausalWanModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[ActionStepContext, ActionStepState]]:
-        """Compute the image's keys and values, and the next block's steering.
+        """Compute the cross-attention's keys and values for the image, and the next block's steering.
 
         `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has an
         empty past. Raises: RequestError if the step has guidance.
@@ -164,7 +164,7 @@ class ActionWanModel(CausalWanModel):
         denoiser = cast(ActionDenoiser, step_context.programs.denoiser)
         shape, frames = self.spec.shape, self._block_shape(request, step_state.first)[2]
         before = _earlier_actions(step_state, step_context, shape.reach - shape.stride + 1)
-        # One action is left out: no latent frame of the block sees the action in the block's last pixel frame.
+        # The action in the block's last pixel frame is left out, because no latent frame of the block sees it.
         block_actions = np.tile(step_context.action, (shape.stride * frames - 1, 1))
         steering = yield from denoiser.block_steering(np.concatenate([before, block_actions]), step_state.first, frames)
         channels = yield OnHost(

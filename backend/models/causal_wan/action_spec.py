@@ -33,7 +33,7 @@ PIPELINES = ("MatrixGameCausalDMDPipeline", "MatrixGame2CausalDMDPipeline")  # F
 TRANSFORMERS = ("CausalMatrixGameWanModel", "CausalMatrixGame2WanModel")
 SUPPORTED = "Matrix-Game 2.0 (distilled), in FastVideo's layout"
 TRAINED_FRAMES = 15  # the default for the longest window in training: the latent frames of a clip of 57 pixel frames
-# The window in latent frames for each number of keys. It is used if config.json has no window.
+# The window in latent frames for each number of keyboard keys. It is used if config.json has no window.
 USUAL_WINDOWS = {2: 4, 4: 6, 7: 6}
 ACTIONS = "actions."  # our prefix for the action modules' weights; the checkpoint has these weights inside the layers
 NEEDED_ENTRIES = {
@@ -43,7 +43,7 @@ NEEDED_ENTRIES = {
 }
 
 STAY = "stay"
-KEYS = {  # the names of the keys for each number of keys; only models with seven keys have a key for "stay"
+KEYS = {  # names of the keyboard keys, by the model's number of keys; only models with seven keys have a key for "stay"
     2: ("forward", "back"),
     4: ("forward", "back", "left", "right"),
     7: (STAY, "jump", "slide", "turn-left", "turn-right", "left", "right"),
@@ -77,10 +77,10 @@ CHECKPOINT_NAMES = (  # FastVideo's name -> diffusers' name; names that are alre
 class ActionShape:
     """The sizes of the action modules. Each of the transformer's first `layers` layers has an action module.
 
-    A module has `heads` heads in `width` channels. The states of all `keys` in a pixel frame are embedded in `key_width`
-    channels. `mouse_width` is the number of mouse values per frame, 0 without a mouse. A latent frame holds `stride` pixel
-    frames. It sees the actions in the `reach` pixel frames before its last pixel frame. The rotary embedding rotates `time_width`
-    channels of a head by the number of the latent frame, with base `theta`.
+    A module has `heads` heads in `width` channels. `keys` is the number of keyboard keys. Their states in a pixel frame are
+    embedded in `key_width` channels. `mouse_width` is the number of mouse values per frame, 0 without a mouse. A latent frame
+    holds `stride` pixel frames. It sees the actions in the `reach` pixel frames before its last pixel frame. The rotary embedding
+    rotates `time_width` channels of a head by the number of the latent frame, with base `theta`.
     """
 
     layers: int
@@ -148,7 +148,7 @@ class ActionWanFamily(CausalWanFamily):
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Return the number of operations of one block, whose tokens see a full window.
 
-        Excludes the small attention of the action modules.
+        The attention in the action modules is small and is left out.
         """
         spec, config, image_encoder = _make_spec(configs), configs["transformer"], configs["image_encoder"]
         geometry = request.geometry()
@@ -172,7 +172,8 @@ ACTION_WAN = ActionWanFamily()
 
 
 def diffusers_name(name: str) -> str:
-    """Convert a tensor's name in a file to the name in diffusers' modules, or to a name with the prefix `ACTIONS`."""
+    """Convert a tensor's name in a file to the name in diffusers' modules. For action modules, return a name with the prefix
+    `ACTIONS`."""
     return apply_patterns(name, CHECKPOINT_NAMES)
 
 
@@ -234,7 +235,10 @@ def _check_shape(shape: ActionShape, config: Mapping[str, Any], transformer: Map
 
 
 def _check_networks(configs: Configs) -> None:
-    """Check the checkpoint's parts. Raises: ModelError if a part or entry is missing, or a network's class is not supported."""
+    """Check the checkpoint's configurations.
+
+    Raises: ModelError if a network or an entry is missing, or if a network's class is not supported.
+    """
     check_parts({part: ["diffusers", part] for part in configs}, configs, NEEDED_ENTRIES, "a whole checkpoint")
     check_classes(configs, {"transformer": TRANSFORMERS, "vae": (AUTOENCODER,)}, SUPPORTED)
     latents = configs["vae"]["z_dim"]

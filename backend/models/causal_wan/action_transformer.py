@@ -42,7 +42,7 @@ from backend.weights.stacked import StackedWeights
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SteeredContext(Context):
-    """A `Context` with the actions of a block."""
+    """A `Context` with the `steering` of a block: the actions that its latent frames see."""
 
     steering: Steering
 
@@ -77,7 +77,10 @@ class ActionDenoiser(BlockDenoiser):
         return StackedWeights(outer=described.outer, stacks=described.stacks | {ACTIONS: placed})
 
     def prepare_text(self, weights: StackedWeights, text: None, bias: None, image: jax.Array | None = None) -> TextContext:
-        """Compute every layer's cross-attention keys and values for the image encoder's tokens [1, tokens, D]."""
+        """Compute every layer's cross-attention keys and values for `image`, the image encoder's tokens [1, tokens, D].
+
+        The model reads no text, so the caller passes None as `text` and `bias`.
+        """
         assert image is not None, "the model reads no text"
         tokens = self._embed_condition("image_embedder", weights, image.astype(weights.outer["proj_out.weight"].dtype))
 
@@ -89,7 +92,7 @@ class ActionDenoiser(BlockDenoiser):
         return TextContext(key=key, value=value, bias=None)
 
     def describe_past(self, latent_shape: tuple[int, ...], dtype: jnp.dtype) -> Past:
-        """See `BlockDenoiser`. Every chip has all keys and values of the action modules."""
+        """See `BlockDenoiser`. The keys and values of the action modules are replicated on all chips."""
         past, tokens = super().describe_past(latent_shape, dtype), self.frame_tokens(latent_shape)
         actions = describe_action_ring(self._shape, self._window.frames, tokens, dtype)
         ring = SteeredRing(tokens=past.ring, actions=with_sharding(actions, self._layout.replicated))
@@ -168,7 +171,7 @@ class ActionDenoiser(BlockDenoiser):
         ring: ActionRing,
         place: ActionPlace,
     ) -> tuple[jax.Array, ActionRing]:
-        """Run a layer's action module on all tokens [1, S, D] except the padding. Every chip computes all tokens."""
+        """Run a layer's action module on the tokens `hidden` [1, S, D], except the padding. Every chip computes all tokens."""
         gathered = {
             name: self._layout.gather(name, value, "whole") if value.ndim == 2 else value for name, value in parameters.items()
         }

@@ -4,11 +4,11 @@ A latent frame sees the actions in the pixel frames before its last pixel frame.
 token's channels. The token then attends over time to the tokens at the same place in other frames. The keyboard input of a latent
 frame becomes one key and value, to which all tokens attend. Queries and keys are rotated by the number of their frame. Both
 attentions see the same frames as the block's self-attention. The keys and values of both attentions are in rings, which have one
-entry for each latent frame.
+entry for each latent frame in the window (see `backend.models.causal_wan.attention`).
 
-Heads stay side by side in the channels, because a head is narrower than a row of a TPU register. Sums over a head's channels are
-products with a matrix of zeros and ones. The norms of queries and keys have no weights, because the authors' code does not use
-the weights in the checkpoint.
+Arrays have no separate axis for heads, because a head has fewer channels than a TPU register has lanes. Sums over a head's
+channels are products with a matrix of zeros and ones. The norms of queries and keys have no weights, because the authors' code
+does not use the weights in the checkpoint.
 
 Source: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/modules/action_module.py; GameFactory, arXiv:2501.08325.
 """
@@ -48,10 +48,10 @@ class ActionRing:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steering:
-    """The actions that a block of F latent frames sees, R pixel frames for each latent frame.
+    """The actions that a block of F latent frames sees. Each latent frame sees the actions of R pixel frames.
 
     `keyboard` is [F, R, keys]. `mouse` is [F, R * 2], None without a mouse. `cosine` and `sine` [F, a head's time channels]
-    rotate queries and keys.
+    rotate the queries and keys of each latent frame.
     """
 
     keyboard: jax.Array
@@ -65,7 +65,7 @@ class Steering:
 class ActionPlace:
     """The place of a block's keys in an `ActionRing`: the `layer`, and the `places` [F] of the block's frames.
 
-    `count` is the number of the ring's frames that are filled once the block is written. The other frames are masked.
+    `count` is the number of frames that the ring has after the block is written. The unused places of the ring are masked.
     """
 
     layer: jax.Array
@@ -123,10 +123,10 @@ def frame_angles(shape: ActionShape, first: int, frames: int) -> np.ndarray:
 def apply_actions(
     shape: ActionShape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace
 ) -> tuple[jax.Array, ActionRing]:
-    """Apply the mouse and the keyboard to a block's tokens `hidden` [F * T, D].
+    """Run the attentions of the mouse and of the keyboard on a block's tokens `hidden` [F * T, D].
 
-    The tokens are ordered by frame: T tokens for each of the block's F latent frames. Returns the tokens, and the ring with
-    the block's keys and values.
+    The tokens are ordered by frame: T tokens for each of the block's F latent frames. Returns the changed tokens, and the ring
+    with the block's keys and values.
     """
     if steering.mouse is not None:
         hidden, ring = _apply_mouse(shape, parameters, hidden, steering, ring, place)
@@ -246,7 +246,7 @@ def _attend_to_same_place(
 
 
 def _attend_to_frames(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
-    """Compute attention [F, T, C] of all tokens to one key for each frame.
+    """Compute attention [F, T, C] of all tokens to the keyboard's keys, one for each frame of the window.
 
     `query` [F, T, C] has T tokens for each of the block's F frames. `keys` and `values` [W, C] have one row for each of the
     window's W frames, of which the first `count` are used.

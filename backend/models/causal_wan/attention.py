@@ -36,10 +36,10 @@ class RingAttention(KernelAttention):
 def _attend_to_ring(
     query, keys, values, place: RingPlace, bounds: HeadBounds | None, *, head_width: int, least: int
 ) -> jax.Array:
-    """Compute attention [B, S, W] to the valid keys of one layer, with heads side by side in the W channels.
+    """Compute attention [B, S, W] to the first `place.count` keys of the layer `place.layer`. W are the channels of all heads.
 
-    `keys` and `values` are [layers, B, S_kv, W]. The caller guarantees that at least `least` keys are valid. If all keys are
-    valid, a faster branch without a mask runs.
+    `keys` and `values` are [layers, B, S_kv, W]. The caller guarantees that `place.count` is at least `least`. If it is S_kv, a
+    faster branch without a mask runs.
     """
     options = AttentionOptions(layer=place.layer, tpu=dataclasses.replace(FLAT_HEADS, bounds=bounds))
     heads = tuple(array.reshape(*array.shape[:-1], -1, head_width) for array in (query, keys, values))

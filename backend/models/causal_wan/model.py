@@ -1,10 +1,11 @@
 """Causal Wan's programs and the generation of a video block by block. See `backend.models.model.Model`.
 
-A step is consistency sampling, as in the models' training: it estimates the clean latents, then adds fresh noise for the next
-noise level. The noise depends only on the seed, the block and the step, and is drawn on the devices.
+The sampler is consistency sampling, as in the models' training: a step estimates the clean latents, then adds fresh noise for the
+next noise level. The noise depends only on the seed, the block and the step, and is drawn on the devices.
 
-Some models need more steps for the first block than the request has. Then all steps of the first block run in the request's first
-step. Source: thu-ml/Causal-Forcing configs/causal_forcing_dmd_framewise_2step.yaml, `denoising_step_list_first_chunk`.
+Some models need more steps for the first block than for later blocks. If the request has too few steps
+for the first block, all steps of this block run in the request's first step. The request's other steps then do nothing.
+Source: thu-ml/Causal-Forcing configs/causal_forcing_dmd_framewise_2step.yaml, `denoising_step_list_first_chunk`.
 
 An input image becomes the first block, as a still clip. The steps of this block only insert its latents. The block is committed
 like any other.
@@ -64,8 +65,8 @@ class BlockStepState:
     """The `past` that the next block sees, and the block's rotary `positions`. The block begins with latent frame `first`.
 
     `clean` has the clean blocks in the window, each with the number of its first latent frame. It is empty for models that do
-    not recompute the past for a new prompt. A recomputed past counts only the frames in the window. `uncounted` is the number of
-    the video's earlier latent frames that the past therefore does not count.
+    not recompute the past for a new prompt. After the past is recomputed, `past.frames` counts only the frames that were in
+    the window then. `uncounted` is the number of the video's latent frames that were no longer in the window.
     """
 
     past: Past
@@ -148,7 +149,7 @@ class CausalWanModel(WanModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockStepState]]:
-        """Compute the text's keys and values, and the step state.
+        """Compute the cross-attention's keys and values for the prompt, and the step state.
 
         `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has no
         earlier frames. Otherwise the keys and values of the earlier frames are recomputed for the new prompt if
@@ -302,10 +303,10 @@ def check_unguided(step_plan: StepPlan) -> None:
 
 
 def noise_key_data(seed: int, uncounted: int = 0) -> np.ndarray:
-    """Return the key of jax's Threefry generator, whose numbers are the same on every device and mesh.
+    """Return the key of jax's Threefry generator, which draws the same numbers on every device and mesh.
 
-    `uncounted` is the number of latent frames that the past does not count. The key includes this number, because `draw_noise`
-    reads only the counted frames and would repeat its noise.
+    The key includes `BlockStepState.uncounted`. Otherwise `draw_noise`, which reads only the number of frames that the past
+    counts, would draw an earlier block's noise again after the past is recomputed.
     """
     return np.array([(seed >> 32) ^ uncounted, seed & 0xFFFFFFFF], np.uint32)
 

@@ -73,8 +73,8 @@ class CausalWanFamily(WanFamily):
         return spec
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """See `Family`. The tensors' shapes give the network's sizes. config.json or else the preset describes the
-        training."""
+        """See `Family`. The tensors' shapes give the network's sizes. config.json describes the training, or the preset where
+        config.json has no entry."""
         own_config, expected = _transformer_configs(checkpoint, preset)
         sizes = transformer_config({name: place.shape for name, place in checkpoint.tensors(PART).items()})
         if sizes is None:
@@ -97,10 +97,10 @@ CAUSAL_WAN = CausalWanFamily()
 
 
 def is_causal(checkpoint: Checkpoint, preset: Preset | None) -> bool:
-    """Return whether the single-file transformer among Wan's parts is causal.
+    """Return whether a Wan checkpoint's single-file transformer is causal.
 
-    No tensor shows whether a transformer is causal. Every .pt file counts as causal. A safetensors file counts as causal if the
-    transformer's config.json or the preset is causal.
+    The tensors of causal Wan and Wan have the same names and shapes. Therefore a .pt file always counts as causal. A safetensors
+    file counts as causal if config.json or the preset names the class of the causal transformer.
     """
     named = [config.get("_class_name") for config in _transformer_configs(checkpoint, preset)]
     return TRANSFORMER in named or isinstance(checkpoint.transformer_files[PART], TorchFile)

@@ -49,8 +49,8 @@ class Window:
 class Past:
     """The part of earlier blocks that a block sees: the `ring` of keys and values, and the number of latent `frames` so far.
 
-    `sink` has the keys of the video's first frames before any rotation, [layers, chips, tokens, a chip's channels],
-    None if no first frames stay in the window.
+    `sink` has the keys of the video's first frames before `sink_rotation` is applied, [layers, chips, tokens, a chip's
+    channels], or None if the window has no sink.
     """
 
     ring: KeyRing
@@ -101,7 +101,10 @@ class BlockDenoiser(Denoiser):
         return positions
 
     def sink_rotation(self, first: int, frames: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return cosine and sine [D] that rotate the sink's keys for a block of `frames` latent frames from frame `first` on."""
+        """Return cosine and sine [D] that rotate the sink's keys for a block of `frames` latent frames from frame `first` on.
+
+        D is the number of channels of a head.
+        """
         cosine, sine = np.ones(self.head_width), np.zeros(self.head_width)
         angles = self._frame_angles(np.array([max(0, first + frames - self._window.trained)]))[0]
         cosine[: len(angles)], sine[: len(angles)] = np.cos(angles), np.sin(angles)
@@ -139,9 +142,10 @@ class BlockDenoiser(Denoiser):
         return self._finish(weights, hidden, time, positions, latents.shape), ring
 
     def _ring_places(self, frames: jax.Array, latent_shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-        """Return the index in the ring of each frame's first token, and the number of valid tokens in the ring after the block.
+        """Return the index in the ring of the first token of each of the block's frames.
 
-        `frames` is the number of latent frames before the block.
+        Also return the number of tokens that the ring has after the block is written. `frames` is the number of latent frames
+        before the block.
         """
         window, tokens = self._window, self.frame_tokens(latent_shape)
         numbers = frames + jnp.arange(latent_shape[2])
