@@ -24,7 +24,7 @@ Sort = Literal["video", "sound", "text", "video to sound", "sound to video"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RotaryInputs:
-    """The rotary tables of an attention, and the branches in which the attention is disabled.
+    """The rotary tables of an attention, and the guidance branches in which the attention is disabled.
 
     Attributes:
         query, key: the rotary tables of queries and keys.
@@ -40,7 +40,7 @@ class RotaryInputs:
 class StreamAttention:
     """The processor of `LTX2Attention`. Blocks pass `RotaryInputs` as `query_rotary_emb`.
 
-    `num_video` is the number of real video tokens.
+    `num_video` is the number of video tokens without padding.
     """
 
     def __init__(self, layout: Layout, sort: Sort) -> None:
@@ -101,7 +101,7 @@ class StreamAttention:
         Uses one product with zeros and ones, because a separate axis for heads would cause two copies on a TPU.
         """
         each = width // gates.shape[2]
-        # With tp the heads are divided over the chips. A product over the heads would then need a sum over the chips.
+        # With tp the heads are divided over the chips. Then the product below would need a sum over the chips.
         if self._layout.size("tp") > 1:
             return jnp.repeat(gates, each, axis=2)
         spread = (jnp.arange(width) // each == jnp.arange(gates.shape[2])[:, None]).astype(gates.dtype)
@@ -128,7 +128,7 @@ def _flatten_heads(heads: jax.Array) -> jax.Array:
 
 
 def rotate_heads(heads: jax.Array, tables: Tables) -> jax.Array:
-    """Rotate heads [B, S, H, D] by `tables`. The first half of the channels is paired with the second half."""
+    """Rotate heads [B, S, H, D] by `tables`. Channel i of a head is paired with channel i + D / 2."""
     return rotate_halves(_flatten_heads(heads), *map(as_array, tables), head_width=heads.shape[3]).reshape(heads.shape)
 
 
@@ -140,9 +140,10 @@ def _attend_plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Arr
 
 
 def attend_over_spread_keys(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, num_keys: int) -> jax.Array:
-    """Compute the attention of a few replicated queries [B, L, H, D] to the first `num_keys` of keys divided over the chips.
+    """Compute the attention of a few replicated queries [B, L, H, D] to keys [B, S, H, D] that are divided over the chips.
 
-    Keys are [B, S, H, D]. Each chip attends to its own keys. The chips exchange their largest logits and their sums.
+    Only the first `num_keys` keys are seen. Each chip attends to its own keys. The chips exchange their largest logits and their
+    sums.
     """
     few, many = TEXT_HEADS, HEADS
     local = functools.partial(_joined, num_keys=num_keys, axis="sp" if layout.size("sp") > 1 else None)

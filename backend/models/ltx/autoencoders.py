@@ -1,4 +1,4 @@
-"""LTX-2's autoencoders for video and audio. The video decoder also sees later frames, so a video is decoded as a whole."""
+"""LTX-2's autoencoders for video and audio. A video is decoded as a whole, because its decoder also sees later frames."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ class VideoAutoencoder:
     def _run(
         self, part: str, way: Callable[..., jax.Array], weights: Weights, array: jax.Array, height: int, width: int
     ) -> jax.Array:
-        """Run the encoder or the decoder on all chips. `height` and `width` are of the latents."""
+        """Run the encoder or the decoder on all chips. `height` and `width` are the size of the latents."""
         strips, config = Strips.choose(self._layout, height, width), self._vae.config
         is_causal, padding = (getattr(config, f"{part}_{entry}") for entry in ("causal", "spatial_padding_mode"))
 
@@ -71,7 +71,7 @@ class VideoAutoencoder:
         return strips.run_on_chips(one_chip, own, array)
 
     def decoded_sharding(self, shapes: Any) -> Any:
-        """Return the sharding of `decode`'s result, which is divided over space."""
+        """Return the sharding of `decode`'s result. The height or width of the pixels is divided over the chips."""
         return self._layout.describe_spread({"pixels": shapes})["pixels"]
 
     @functools.lru_cache(maxsize=32)  # noqa: B019  an autoencoder lives as long as its worker's model
@@ -109,7 +109,7 @@ class SoundNetworks:
     def spectrum(self, samples: np.ndarray, length: int) -> np.ndarray:
         """Compute the spectrum [1, channels, T, bins] float32 of samples [channels, N] on the host.
 
-        The spectrum has the length of `length` audio latents. Missing samples are zero.
+        The spectrum is as long as `length` audio latents. If the samples are shorter, zeros follow them.
         """
         config, frames = self._vae.config, length * MEL_SCALE
         missing = max(0, frames * config.mel_hop_length - samples.shape[1])

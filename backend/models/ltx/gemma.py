@@ -1,4 +1,4 @@
-"""The text encoders of LTX-2's versions. They return the states of all layers of Gemma, with our masks and buffers."""
+"""The text encoders of LTX-2's versions: transformers' Gemma models. They return the states of all layers."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -20,8 +20,8 @@ class Gemma:
 
     Attributes:
         model: the modules on the meta device.
-        buffers: float32 host arrays by name that checkpoints do not have: the frequencies of the rotary embedding, and the factor
-            of the token embeddings.
+        buffers: the arrays that the modules need and checkpoints do not have, by name: the frequencies of the rotary embedding,
+            and the factor of the token embeddings. They are float32 host arrays.
     """
 
     _classes: ClassVar[tuple[type, type, type]]  # transformers' configuration, rotary embedding and model
@@ -38,7 +38,7 @@ class Gemma:
     def run_layer(
         self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: Any, shared: dict[str, Any]
     ) -> torch.Tensor:
-        """Run one layer on [B, L, D].
+        """Run one layer on the states `hidden` [B, L, D].
 
         `shared` is a dictionary in which a layer can store keys and values for later layers. The caller passes the same
         dictionary to all layers. It is empty before the first layer.
@@ -69,7 +69,7 @@ class Gemma4(Gemma):
 
 
 def collect_states(gemma: Gemma, model: torch.nn.Module, ids: torch.Tensor, masks: Masks) -> torch.Tensor:
-    """Return the states [B, L, D, layers + 1] for token ids [B, L]: before each layer, and normalised after the last layer."""
+    """Return the states [B, L, D, layers + 1] for token ids [B, L]: before each layer, and after the last layer and its norm."""
     hidden, positions = model.embed_tokens(ids), torch.arange(ids.shape[1], device=ids.device)[None]
     kinds, states, shared = model.config.layer_types, [], {}
     rotations = {kind: model.rotary_emb(hidden, positions, kind) for kind in set(kinds)}

@@ -1,8 +1,9 @@
-"""LTX-2's guidance: weighted differences between the clean estimates of up to four branches.
+"""LTX-2's guidance, from the clean estimates of up to four branches.
 
-The result is rescaled towards the standard deviation of the prompt's estimate.
+The weighted differences between the estimate of the prompt's branch and the other estimates are added to the former. The sum is
+rescaled towards the standard deviation of the former. Each scale has separate values for video and audio.
 
-Source: diffusers, `LTX2Pipeline`. Each scale has separate values for video and audio.
+Source: diffusers, `LTX2Pipeline`.
 """
 
 import dataclasses
@@ -61,9 +62,11 @@ class Scales:
     """The guidance scales of one stream. All are scalars.
 
     Attributes:
-        negative, isolated: 1 plus the factor of the difference from this branch. 1 turns the branch off.
-        perturbed: the factor of the difference from the perturbed branch. 0 turns the branch off.
-        rescale: 0 keeps the result's standard deviation, 1 replaces it by the standard deviation of the prompt's branch.
+        negative, isolated: 1 plus the factor of the difference between the prompt's branch and the branch of this name. 1 turns
+            the branch off.
+        perturbed: the factor of the difference between the prompt's branch and the perturbed branch. 0 turns the branch off.
+        rescale: 0 keeps the standard deviation of the guided estimate. 1 replaces it by the standard deviation of the estimate
+            of the prompt's branch.
     """
 
     negative: jax.Array
@@ -86,7 +89,7 @@ def guide_estimate(
 ) -> jax.Array:
     """Return the guided clean estimate [1, ...] from the noisy tokens `seen` [1, ...] and the velocities [branches, ...].
 
-    Standard deviations include the tokens of keyframes and control clips.
+    `scales.rescale` compares standard deviations over all tokens, which include keyframes and control clips.
     """
     estimates = list(seen - step_inputs.sigma * velocities[:, None])
     own, rest = estimates[0], estimates[1:]

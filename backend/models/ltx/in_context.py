@@ -1,8 +1,10 @@
 """A control clip as tokens after the video's tokens: its latents and, if it has noise, its sampler state.
 
-Source: diffusers, `LTX2InContextPipeline`. With `control_scale` 1 the clip stays clean at timestep 0. With a smaller scale the
-clip's noise level and timestep are (1 - scale) times the video's noise level and timestep. The clip's estimate is blended with
-its clean latents in each step, and the scale is the weight of the latents. Ancestral steps add no fresh noise to the clip.
+With `control_scale` 1 the clip stays clean at timestep 0. With a smaller scale the clip's noise level and timestep are
+(1 - scale) times the video's noise level and timestep. Then each step blends the clip's estimate with the clip's clean latents,
+whose weight is the scale. Ancestral steps add no fresh noise to the clip.
+
+Source: diffusers, `LTX2InContextPipeline`.
 """
 
 import dataclasses
@@ -25,7 +27,7 @@ from backend.schemas.request import GenerationRequest
 CONTROL = "control"
 """The name of the control clip's latents in the conditions, and of the control clip's sampler state."""
 
-_NOISE = 3  # combined with the request's seed, so that clip and video have different noise
+_NOISE = 3  # combined with the request's seed, so that the control clip and the video have different noise
 
 
 def encode_control(
@@ -41,15 +43,15 @@ def encode_control(
 
 
 def control_noise(request: GenerationRequest) -> np.float32 | None:
-    """Return the clip's noise level divided by the video's noise level. None if the clip stays clean.
+    """Return the control clip's noise level divided by the video's noise level.
 
-    The clip stays clean with `control_scale` 1. The result is also None without a clip.
+    Returns None without a clip, and if the clip stays clean (`control_scale` 1).
     """
     return np.float32(1 - request.control_scale) if request.control and request.control_scale < 1 else None
 
 
 def add_control_state(states: States, request: GenerationRequest, conditions: Conditions) -> States:
-    """Add the clip's state before the first step, if the clip has noise."""
+    """Return `states` and, if the control clip has noise, the clip's sampler state before the first step."""
     share = control_noise(request)
     if share is None:
         return states
@@ -68,7 +70,7 @@ def join_video_tokens(video: jax.Array, states: States, context: Context) -> jax
 def step_control(
     states: States, clean: jax.Array, context: Context, step_inputs: StepInputs, is_ancestral: bool
 ) -> dict[str, SamplerState]:
-    """Return the clip's state after the step, if the clip has a state.
+    """Return the control clip's sampler state after the step, or an empty dictionary if the clip has no state.
 
     `clean` [1, C, S] are the clean estimates of all tokens. The clip's tokens are the last.
     """

@@ -77,7 +77,8 @@ class Programs:
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  the programs live as long as their worker's model
     def step(self, branches: Branches, given: str | None, is_refining: bool) -> Program:
-        """Return the denoising step with these branches. `given` is the stream of which the user gave all latents."""
+        """Return the denoising step with these branches. `given` is the stream that the user gave as a whole, such as a clip's
+        video, or None."""
         run = functools.partial(_step, self.denoiser, branches, given)
         name, key = ("the refining step", "refining_step") if is_refining else ("the denoising step", "denoise_step")
         return Program(name, run, key=key, donated=(1,), layout=self.layout, compiler=self.compiler)
@@ -94,7 +95,7 @@ def _step(
     scales: tuple[Scales, Scales],
     noise: FreshNoise | None,
 ) -> States:
-    """Take one guided step of both streams. The stream `given` stays unchanged at timestep 0.
+    """Take one guided step of both streams. The stream `given` is complete: it stays unchanged, at timestep 0.
 
     `noise` is the fresh noise of an ancestral step, None for other steps.
     """
@@ -140,7 +141,7 @@ class LtxModel(WholeClipModel):
     """An LTX-2 checkpoint without its weights.
 
     A video is one chunk. It is decoded in one piece, because the decoder is not causal. A preview decodes only the first latent
-    frame. The decoded frame is similar to the finished video's first frame, for a fraction of the work.
+    frame. That takes a fraction of the work, and the result is similar to the finished video's first frame.
     """
 
     spec: LtxSpec
@@ -203,7 +204,8 @@ class LtxModel(WholeClipModel):
     def _given_sound_shape(self, request: GenerationRequest) -> tuple[int, ...]:
         """Return the shape of the latents of an audio input or a clip's audio.
 
-        The latents are as long as the video. If the video extends a clip, they are only as long as the frames kept from the clip.
+        The latents are as long as the video. If the video extends a clip, they are only as long as the frames that are kept from
+        the clip.
         """
         shape = self.latent_shapes(request)[SOUND]
         if not keeps_clip_audio(request):
@@ -212,9 +214,10 @@ class LtxModel(WholeClipModel):
         return *shape[:2], max(1, int(seconds * self.spec.sound_latents + 1e-6)), shape[3]
 
     def _first_sound(self, request: GenerationRequest, conditions: Conditions) -> tuple[Any, Any]:
-        """Return the latents of the extended clip's audio, and the scalar 1. For a silent clip, return zeros and 0.
+        """Return the latents of the extended clip's audio, and the scalar 1.
 
-        Both cases therefore use the same program. Returns (None, None) if the video does not keep the audio of a clip.
+        Returns zeros and 0 for a silent clip, so that clips with and without audio use the same program. Returns (None, None) if
+        the video does not keep the audio of a clip.
         """
         if not keeps_clip_audio(request):
             return None, None
@@ -308,7 +311,7 @@ class LtxModel(WholeClipModel):
         return text + shown
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """See `Model`. Given latents replace a stream's noise. A control clip to which noise is added gets its own state."""
+        """See `Model`. If the user gave a whole stream, its latents replace the noise. A control clip with noise gets a state."""
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
         states = {
             name: start_state(jnp.asarray(drawn)) if given[name] is None else frozen_state(jnp.asarray(given[name]))
@@ -334,7 +337,7 @@ class LtxModel(WholeClipModel):
         ), None
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
-        """See `Model`. Insert the inputs' latents at the start of each stream, and leave out the control clip."""
+        """See `Model`. Insert the inputs' latents at the start of each stream, and leave out the control clip's state."""
         latents = {name: latents[name] for name in STREAMS}
         for name, first in ((VIDEO, "first_frame"), (SOUND, "first_sound")):
             if first in conditions:
@@ -372,7 +375,7 @@ _GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # names of the conditions
 def _group_images(request: GenerationRequest, inputs: Inputs, size: str = "") -> dict[str, list[Any]]:
     """Group the images by the condition that holds their latents: `first_frame`, or `keyframes` for images at later frames.
 
-    The images in `keyframes` have the order of `appended_frames`. `size` is a prefix of both names and of the inputs' roles:
+    The images in `keyframes` have the order of `Appended.frames`. `size` is a prefix of both conditions and of the inputs' roles:
     `HALF` for the images at half size, which the first steps use.
     """
     placed = list(zip(request.keyframe_at, inputs.get(f"{size}keyframes", ()), strict=False))
@@ -382,5 +385,5 @@ def _group_images(request: GenerationRequest, inputs: Inputs, size: str = "") ->
 
 
 def _stack_branch_texts(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:
-    """Stack the embeddings of the prompt of each branch."""
+    """Stack the prompts' embeddings in the order of the branches. `texts` is `Branches.prompt_indices`."""
     return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)

@@ -1,7 +1,8 @@
 """The positions of LTX-2's tokens in time and space, and their rotary tables, computed on the host.
 
-Coordinates are divided by (20 s, 2048 pixels, 2048 pixels). Angles differ for every head and are computed in float64, as the
-checkpoints need it (diffusers, `LTX2AudioVideoRotaryPosEmbed`, "split"). Attention between video and audio uses only the time.
+A position is (time, height, width), divided by (20 s, 2048 pixels, 2048 pixels). Every head has its own angles. Angles are
+computed in float64, because the checkpoints need it (diffusers, `LTX2AudioVideoRotaryPosEmbed`, "split"). Attention between video
+and audio uses only the time.
 """
 
 import dataclasses
@@ -42,7 +43,8 @@ def make_places(
 ) -> Places:
     """Compute the tables for video latents of `size` (F, H, W) and `num_sound` audio latents.
 
-    The appended tokens follow the video tokens. Together they are padded to `padded` tokens.
+    The tokens of keyframes and of a control clip, described by `appended`, follow the video tokens. Video tokens and appended
+    tokens together are padded to `padded` tokens.
     """
     with torch.device("cpu"), torch.no_grad():
         video = model.rope.prepare_video_coords(1, *size, torch.device("cpu"), fps=fps)

@@ -32,7 +32,7 @@ GEMMA_4 = "gemma4_unified"  # the model type of LTX-2.5's text encoder; the othe
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LtxSpec(ModelSpec):
-    """The spec of an LTX-2.
+    """The spec of an LTX-2 checkpoint.
 
     Attributes:
         crosses_timesteps: the attention to the other stream reads the other stream's noise level. False for LTX-2.0.
@@ -49,8 +49,7 @@ class LtxSpec(ModelSpec):
     can_perturb: bool = True
     sound_latents: float = 25.0
     sound_shape: tuple[int, int] = (8, 16)
-    # The factor follows from a prediction: check-tpu predicts 0.143 s for a step of ltx-2.0-512p on v6e:2x4, see
-    # docs/performance.md.
+    # Derived from check-tpu's prediction of 0.143 s for a step of ltx-2.0-512p on v6e:2x4, see docs/performance.md.
     over_floor: float = 2.4
 
 
@@ -117,8 +116,9 @@ class LtxFamily(Family):
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """See `Family`. Counts the work for the tokens of the video, of keyframes and of a control clip.
 
-        This work is self-attention, attention to the text, projections and feed-forward. The text's keys for video and audio also
-        count. The other work for audio is about 1 % and is left out.
+        This work is self-attention, attention to the text, attention between the streams, projections and feed-forward. The
+        projections of the text to keys and values, for video and audio, also count. The other work for audio is about 1 % and is
+        left out.
         """
         config = configs["transformer"]
         width, layers = transformer_width(config), config["num_layers"] * branches

@@ -1,7 +1,7 @@
 """The text encoder and the connectors, which turn prompts into embeddings for video and audio, in one program.
 
-The states of all layers of a prompt are 400 MB. Therefore they stay inside the program, and only the connectors' result leaves
-it. Text is padded on the left to one length, as in diffusers' pipelines.
+The states of all layers are 400 MB for a prompt. Therefore they stay inside the program, which returns only the connectors'
+result. Text is padded on the left to one length, as in diffusers' pipelines.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class TextTokens:
 
     Attributes:
         ids: [B, L] int32, padded on the left.
-        mask: [B, L] int32, 1 for real tokens.
+        mask: [B, L] int32, 1 for tokens of the prompt, 0 for padding.
         notes: a sentence for each prompt that was cut.
     """
 
@@ -77,7 +77,10 @@ class TextEncoder(TextEncoderBase):
         return TextTokens(ids=ids, mask=mask, notes=notes)
 
     def states(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
-        """Return the states of `TextTokens` before each layer and after the last, [B, L, D, layers + 1]. This method is pure."""
+        """Return the states of `TextTokens` before each layer and after the last, [B, L, D, layers + 1].
+
+        This method is pure, so that jax can compile it.
+        """
         dtype = weights["norm.weight"].dtype
         buffers = {name: jnp.asarray(value) for name, value in self._gemma.buffers.items()}
         buffers[EMBEDDING_SCALE] = buffers[EMBEDDING_SCALE].astype(dtype)
@@ -105,7 +108,10 @@ class Connectors(Encoder):
                 block.attn1.set_processor(_TextAttention())
 
     def embed(self, weights: Mapping[str, jax.Array], states: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the embeddings [B, L, D] for the video and [B, L, D'] for the audio. This method is pure."""
+        """Compute the embeddings [B, L, D] for the video and [B, L, D'] for the audio from the text encoder's states.
+
+        This method is pure, so that jax can compile it.
+        """
         return call_module(self._model, weights, _run_connectors, states, mask)
 
 
@@ -126,7 +132,10 @@ class _FixedTables(torch.nn.Module):
 
 
 class _TextAttention:
-    """The processor of `LTX2Attention` for replicated text. It rotates queries and keys without in-place operations."""
+    """The processor of `LTX2Attention` for text, which is replicated.
+
+    diffusers' own processor rotates queries and keys by operations in place, which jax arrays do not have.
+    """
 
     def __call__(
         self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, query_rotary_emb=None, key_rotary_emb=None

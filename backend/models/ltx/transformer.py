@@ -1,12 +1,13 @@
 """The LTX-2 transformer as one scan over stacked layers of two streams: diffusers' blocks, our attention, branches as a batch.
 
 Up to four branches run together: with the prompt, with the negative prompt, without the self-attention of one layer (perturbed),
-and without attention between the streams (isolated). Audio tokens, about twenty-five a second, are replicated.
+and without attention between the streams (isolated). Audio tokens are replicated, because a second has only about twenty-five.
 
 A first image replaces the tokens of the first frame. Tokens of keyframes and of a control clip follow the video tokens and have
-their own positions. A video that extends a clip starts with the frames and audio of the clip. Given tokens have timestep 0. The
-timestep of a control clip with noise is the video's timestep times `control_noise`. Therefore one to three time embeddings per
-stream serve all tokens. For each token, a layer selects the embedding of the token's timestep.
+their own positions. A video that extends a clip starts with the frames and audio of the clip. The tokens of these images and
+clips have timestep 0. A control clip with noise is an exception: its timestep is the video's timestep times `control_noise`.
+Therefore a stream's tokens have one to three different timesteps. The time embedding is computed once for each timestep, and a
+layer selects the embedding of each token.
 
 LTX-2.5's `keyframes_abs_pos_embedding` is loaded but not used, as in diffusers' pipelines. The authors' own code adds it to the
 tokens of the first frame (Lightricks/LTX-2, `ltx_core/tools.py`, `_first_frame_keyframes_mask`).
@@ -52,12 +53,12 @@ class Context:
 
     Attributes:
         text, sound_text: the connectors' embeddings, [B, T, D] and [B, T, D'].
-        perturbed, isolated: [B], 1 for these branches, else 0.
+        perturbed, isolated: [B], 1 for the branch of this name, 0 for the other branches.
         places: rotary tables.
         first_frame: [1, C, frames, H, W], latents of a first image, or of the clip that the video extends.
         keyframes: [1, C, keyframes, H, W], latents of keyframes.
         first_sound: [1, C, audio latents, mel bins], the audio of the clip that the video extends.
-        is_heard: scalar, 1 if `first_sound` is used, 0 for a silent clip.
+        is_heard: scalar, 1 if `first_sound` is used, 0 if the clip is silent and `first_sound` is only zeros.
         control: [1, C, F', H', W'], latents of a control clip.
         control_noise: scalar above 0, the clip's noise level divided by the video's noise level. None if the clip is clean.
     """
@@ -77,11 +78,14 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Modulations:
-    """Modulations by timestep, to which each layer adds its own tables.
+    """The modulations of the tokens, to which each layer adds its own tables. Each array has one row for each timestep.
 
     The first row is for the step's own timestep. If some tokens come from images or clips, the second row is for timestep 0. If a
-    control clip has noise, the third row is for the clip's timestep. `text` has the
-    modulations of the prompt's keys for video and for audio, None if these keys do not depend on the timestep.
+    control clip has noise, the third row is for the clip's timestep. `text` has the modulations of the prompt's keys for video
+    and for audio, None if these keys do not depend on the timestep.
+
+    `video_cross`, `sound_cross` and the gates modulate the attention to the other stream. They have a single row, for the other
+    stream's timestep, except in LTX-2.0.
     """
 
     video: jax.Array
@@ -178,7 +182,10 @@ class Denoiser(StackedTransformer):
     def _compute_modulations(
         self, weights: StackedWeights, rows: jax.Array, heard_rows: jax.Array, dtype: jnp.dtype
     ) -> _Modulations:
-        """Compute the modulations for the timesteps of both streams. The first timestep is the step's own."""
+        """Compute the modulations for the timesteps of the video (`rows`) and of the audio (`heard_rows`).
+
+        The first timestep of each is the step's own.
+        """
         own, sound_tokens = rows[:1], heard_rows[:1]
         embed = functools.partial(self._embed_time, weights, dtype=dtype)
         scale = self._model.config.cross_attn_timestep_scale_multiplier / self._model.config.timestep_scale_multiplier
@@ -186,8 +193,8 @@ class Denoiser(StackedTransformer):
         text = None
         if self._model.prompt_modulation and self._model.config.use_prompt_adaln_single:
             text = embed("prompt_adaln", own)[0], embed("audio_prompt_adaln", sound_tokens)[0]
-        # The modulation of the attention to the other stream reads the other stream's timestep. In LTX-2.0 it reads the timestep
-        # of each token instead.
+        # The modulation of a token's attention to the other stream reads the other stream's timestep. In LTX-2.0 it reads the
+        # token's own timestep instead.
         video_level, sound_level = (sound_tokens, own) if self._crosses_timesteps else (rows, heard_rows)
         return _Modulations(
             video=video,
@@ -202,7 +209,8 @@ class Denoiser(StackedTransformer):
         )
 
     def _embed_time(self, weights: StackedWeights, name: str, times: jax.Array, dtype: jnp.dtype) -> Any:
-        """Return the modulation [N, D times the rows of a layer's table] and the embedding [N, D] of timesteps [N]."""
+        """Return the modulations [N, K * D] and the embeddings [N, D] of timesteps [N]. K is the number of rows of a layer's
+        table."""
         embed = functools.partial(_embed_time, dtype=getattr(torch, jnp.dtype(dtype).name))
         return self._call_outer(name, weights, times, function=embed)
 
@@ -279,8 +287,10 @@ def _embed_time(module: torch.nn.Module, times: torch.Tensor, dtype: torch.dtype
 
 
 def _video_timesteps(timestep: jax.Array, context: Context) -> jax.Array:
-    """Return the timesteps of video tokens, [1 to 3]: the step's own, 0 for the inputs' latents, and the timestep of a noisy
-    control clip."""
+    """Return the different timesteps of video tokens, an array of one to three numbers.
+
+    They are the step's own timestep, 0 for latents of images and clips, and the timestep of a control clip with noise.
+    """
     if all(latents is None for latents in (context.first_frame, context.keyframes, context.control)):
         return timestep[None]
     noisy = () if context.control_noise is None else (timestep * context.control_noise,)
@@ -303,15 +313,15 @@ def _video_levels(context: Context, num_tokens: int, padded: int) -> np.ndarray 
 
 
 def keeps_first_sound(context: Context) -> jax.Array:
-    """Return whether the video keeps the clip's audio, a scalar."""
+    """Return whether the video keeps the audio of the clip that it extends, a scalar."""
     assert context.is_heard is not None, "`is_heard` is given with `first_sound`"
     return context.is_heard > 0
 
 
 def _sound_levels(context: Context, length: int) -> jax.Array | None:
-    """Return the index into `_sound_timesteps` for each of `length` audio latents: 1 for the clip's latents, else 0.
+    """Return the index into `_sound_timesteps` for each of `length` audio latents.
 
-    None if the video does not keep a clip's audio.
+    The index is 1 for latents of the clip that the video extends, else 0. Returns None if the video does not keep a clip's audio.
     """
     if context.first_sound is None:
         return None
@@ -319,7 +329,7 @@ def _sound_levels(context: Context, length: int) -> jax.Array | None:
 
 
 def _sound_timesteps(timestep: jax.Array, has_still: bool) -> jax.Array:
-    """Return the timesteps of audio tokens, [1 or 2]: the step's own and, if `has_still`, 0 for latents of a clip."""
+    """Return the different timesteps of audio tokens: the step's own and, if `has_still`, 0 for latents of a clip."""
     return jnp.stack([timestep, jnp.zeros_like(timestep)]) if has_still else timestep[None]
 
 

@@ -28,7 +28,7 @@ class LatentUpsampler(Encoder):
     """
 
     def __init__(self, config: Mapping[str, Any], scaling_factor: float) -> None:
-        """Create the modules. `scaling_factor` is the autoencoder's factor for normalised latents."""
+        """Create the modules. `scaling_factor` is the autoencoder's factor, by which normalised latents are multiplied."""
         self._factor = scaling_factor
         with torch.device("meta"):
             self._model = LTX2LatentUpsamplerModel.from_config(network_settings(config)).eval()
@@ -48,9 +48,10 @@ class LatentUpsampler(Encoder):
         return normalise_latents(vae, frames.transpose(3, 0, 1, 2)[None], self._factor)
 
     def _residuals(self, weights: Weights, name: str, frames: jax.Array) -> jax.Array:
-        """Run a stage's blocks. Each block runs a convolution, a norm and an activation, then the same three again.
+        """Run the blocks of the stage `name`, see `STAGES`.
 
-        The block's input is added before the second activation.
+        Each block runs a convolution, a norm and an activation, then the same three again. The block's input is added before the
+        second activation.
         """
         modules = [module_parameters(weights, f"{name}.{place}") for place, _ in enumerate(getattr(self._model, name))]
         stacked = {

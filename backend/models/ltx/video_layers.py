@@ -120,7 +120,7 @@ class Coder:
         return hidden + frames
 
     def _upsample(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """Move channels into frames, rows and columns. Drop the frames that precede the video's first frame."""
+        """Move channels into frames, rows and columns. Drop the resulting frames that precede the video's first frame."""
         stride = module.stride
         made = unpack_channels(self._convolve(f"{name}.conv", frames), stride)
         if module.residual:
@@ -129,7 +129,10 @@ class Coder:
         return made[stride[0] - 1 :]
 
     def _downsample(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """Move frames, rows and columns into channels. Where the number of frames shrinks, first repeat the first frame."""
+        """Move frames, rows and columns into channels.
+
+        Where the number of frames shrinks, first repeat the first frame, so that the stride divides the number of frames.
+        """
         frames = jnp.concatenate([frames[: module.stride[0] - 1], frames])
         mean = _pack_channels(frames, module.stride)
         mean = mean.reshape(*mean.shape[:3], -1, module.group_size).astype(jnp.float32).mean(-1).astype(frames.dtype)
@@ -145,7 +148,7 @@ class Coder:
         return convolve_frames(weight.transpose(3, 4, 2, 1, 0).reshape(TAPS, TAPS, -1, len(weight)), bias, seen)
 
     def _add_border(self, frames: jax.Array) -> jax.Array:
-        """Add one row and column on each side, from the neighbouring chips or from the padding outside the frames."""
+        """Add one row or column on each side: from the neighbouring chip's strip, or padding at the frames' borders."""
         mode = "reflect" if self.reflects else "constant"
         axes, side = self.strips.axes, self.strips.side
         chips = jax.lax.axis_size(axes) if axes else 1

@@ -1,8 +1,9 @@
 """LTX-2's vocoders: from a spectrum to samples. They do the arithmetic of diffusers' classes in few large matrix products.
 
-The TPU's compiler takes minutes for the many narrow convolutions of a vocoder. Therefore the blocks of a level, which have
-kernels of different sizes, run side by side with kernels padded by zeros. A loop runs over the dilations. Arrays are [..., C,
-N]: channels and samples. N' is the number of output channels of a convolution.
+The TPU's compiler takes minutes for the many narrow convolutions of a vocoder. Therefore all blocks of a level run in one
+product. Their kernels have different sizes, so the smaller kernels are padded by zeros. A loop runs over the dilations.
+
+Arrays are [..., C, N]: channels and samples. N' is the number of output channels of a convolution.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ RESAMPLER_WIDTH, RESAMPLER_ROLLOFF = 6, 0.99  # source: diffusers, UpSample1d wi
 
 
 def vocode(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Array) -> jax.Array:
-    """Convert a spectrum [channels, T, bins] to samples [channels, N] as an `LTX2Vocoder` with these settings does."""
+    """Convert a spectrum [channels, T, bins] to samples [channels, N], as an `LTX2Vocoder` with these `settings` does."""
     values = spectrum.swapaxes(1, 2).reshape(-1, spectrum.shape[1])
     values = _convolve(weights, "conv_in", values)
     is_ramp, kinds = settings["act_fn"] == "leaky_relu", len(settings["resnet_kernel_sizes"])
@@ -150,7 +151,7 @@ def _upsample(weights: Weights, name: str, values: jax.Array, stride: int) -> ja
 def _interleave(parts: Sequence[jax.Array]) -> jax.Array:
     """Add the arrays of `parts`, each [..., s, N], and interleave the s rows of the sum.
 
-    Before the addition, the array with index i is shifted by i places along the last axis. Returns [..., (N + parts - 1) s].
+    Before the addition, `parts[i]` is shifted by i places along the last axis. Returns [..., (N + P - 1) * s] for P parts.
     """
     last = len(parts) - 1
     wide: Any = sum(jnp.pad(one, [(0, 0)] * (one.ndim - 1) + [(part, last - part)]) for part, one in enumerate(parts))
@@ -159,9 +160,10 @@ def _interleave(parts: Sequence[jax.Array]) -> jax.Array:
 
 
 def _filter_up(values: jax.Array, kernel: jax.Array, ratio: int) -> list[jax.Array]:
-    """Upsample by `ratio` through a filter [..., 1, 1, taps] with an even number of taps. Return one array for each phase.
+    """Upsample by `ratio` through a filter [..., 1, 1, taps] with an even number of taps.
 
-    The phases are not interleaved to one array, because on a TPU each row of `ratio` values would fill 128 lanes.
+    Returns one array for each phase: array i has the values with the indices i, i + `ratio`, and so on. The phases are not
+    interleaved to one array, because on a TPU each row of `ratio` values would fill 128 lanes.
     """
     size = kernel.shape[-1]
     more = size // ratio - 1
@@ -185,9 +187,9 @@ def _transposed_phases(padded: jax.Array, kernel: jax.Array, ratio: int, first: 
 
 
 def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], starts: Iterable[int], count: int) -> jax.Array:
-    """Multiply each of the kernel's `taps` by `count` successive values, and add the products.
+    """Multiply each of the kernel's taps with the indices `taps` by `count` successive values, and add the products.
 
-    `starts` are the indices of the first value for each tap.
+    `starts` has the index of the first of these values for each tap.
     """
     kernel = kernel[..., 0, :].astype(values.dtype)  # [..., 1, taps]
     parts = (
@@ -200,11 +202,11 @@ def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], sta
 def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
     """Downsample values through a filter [..., 1, 1, taps].
 
-    The values are interleaved in `phases`: successive values are in successive arrays at the same index. The values at one index
-    become one value of the result.
+    `phases` has the values in the order of `_filter_up`: successive values are in successive arrays at the same index. The
+    result has one value for each index.
     """
     size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
-    # The filter sees `left` copies of the first value before the values. Each phase gets `room` values of padding on each side.
+    # The filter needs `left` copies of the first value before the values. `room` values on each side of each phase are enough.
     left, room = size // 2 + size % 2 - 1, -(-size // ratio)
     begin, end = (jnp.broadcast_to(one, (*one.shape[:-1], room)) for one in (phases[0][..., :1], phases[-1][..., -1:]))
     made: Any = 0
@@ -220,7 +222,10 @@ def _end_padding(values: jax.Array, left: int, right: int) -> list[tuple[int, in
 
 
 def _log_mel(weights: Weights, samples: jax.Array, hop: int, window: int) -> jax.Array:
-    """Compute the logarithm of the mel spectrum [channels, T, bins] of samples [channels, N]. Frames do not see later samples."""
+    """Compute the logarithm of the mel spectrum [channels, T, bins] of samples [channels, N].
+
+    The padding is before the first sample only, so that a frame of the spectrum sees no later samples.
+    """
     basis = weights["stft_fn.forward_basis"][:, 0]
     size, parts = basis.shape[1], -(-basis.shape[1] // hop)
     padded = jnp.pad(samples, ((0, 0), (max(0, window - hop), 0)))
@@ -235,7 +240,7 @@ def _log_mel(weights: Weights, samples: jax.Array, hop: int, window: int) -> jax
 
 
 def _resample(samples: jax.Array, ratio: int) -> jax.Array:
-    """Resample to `ratio` times the rate with a Hann-windowed sinc, which is not in the checkpoint."""
+    """Resample to `ratio` times the rate with a Hann-windowed sinc. It is computed here, because checkpoints do not have it."""
     width = int(np.ceil(RESAMPLER_WIDTH / RESAMPLER_ROLLOFF))
     size = 2 * width * ratio + 1
     time = (np.arange(size) / ratio - width) * RESAMPLER_ROLLOFF
