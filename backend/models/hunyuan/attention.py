@@ -18,9 +18,10 @@ from kernels.attention import AttentionOptions, KvLengths
 
 
 class JointAttention:
-    """The attention processor of a dual-stream block.
+    """The attention processor of a block, in which video tokens and context tokens attend to each other.
 
-    `attention_mask` is the number of real context tokens, [B] int32. `image_rotary_emb` is `Positions`.
+    Blocks pass the number of context tokens without padding, [B] int32, as `attention_mask`, and `Positions` as
+    `image_rotary_emb`.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -40,7 +41,7 @@ class JointAttention:
 
 
 class TextAttention:
-    """The attention processor of the token refiner. `attention_mask` is the number of real tokens, [B] int32."""
+    """The attention processor of the token refiner. `attention_mask` is the number of tokens without padding, [B] int32."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout

@@ -1,7 +1,7 @@
 """One block of HunyuanVideo 1.5's transformer, with the arithmetic of diffusers' `HunyuanVideo15TransformerBlock`.
 
-On TPUs each norm of the video tokens is one Pallas pass. The context tokens are few and need no pass. The block is diffusers'
-module with our attention processor.
+The block is diffusers' module with our attention processor. On TPUs each norm of the video tokens is one Pallas pass, which reads
+the tokens once. The norms of the context tokens need no such pass, because the context tokens are few.
 """
 
 import torch
@@ -21,9 +21,9 @@ def run_block(
     *,
     layout: Layout,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run the block. Return the video tokens [B, S, D] and the context tokens [B, L, D].
+    """Run the block on the video tokens `hidden` [B, S, D] and the context tokens `beside` [B, L, D]. Return both.
 
-    `time` [1, D] is the embedding of the step. `counts` [B] are the numbers of real context tokens.
+    `time` [1, D] is the embedding of the timestep. `counts` [B] are the numbers of context tokens without padding.
     """
     ours, theirs = _compute_modulation(block.norm1, time), _compute_modulation(block.norm1_context, time)
     normed = _normalise(layout, block.norm1.norm, hidden, *ours[:2])

@@ -2,7 +2,7 @@
 
 Each prompt has these arrays, named as in diffusers' pipelines. For the negative prompt the names have the prefix "negative_".
 
-- `prompt_embeds` [1, 1000, D] and `prompt_embeds_mask` [1, 1000], which is 1 for real tokens. Padding is zero.
+- `prompt_embeds` [1, 1000, D] and `prompt_embeds_mask` [1, 1000], which is 1 for the prompt's tokens. Padding is zero.
 - `prompt_embeds_2` [1, 256, D'] and `prompt_embeds_mask_2`, the same for the text in quotes.
 
 For an image:
@@ -31,8 +31,8 @@ def text_conditions(xp: Any, embeddings: Any, counts: Any, letters: Any, letter_
     """Return the arrays of all prompts by name.
 
     Args:
-        embeddings: output of the text encoder, [B, L, D].
-        counts: numbers of tokens of the prompts, [B].
+        embeddings: output of the text encoder, [B, L, D], with the chat template.
+        counts: numbers of tokens of the prompts, [B], without the chat template.
         letters: output of the encoder of quoted text, [B, Q, D'].
         letter_counts: numbers of tokens of the quoted texts, [B].
     """
@@ -55,8 +55,8 @@ def text_conditions(xp: Any, embeddings: Any, counts: Any, letters: Any, letter_
 def make_context_tokens(xp: Any, *branches: Mapping[str, Any], num_seen: int, length: int, dtype: jnp.dtype) -> Tokens:
     """Return the prompts' embeddings and the order of the context tokens, for all guidance branches.
 
-    Real tokens come first: `num_seen` tokens of the image, then the tokens of the quoted text and of the prompt. Both texts
-    together are padded to `length` tokens.
+    The order moves padding to the end: `num_seen` tokens of the image, then the tokens of the quoted text and of the prompt, then
+    padding. Quoted text and prompt together are padded to `length` tokens.
     """
     prompt, mask, quoted = (
         xp.concatenate([branch[name] for branch in branches])
@@ -72,7 +72,7 @@ def make_context_tokens(xp: Any, *branches: Mapping[str, Any], num_seen: int, le
 
 
 def count_most_tokens(*branches: Mapping[str, Any]) -> int | None:
-    """Count the real tokens of prompt and quoted text together in each branch. Return the largest of these numbers.
+    """Count the tokens of prompt and quoted text together, without padding, in each branch. Return the largest number.
 
     Returns None if only shapes are known.
     """

@@ -17,7 +17,7 @@ from backend.runtime.torch_modules import call_module
 
 
 class ImageEncoder(Encoder):
-    """A preprocessor and the modules of the encoder. Methods take the weights as an argument."""
+    """The checkpoint's image preprocessor and the modules of the encoder. Methods take the weights as an argument."""
 
     def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
         settings = SiglipVisionConfig(**network_settings(config) | {"vision_use_head": False})  # the pooled output is not used
@@ -34,7 +34,10 @@ class ImageEncoder(Encoder):
         return self._places
 
     def preprocess(self, image: Image.Image) -> np.ndarray:
-        """Convert an image to pixels [1, 3, height, width] with the checkpoint's preprocessor. Zeros without a preprocessor."""
+        """Convert an image to pixels [1, 3, height, width] with the checkpoint's preprocessor.
+
+        Returns zeros without a preprocessor.
+        """
         if self._processor is None:
             return np.zeros((1, 3, self._size, self._size), np.float32)
         return self._processor(images=image, do_resize=True, do_convert_rgb=True, return_tensors="np")["pixel_values"]

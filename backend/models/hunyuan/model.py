@@ -1,6 +1,6 @@
 """HunyuanVideo 1.5's networks, their programs, and the work from a request to pixels. See `backend.models.model.Model`.
 
-Context tokens are padded to a few lengths: the step's program for short prompts is faster than the program for long prompts.
+Context tokens are padded to one of a few lengths. Each length has its own program of the step. A shorter length is faster.
 """
 
 import dataclasses
@@ -149,9 +149,9 @@ class HunyuanModel(WholeClipModel):
         return prompts if len(prompts) > 1 else [*prompts, " ".join([example] * self._repeats[-1])]
 
     def _padded_length(self, request: GenerationRequest, num_real: int | None, branches: int) -> int:
-        """Return the smallest padded length for the tokens of the prompts and of their quoted text.
+        """Return the smallest padded length that fits the tokens of the prompts and of their quoted text.
 
-        `num_real` is the number of real tokens. If None, count the tokens of the request's prompts.
+        `num_real` is the number of these tokens. For None, count the tokens of the request's prompts.
         """
         if num_real is None:
             prompts = self._prompts(request)[:branches]

@@ -20,14 +20,18 @@ from backend.runtime.torch_modules import call_module
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuotedTokens:
-    """Token ids [B, `QUOTED_TOKENS`] int32, padded at the end, and the numbers of real tokens, [B] int32, 0 without quotes."""
+    """The tokens of the quoted text in prompts.
+
+    `ids` [B, `QUOTED_TOKENS`] int32 are padded at the end. `counts` [B] int32 are the numbers of tokens without padding, 0 for
+    prompts without quoted text.
+    """
 
     ids: np.ndarray | jax.ShapeDtypeStruct
     counts: np.ndarray | jax.ShapeDtypeStruct
 
 
 class QuotedTextEncoder(Encoder):
-    """A tokenizer and the modules of an encoder. Methods take the weights as an argument."""
+    """The checkpoint's tokenizer and encoder for quoted text. Methods take the weights as an argument."""
 
     def __init__(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> None:
         with torch.device("meta"):

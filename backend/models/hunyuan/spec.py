@@ -44,7 +44,7 @@ NEEDED_ENTRIES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HunyuanSpec(ModelSpec):
-    """The spec of a HunyuanVideo 1.5, see `SPECS`. `is_meanflow`: a step also reads the timestep at which it ends."""
+    """The spec of a HunyuanVideo 1.5 checkpoint, see `SPECS`. `is_meanflow`: a step also reads the timestep at which it ends."""
 
     scales: tuple[int, int] = (16, 4)
     patch: int = 1
@@ -152,7 +152,8 @@ class HunyuanFamily(Family):
     def original_name(self, stem: str) -> str:
         """Return a module's name in the authors' checkpoints.
 
-        In the token refiner the authors join query, key and value in one matrix. The returned names stay separate.
+        In the token refiner the authors join the matrices of query, key and value in one. The returned names are names of
+        separate matrices.
         """
         return apply_patterns(stem, ORIGINAL_NAMES)
 

@@ -1,7 +1,8 @@
 """The text encoder: the checkpoint's tokenizer and the text part of its Qwen2.5-VL, with diffusers' chat template.
 
-The encoder is causal, so padding at the end does not change the tokens before it. Text is padded to one of a few compiled
-lengths. The transformer reads the output two layers before the last layer, so later layers are neither built nor loaded.
+Text is padded at the end to one of a few compiled lengths. The encoder is causal, so padding does not change the embeddings of
+the tokens before it. The transformer reads the output two layers before the last layer, so later layers are neither built nor
+loaded.
 """
 
 import dataclasses
@@ -60,7 +61,7 @@ class TextEncoder(TextEncoderBase):
         self._rotation = Qwen2_5_VLRotaryEmbedding(config=settings).inv_freq.numpy()
         with torch.device("meta"):
             self._model = Qwen2_5_VLTextModel(settings).eval()
-        self._model.norm = torch.nn.Identity()  # the norm is not used, because it belongs after the layers that are not built
+        self._model.norm = torch.nn.Identity()  # not used, because the transformer reads the output of an earlier layer
         self._tokenizer, self._lengths = tokenizer, lengths
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
@@ -86,7 +87,10 @@ class TextEncoder(TextEncoderBase):
 
 
 def installed_name(name: str) -> str:
-    """Return a tensor's name in the installed transformers library: the name in the file without the prefix of a larger model."""
+    """Convert a tensor's name in a checkpoint to the name in the installed transformers library.
+
+    Checkpoints of the whole vision-language model have a prefix, which is removed.
+    """
     return name.removeprefix("model.").removeprefix("language_model.")
 
 

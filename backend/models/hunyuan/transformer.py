@@ -1,8 +1,8 @@
 """The HunyuanVideo 1.5 transformer as one scan over stacked layers: diffusers' own modules, our attention, guidance as a batch.
 
 The context tokens are, in this order, the tokens of the image, of the quoted text and of the prompt. Only the prompt's tokens
-depend on the step, because their refiner reads the timestep. The other tokens are computed once. Real tokens are moved before all
-padding. The number of real tokens is an input of the step, so that one program serves all prompts.
+depend on the step, because their refiner reads the timestep. The other tokens are computed once. The padding of all three is
+moved to the end. The number of tokens before the padding is an input of the step, so that one program serves all prompts.
 """
 
 import dataclasses
@@ -40,9 +40,9 @@ class Tokens:
 
     Attributes:
         prompt: [B, T, D'], the text encoder's embeddings.
-        prompt_counts: [B], numbers of real tokens in `prompt`.
-        order: [B, L], indices into the tokens of image, quoted text and prompt that move real tokens to the front.
-        counts: [B], numbers of real context tokens.
+        prompt_counts: [B], numbers of tokens in `prompt` without padding.
+        order: [B, L], indices into the joined tokens of image, quoted text and prompt. They move padding to the end.
+        counts: [B], numbers of context tokens without padding.
     """
 
     prompt: jax.Array
@@ -98,14 +98,14 @@ class Denoiser(ClipTransformer):
 
     @staticmethod
     def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
-        """Return this timestep and the next timestep. Only models with `use_meanflow` read the next timestep."""
+        """Return the step's timestep and the next step's timestep, which only models with `use_meanflow` read."""
         return inputs.timestep, inputs.next_timestep
 
     def reserved_tokens(self, num_beside: int) -> int:
-        """Return the number of context tokens for which the array of video tokens has padding at its end.
+        """Return how much padding the array of video tokens has at its end, in which the attention places the context tokens.
 
-        On a TPU these are all `num_beside` context tokens, because the padding avoids copies in the attention. Elsewhere the
-        result is 0, because the padding costs more than the copies.
+        `num_beside` is the number of context tokens. On a TPU the padding is for all context tokens, because it avoids copies in
+        the attention. Elsewhere it is 0, because the padding costs more than the copies.
         """
         return num_beside if self._layout.platform == "tpu" else 0
 
@@ -123,7 +123,7 @@ class Denoiser(ClipTransformer):
         return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens)
 
     def embed_still(self, weights: StackedWeights, quoted: jax.Array, picture: jax.Array | None) -> jax.Array:
-        """Compute the tokens [B, N, D] that do not depend on the step: tokens of the image, if given, then of the quoted text.
+        """Compute the context tokens [B, N, D] that do not depend on the step: of the image, if given, then of the quoted text.
 
         `picture` [1, I, D''] is the image encoder's output. `quoted` [B, Q, D'] is the output of the encoder of quoted text.
         """
@@ -165,8 +165,8 @@ class Denoiser(ClipTransformer):
     def _embed_latents(self, weights: StackedWeights, latents: jax.Array, context: Context) -> jax.Array:
         """Embed the latents as padded tokens [B, S, D].
 
-        The image's latents and the mask are further input channels. They are zero after the first frame, and zero without an
-        image. Products with these zeros are left out.
+        The transformer's other input channels are the image's latents and a mask of the first frame. They are zero after the
+        first frame, and zero without an image. Products with these zeros are left out.
         """
         channels = latents.shape[1]
         kernel = weights.outer["x_embedder.proj.weight"].reshape(-1, 2 * channels + 1)
@@ -180,7 +180,7 @@ class Denoiser(ClipTransformer):
         return self._layout.constrain(tokens, TOKENS)
 
     def _context_tokens(self, weights: StackedWeights, timestep: jax.Array, context: Context) -> jax.Array:
-        """Return all context tokens [B, L, D]. Real tokens come first, and padding is zero."""
+        """Return all context tokens [B, L, D]. The padding is at the end and zero."""
         tokens = context.tokens
         prompt = self._layout.constrain(tokens.prompt.astype(context.still.dtype), partition("branches"))
         refined = self._call_outer("context_embedder", weights, prompt, timestep, tokens.prompt_counts, function=_refine)
@@ -223,7 +223,7 @@ def _flatten_latents(latents: jax.Array) -> jax.Array:
 
 
 def _refine(refiner: torch.nn.Module, text: torch.Tensor, timestep: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Compute the prompt's tokens [B, T, D] as `HunyuanVideo15TokenRefiner.forward` does. The first `counts` tokens are real."""
+    """Compute the prompt's tokens [B, T, D] as `HunyuanVideo15TokenRefiner.forward` does. Tokens after `counts` are padding."""
     is_token = (torch.arange(text.shape[1], device=counts.device) < counts[:, None])[:, :, None]
     mean = (text.float() * is_token).sum(dim=1) / counts[:, None]
     time = refiner.time_text_embed(timestep[None], mean).to(text.dtype)

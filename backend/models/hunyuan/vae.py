@@ -2,9 +2,9 @@
 
 On TPUs `backend.models.hunyuan.vae_tpu` runs it in bfloat16.
 
-One program serves the first latent frame and another program all later ones. The attention in the middle block sees all earlier
-frames, so its keys and values are cached in arrays for the whole clip. The first call takes zeros in the shapes of
-`describe_keys`. Each later call takes the caches of the previous call.
+One program serves the first latent frame, and another program serves all later latent frames. The attention in the middle block
+sees all earlier frames, so its keys and values are cached in arrays for the whole clip. The call for the first frame takes zeros
+in the shapes of `describe_keys`. Each later call takes the caches that the previous call returned.
 """
 
 from collections.abc import Mapping, Sequence

@@ -29,8 +29,8 @@ Caches = dict[str, torch.Tensor]
 class FrameRunner:
     """Runs the encoder or the decoder for one latent frame.
 
-    `before` are the caches by name of the layer. For the first frame they are the count `FRAMES_SEEN`, which is 0, and zeros for
-    keys and values. `after` are the new caches.
+    `before` are the caches from the previous latent frame, by name of the layer. For the first latent frame they are only
+    `FRAMES_SEEN` with the value 0, and zeros for keys and values. `after` are the new caches.
     """
 
     def __init__(self, before: Mapping[str, torch.Tensor]) -> None:
@@ -125,8 +125,11 @@ class FrameRunner:
 def _attend_causally(
     query: jax.Array, key: jax.Array, value: jax.Array, keys: jax.Array, values: jax.Array, seen: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return one frame's result [1, C, 1, H, W], and the keys and values [1, C, capacity, H, W] with this frame at index
-    `seen`."""
+    """Return the attention of one frame, [1, C, 1, H, W], and the new cached keys and values.
+
+    `keys` and `values` [1, C, capacity, H, W] are the cached ones of `seen` earlier frames. `key` and `value` of the frame are
+    written at index `seen`.
+    """
     keys, values = (jax.lax.dynamic_update_slice_in_dim(kept, own, seen, axis=2) for kept, own in ((keys, key), (values, value)))
     scores = jnp.einsum("bcfhw,bcgyx->bfhwgyx", query, keys, preferred_element_type=jnp.float32) * query.shape[1] ** -0.5
     is_seen = (jnp.arange(keys.shape[2]) <= seen)[:, None, None]
@@ -135,5 +138,5 @@ def _attend_causally(
 
 
 def _grouped_mean(frames: torch.Tensor, channels: int) -> torch.Tensor:
-    """Reduce [1, C, F, H, W] to `channels` channels. Each is the mean of neighbouring channels."""
+    """Reduce [1, C, F, H, W] to `channels` channels, each the mean of C / `channels` neighbouring channels."""
     return frames.reshape(frames.shape[0], channels, -1, *frames.shape[2:]).mean(dim=2)

@@ -22,7 +22,7 @@ from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 
 def _list_steps(name: str, block: Any, lists: Sequence[str]) -> list[Step]:
-    """Return the modules of a block. `lists` are the names of its module lists, in the order in which they run."""
+    """Return the modules of a block in the order in which they run. `lists` are the names of its module lists, in this order."""
     return [
         Step(name=f"{name}.{kind}.{place}", module=module)
         for kind in lists
@@ -45,7 +45,7 @@ class LayerRunner(StripRunner):
             values, filled with zeros.
         padding: number of padding columns at the end of the last strip. Convolutions see only the first padding column, which
             repeats the border.
-        seen: number of latent frames with cached keys and values.
+        seen: number of earlier latent frames, whose keys and values are cached.
     """
 
     def __init__(
@@ -147,9 +147,9 @@ class LayerRunner(StripRunner):
         return _fit_padding(packed, self._rows) + _fit_padding(mean, self._rows)
 
     def _split_strided(self, frames: jax.Array, times: int) -> list[jax.Array]:
-        """Return the arrays that take every second row and column and, if `times` is 2, every second frame.
+        """Split `frames` into arrays with every second row and column and, if `times` is 2, every second frame.
 
-        Their order is the order in which diffusers joins them as channels.
+        The arrays are in the order in which diffusers joins them as channels.
         """
         orders = [(frame, row, column) for frame in range(times) for row in range(2) for column in range(2)]
         if self._chip.is_transposed:
@@ -159,7 +159,7 @@ class LayerRunner(StripRunner):
     def _attend(self, name: str, module: HunyuanVideo15AttnBlock, total: jax.Array) -> jax.Array:
         """Apply attention with one head. The pixels of the frame see all pixels of this and earlier frames.
 
-        Each chip computes the attention of all queries to its own keys.
+        Each chip has the keys of its strip, and computes the attention of all chips' queries to these keys.
         """
         norm = self._norm_weight(f"{name}.norm")
         hidden = rms_norm(total.astype(jnp.float32), *norm).astype(total.dtype)
@@ -220,7 +220,7 @@ class LayerRunner(StripRunner):
         )
 
     def _repeat_border(self, frames: jax.Array) -> jax.Array:
-        """Copy the last real column into the first padding column."""
+        """Copy the last column of the frames into the first padding column."""
         if not self._padding:
             return frames
         place = frames.shape[1] - self._padding
@@ -228,7 +228,7 @@ class LayerRunner(StripRunner):
         return frames.at[:, place].set(column)
 
     def _exchange_or_repeat(self, name: str, frames: jax.Array) -> jax.Array:
-        """Return the frames that the last call cached for this layer. In the first call, repeat the first frame."""
+        """Return the layer's cached frames, and cache its new frames. For the first latent frame, repeat the frame instead."""
         if not self._is_first:
             return self._swap_cache(name, frames)
         self.after[name] = jnp.repeat(frames, max(KEPT_FRAMES, self._later_frames), axis=0)
@@ -241,7 +241,10 @@ class LayerRunner(StripRunner):
 
 
 def _fit_padding(frames: jax.Array, rows: int) -> jax.Array:
-    """Pad or cut an array with `rows` real rows to the padded numbers of rows and channels. Only rows of zeros are cut."""
+    """Make the numbers of rows and channels what the kernel supports, for an array with `rows` rows without padding.
+
+    Missing rows and channels are added as zeros. Padding rows that are not needed are cut off.
+    """
     cut = frames[:, :, : padded_rows(rows)]
     missing = (padded_rows(rows) - cut.shape[2], padded_channels(cut.shape[3]) - cut.shape[3])
     return jnp.pad(cut, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1]))) if any(missing) else cut
