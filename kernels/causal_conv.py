@@ -1,14 +1,16 @@
-"""Convolution over frames, columns and rows for the VAE on a TPU. It is causal over frames and reads each array once.
+"""Convolution over frames, columns and rows for the VAE on a TPU.
+
+It is causal over frames: a result sees no later frames. It reads each array once.
 
 Arrays are [frames, columns, rows, channels]: [F, W, H, C] before the convolution, [F, W, H, N] after it. C' and N' are numbers of
 channels with padding. T is the number of earlier frames that the convolution sees for each frame. Channels are along the lanes
 and rows along the sublanes. A neighbouring column or an earlier frame is therefore only another address.
 
-A grid step computes some columns of every frame. The channels of the 3 x 3 columns and frames that a result sees form the depth
-of a matrix product. The product has a part for each of the three rows of the convolution's kernel. The parts for the upper and
-lower row are shifted by one row, and the parts are added. The grid step also applies the operations that follow in the network
-(bias, residual, next norm, SiLU) before it writes. A weight that is too large for the vector memory is divided into blocks of
-output channels. This module does not depend on a network.
+A grid step computes some columns of every frame. A result sees three columns in T + 1 frames, and the channels of these columns
+form the depth of a matrix product. The product has a part for each of the three rows of the convolution's kernel. The parts for
+the upper and lower row are shifted by one row, then the three parts are added. Before the grid step writes, it also applies the
+operations that follow in the network (bias, residual, next norm, SiLU). A weight that is too large for the vector memory is
+divided into blocks of output channels. This module does not depend on a network.
 """
 
 from __future__ import annotations
@@ -38,16 +40,17 @@ NORM_EPS = 1e-12  # the default `eps` of torch.nn.functional.normalize
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epilogue:
-    """The operations on the sum of the convolution before the kernel writes the result.
+    """The operations after the convolution, before the kernel writes. The sum is the convolution plus bias and residuals.
 
-    The result has F frames, W columns and N channels. H is the number of rows of the convolved frames.
+    The sum has F frames, W columns and N channels. H is the number of rows of the convolved frames.
 
     Attributes:
-        residuals: arrays to add, none or one of shape [F', W', H, N]. If the convolution doubles rows, there are two: one for
-            the upper and one for the lower row of each pair. F' divides F and W' divides W. Each value is added to F / F'
-            frames and W / W' columns of the result.
-        norm: [N] float32, the weight of an RMS norm over `norm_width` channels, followed by SiLU.
-        keeps_sum: write the sum before the norm. With `norm`, the result of norm and SiLU is written too.
+        residuals: arrays to add, each [F', W', H, N]: at most one array, or two if the convolution doubles rows. The two are for
+            the upper and for the lower row of each pair. F' divides F and W' divides W. Each value is added to F / F' frames and
+            W / W' columns of the sum.
+        norm: [N] float32, the weight of an RMS norm over `norm_width` channels, followed by SiLU. If it is set, the kernel writes
+            the result of norm and SiLU.
+        keeps_sum: the kernel writes the sum before the norm.
     """
 
     residuals: tuple[jax.Array, ...] = ()
@@ -58,9 +61,9 @@ class Epilogue:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Edges:
-    """The columns left and right of the frames and of the T earlier frames, [T + F, 1, H, C] each.
+    """The columns left and right of the T earlier frames and of the frames, [T + F, 1, H, C] each.
 
-    They are columns of a neighbouring chip, or zero.
+    They are columns of the neighbouring chips. At the border of the whole frames they are padding, chosen by the caller.
     """
 
     left: jax.Array
@@ -82,9 +85,9 @@ def arrange_weight(weight: jax.Array) -> jax.Array:
 
 
 def swap_rows_and_columns(weight: jax.Array, frames: int) -> jax.Array:
-    """Swap the kernel's rows and columns in a result of `arrange_weight`, for frames with swapped rows and columns.
+    """Swap the convolution kernel's rows and columns in a result of `arrange_weight`, for frames with swapped rows and columns.
 
-    `frames` is the number of frames that the kernel spans. Channels keep their order, so only whole tiles move.
+    `frames` is the number of frames that the convolution kernel spans. Channels keep their order, so only whole tiles move.
     """
     blocks, depth, width = weight.shape
     parts = weight.reshape(blocks, frames, TAPS, depth // frames // TAPS, TAPS, width // TAPS)
@@ -104,10 +107,9 @@ def causal_conv(
     doubles: bool = False,
     interpret: bool = False,
 ) -> tuple[jax.Array | None, jax.Array | None]:
-    """Convolve `frames`, then add the bias and the epilogue's residuals. Return this sum and the sum after norm and SiLU.
+    """Convolve `frames`, then add the bias and the epilogue's residuals. Return this sum, and the sum after norm and SiLU.
 
-    Both results are [F, W, H, N']. Returns None for the sum without `epilogue.keeps_sum`, and for the normalised sum without
-    `epilogue.norm`.
+    Both results are [F, W, H, N']. Without `epilogue.keeps_sum` the first is missing (None), without `epilogue.norm` the second.
 
     Args:
         frames: [F, W, H, C'].
@@ -116,12 +118,12 @@ def causal_conv(
         weight: result of `arrange_weight` for T + 1 frames.
         bias: [N'] float32.
         edges: the columns left and right of the frames.
-        num_rows: number of real rows. Rows from this index on must be zero, and are zero in the results.
+        num_rows: number of rows without padding. Padding rows must be zero, and are zero in the results.
         repeats_rows: pad above and below with the first and last row instead of zeros.
         doubles: first double the width and height by repeating pixels. The results then have 2 W columns and
             `padded_rows(2 * num_rows)` rows. `num_rows` still counts the rows of `frames`.
     """
-    if epilogue.norm is not None and weight.shape[0] > 1:  # the norm needs all channels, but a grid step has only some
+    if epilogue.norm is not None and weight.shape[0] > 1:  # the norm needs all blocks, but a grid step has only one
         whole = Epilogue(residuals=epilogue.residuals)
         total, _ = causal_conv(
             frames,
@@ -238,7 +240,7 @@ def _make_inputs(
 
 
 def _columns_at(array: jax.Array, count: int, size: int, place: Callable[[jax.Array], jax.Array]) -> pl.BlockSpec:
-    """Return the BlockSpec of `size` columns of the last `count` frames, starting at column `size * place(step)`."""
+    """Return the BlockSpec of `size` columns of the last `count` frames of `array`, from column `size * place(step)` on."""
     last = array.shape[0] // count - 1
     return pl.BlockSpec((count, size, *array.shape[2:]), lambda part, step: (last, place(step), 0, 0))
 
@@ -246,8 +248,8 @@ def _columns_at(array: jax.Array, count: int, size: int, place: Callable[[jax.Ar
 def _estimate_cost(plan: TilePlan, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
     """Estimate the cost of `columns` columns of results: products in whole tiles, bytes read and written, normalised elements.
 
-    libtpu's schedules for v6e take 1.1 times the cycles of the products, plus 3 cycles for each 1,024 normalised elements
-    (docs/lab/tpu-kernels.md).
+    For comparison, libtpu's schedules for v6e take 1.1 times the cycles of these products, plus 3 cycles for each 1,024
+    normalised elements (docs/lab/tpu-kernels.md).
     """
     blocks, depth, width = weight[0], *(math.ceil(size / MATRIX_UNIT) * MATRIX_UNIT for size in weight[1:])
     pixels, elements = plan.count * columns * plan.rows, plan.count * columns * plan.output_rows * blocks * plan.width
@@ -273,9 +275,9 @@ def _weight_for_doubled_rows(weight: jax.Array) -> jax.Array:
 
     B is the number of blocks of output channels, K the depth of the matrix product, and N the number of channels of a block.
 
-    If each row is repeated, the three rows of the kernel see only two different rows. For the upper copy, the first kernel row
-    sees the row above, and the other two see the copy's own row. For the lower copy, the first two see the copy's own row, and
-    the last sees the row below.
+    If each row of the frames is repeated, the three rows of the convolution's kernel see only two different rows. For the upper
+    copy of a row, the first kernel row sees the row above, and the other two see the copied row. For the lower copy, the first
+    two see the copied row, and the last sees the row below. Kernel rows that see the same row are added.
     """
     first, middle, last = jnp.split(weight, TAPS, axis=-1)
     return jnp.concatenate([first, middle + last, first + middle, last], axis=-1)
@@ -313,10 +315,10 @@ def _kernel(*all_refs: jax.Ref, plan: TilePlan, epilogue: _Flags) -> None:
 def _compute_products(
     gathered: jax.Ref, weight: jax.Ref, summed: jax.Ref | None, frame: jax.Array | int, plan: TilePlan
 ) -> jax.Array:
-    """Compute the sum of the products of one frame and of its earlier frames, [columns * H, parts * N], with a part for
-    each row of the convolution's kernel (see `TilePlan.row_parts`).
+    """Compute the sum of the products for one frame: of the frame itself and of its T earlier frames, [columns * H, parts * N].
 
-    `summed` is a buffer for the sum if a loop adds the products of the earlier frames, otherwise None.
+    The parts are for the rows of the convolution's kernel, see `TilePlan.row_parts`. `summed` is a buffer for the sum if a loop
+    adds the products, otherwise None.
     """
 
     if summed is None:
@@ -388,7 +390,8 @@ def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.
 def _add_rows(products: jax.Array, added: list[jax.Array], plan: TilePlan) -> jax.Array:
     """Sum the products of the three kernel rows and the residual: [columns * H, 3 N] to [columns, H, N].
 
-    The first and last third of the products belong to the row below and to the row above, so they are shifted by one row.
+    The first third of a row's products is part of the sum one row below, and the last third is part of the sum one row above.
+    Therefore both are shifted by one row.
     """
     from_above, own, from_below = (products[:, _block_slice(part, plan.width)] for part in range(TAPS))
     total = _roll_rows(from_above, 1, plan) + own + _roll_rows(from_below, -1, plan)

@@ -15,15 +15,15 @@ from jax.experimental.pallas import tpu as pltpu
 LANES = 128
 ROW_ALIGNMENT = 16  # sublanes of a bfloat16 tile
 MATRIX_UNIT = 256  # depth and width of the matrix unit on v6e and v7x; matrices are padded to a multiple
-TAPS = 3  # columns of the convolution's kernel, and its rows
+TAPS = 3  # number of columns of the convolution's kernel, and of its rows
 VMEM_LIMIT_BYTES = 52 * 2**20  # vector memory that the kernel requests; the smallest core has 64 MiB (v5p, v7x)
 PLANNED_BYTES = 46 * 2**20  # memory that a `TilePlan` may use; the compiler stores spilled registers in the rest
 MOST_WEIGHT_BYTES = 22 * 2**20  # largest weight that is not divided into blocks, bfloat16
 # Limits of the matrix unit's cycles in code without a loop. Longer code compiles too slowly: libtpu schedules about 2,000 bundles
 # a second (2026-11-21, one core).
-UNROLLED_CYCLES = 10_000  # all frames together; above this limit the program loops over the frames
-FRAME_CYCLES = 6_000  # the products of one frame; above this limit the program loops over the frame and its earlier frames
-ROWS_A_CYCLE = 4  # rows of a tile's product per cycle, with both matrix units of v6e
+UNROLLED_CYCLES = 10_000  # for all frames together; above this limit the program loops over the frames
+FRAME_CYCLES = 6_000  # for the products of one frame; above it the program loops over the frame and its earlier frames
+ROWS_A_CYCLE = 4  # rows that both matrix units of v6e together multiply by a tile in a cycle
 ENOUGH_ROWS = 192  # rows of an efficient product: loading a 256 x 256 tile takes as long as multiplying 128 rows
 
 
@@ -40,8 +40,9 @@ def padded_rows(rows: int) -> int:
 def channel_blocks(channels: int, out: int) -> int:
     """Return the number of blocks of output channels into which a weight is divided.
 
-    Returns 1 if the weight fits into the memory. Otherwise two blocks must fit, with whole tiles of the matrix unit if possible.
-    The result is the same for weights of one frame and of three, because both use the same program.
+    Returns 1 if the weight fits into the memory. Otherwise two blocks must fit, because the next block is loaded during a grid
+    step. Blocks consist of whole tiles of the matrix unit, if possible. A weight of a single frame is divided like a weight of
+    three frames.
     """
     one = 2 * TAPS**3 * channels  # bytes of one output channel
     if one * out <= MOST_WEIGHT_BYTES:
@@ -56,15 +57,15 @@ class TilePlan:
 
     Attributes:
         count: number of frames.
-        earlier: number of frames before these frames that the convolution sees.
+        earlier: number of earlier frames that the convolution sees for each frame.
         columns: number of input columns in a grid step.
         rows: number of rows of the arrays, with padding.
-        num_rows: number of real rows.
+        num_rows: number of rows without padding.
         repeats_rows: pad above and below with the first and last row instead of zeros.
         channels: number of input channels.
         width: number of output channels in a block.
         factor: 2 if the frames are doubled, else 1.
-        residuals, outputs: numbers of residuals and of results.
+        residuals, outputs: numbers of residuals and of arrays that the kernel writes.
         weight_buffers: 2 if the next block of the weight is loaded during a grid step. 1 if the weight has one block, or if two
             blocks do not fit.
     """
@@ -151,7 +152,7 @@ class TilePlan:
 
     @property
     def loops_over_taps(self) -> bool:
-        """True if a loop over a frame and its earlier frames adds their products."""
+        """True if a loop adds the products of a frame and of its earlier frames. False if they are one product."""
         return self.earlier > 0 and self.frame_cycles > FRAME_CYCLES
 
     @property

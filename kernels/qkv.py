@@ -3,9 +3,10 @@
 Arrays [B, S, W] have S tokens with the W channels of all heads. A head has D channels. Chips exchange heads in groups, so the
 results are split into head groups, one for each chip that takes part in an exchange.
 
-On a TPU three Pallas passes read each array once and write each array once, in the order in which chips exchange heads. They also
-compute the norms that show whether the attention is safe in its fast form, which subtracts no maximum from the scores. XLA's own
-program needs several times as many passes and copies; docs/lab/tpu-kernels.md has the figures.
+On a TPU Pallas passes read and write each array once, in the order in which chips exchange heads. If the mean key is subtracted,
+the keys need two passes. The passes also compute each head's bounds (`HeadBounds`). They show whether the attention is safe in
+its fast form, which subtracts no maximum from the scores. XLA's own program needs several times as many passes and copies;
+docs/lab/tpu-kernels.md has the figures.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ VMEM_LIMIT_BYTES = 48 * 2**20
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadBounds:
-    """Bounds for each head, [B, H] float32.
+    """Bounds of the values in each head, [B, H] float32.
 
     Attributes:
         query, key: the largest Euclidean norm of a scaled query and of a key.
@@ -50,8 +51,8 @@ class HeadBounds:
 class Prepared:
     """The prepared query, key and value, each [groups, B, S, W / groups].
 
-    If `bounds` are set, the query is multiplied by log2(e) * D ** -0.5. With `Preparation.centres_keys`, the mean key, `mean` [B,
-    1, W], is subtracted from the keys too. Subtracting the mean does not change the softmax.
+    The Pallas passes set `bounds`, and multiply the query by log2(e) * D ** -0.5. With `Preparation.centres_keys` they also
+    subtract the mean key, `mean` [B, 1, W], from the keys. Subtracting the mean does not change the softmax.
     """
 
     query: jax.Array
@@ -67,7 +68,7 @@ class Preparation:
 
     Attributes:
         norms_heads: normalise over the channels of each head instead of over all channels.
-        centres_keys: subtract the mean key. Must be False if the attention also sees keys of other calls.
+        centres_keys: the Pallas passes subtract the mean key. Must be False if the attention also sees keys of other calls.
         groups: number of head groups in the result.
         token_axis, channel_axis: mesh axes over which tokens and channels are divided, or None.
         use_pallas: use the Pallas passes for TPUs.
@@ -212,7 +213,7 @@ def _prepare_with_pallas(
 
 
 def _reduce_to_heads(blocks: jax.Array, head: int, token_axis: str | None) -> jax.Array:
-    """Reduce the maxima of the N blocks of tokens, [B, N, 1, W], to the maximum of each head, [B, H]."""
+    """Reduce the maxima of the channels in N blocks of tokens, [B, N, 1, W], to the maximum of each head, [B, H]."""
     largest = blocks.max((1, 2)).reshape(blocks.shape[0], -1, head).max(2)
     return largest if token_axis is None else jax.lax.pmax(largest, token_axis)
 
@@ -332,7 +333,7 @@ def _rotating_kernel(
     statistic: Statistic,
     norms_heads: bool,
 ) -> None:
-    """Process one block of tokens. The loop over heads keeps only the values of one head in registers."""
+    """Normalise, rotate and scale one block of tokens. The loop over heads keeps only one head's values in registers."""
     whole = None if norms_heads else _inverse_norm(array_ref, head, eps)
     turned = turn(cosine_ref, sine_ref, head, scale)
     for start in range(0, array_ref.shape[1], head):

@@ -40,7 +40,7 @@ _disabled: set[str] = set()
 
 
 def disable_implementation(implementation: Implementation) -> None:
-    """Exclude an implementation from the automatic choice in this process, because it failed here. Callers can still name it."""
+    """Exclude an implementation from the automatic choice in this process, after it failed. Callers can still name it."""
     _disabled.add(implementation)
 
 
@@ -81,9 +81,9 @@ class AttentionOptions:
         implementation: the implementation to use; by default it is chosen by platform and shape.
         window_size: (before, after). Query i sees keys i - before to i + after. One number sets both.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite.
-        kv_lengths: a limit like `num_keys` for each sample, known only when the program runs.
+        kv_lengths: like `num_keys`, but with a number for each sample, known only when the program runs.
         layer: index of a layer, a scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the queries attend to this
-            layer. The TPU kernel reads the layer in place.
+            layer. The TPU kernel reads the layer without copying it, if `pallas_tpu.reads_layers`.
     """
 
     scale: float | None = None
@@ -96,7 +96,7 @@ class AttentionOptions:
 
 
 class _Arrays(NamedTuple):
-    """The arguments that are arrays. With a `layer`, keys and values have all layers."""
+    """The arguments that are arrays. If `layer` is set, `key` and `value` have a leading axis for layers."""
 
     query: jax.Array
     key: jax.Array
@@ -251,12 +251,12 @@ def _run_implementation(implementation: Implementation, call: _Call, arrays: _Ar
 
 
 def select_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
-    """Return one layer of [layers, ...], or the array itself without a `layer`."""
+    """Return one layer of `array` [layers, ...], or `array` itself without a `layer`."""
     return array if layer is None else jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)
 
 
 class _LayerShapes(NamedTuple):
-    """The arrays of a call, with the shapes [B, S_kv, H, D] and types of one layer in place of keys and values."""
+    """The arrays of a call. `key` and `value` are only shapes and types, [B, S_kv, H, D]: of one layer if the call has layers."""
 
     query: jax.Array
     key: jax.ShapeDtypeStruct

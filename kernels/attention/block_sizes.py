@@ -86,7 +86,8 @@ def block_sizes(chip: Chip, length_q: int, length_kv: int, form: Form = "constan
 
 
 def _row_for(chip: Chip, length_q: int, length_kv: int, form: Form) -> TunedSizes | None:
-    """Return the row of this shape, or a row with equal `length_kv` and an equal number of query blocks, which costs the same."""
+    """Return the table's row of this shape. Otherwise return a row with equal `length_kv` and equally many query blocks, which
+    costs the same. Return None if the table has no such row."""
     exact = _table().get((chip, form, length_q, length_kv))
     alike = (row for row in _table().values() if (row.chip, row.form, row.length_kv) == (chip, form, length_kv))
     return exact or next((row for row in alike if row.sizes.blocks_of(length_q) == row.sizes.blocks_of(row.length_q)), None)

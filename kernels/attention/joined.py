@@ -21,11 +21,12 @@ ROWS, SUBLANES = 512, 16  # largest number of queries in a grid step; the number
 def join_attentions(
     first: Part, second: Part, *, before: int = 0, use_pallas: bool = False, interpret: bool = False
 ) -> jax.Array:
-    """Return the attention [B, S, H, D] to the keys of both parts: their mean, weighted by exp(log-sum-exp).
+    """Return the attention [B, S, H, D] to the keys of `first` and `second` together.
 
-    `attention_with_lse` returns the attention and the log-sum-exp. In `second` a log-sum-exp may be -inf, which means that the
-    query sees no key there. `second` may have fewer queries than `first`: its query 0 is then query `before` of `first`. Queries
-    without a partner in `second` keep their value. `use_pallas` selects one Pallas pass if the numbers of queries allow it.
+    It is the mean of the two attentions, weighted by exp(log-sum-exp). Both arguments are results of `attention_with_lse`. In
+    `second` a log-sum-exp may be -inf, which means that the query sees no key there. `second` may have fewer queries than
+    `first`: its query 0 is then query `before` of `first`. The attention of the other queries of `first` stays unchanged.
+    `use_pallas` selects one Pallas pass if the numbers of queries allow it.
     Source: FlashAttention (Dao et al., 2022, section 3.1), which joins blocks of keys in the same way.
     """
     (attended, lse), (others, others_lse) = first, second
@@ -42,10 +43,10 @@ def join_attentions(
 
 
 def _rows_per_step(before: int, length: int) -> int | None:
-    """Return the largest number of queries in a grid step that divides both numbers of queries, None if no number does.
+    """Return the number of queries in a grid step: the largest that divides `before` and `length`, None if no number does.
 
     `before` is the number of queries before the first query that both attentions have. `length` is the number of queries that
-    both have.
+    both attentions have.
     """
     return next((rows for rows in range(ROWS, 0, -SUBLANES) if before % rows == 0 and length % rows == 0), None)
 

@@ -93,8 +93,8 @@ class Problem:
         return first, last
 
     def make_spec(self, block: int, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
-        """Return the BlockSpec of `block` rows of one head. `row(block_q, step)` returns the index of the block in a grid
-        step."""
+        """Return the BlockSpec of `block` queries or keys of one head. `row(block_q, step)` returns which block a grid step
+        reads."""
 
         def index(
             block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
@@ -115,9 +115,10 @@ class Problem:
         return pl.BlockSpec((None, *shape), lambda *indices: (indices[-1][0], *index(*indices)))
 
     def num_unmasked_keys(self, start: int, stop: int) -> int:
-        """Return how many keys of the range `start` to `stop` within a key block need no mask in any key block.
+        """Return how many keys from `start` on need no mask. `start` and `stop` are indices within a key block.
 
-        The end of the counted range is `stop` or a multiple of 128.
+        All key blocks run the same code. Therefore a key counts only if its index is before the end of the keys in the last
+        block too. The counted keys end at `stop` or at a multiple of 128.
         """
         seen = self.length_kv if self.min_kv_length is None else self.min_kv_length
         num_unmasked = seen - (self.blocks_kv - 1) * self.sizes.block_kv
@@ -154,14 +155,14 @@ def tpu_attention(
         window: (before, after). Query i sees the keys i - before to i + after.
         smooth_keys: subtract the mean key. The result does not change, and more heads can use the form with a constant maximum.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite.
-        kv_lengths: a limit like `num_keys` for each sample. Cannot be combined with `bias` or `window`.
+        kv_lengths: like `num_keys`, but with a number for each sample. Cannot be combined with `bias` or `window`.
         bounds: the largest norms and values of each head. Must be set if `kernels.qkv` has prepared the arrays, and only then:
-            `kernels.qkv` has scaled the query, and can have subtracted the mean key. Then `scale` and `smooth_keys` are ignored.
+            `kernels.qkv` has scaled the query, and may have subtracted the mean key. `scale` and `smooth_keys` are then ignored.
         tests_bounds: if False, every head uses the online form. For few keys that costs less than computing norms.
         layer: scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the kernel reads this layer in place. Allowed if
             `reads_layers`.
-        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, for the keys as they are passed here.
-            Subtracting the mean key before the call changes the log-sum-exp.
+        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, for `key` as it is passed. The kernel must
+            then not subtract the mean key (`smooth_keys`), because that changes the log-sum-exp.
 
     Raises: NotImplementedError for other arguments.
     """
@@ -169,8 +170,8 @@ def tpu_attention(
     check_supported(query, key, value, bias)
     assert layer is None or reads_layers(layout, bounds, tests_bounds), "api selects the layer"
     if layout == "heads":
-        # Without this constraint the reduction over the values makes XLA choose another layout and copy the values twice: 2.4 %
-        # of the kernel's time
+        # Keeps the values in the order in which the kernel reads them. For the reduction in `head_bounds`, XLA would choose
+        # another layout and copy the values twice, which takes 2.4 % of the kernel's time.
         value = with_layout_constraint(value, MemoryLayout((0, 2, 1, 3)))
     bias = None if bias is None else _bias_column(bias, query.shape[0], key.shape[1])
     scaled = query
@@ -241,8 +242,11 @@ def _to_kernel_layout(array: jax.Array, layout: Layout) -> jax.Array:
 
 
 def reads_layers(layout: Layout, bounds: HeadBounds | None, tests_bounds: bool) -> bool:
-    """Return whether the kernel can read one layer of stacked keys in place. It cannot if bounds must be computed first, because
-    they need all keys of the layer."""
+    """Return whether the kernel can read one layer of stacked keys in place.
+
+    It needs the layout "columns". It cannot if bounds must be computed before the kernel runs, because that reads all keys of
+    the layer.
+    """
     return layout == "columns" and (bounds is not None or not tests_bounds)
 
 
@@ -435,7 +439,10 @@ def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Position:
-    """The query block and key block of a grid step. `is_first`: this is the first step of the query block."""
+    """The query block and key block of a grid step. `num_keys` is the number of keys that the sample sees.
+
+    `is_first`: the step is the first step of its query block.
+    """
 
     block_q: jax.Array
     block_kv: jax.Array
@@ -507,8 +514,10 @@ def _compute_scores(inputs: Sequence[jax.Ref], position: _Position, starts: tupl
 
 
 def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
-    """Set scores to -inf where the key is past the end or outside the window. Leading keys that need no mask in any key block are
-    skipped."""
+    """Set scores to -inf where the key is past the end or outside the window.
+
+    The first keys of the chunk are skipped if they need no mask, see `Problem.num_unmasked_keys`.
+    """
     start_q, start_kv = starts
     num_unmasked = problem.num_unmasked_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
     if num_unmasked == scores.shape[0]:
@@ -548,7 +557,7 @@ def _weigh_online(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array,
 
 
 def _add_values(state: list[jax.Array], value_t: jax.Array, weights: jax.Array, shrink: jax.Array | None) -> None:
-    """Add one chunk's weighted values to `attended`."""
+    """Add one chunk's weighted values to the sum `attended` in `state`. `shrink` first rescales this sum."""
     product = jnp.dot(value_t, weights, preferred_element_type=jnp.float32)
     state[0] = (state[0] if shrink is None else state[0] * shrink) + product
 
@@ -560,8 +569,10 @@ def _sum_by_sublane(weights: jax.Array) -> jax.Array:
 
 
 def _write_output(output_ref: jax.Ref, attended_ref: jax.Ref, total_ref: jax.Ref, problem: Problem) -> None:
-    """Divide by the sums and transpose to [block_q, D]. Runs only once per query block. Therefore a loop with short code is fast
-    enough."""
+    """Divide the weighted values by the sums of weights, and transpose the result to [block_q, D].
+
+    This runs only once per query block. Therefore a loop with short code is fast enough.
+    """
     chunk = math.gcd(problem.sizes.block_q, 256)
 
     def write_chunk(index: jax.Array, carry: None) -> None:
@@ -575,6 +586,6 @@ def _write_output(output_ref: jax.Ref, attended_ref: jax.Ref, total_ref: jax.Ref
 
 
 def _write_lse(lse_ref: jax.Ref, total_ref: jax.Ref, maximum_ref: jax.Ref | None = None) -> None:
-    """Write the base-2 logarithms of the sums, [1, block_q]. The online form adds its maximum."""
+    """Write the base-2 logarithms of the sums of weights, [1, block_q]. The online form adds the running maximum."""
     lse = jnp.log2(total_ref[...].sum(axis=0, keepdims=True))
     lse_ref[...] = lse if maximum_ref is None else lse + maximum_ref[...]
