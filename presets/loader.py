@@ -73,7 +73,7 @@ class PresetWords(BaseModel):
     """A preset's title, description and captions in one language. Each example has one caption, in the order of the preset's
     examples.
 
-    Only captions are translated. Pressing a caption inserts the example's prompt, which is English.
+    The prompts of examples are not translated: pressing a caption inserts the example's English prompt.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -168,9 +168,10 @@ class Preset(BaseModel):
     perturbed_guidance: tuple[float, float] = (0.0, 0.0)
     """Strength of the guidance away from a result without one layer's self-attention, for image and audio; 0 is off."""
     modality_guidance: tuple[float, float] = (1.0, 1.0)
-    """Strength of the guidance away from a result in which image and audio do not see each other, for both; 1 is off."""
+    """Strength of the guidance away from a result in which image and audio do not see each other: a value for the image, then a
+    value for the audio; 1 is off."""
     guidance_rescale: tuple[Share, Share] = (0.0, 0.0)
-    """Share of the contrast added by guidance that is removed again, for image and audio; 0 is off."""
+    """Guidance adds contrast. This share of the added contrast is removed again, for image and audio; 0 is off."""
     flow_shift: float = Field(gt=0)
     """Larger values spend more steps at high noise."""
     solver: Solver
@@ -180,7 +181,7 @@ class Preset(BaseModel):
     negative_prompt: str
     """The default negative prompt."""
     boundary: Share | None = None
-    """The lowest noise level at which the first of two experts is used. Required for models with two experts."""
+    """The noise level below which the second of two experts is used. Required for models with two experts."""
     guidance_interval: tuple[Share, Share] = (0.0, 1.0)
     """The shares of the steps between which guidance runs."""
     first_guidance: float | None = Field(default=None, gt=1)
@@ -368,8 +369,8 @@ class Preset(BaseModel):
 
     @property
     def takes_cfg_zero(self) -> bool:
-        """Return whether the preset supports CFG-Zero*, which needs plain guidance: one branch with the prompt and
-        one without."""
+        """Return whether the preset supports CFG-Zero*. It needs guidance with two branches: the prompt and the negative
+        prompt."""
         return max(self.guidance) > 1 and not self.makes_sound and not self.live and not self.segment_frames
 
     @property
@@ -379,12 +380,12 @@ class Preset(BaseModel):
 
     @property
     def takes_step_cache(self) -> bool:
-        """Return whether the preset supports the step cache: it has no audio, live blocks or segments."""
+        """Return whether the preset supports the step cache, which works only without audio, live blocks and segments."""
         return not self.makes_sound and not self.live and not self.segment_frames
 
     @property
     def takes_mag_cache(self) -> bool:
-        """Return whether the preset supports MagCache: it has enough steps, and no audio, live blocks or segments."""
+        """Return whether the preset supports MagCache. It needs enough steps, and no audio, live blocks or segments."""
         return self.steps >= LEAST_STEPS and not self.makes_sound and not self.live and not self.segment_frames
 
     @property
@@ -399,7 +400,7 @@ class Preset(BaseModel):
 
     @property
     def patch(self) -> int:
-        """Height and width of a token in latents.
+        """Height and width of a transformer's token, in latents.
 
         Usually `size_multiple` is the side of one token in pixels. A preset that `refines` starts at half of the video's size.
         The half size must also consist of whole tokens, therefore `size_multiple` is then the side of two tokens.
@@ -429,9 +430,9 @@ class Preset(BaseModel):
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
     """Return all presets in the order of lists. They are read once per process.
 
-    The preset that is selected when the studio opens comes first. Presets of embedded models, which are folders of this project,
-    are next. The other presets follow in the order of `SERIES`, and within a series in the order of `KINDS`. The `VARIANTS` of a
-    preset follow it. Live presets come last.
+    The preset that is selected when the studio opens comes first, then presets of embedded models, which are folders of this
+    project. The other presets follow in the order of `SERIES`, and within a series in the order of `KINDS`. The `VARIANTS` of a
+    preset follow it. Live presets are last among the embedded presets, and last among the others.
     """
     return sorted(_read_presets(folder).values(), key=_sort_key)
 
@@ -459,7 +460,7 @@ def _sort_key(preset: Preset) -> tuple[bool | int | str, ...]:
 
 
 def find_files(name: str, folder: Path = PRESET_FOLDER) -> list[Path]:
-    """Return the file of a preset or base file, then the file of its base, and so on to the last base.
+    """Return the file of the preset or base file `name`, then the file of its base, and so on to the last base.
 
     Raises: ValueError for an unknown base, and for bases that form a circle.
     """
@@ -478,7 +479,8 @@ def find_files(name: str, folder: Path = PRESET_FOLDER) -> list[Path]:
 
 
 def resolve_values(name: str, folder: Path = PRESET_FOLDER) -> dict[str, Any]:
-    """Return the own and inherited values of a preset or base file. Raises: ValueError as `find_files` does."""
+    """Return all values of a preset or base file, including the values that it inherits. Raises: ValueError as `find_files`
+    does."""
     values: dict[str, Any] = {}
     for file in reversed(find_files(name, folder)):
         values = _override(values, _read_file(file))

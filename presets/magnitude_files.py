@@ -24,7 +24,7 @@ Ratios = Annotated[tuple[Annotated[float, Field(gt=0, le=100)], ...], Field(min_
 class BranchRatios(BaseModel):
     """The size of the output of all layers in each step, relative to the previous step and averaged over all tokens.
 
-    The first value is 1. `prompt` is the branch with the prompt, `other` the other branch.
+    The first value is 1. `prompt` is the guidance branch with the prompt, `other` the branch with the negative prompt.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,8 +42,9 @@ class Magnitudes(BaseModel):
     """A file of ratios by task, with its source and the rules for reuse.
 
     In the first `retention` share of each expert's steps, no step reuses another step's output. With `late_only`, no step of the
-    first expert does. `longest` limits how many consecutive steps reuse the output of one step. It consists of pairs (threshold,
-    limit): a limit applies to requests with at most this threshold. Larger thresholds use the last limit.
+    first expert reuses output. `longest` limits how many consecutive steps reuse the output of one step. It consists of pairs
+    (threshold, limit): a limit applies to requests whose threshold is at most this threshold. Larger thresholds use the last
+    limit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
