@@ -164,7 +164,7 @@ def chosen_platforms(environment: Mapping[str, str] = os.environ) -> tuple[str, 
 
 
 def leave_out_idle_libtpu(environment: MutableMapping[str, str] = os.environ, root: Path = Path("/")) -> None:
-    """Prevent jax from loading libtpu on a machine without TPU. Call this before jax is imported.
+    """Prevent jax from loading libtpu on a machine without TPU and GPU. Call this before jax is imported.
 
     With libtpu and without TPU, a profiler trace crashes the process (jax 0.10.2, libtpu 0.0.51).
     """

@@ -69,7 +69,7 @@ def describe(event: Event) -> str:
 
 
 def _format_share(index: int, total: int, seconds_left: float) -> str:
-    """Format how many of the missing programs were reached, such as " (2 of 5, about 30 s left)".
+    """Format the number of the program that is being prepared, such as " (2 of 5, about 30 s left)".
 
     Return "" if `total` is 0.
     """

@@ -83,8 +83,8 @@ def estimate(
 def estimate_upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> Estimate | None:
     """Estimate the upscaling of a video from the seconds per pixel of earlier runs, newest first.
 
-    Runs of other upscalers count only if this upscaler has none. They are scaled by the number of weights, because each weight is
-    used once per pixel. Return None without usable runs.
+    Runs of other upscalers count only if this upscaler has no runs. Their times are scaled by the number of weights, because
+    each weight is used once per pixel. Return None without usable runs.
     """
     every = [run for run in runs if run.shape.task == shape.task]
     same_model = [run for run in every if run.shape.model == shape.model]

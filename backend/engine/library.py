@@ -75,7 +75,7 @@ class Library:
     def figures(self, owner: str, project: str, most: int) -> dict[str, str]:
         """Return the newest image path of each character by name, last used first.
 
-        Searches the storyboards of one of the owner's projects, or with "" the storyboards without a project.
+        Searches the storyboards of the owner's `project`. If `project` is "", searches the storyboards without a project.
         """
         stories = Selection(owner=owner, project=project, has_figures=True, most=_STORIES)
         where, values = where_clause(stories)

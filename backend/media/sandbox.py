@@ -47,7 +47,7 @@ TASK_PROCESSOR_SECONDS = 240.0  # processor seconds after which a long call is s
 # Each long call takes at least this much from the hour's budget, because the start of its process needs 0.5 s (measured).
 _LEAST_CHARGE_SECONDS = 1.0
 _WATCH_SECONDS = 0.5  # interval at which the processor time of a long call is compared with its limit
-LARGEST_KEPT = 200_000_000  # bytes; a larger process is replaced after its call, because its freed memory is not returned
+LARGEST_KEPT = 200_000_000  # bytes; a process with more memory is replaced after its call, because it keeps freed memory
 
 log = logging.getLogger(__name__)
 
@@ -438,8 +438,8 @@ class _Pool:
 
 
 def _next_call(move: Callable[[], SandboxCall]) -> tuple[SandboxCall | None, Any]:
-    """Return (the generator's next call, None), or at the generator's end (None, its result). A thread runs this function, and a
-    future cannot hold StopIteration."""
+    """Return (the generator's next call, None), or at the generator's end (None, its result). StopIteration is not raised,
+    because a thread runs this function, and the thread's future cannot hold StopIteration."""
     try:
         return move(), None
     except StopIteration as end:

@@ -81,7 +81,7 @@ class KeptPixels:
 
     def put_back(self, pixels: np.ndarray, first: int) -> np.ndarray:
         """Return the video's frames with the clip's own pixels outside the mask. Inside the mask, the clip and the video are
-        mixed near the border.
+        mixed near the border. Keyframes are not changed.
 
         `pixels` are frames of the video, uint8 [F, H, W, 3]. `first` is the index of `pixels[0]` in the video.
         """

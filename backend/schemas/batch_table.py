@@ -77,9 +77,10 @@ def _read_rows(header: tuple[list[str], str], lines: Sequence[str]) -> list[dict
 
 
 def build_requests(rows: Sequence[Mapping[str, str]], base: GenerationRequest, *, is_seed_new: bool) -> list[GenerationRequest]:
-    """Return a request for each row: `base` with the row's values. If the row names a preset, the preset replaces `base`.
+    """Return a request for each row: `base` with the row's values, or the preset that the row names with the row's values.
 
-    A row without a seed gets the seed of `base` or, if `is_seed_new`, a random seed. Raises: RequestError with the row's number.
+    A row without a prompt gets the prompt of `base`. A row without a seed gets the seed of `base` or, if `is_seed_new`, a random
+    seed. Raises: RequestError with the row's number.
     """
     return [_build_request(row, number, base, is_seed_new) for number, row in enumerate(rows, 1)]
 

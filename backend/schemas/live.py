@@ -2,7 +2,7 @@
 shows them."""
 
 FOLDER = "live"
-KEPT_SECONDS = 10  # the job's folder has the frames of this many last seconds of the video; older frames are deleted
+KEPT_SECONDS = 10  # the job's folder has only the frames of the video's last 10 seconds; older frames are deleted
 
 
 def frame_name(number: int) -> str:

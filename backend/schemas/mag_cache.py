@@ -71,7 +71,8 @@ def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
 
 
 def load_measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return `mag_ratios` for a new request: the ratios measured for its model on this machine. The two branches alternate.
+    """Return `mag_ratios` for a new request: the ratios measured for its model on this machine. The values of the two guidance
+    branches alternate.
 
     The request stores the ratios, so that it gives the same video on every machine and after a later measurement. The tuple is
     empty if the request does not use MagCache or no ratios were measured.

@@ -1,4 +1,4 @@
-"""The noise levels at the start of each step, for solvers that need no special training of the model."""
+"""The noise levels at the start of each step, for the solvers UniPC, Euler and distilled Euler."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ NUM_TRAIN_TIMESTEPS = 1000
 
 
 def noise_levels(solver: Solver, steps: int, flow_shift: float) -> np.ndarray:
-    """Return the level before each step, from almost 1 downwards, [steps] float64.
+    """Return the level at the start of each step, [steps] float64. The levels fall; the first is 1, or almost 1 for UniPC.
 
     Raises: ValueError for a solver with its own levels. Source: diffusers' `UniPCMultistepScheduler` with flow sigmas,
     `FlowMatchEulerDiscreteScheduler`, and for "euler-distilled" the source in `backend.sampling.solvers`.

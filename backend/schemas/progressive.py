@@ -1,8 +1,8 @@
 """Videos whose first steps run at half the size, and the other steps at the full size.
 
-A preset that `refines` finishes latents at half the size, enlarges them with a network and refines them in a few steps. Source:
-the authors' two stages for LTX-2, as in diffusers' `LTX2LatentUpsamplePipeline`: the second stage starts at noise level 0.909375.
-With progressive resolution (`backend.schemas.progressive_noise`) the noisy latents are enlarged.
+A preset whose `refines` is true finishes latents at half the size, enlarges them with a network and refines them in a few steps.
+Source: the authors' two stages for LTX-2, as in diffusers' `LTX2LatentUpsamplePipeline`: the second stage starts at noise level
+0.909375. With progressive resolution (`backend.schemas.progressive_noise`) the noisy latents are enlarged.
 """
 
 from backend.errors import RequestError

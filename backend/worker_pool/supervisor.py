@@ -39,7 +39,7 @@ _LOOK_SECONDS = 1.0
 # The delay from a worker's readiness to the start of its standby process. An earlier start would slow down the page's start.
 STANDBY_SECONDS = 30.0
 STANDBY_BYTES = 4 * 10**9  # a standby process starts only with this much free memory; the process takes half a gigabyte
-_LATE_SECONDS = 5.0  # if a check is this late, the whole machine was slow, so the worker may not be hung
+_LATE_SECONDS = 5.0  # if a check is this late, the timers restart: the whole machine was slow, and the worker may not hang
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class Supervisor:
         return transport
 
     def _start_from_standby(self, plan: WorkerPlan) -> Transport | None:
-        """Turn the standby process into the worker. Return None without a standby process."""
+        """Turn the standby process into the worker. Return None if no standby process exists, or if it is dead."""
         standby, self._standby = self._standby, None
         if standby is None:
             return None

@@ -158,7 +158,7 @@ class Worker:
     def _prepare_first_model(self, preset: Preset, warm_up: bool) -> None:
         """Prepare for the first job. Only report a failure, because the first job will fail in the same way.
 
-        Cancelling a job does not stop the preparation, because the operator requested it.
+        Cancelling a job does not stop the preparation, because the operator requested the preparation.
         """
         outcome = "prepared"
         try:
