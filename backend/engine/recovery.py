@@ -7,8 +7,8 @@ from itertools import takewhile
 from backend.schemas import events
 from backend.schemas.events import Event, Failed, Interrupted
 
-MOST_STOPS = 3  # interruptions at the same step or stage, after which the job fails
-MOST_KILLS = 10  # after this many consecutive kills from outside, all before the first step, the job is held
+MOST_STOPS = 3  # after this many interruptions at one step or stage, the job fails; at `START`, only kind "worker" counts
+MOST_KILLS = 10  # after this many interruptions at `START` in a row, mostly kills from outside, the job is held
 MOST_LOSSES = 2  # lost machines after which the job is still requeued; the next loss fails the job
 MOST_SERVER_DEATHS = 1  # server crashes after which the job is still requeued; the next crash holds the job
 QUIET_SECONDS = 600.0  # time without faults after which held jobs resume

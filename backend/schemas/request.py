@@ -63,9 +63,9 @@ class GenerationRequest(VideoSettings):
     def from_preset(cls, preset: Preset, **overrides: object) -> Self:
         """Return a request with the preset's settings and these `overrides`. Overrides with the value None are ignored.
 
-        The task is "i2v" if an image is given, else "t2v". A missing seed is drawn at random. A clip is used from its start.
-        `num_frames` is computed from `trim`, or `trim` from `num_frames`, if only one of the two is given. With the override
-        `guided_steps`, only that many first steps have guidance.
+        The task is "i2v" if an image is given, else "t2v". A missing seed is drawn at random. Without `trim`, a restyled clip is
+        used from its start. `num_frames` is computed from `trim`, or `trim` from `num_frames`, if only one of the two is given.
+        With the override `guided_steps`, only that many first steps have guidance.
         """
         given = {name: value for name, value in overrides.items() if value is not None}
         guided_steps = given.pop(GUIDED_STEPS.name, None)
