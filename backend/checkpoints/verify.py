@@ -61,7 +61,7 @@ def verify(
     """Check every file of the checkpoint. Never raises; the result lists the problems.
 
     The transformer is in the folder `transformer`, or in `torch_file` if given. `complete(checkpoint)` returns the
-    checkpoint with the configurations that only a single-file transformer contains.
+    checkpoint with the configurations added that only its single-file transformer contains.
     """
     problems, kind = [], None
     try:

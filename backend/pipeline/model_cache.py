@@ -272,7 +272,8 @@ class ModelCache:
                 network.move_back()
 
     def _next_to_evict(self, *, on_host: bool) -> _CachedModel | None:
-        """Return the idle model that is offloaded or unloaded next, None if there is no idle model."""
+        """Return the idle model that is offloaded or unloaded next: a model on the host if `on_host`, otherwise a model on the
+        devices. None if no such model is idle."""
         idle = [model for key, model in self._models.items() if key != self._current and model.on_host == on_host]
         return min(idle, key=lambda model: (model.is_pinned, model.key[0] in self._expected), default=None)
 

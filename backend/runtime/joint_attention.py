@@ -52,19 +52,20 @@ def joint_attention(
     layout: Layout,
     attend: Callable,
     spread: Stream,
-    beside: Stream,
+    replicated: Stream,
     counts: jax.Array,
     tables: tuple[jax.Array, jax.Array],
     how: Joining,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute attention over both streams together: [B, S, W] for the tokens of `spread`, [B, L, W] for the tokens of `beside`.
+    """Compute attention over both streams together: [B, S, W] for the tokens of `spread`, [B, L, W] for the tokens of
+    `replicated`.
 
-    The tokens of `spread` are divided over the chips. Their queries and keys are rotated by `tables` [S, D]. `beside` is
-    replicated. `counts` [B] is the number of its real tokens, which come first. No query attends to its other tokens.
+    The tokens of `spread` are divided over the chips. Their queries and keys are rotated by `tables` [S, D]. Every chip has all
+    tokens of `replicated`. The first `counts` [B] tokens of `replicated` are real, and no query attends to its other tokens.
 
     Each chip calls `attend(query, key, value, bounds, lengths)` for some of the heads. `key` and `value` contain the real tokens
-    of `spread`, followed by the tokens of `beside`. `query` contains all or some of the tokens of `spread`, followed by the
-    tokens of `beside`. `bounds` are the `HeadBounds` of these arrays, which the TPU's attention kernel needs, or None if no
+    of `spread`, followed by the tokens of `replicated`. `query` contains all or some of the tokens of `spread`, followed by the
+    tokens of `replicated`. `bounds` are the `HeadBounds` of these arrays, which the TPU's attention kernel needs, or None if no
     Pallas pass prepared the arrays. `lengths` (`KvLengths`) counts the real tokens of both streams together, for
     each sample.
     """
@@ -73,11 +74,11 @@ def joint_attention(
     norms = as_leaf(P()), as_leaf(P())
     specs = tuple(Stream(query=as_leaf(place), key=as_leaf(place), value=as_leaf(place), norms=norms) for place in (flat, whole))
     in_specs = (*specs, partition("branches"), (table, table))
-    return layout.on_each_chip(local, in_specs, (flat, whole))(spread, beside, counts, tables)
+    return layout.on_each_chip(local, in_specs, (flat, whole))(spread, replicated, counts, tables)
 
 
 def _local_joint_attention(
-    spread: Stream, beside: Stream, counts: jax.Array, tables, *, layout: Layout, attend: Callable, how: Joining
+    spread: Stream, replicated: Stream, counts: jax.Array, tables, *, layout: Layout, attend: Callable, how: Joining
 ) -> tuple[jax.Array, jax.Array]:
     """Compute one chip's part of `joint_attention`. Each chip adds its heads of the second stream to the exchanged arrays."""
     sp, head = layout.size("sp"), tables[0].shape[1]
@@ -88,7 +89,7 @@ def _local_joint_attention(
         eps=how.eps, norms_heads=True, groups=group, token_axis="sp" if sp > 1 else None, use_pallas=use_pallas
     )
     prepared = prepare(spread.projected, spread.norms, tables, preparation)
-    second = _prepare_second_stream(beside, counts, prepared, how.eps)
+    second = _prepare_second_stream(replicated, counts, prepared, how.eps)
     query, key, value = (exchange_for_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
     key, value = (gather_groups(array, group, sp) for array in (key, value))
     own = (jax.lax.axis_index("sp") % group if sp > 1 else 0) * (heads // group)

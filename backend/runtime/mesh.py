@@ -3,7 +3,7 @@
 - dp: the two guidance branches, half of the chips for each.
 - sp: the video's tokens. Self-attention exchanges tokens for heads (all-to-all, DeepSpeed-Ulysses, arXiv:2309.14509). If the
   heads do not divide by the chips, smaller groups of chips exchange heads and gather keys and values from other groups.
-- tp: the columns of the wide matrices and the heads that they make (Megatron-LM, arXiv:1909.08053).
+- tp: the columns of the wide matrices and the heads that these columns compute (Megatron-LM, arXiv:1909.08053).
 
 Stored matrices are also spread over `weight_axes`. They are gathered layer by layer (FSDP). This module knows the axes of the
 arrays of video transformers and VAEs, but no particular model.

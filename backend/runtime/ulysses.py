@@ -37,8 +37,8 @@ def self_attention(
     all keys and values, [B, S, W], and of all queries or of one group's queries (see `OwnHeads`). `bounds` are the `HeadBounds`
     of these heads, None without Pallas passes. The result of `attend` is exchanged back.
 
-    `norms` are the weights [W] of the RMS norms of query and key. `tables` are the cosine and sine of the rotary embedding, [S,
-    D] with D channels of a head. With a `head_width` they are [S, W / 2] (see `Preparation`).
+    `norms` are the weights [W] of the RMS norms of query and key. `tables` are cosine and sine of the rotary embedding, [S, D]
+    with D channels of a head. With a `head_width` they are [S, W / 2] (see `Preparation`).
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps, head_width=head_width)
     flat, norm = partition("branches", "tokens", "heads"), partition("heads")

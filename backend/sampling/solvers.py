@@ -169,7 +169,10 @@ def schedule_for_request(request: GenerationRequest) -> Schedule:
 
 
 def size_growth(request: GenerationRequest) -> float:
-    """Return the factor by which the full-size latents are wider and higher than the latents of the first step."""
+    """Return how much larger the sides of the full-size latents are than the sides of the first step's latents, as a factor.
+
+    This is the geometric mean of the factors of height and width, which rounding can make unequal.
+    """
     full, small = request.geometry(), request_at_first_size(request).geometry()
     return math.sqrt(full.latent_height * full.latent_width / (small.latent_height * small.latent_width))
 
@@ -177,8 +180,8 @@ def size_growth(request: GenerationRequest) -> float:
 def rescale_sigma(sigma: float, growth: float) -> float:
     """Return the noise level after noisy latents at `sigma` were enlarged.
 
-    The signal spreads over more latents, but the noise does not. `growth` is the factor by which height and width have grown.
-    Source: arXiv:2605.18736.
+    The noise level rises. Each enlarged latent has a smaller share of the signal, but as much noise as before, because fresh
+    noise fills the new frequencies. `growth` is the factor by which height and width have grown. Source: arXiv:2605.18736.
     """
     return growth * sigma / (1 + (growth - 1) * sigma)
 

@@ -44,9 +44,9 @@ SHOWN_KEYS = 3
 class LoraFile:
     """The changes of one file to one transformer.
 
-    `changes` are by the tensor's name in the checkpoint. `unused_keys` fit no tensor. `problem` says why a key that fits a tensor
-    is not used, "" if there is no such key. `control_downscale` is the factor by which control clips were smaller than the video
-    in training, None if the file does not contain it.
+    `changes` maps a tensor's name in the checkpoint to its change. `unused_keys` are the keys that change no tensor. `problem`
+    states why a key that fits a tensor cannot change it, "" if there is no such key. `control_downscale` is the factor by which
+    control clips were smaller than the video in training, None if the file does not contain the factor.
     """
 
     name: str
