@@ -1,9 +1,10 @@
 """Download one file of the Hugging Face Hub into this machine's cache, and resume with the bytes that a killed process left.
 
-huggingface_hub 2.4.0 receives a file under a name of its own process and deletes it however that process ends, also in its
-local_dir mode and through hf_xet (`file_download._download_to_tmp_and_move`). A machine that stops at 9 of 10 GB would start
-again from zero. Here an unfinished file is named `<hash>.incomplete` in the cache's folder of blobs, and only the missing bytes
-are requested over HTTP. The library's own lock guards the file, so other processes that use the cache wait. Does not import JAX.
+huggingface_hub 2.4.0 writes an unfinished file under a name that only the downloading process knows. The file is lost when this
+process ends, also in the local_dir mode and with hf_xet (`file_download._download_to_tmp_and_move`). A machine that stops at 9 of
+10 GB would start again from zero. Here an unfinished file is named `<hash>.incomplete` in the cache's folder of blobs, and only
+the missing bytes are requested over HTTP. The library's own lock guards the file, so other processes that use the cache wait.
+Does not import JAX.
 """
 
 import contextlib

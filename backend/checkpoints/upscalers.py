@@ -93,8 +93,8 @@ def find_upscaler(name: str, folder: Path) -> UpscalerFile:
 
 
 def count_weights(name: str, folder: Path) -> int | None:
-    """Return the number of weights of the model, from which its speed can be estimated; None if its file is missing or cannot be
-    read."""
+    """Return the number of weights of the model, from which its speed can be estimated. None if the model's file is missing or
+    cannot be read."""
     try:
         file = _find(name, folder)
         places = file.tensors() if file is not None and not file.is_old else {}

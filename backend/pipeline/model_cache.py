@@ -66,8 +66,8 @@ NO_CACHE = Bounds(chips=0, host=0)
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class _CachedModel:
-    """A cached model. `needed` is the largest number of bytes of one device that one of its programs uses besides its weights, 0
-    until that number is known."""
+    """A cached model. `needed` is the number of bytes of one device that the model's largest program uses besides the model's
+    weights, 0 until that number is known."""
 
     key: Key
     loaded: LoadedModel
@@ -153,7 +153,8 @@ class ModelCache:
             return True
 
     def add(self, key: Key, loaded: LoadedModel, fingerprints: Sequence[Fingerprint], *, is_used: bool = True) -> None:
-        """Add a loaded model. `fingerprints` of its files were taken before reading. `is_used` makes it the current model."""
+        """Add a loaded model. `fingerprints` describe the model's files before they were read. `is_used` makes the model the
+        current model."""
         with self._lock:
             self._models[key] = _CachedModel(key=key, loaded=loaded, fingerprints=tuple(fingerprints))
             if is_used:

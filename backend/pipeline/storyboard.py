@@ -1,7 +1,8 @@
 """Generate a storyboard: shot after shot, each from the previous shot's last frames, with matched colors, joined into one video.
 
-Each shot has its own folder in the job's folder, with its stage files, its video, its last frames and, once it is finished, its
-result. A process that resumes the job starts with the first unfinished shot, where that shot stopped.
+Each shot has its own folder in the job's folder, with its stage files, its video and its last frames. The folder of a finished
+shot also contains the shot's result. A process that resumes the job starts with the first unfinished shot, where that shot
+stopped.
 """
 
 from __future__ import annotations

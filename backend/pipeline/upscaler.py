@@ -26,8 +26,8 @@ from backend.runtime.program import Compiler, Program, compile_now
 from backend.schemas.worker import AXES
 from backend.weights.read import read_tensor
 
-# A tile extends by this many pixels beyond the part of it that is used. In the embedded model, each result pixel depends on the
-# 18 pixels around it, so seams are not visible.
+# Width in pixels of a tile's border, whose upscaled pixels are not used if a neighbouring tile contains them. In the embedded
+# model, a result pixel depends on pixels at most 18 pixels away, so seams are not visible.
 MARGIN = 20
 # Maximum number of frames or tiles per device and call. Larger batches are not faster, and a stop must wait for the whole batch.
 MOST_AT_ONCE = 8

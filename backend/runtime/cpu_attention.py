@@ -51,8 +51,8 @@ def torch_attention(
 def _is_supported(query: jax.Array, key: jax.Array, value: jax.Array, options: AttentionOptions) -> bool:
     """Return whether PyTorch is used for this attention.
 
-    PyTorch is used only if the options have the default scale, no window and no named implementation, and no Pallas passes have
-    prepared the arrays for a TPU. It is not used with several CPU devices, because the devices would share the cores.
+    PyTorch is used only if the options have the default scale, no window and no named implementation. It is not used for arrays
+    that Pallas passes have prepared for a TPU, or with several CPU devices, because the devices would share the cores.
     """
     dtypes = {array.dtype.name for array in (query, key, value)}
     if options.scale is not None or options.window_size is not None or options.implementation is not None:

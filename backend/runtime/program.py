@@ -32,7 +32,7 @@ Compiler = Callable[["Program", jax.stages.Lowered], Compilation]
 
 
 def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
-    """Compile a program: the default `Compiler`. Other compilers store executables on disk, or inspect them.
+    """Compile a program. This function is the default `Compiler`. Other compilers store executables on disk, or inspect them.
 
     Raises: KernelRefused if the compiler refuses one of our kernels.
     """

@@ -244,8 +244,8 @@ def _euler_schedule(sigmas: np.ndarray) -> Schedule:
 def _ancestral_schedule(sigmas: np.ndarray) -> Schedule:
     """Compute the tables of the ancestral Euler solver.
 
-    A step from the noise level s to s' has three parts. It denoises to the lower level s'^2 / s, scales the sample so that the
-    signal has the weight 1 - s', and adds fresh noise up to the level s'.
+    A step from the noise level s to s' has three parts. It denoises to the level s'^2 / s, which is below s'. Then it scales the
+    sample so that the signal has the weight 1 - s', and adds fresh noise up to the level s'.
     Source: diffusers, `LTXEulerAncestralRFScheduler.step`, eta 1, s_noise 1.
     """
     now, following = sigmas[:-1], sigmas[1:]

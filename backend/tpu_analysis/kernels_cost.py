@@ -23,7 +23,7 @@ class KernelCost:
     """A function that returns the cycles of a Pallas call on one device.
 
     The cycles of an attention are the bundles of its static schedule, one cycle for each bundle. The number of bundles is from
-    the table of block sizes, or is estimated from the number of tiles of scores if the table does not have the shape. On v5e and
+    the table of block sizes. If the table does not have the shape, the number is estimated from the tiles of scores. On v5e and
     v5p, this number can be below the time of the matrix products at the chip's peak. Then the longer time counts.
 
     Memory traffic limits the passes around the attention. Their time is the number of moved bytes divided by the bandwidth of the

@@ -23,7 +23,7 @@ class Content:
     """The identity of a network's weights. Models share a network if their `Content` is equal.
 
     `tensors` are the names, dtypes and shapes in the files. `described` and `arranged` are the shapes, dtypes and shardings on
-    the devices, before and after the network brings its weights into the form that its programs need (`Network.arrange`).
+    the devices before and after `Network.arrange`, which brings the weights into the form that the network's programs need.
     """
 
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
@@ -82,8 +82,8 @@ class CachedNetwork:
             self.is_on_host = False
 
     def _move(self, place: Callable[[jax.Array, Any], Any]) -> None:
-        """Move each array to its target sharding and delete the old array. At most `COPIED_AT_ONCE` bytes, or one array, move at
-        a time."""
+        """Move each array to its target sharding and delete the old array. At most `COPIED_AT_ONCE` bytes, or one larger array,
+        move at a time."""
         leaves, structure = jax.tree.flatten(self.weights)
         shardings = jax.tree.leaves(self._device_shardings)
         moved: dict[int, jax.Array] = {}

@@ -66,8 +66,8 @@ def _stack_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.
 def weights_sharding(shapes: StackedWeights, layout: Layout, matrix_role: Callable[[str], Role]) -> StackedWeights:
     """Return `shapes` with their shardings on the layout's mesh.
 
-    `matrix_role(name)` returns the role of a matrix by its name within a layer: "columns" or "rows" if tp divides
-    these, otherwise "whole".
+    `matrix_role(name)` returns the role of a matrix by its name within a layer: "columns" or "rows" if these
+    are divided over tp, otherwise "whole".
     """
 
     def stacked(name: str, shape: tuple[int, ...]) -> Any:
