@@ -1,4 +1,4 @@
-"""Attention in blocks with an online softmax: plain XLA, for any backend, with scores that stay in the cache.
+"""Attention in blocks with an online softmax: plain XLA, for any backend. Scores stay in the processor's cache.
 
 The running maximum and sum follow Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), applied
 block by block as in FlashAttention (Dao et al., 2022, algorithm 1).

@@ -15,7 +15,7 @@ class KvLengths:
 
     Attributes:
         values: [B] int32.
-        minimum: lower bound of `values`, known when the program is compiled. Keys before it need no mask.
+        minimum: lower bound of `values`, known when the program is compiled. Keys with a smaller index need no mask.
     """
 
     values: jax.Array

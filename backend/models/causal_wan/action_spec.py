@@ -2,7 +2,7 @@
 
 The transformer's config.json has the entries of causal Wan (see `causal_wan.spec`). Its entry `action_config` describes the
 action modules of the first layers. The model reads no text: cross-attention sees the image through CLIP. No
-configuration states what the keys mean, so their meaning follows from the number of keys.
+configuration states what the keyboard keys mean, so their meaning follows from the number of keys.
 
 Source: SkyworkAI/Matrix-Game, Matrix-Game-2/utils/conditions.py and configs/distilled_model (keys, mouse, entries);
 hao-ai-lab/FastVideo, fastvideo/configs/models/dits/matrixgame2.py (the layout of FastVideo/Matrix-Game-2.0-*-Diffusers).

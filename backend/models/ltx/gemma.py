@@ -12,7 +12,7 @@ from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4Uni
 EMBEDDING_SCALE = "embed_tokens.embed_scale"  # name of the buffer with the factor of the token embeddings
 
 Masks = Mapping[str, torch.Tensor]
-"""Masks that are added to the logits [B, 1, L, L], by type of the layer: "full_attention" or "sliding_attention"."""
+"""Masks [B, 1, L, L] that are added to the attention's logits, by type of the layer: "full_attention" or "sliding_attention"."""
 
 
 class Gemma:
