@@ -1,4 +1,4 @@
-// Files that are dropped on the page or pasted. Upload fields handle files that are dropped on them. A view can claim others.
+// Files that are dropped on the page or pasted. Upload fields handle files that are dropped on them. A view can handle other files.
 import { dropFile } from '../components/actions.js';
 import { find, findAll, isShown, on } from '../components/dom.js';
 

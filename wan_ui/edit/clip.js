@@ -32,7 +32,7 @@ const RESTING_MILLISECONDS = 40; // between two checks of a paused player
  */
 export const createClip = (client, view) => {
   const { element, words, note, send, upload, one, input, canvas, video, image } = client;
-  /** The selected part: `frames` frames at the model's rate, `start` in seconds. `fits`: the clip is long enough. */
+  /** The selected part: `frames` frames at the model's rate, `start` in seconds. `fits`: the clip is long enough for the model. */
   const state = { facts: /** @type {Facts | null} */ (null), start: 0, frames: 0, fits: false };
   let address = '';
   let latestUpload = 0;

@@ -136,7 +136,7 @@ class BatchHandlers:
         return {batch.table: "", batch.plan: csv_button_html(caller.texts), self.message: message.html(caller.texts)}
 
     def _read_requests(self, values: Values) -> tuple[GenerationRequest, list[GenerationRequest]]:
-        """Return the form's own request, and the requests of the table. Raises: StudioError."""
+        """Return the request of the form without the table, and the requests of the table. Raises: StudioError."""
         prompt, settings = self.form.prompt.prompt, self.form.settings
         rows = read_table(str(values[self.form.batch.table] or ""))
         base = self.form.read(values | {prompt: values[prompt] or rows[0].get("prompt", "?")}).to_request()

@@ -749,8 +749,8 @@ class Texts:
         "Models download one at a time. A pause, a broken connection or a restart loses nothing: the download continues later."
     )
     models_visitor: str = (
-        "This server generates videos with these models. Its operator can add models. The studio printed the operator's link in"
-        " its last line at startup."
+        "This server generates videos with these models. Its operator can add models. If you are the operator, open the link"
+        " that the studio printed last at startup."
     )
     models_here: str = "On this machine"
     models_downloading: str = "Downloading"

@@ -98,7 +98,7 @@ def _estimate_waits(context: StudioContext, line: list[ListedJob], everybody: di
     for job in line:
         try:
             entry = _make_entry(context, job)
-        except StudioError:  # its request has another version, or the job was deleted
+        except StudioError:  # another version stored the request, or the job was deleted
             continue
         known = known and entry.estimate is not None
         done = free[0]

@@ -85,7 +85,10 @@ def _make_generate(context: StudioContext) -> Callable[..., Coroutine[Any, Any, 
 
 
 def _split_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
-    """Return the settings without `again`, and `again` as (job id, first regenerated shot) or None. Raises: RequestError."""
+    """Return the settings without `again`, and `again` as (id of a storyboard's job, first shot to regenerate) or None.
+
+    Raises: RequestError.
+    """
     if not isinstance(settings, dict) or settings.get("again") is None:
         return settings, None
     again = settings["again"]

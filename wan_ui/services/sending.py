@@ -68,7 +68,9 @@ class Downloads:
     _active: list[Download] = field(default_factory=list)
 
     def start_download(self, who: Requester, num_bytes: int) -> Download:
-        """Register a download of at most `num_bytes`. At the total limit, cut off a download slower than SLOW_BYTES.
+        """Register a download of at most `num_bytes`. At the total limit, cut off the slowest download.
+
+        If no download is slower than SLOW_BYTES per second, the new download is refused instead.
 
         Raises: Busy, TooManyDownloads.
         """
