@@ -14,7 +14,7 @@ UNUSED = ("accelerate", "pandas", "peft", "scipy", "sklearn", TORCHVISION)
 
 
 def hide_unused_libraries() -> None:
-    """Make these libraries look not installed in this process. Libraries that are already imported remain."""
+    """Make the libraries in `UNUSED` look not installed in this process. Libraries that are already imported remain."""
     for name in UNUSED:
         hide_library(name)
 

@@ -21,7 +21,7 @@ Verdict = Literal["runs", "short", "slow", "untried", "unknown"]
 - "runs": the model runs on such devices, or is predicted to run.
 - "short": the weights alone need more memory than the devices have.
 - "slow": the machine has only CPUs, which are too slow for a step.
-- "untried": no figures exist for this slice or GPU.
+- "untried": no figures exist for this model on these devices.
 - "unknown": the devices are not known yet.
 """
 

@@ -117,14 +117,14 @@ def port_check(port: int = 7860, host: str = "127.0.0.1") -> Check:
 
 
 def presets_check() -> Check:
-    """List the presets whose checkpoints are on this machine."""
+    """List the presets that need no download."""
     every = list_presets()
     here = [preset.name for preset in every if has_weights(preset)]
     return Check(name="presets", state="ok", found=f"{len(here)} of {len(every)} need no download: {', '.join(here) or 'none'}")
 
 
 def weights_check(preset: Preset) -> Check:
-    """Check that the preset's checkpoint is on this machine."""
+    """Check that the preset's checkpoint and LoRAs are on this machine."""
     if has_weights(preset):
         return Check(name="checkpoint", state="ok", found=f"{preset.model_source} is here")
     mend = f"`python app.py models download {preset.name}`"

@@ -17,8 +17,8 @@ _PIXEL_BYTES = 6.6
 # The bytes per pixel of each upscaled frame: the upscaled parts of the video, and the video that joins these parts.
 _LARGER_BYTES = 0.6
 _PREVIEW_BYTES = 2.0  # size of one step's previews in bytes, divided by the number of pixels of one frame
-# The bytes per pixel of one frame and per shot, for the shot's last frames. They are stored in the shot's folder, and again as
-# the next shot's input.
+# The bytes that the last frames of a shot take, per pixel of one frame. These frames are stored in the shot's folder, and again
+# as the next shot's input.
 _CARRIED_BYTES = 6.0 * max(OVERLAP_LENGTHS)
 # The bytes per token of the longest prompt: embeddings of two prompts and an image, 4,096 numbers each.
 _TOKEN_BYTES = 36 * 2**10

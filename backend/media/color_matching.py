@@ -17,7 +17,7 @@ import numpy as np
 
 MOST_DRIFT = 12.0  # a channel's drift above this (of 255) is not corrected, because it may be a change of content
 MOST_GAIN = 1.15
-MEDIAN_RADIUS = 4  # levels (of 255): the fine median is the mean of all pixels within this distance of the whole-level median
+MEDIAN_RADIUS = 4  # levels (of 255): `_fine_median` averages the pixels that differ from the median by at most this
 RAMP_FRAMES = 8  # number of frames over which the shift grows from zero to its full value
 
 

@@ -22,8 +22,8 @@ REUSED_COST = 0.02
 parameters, 720p, on a v6e:2x4). The larger value also covers previews and the host's work."""
 
 ContextKey = tuple[int, bool, *tuple[Hashable, ...]]
-"""The properties of a step that MagCache compares: the expert, whether guidance runs, and other facts. A step can reuse the
-previous step's output only if both steps have the same key."""
+"""The properties of a step that MagCache compares: first the expert, then whether guidance runs, then any others. A step can
+reuse the previous step's output only if both steps have the same key."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from backend.schemas.upscaling import upscaler_name
 
 UPSCALING = "upscale"
 UPSCALER = "the upscaler "
-"""The task of the upscaling step is `UPSCALING`; the name of its model starts with `UPSCALER`."""
+"""In the shape of an upscaling step, the task is `UPSCALING`, and the name of the model starts with `UPSCALER`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ def without_upscaling(request: Settings) -> Settings:
 
 
 def is_on_hub(name: str) -> bool:
-    """Return whether the name has the form of a file on the Hub, "owner/repository:file.safetensors"."""
+    """Return whether the name has the form of a file on the Hub, such as "owner/repository:file.safetensors"."""
     return bool(_HUB_FILE.fullmatch(name))
 
 

@@ -11,7 +11,7 @@ from backend.workers.process import WorkerPlan, WorkerProcess
 
 OnMessage = Callable[[Message], None]
 OnExit = Callable[[int], None]
-"""Receives the exit code: 0 or more from the worker, minus the signal that killed it, or `exit_reasons.LOST`."""
+"""Receives the worker's exit code. The code is negative if a signal killed the worker. `exit_reasons.LOST` means an unknown code."""
 
 
 class Transport(Protocol):
