@@ -11,7 +11,7 @@ from backend.workers.process import WorkerPlan, WorkerProcess
 
 OnMessage = Callable[[Message], None]
 OnExit = Callable[[int], None]
-"""Receives the worker's exit code. The code is negative if a signal killed the worker. `exit_reasons.LOST` means an unknown code."""
+"""Receives the worker's exit code: negative if a signal killed the worker, `exit_reasons.LOST` if the code is not known."""
 
 
 class Transport(Protocol):
