@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
-from pydantic_core import PydanticUndefined
 
 from backend.errors import RequestError
 from backend.schemas.geometry import Geometry
@@ -149,7 +148,7 @@ class Setting:
         """The default as text, or "" if nothing is set by default."""
         if self.name in Preset.model_fields and self.default != ():
             return "the preset's own"
-        is_set = self.default not in (None, (), "", PydanticUndefined) and self.type is not bool
+        is_set = self.default not in (None, (), "") and self.type is not bool
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default) if is_set else ""
 
     @property
@@ -572,7 +571,8 @@ class VideoSettings(BaseModel):
 def _build_setting(name: str, field: Any) -> Setting:
     kinds = get_args(field.annotation)  # for "str | None", the setting's type is `str`
     kind = kinds[0] if type(None) in kinds else field.annotation
-    return Setting(name=name, type=kind, default=field.default, **field.json_schema_extra["setting"])
+    default = None if field.is_required() else field.default
+    return Setting(name=name, type=kind, default=default, **field.json_schema_extra["setting"])
 
 
 Settings = TypeVar("Settings", bound=VideoSettings)

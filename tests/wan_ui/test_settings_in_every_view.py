@@ -137,8 +137,9 @@ def test_every_setting_of_a_video_has_a_control():
     assert {one.name for one in FIELDS if one.part == "core"} - fixed == SETTINGS_WITH_CONTROL
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", INPUTS)
 def test_edit_sends_every_setting_and_loads_it_again(mode, any_upload):
+    assert INPUTS.keys() == set(MODES)
     given, presets = set(MODE_FIELDS[mode]), [one for one in clip_presets(lambda _: True) if mode in supported_modes(one)]
     for name in NAMES:
         able = [preset for preset in presets if name != "length" and is_shown(name, preset, given)]
