@@ -81,9 +81,9 @@ def _open(one: Setting, path: str, request: GenerationRequest) -> Path:
         load_checked_image(path)
         return Path(path)
     if one.media == "sound":
-        check_sound_part(path, SoundPart.from_request(request)) if one.part == "sound" else read_sound_facts(path)
+        check_sound_part(path, SoundPart.from_request(request)) if one.subject == "sound" else read_sound_facts(path)
         return Path(path)
-    if one.part == "story":
+    if one.subject == "story":
         read_clip_facts(path)
         return Path(path)
     check_part(path, Part.from_request(request, one.name))

@@ -27,15 +27,15 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class UnusedAccelerator:
-    """An accelerator that this machine has but does not use: `found` describes it, and `mend` is the command or step after
-    which the machine uses it. `is_fault` is False if the user chose not to use it."""
+    """An accelerator that this machine has but does not use: `found` describes it, and `fix` is the command or step after which
+    the machine uses it. `is_fault` is False if the user chose not to use it."""
 
     found: str
-    mend: str = ""
+    fix: str = ""
     is_fault: bool = True
 
     def __str__(self) -> str:
-        return f"{self.found}; {self.mend}" if self.mend else self.found
+        return f"{self.found}; {self.fix}" if self.fix else self.found
 
 
 CacheAction = Literal["pin", "unpin", "drop"]
@@ -105,7 +105,7 @@ class WorkerView:
 
     `is_fit` is False if the worker failed, or if its process ended and no new process is ready yet. `num_cores` is the worker's
     share of the processor cores; 0 is all. `machine` is the cluster node of the worker, shown to the operator; "" is this
-    machine. `standby` is the id of the waiting process that replaces the worker's process when it ends, or None.
+    machine. `standby_pid` is the id of the waiting process that replaces the worker's process when it ends, or None.
     """
 
     name: str
@@ -117,7 +117,7 @@ class WorkerView:
     is_fit: bool = True
     num_cores: int = 0
     machine: str = ""
-    standby: int | None = None
+    standby_pid: int | None = None
 
     @property
     def device_kind(self) -> str:

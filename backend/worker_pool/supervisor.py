@@ -134,7 +134,7 @@ class Supervisor:
                 is_fit=self._status.state != "failed" and not self._has_died,
                 num_cores=len(self._plan.share.cores),
                 machine=self._plan.machine,
-                standby=self._standby.pid if self._standby else None,
+                standby_pid=self._standby.pid if self._standby else None,
             )
 
     def handle_machine_loss(self) -> None:

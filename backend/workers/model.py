@@ -263,7 +263,7 @@ class WorkerModel:
             if self._unused is None:
                 raise
             self._reports.send_facts(WorkerFacts(notice=self._unused))
-            raise DeviceError(self._unused.found, fix=self._unused.mend) from error
+            raise DeviceError(self._unused.found, fix=self._unused.fix) from error
         pipeline.recall(lambda own: self._reports.gather("without", own))
         self.pipeline, self.can_serve = pipeline, self._model is None
 

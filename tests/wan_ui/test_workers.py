@@ -178,8 +178,8 @@ def test_health_lists_several_workers():
     assert answer == {"worker": "busy", "waiting": 0, "workers": {"worker-1": "busy", "worker-2": "failed"}}
 
 
-IDLE = UnusedAccelerator(found="8 TPU v6e chips are here, but libtpu is not installed", mend="`pip install it`")
-CHOSEN = UnusedAccelerator(found="8 TPU v6e chips are here and left alone", mend="", is_fault=False)
+IDLE = UnusedAccelerator(found="8 TPU v6e chips are here, but libtpu is not installed", fix="`pip install it`")
+CHOSEN = UnusedAccelerator(found="8 TPU v6e chips are here and left alone", fix="", is_fault=False)
 
 
 def with_notice(notice: UnusedAccelerator | None, name: str = "worker") -> WorkerView:
@@ -190,8 +190,8 @@ def with_notice(notice: UnusedAccelerator | None, name: str = "worker") -> Worke
 @pytest.mark.parametrize(
     ("workers", "detail"),
     [
-        ([with_notice(IDLE)], f"{IDLE.found}; {IDLE.mend}"),
-        ([with_notice(IDLE, "worker-1"), with_notice(IDLE, "worker-2")], f"{IDLE.found}; {IDLE.mend}"),
+        ([with_notice(IDLE)], f"{IDLE.found}; {IDLE.fix}"),
+        ([with_notice(IDLE, "worker-1"), with_notice(IDLE, "worker-2")], f"{IDLE.found}; {IDLE.fix}"),
         ([with_notice(CHOSEN)], None),
         ([with_notice(None)], None),
     ],

@@ -38,7 +38,7 @@ from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
 
 _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True} | {
-    one.name: one.default for one in FIELDS if one.part == "story"
+    one.name: one.default for one in FIELDS if one.subject == "story"
 }
 
 

@@ -67,7 +67,7 @@ class StudioContext:
         key = self.access.find_program_key(request.headers)
         if key is not None:  # the operator issued the key, so no limit per address applies
             owner, is_operator, limits = key.owner, False, replace(self._queue_limits(None), of_owner=key.most_waiting)
-        elif self.access.has_key(request.headers):
+        elif self.access.has_operator_key(request.headers):
             owner, is_operator, limits = "operator", True, None
         else:
             limits = None if is_operator else self._queue_limits(request.client)

@@ -271,7 +271,7 @@ def test_a_hostile_project_is_refused_whole_with_one_sentence(engine, tmp_path):
 
 
 def test_no_preset_allows_more_than_a_request_from_elsewhere_may_have():
-    presets, most = list_presets(), {name: setting.most for name, setting in SETTINGS.items()}
+    presets, most = list_presets(), {name: setting.max_imported_length for name, setting in SETTINGS.items()}
     assert max(preset.max_prompt_tokens for preset in presets) * CHARACTERS_PER_TOKEN <= most["prompt"]
     blocks = [1 + (one.max_frames - one.first_frames) // one.frame_step for one in presets if one.live]
     assert max(blocks) <= most["cues"] < 2 * max(blocks)
