@@ -118,7 +118,7 @@ class Inbox:
     def __init__(self, folder: Path):
         self._folder = folder
 
-    def take(self, piece: Piece) -> None:
+    def write_piece(self, piece: Piece) -> None:
         """Write one piece. Raises: ValueError for an invalid name, OSError."""
         path = self._folder / check_name(piece.name)
         if piece.is_gone:

@@ -25,8 +25,8 @@ from backend.engine.store import Store
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from backend.settings import Settings
 
-Part = Literal["videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store"]
-PARTS: tuple[Part, ...] = ("videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store")
+Category = Literal["videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store"]
+CATEGORIES: tuple[Category, ...] = ("videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store")
 
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
@@ -62,13 +62,13 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """Files of one job to delete: only its intermediate files, or all its files if `part` is "bin" or "videos".
+    """Files of one job to delete: only its intermediate files, or all its files if `category` is "bin" or "videos".
 
     `size` is in bytes.
     """
 
     job: EndedJob
-    part: Part
+    category: Category
     size: int
 
 
@@ -130,11 +130,11 @@ def _removals_for_space(
 
 
 def _intermediate_removal(job: EndedJob, sizes: Mapping[str, Size]) -> Removal:
-    return Removal(job=job, part="intermediate", size=sizes[job.id].intermediate)
+    return Removal(job=job, category="intermediate", size=sizes[job.id].intermediate)
 
 
 def _job_removal(job: EndedJob, size: int) -> Removal:
-    return Removal(job=job, part="videos" if job.deleted is None else "bin", size=size)
+    return Removal(job=job, category="videos" if job.deleted is None else "bin", size=size)
 
 
 class Clock:
@@ -185,7 +185,7 @@ class Cleaner:
         self._clock = Clock()
         self._cleaning, self._counting, self._closing = threading.Lock(), threading.Lock(), threading.Event()
         self._trimming = threading.Lock()
-        self._usage: tuple[float, dict[Part, int]] | None = None
+        self._usage: tuple[float, dict[Category, int]] | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -199,7 +199,7 @@ class Cleaner:
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
 
-    def clean(self) -> dict[Part, int]:
+    def clean(self) -> dict[Category, int]:
         """Delete what `plan_removals` and the quotas require. Return the freed bytes by part. Raises: DataFolderError."""
         try:
             with self._cleaning:
@@ -211,7 +211,7 @@ class Cleaner:
                 "check its permissions",
             ) from error
         self._usage = None
-        found = {part: freed[part] for part in PARTS if freed[part]}
+        found = {part: freed[part] for part in CATEGORIES if freed[part]}
         if found:
             parts = ", ".join(f"{part} {size / 1e6:.1f} MB" for part, size in found.items())
             logger.warning("Cleaning freed %.1f MB: %s", sum(found.values()) / 1e6, parts)
@@ -252,7 +252,7 @@ class Cleaner:
             self._store.jobs.forget(job_id)
         return job_id is not None
 
-    def usage(self) -> dict[Part, int]:
+    def usage(self) -> dict[Category, int]:
         """Return the size in bytes of each part of the data folder. The sizes are at most 30 seconds old."""
         with self._counting:
             if self._usage is None or time.monotonic() - self._usage[0] > _USAGE_SECONDS:
@@ -268,7 +268,7 @@ class Cleaner:
                     logger.error("%s", error)
             self._closing.wait(_EVERY_SECONDS)
 
-    def _clean_all(self) -> Counter[Part]:
+    def _clean_all(self) -> Counter[Category]:
         settings, freed = self._settings, self._clean_jobs()
         for job_id in self._store.files.unmeasured_jobs():
             self._store.files.measure_folder(job_id)
@@ -281,9 +281,9 @@ class Cleaner:
         self._lock.remove_dead()
         return freed
 
-    def _count(self) -> dict[Part, int]:
+    def _count(self) -> dict[Category, int]:
         settings, ended = self._settings, {job.folder.name: job for job in self._store.files.ended_jobs()}
-        usage: Counter[Part] = Counter(dict.fromkeys(PARTS, 0))
+        usage: Counter[Category] = Counter(dict.fromkeys(CATEGORIES, 0))
         for folder in _paths(settings.runs_dir, "*"):
             size, job = folder_size(folder), ended.get(folder.name)
             if job is not None and job.deleted is not None:
@@ -299,8 +299,8 @@ class Cleaner:
         usage["store"] = sum(path.stat().st_size for path in _paths(settings.data_dir, "jobs.sqlite3*"))
         return dict(usage)
 
-    def _clean_jobs(self) -> Counter[Part]:
-        jobs, freed = self._store.files.ended_jobs(), Counter[Part]()
+    def _clean_jobs(self) -> Counter[Category]:
+        jobs, freed = self._store.files.ended_jobs(), Counter[Category]()
         sizes = {job.id: _size_for_plan(job) for job in jobs}
         unended = sum(folder_size(job.folder).total for job in self._store.library.unended())
         is_trusted = self._clock.is_trusted(max((job.ended for job in jobs), default=0.0))
@@ -308,7 +308,7 @@ class Cleaner:
             if self._closing.is_set():
                 break
             try:
-                freed[removal.part] += self._remove(removal)
+                freed[removal.category] += self._remove(removal)
             except JobNotFound:  # another server has deleted the job
                 continue
         if freed["videos"] or freed["bin"]:
@@ -318,9 +318,10 @@ class Cleaner:
     def _remove(self, removal: Removal) -> int:
         """Delete files of a job. Return the freed bytes."""
         job = self._store.jobs.find(removal.job.id)
-        if removal.part == "intermediate":
+        if removal.category == "intermediate":
             return self._remove_intermediates(removal.job)
-        if job.deleted is None and (job.is_starred or removal.part == "bin"):  # the job was starred or restored since the plan
+        # The job may have been starred or restored since the plan.
+        if job.deleted is None and (job.is_starred or removal.category == "bin"):
             return 0
         size = self._remove_files(job.folder)
         if self._is_in_runs_folder(job.folder) and job.folder.exists():

@@ -131,7 +131,7 @@ def _listed_fields(row: sqlite3.Row) -> dict[str, Any]:
         "deleted": row["deleted"],
         "is_held": bool(row["held"]),
         "is_stopped": bool(row["stopped"]),
-        "is_told": bool(row["told"]),
+        "is_operator_notified": bool(row["told"]),
         "project": row["project"],
         "tags": tuple(json.loads(row["tags"])),
         "has_video": bool(row["has_video"]),

@@ -13,7 +13,7 @@ from backend.engine.tables import Tables
 from backend.errors import StudioError
 from backend.schemas.events import Failed
 
-_STORIES = 40  # how many of the newest storyboards are searched for characters
+_MOST_STORYBOARDS = 40  # how many of the newest storyboards are searched for characters
 
 
 class Library:
@@ -72,12 +72,12 @@ class Library:
         prompts = (row[0] for row in self._tables.listed_rows(sql, (owner, 4 * most)))
         return list(dict.fromkeys(filter(None, prompts)))[:most]
 
-    def figures(self, owner: str, project: str, most: int) -> dict[str, str]:
+    def characters(self, owner: str, project: str, most: int) -> dict[str, str]:
         """Return the newest image path of each character by name, last used first.
 
         Searches the storyboards of one of the owner's projects, or with "" the storyboards without a project.
         """
-        stories = Selection(owner=owner, project=project, has_figures=True, most=_STORIES)
+        stories = Selection(owner=owner, project=project, has_characters=True, most=_MOST_STORYBOARDS)
         where, values = where_clause(stories)
         columns = "id, folder, json_extract(request, '$.figures') AS figures, json_extract(request, '$.figure_images') AS images"
         sql = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY {order_clause(stories)} LIMIT ?"

@@ -51,14 +51,14 @@ def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
 def _entry(job: Job, result: VideoResult | None) -> ArchiveEntry:
     inputs = {role: [Path(path) for path in paths if Path(path).is_file()] for role, paths in job.request.inputs().items()}
     told = {"seconds": result.seconds, "versions": result.versions, "notes": list(result.notes)} if result else {}
-    said = {
+    metadata = {
         "request": job.request.for_sharing(),
         "created": job.created,
         "starred": job.is_starred,
         "tags": list(job.tags),
         **told,
     }
-    return ArchiveEntry(video=job.folder / VIDEO, inputs=inputs, said=said)
+    return ArchiveEntry(video=job.folder / VIDEO, inputs=inputs, metadata=metadata)
 
 
 def import_project(store: Store, runs: Path, engine: str, owner: str, archive: Path, folder: Path) -> Steps[tuple[Project, int]]:
@@ -82,7 +82,7 @@ def import_project(store: Store, runs: Path, engine: str, owner: str, archive: P
             job = _job(one, request, place, project)
             store.jobs.add(job, engine)
             store.events.append(job_id, Finished(_result(one, job)))
-            if one["said"].get("starred") is True:
+            if one["metadata"].get("starred") is True:
                 store.library.star(job_id, True)
     except BaseException:
         for job_id in made:
@@ -95,8 +95,8 @@ def import_project(store: Store, runs: Path, engine: str, owner: str, archive: P
 
 def _job(one: Mapping[str, Any], request: GenerationRequest, place: Path, project: Project) -> Job:
     """Return a job for an imported video."""
-    said, now = one["said"], time.time()
-    created = said.get("created")
+    metadata, now = one["metadata"], time.time()
+    created = metadata.get("created")
     return Job(
         id=place.name,
         owner=project.owner,
@@ -108,23 +108,23 @@ def _job(one: Mapping[str, Any], request: GenerationRequest, place: Path, projec
         ended=None,
         folder=place,
         project=project.id,
-        tags=_tags(said.get("tags")),
+        tags=_tags(metadata.get("tags")),
     )
 
 
 def _result(one: Mapping[str, Any], job: Job) -> VideoResult:
     """Return the imported video of this job. Size, length and audio come from the video file, other values from the archive."""
-    said, fps = one["said"], max(1, round(one["fps"]))
-    notes = said.get("notes")
+    metadata, fps = one["metadata"], max(1, round(one["fps"]))
+    notes = metadata.get("notes")
     return VideoResult(
         path=str(job.folder / VIDEO),
         fps=fps,
         num_frames=max(1, round(one["seconds"] * fps)),
         width=one["width"],
         height=one["height"],
-        seconds=_table(said.get("seconds"), (int, float)),
+        seconds=_table(metadata.get("seconds"), (int, float)),
         request=job.request,
-        versions=_table(said.get("versions"), (str,)),
+        versions=_table(metadata.get("versions"), (str,)),
         notes=tuple(_line(note)[:500] for note in notes[:20]) if isinstance(notes, list) else (),
         has_sound=one["has_sound"],
     )
@@ -132,16 +132,16 @@ def _result(one: Mapping[str, Any], job: Job) -> VideoResult:
 
 def _request(one: Mapping[str, Any]) -> GenerationRequest:
     """Return the video's request, with the unpacked inputs. Raises: RequestError."""
-    said = one["said"].get("request")
-    if not isinstance(said, dict):
+    stored = one["metadata"].get("request")
+    if not isinstance(stored, dict):
         raise RequestError("the project file", "must contain the request of each video", "export the project again")
-    if len(json.dumps(said, ensure_ascii=False)) > MOST_STORED_CHARACTERS:
+    if len(json.dumps(stored, ensure_ascii=False)) > MOST_STORED_CHARACTERS:
         raise RequestError(
             "the project file",
             f"contains a request with more than {MOST_STORED_CHARACTERS:,} characters",
             "export the project again",
         )
-    own = {name: value for name, value in said.items() if name not in {setting.name for setting in INPUTS}}
+    own = {name: value for name, value in stored.items() if name not in {setting.name for setting in INPUTS}}
     request = GenerationRequest.from_stored(own | to_input_fields(one["inputs"]))
     check_imported_size(request)
     if request.shots:

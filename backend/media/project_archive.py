@@ -35,7 +35,7 @@ class ArchiveEntry:
 
     video: Path
     inputs: Mapping[str, Sequence[Path]]
-    said: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
 
 def write_archive(name: str, entries: Sequence[ArchiveEntry], path: Path) -> None:
@@ -51,7 +51,7 @@ def write_archive(name: str, entries: Sequence[ArchiveEntry], path: Path) -> Non
                     named = f"inputs/{number:04}-{role}-{place}{file.suffix.lower()}"
                     archive.write(file, named)
                     inputs.setdefault(role, []).append(named)
-            videos.append({"file": video, "inputs": inputs, **entry.said})
+            videos.append({"file": video, "inputs": inputs, **entry.metadata})
         manifest = {"format": FORMAT, "name": name, "videos": videos}
         archive.writestr(MANIFEST, json.dumps(manifest, ensure_ascii=False, indent=1))
 
@@ -60,7 +60,7 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
     """Unpack a project into an empty folder. Return its `name` and its `videos`.
 
     Each video has `video`, its path in the folder, and `inputs`, the paths of its inputs by role. `seconds`, `fps`, `width`,
-    `height` and `has_sound` are read from the file. `said` has the unchecked values of `project.json`.
+    `height` and `has_sound` are read from the file. `metadata` has the unchecked values of `project.json`.
 
     Raises: RequestError, ClipError for a video that cannot be played, OSError.
     """
@@ -119,20 +119,20 @@ def _is_nested_at_most(value: object, levels: int = 20) -> bool:
     return levels > 0 and all(_is_nested_at_most(one, levels - 1) for one in inner)
 
 
-def _unpack_video(archive: zipfile.ZipFile, found: Files, said: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
+def _unpack_video(archive: zipfile.ZipFile, found: Files, metadata: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
     """Unpack one video with its inputs under new names."""
     video = folder / f"{number:04}.mp4"
-    _extract(archive, found, said.get("file"), _VIDEO, video)
+    _extract(archive, found, metadata.get("file"), _VIDEO, video)
     try:
         facts = read_clip_facts(video)
     except StudioError as error:
         raise RequestError(f"video {number} of the project", f"cannot be played: {error.cause}", "export it again") from None
     inputs = {
-        role: list(_unpack_inputs(archive, found, said.get("inputs"), role, number, folder))
+        role: list(_unpack_inputs(archive, found, metadata.get("inputs"), role, number, folder))
         for role in (one.name for one in INPUTS)
     }
     seen = {name: getattr(facts, name) for name in ("seconds", "width", "height", "has_sound")} | {"fps": facts.nominal_fps}
-    return {"video": str(video), "inputs": {role: files for role, files in inputs.items() if files}, **seen, "said": said}
+    return {"video": str(video), "inputs": {role: files for role, files in inputs.items() if files}, **seen, "metadata": metadata}
 
 
 def _unpack_inputs(archive: zipfile.ZipFile, found: Files, named: object, role: str, number: int, folder: Path) -> Iterator[str]:

@@ -17,7 +17,7 @@ from backend.workers.messages import Heartbeat, Message, decode, encode
 
 SILENCE_SECONDS = 8.0  # the other host counts as lost after this time without a byte; it sends a heartbeat each second
 BEAT_SECONDS = 1.0
-_MOST_UNPROVEN_BYTES = 1024
+_MOST_UNAUTHENTICATED_BYTES = 1024
 _MOST_BYTES = 2**32
 _PIECE = 2**20
 _ROLES = ("first", "member")
@@ -42,7 +42,7 @@ class Wire:
         self._incoming = connection.makefile("rb")
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._most = _MOST_UNPROVEN_BYTES
+        self._most = _MOST_UNAUTHENTICATED_BYTES
 
     def send(self, message: Message, files: Sequence[bytes] = ()) -> bool:
         """Send a message and then files. Return False if the connection has ended."""

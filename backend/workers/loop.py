@@ -152,7 +152,7 @@ class Worker:
     def _exit_process(self, code: int) -> None:
         """End the process on request. The kernel crash guard then does not count a running kernel as crashed."""
         if self._model.pipeline is not None:
-            self._model.pipeline.excuse()
+            self._model.pipeline.forget_running_kernels()
         self._end(code)
 
     def _prepare_first_model(self, preset: Preset, warm_up: bool) -> None:
@@ -305,7 +305,7 @@ class Worker:
         """
         try:
             report = stop_when(task.is_cancelled.is_set, functools.partial(self._reports.send_event, task.job_id))
-            found.put(self._model.started.would_fit(task.request, report))
+            found.put(self._model.started.suggest_smaller_requests(task.request, report))
         except Stopped:
             pass
         except Exception:

@@ -240,8 +240,8 @@ class WorkerModel:
         facts = WorkerFacts(
             devices=tuple(self.started.device_facts()),
             model=self._source[0] if self._source else None,
-            kept=kept,
-            kept_bytes=self.started.model_cache.count_bytes(),
+            cached_models=kept,
+            cached_bytes=self.started.model_cache.count_bytes(),
             warm=frozenset(self._warm),
             versions=getattr(self.loaded, "versions", {}),
             refused=self.started.refusals(),
@@ -264,7 +264,7 @@ class WorkerModel:
                 raise
             self._reports.send_facts(WorkerFacts(notice=self._unused))
             raise DeviceError(self._unused.found, fix=self._unused.fix) from error
-        pipeline.recall(lambda own: self._reports.gather("without", own))
+        pipeline.disable_crashed_kernels(lambda own: self._reports.gather("without", own))
         self.pipeline, self.can_serve = pipeline, self._model is None
 
     def _report(self, event: Event) -> None:

@@ -38,7 +38,7 @@ def ended(name: str, days: float = 2.0, **changes) -> EndedJob:
 def planned(*jobs: EndedJob, sizes: dict[str, Size] | None = None, unended: int = 0, is_clock_trusted: bool = True, **limits):
     sizes = {job.id: Size(intermediate=0 if job.is_cleaned else GB, rest=GB) for job in jobs} | (sizes or {})
     removals = plan_removals(jobs, sizes, Limits(**limits), NOW, unended=unended, is_clock_trusted=is_clock_trusted)
-    return [(removal.part, removal.job.id) for removal in removals]
+    return [(removal.category, removal.job.id) for removal in removals]
 
 
 def test_intermediate_files_go_an_hour_after_the_end_and_once():

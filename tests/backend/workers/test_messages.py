@@ -51,7 +51,7 @@ MESSAGES = [
     ExpectModels(models=["a", "b"], preset="wan-tiny"),
     PrepareFor(request=request()),
     ManageModel(model="m", how="pin"),
-    Facts(facts=WorkerFacts(devices=(Device(name="d", kind="cpu"),), model="m", kept=(KEPT,), kept_bytes=(3, 4))),
+    Facts(facts=WorkerFacts(devices=(Device(name="d", kind="cpu"),), model="m", cached_models=(KEPT,), cached_bytes=(3, 4))),
     JobEvent(job_id="a", event=Step(1, 3, 0.5, 1.0, "previews/1.png")),
     Exiting(reason="A device was lost"),
     Decide(what="cues", value=[{"block": 0}]),
