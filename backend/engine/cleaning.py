@@ -274,17 +274,17 @@ class Cleaner:
             self._store.files.measure_folder(job_id)
         freed["intermediate"] += self._remove_unqueued_folders()
         freed["comparisons"] += self._clean_comparisons()
-        freed["logs"] += sum(_truncate_log(path, MOST_LOG) for path in _paths(settings.logs_dir, "*.log"))
-        freed["compiled"] += trim(settings.compiled_dir, MOST_COMPILED)
-        uploads = _paths(settings.uploads_dir, "*.uploads")
-        freed["uploads"] += sum(trim(folder, MOST_UPLOADED, spare_seconds=_HOUR) for folder in uploads)
+        freed["logs"] += sum(_truncate_log(path, MOST_LOG) for path in _list_paths(settings.logs_dir, "*.log"))
+        freed["compiled"] += trim_folder(settings.compiled_dir, MOST_COMPILED)
+        uploads = _list_paths(settings.uploads_dir, "*.uploads")
+        freed["uploads"] += sum(trim_folder(folder, MOST_UPLOADED, spare_seconds=_HOUR) for folder in uploads)
         self._lock.remove_dead()
         return freed
 
     def _count(self) -> dict[Category, int]:
         settings, ended = self._settings, {job.folder.name: job for job in self._store.files.ended_jobs()}
         usage: Counter[Category] = Counter(dict.fromkeys(CATEGORIES, 0))
-        for folder in _paths(settings.runs_dir, "*"):
+        for folder in _list_paths(settings.runs_dir, "*"):
             size, job = folder_size(folder), ended.get(folder.name)
             if job is not None and job.deleted is not None:
                 usage["bin"] += size.total
@@ -296,7 +296,7 @@ class Cleaner:
         usage["comparisons"] = folder_size(settings.comparisons_dir).total
         usage["logs"] = folder_size(settings.logs_dir).total
         usage["compiled"] = folder_size(settings.cache_dir).total
-        usage["store"] = sum(path.stat().st_size for path in _paths(settings.data_dir, "jobs.sqlite3*"))
+        usage["store"] = sum(path.stat().st_size for path in _list_paths(settings.data_dir, "jobs.sqlite3*"))
         return dict(usage)
 
     def _clean_jobs(self) -> Counter[Category]:
@@ -355,7 +355,9 @@ class Cleaner:
         """Delete folders of requests that were never queued because the server ended. Folders with a video are kept."""
         known = self._store.files.job_ids()
         folders = [
-            folder for folder in _paths(self._settings.runs_dir, "*") if folder.name not in known and _age_seconds(folder) > _DAY
+            folder
+            for folder in _list_paths(self._settings.runs_dir, "*")
+            if folder.name not in known and _age_seconds(folder) > _DAY
         ]
         return sum(self._remove_files(folder) for folder in folders if not (folder / "video.mp4").exists())
 
@@ -368,7 +370,7 @@ class Cleaner:
 
         An exported video is deleted after `EXPORT_SECONDS`, or if a job of its comparison was deleted.
         """
-        paths = _paths(self._settings.comparisons_dir, "*")
+        paths = _list_paths(self._settings.comparisons_dir, "*")
         comparisons = {one.id: one for one in self._store.user_presets.comparisons()}
         there, in_library = self._store.files.job_ids(), self._store.files.job_ids(is_deleted=False)
         for comparison in comparisons.values():
@@ -393,7 +395,7 @@ def _size_for_plan(job: EndedJob) -> Size:
     return Size(rest=size.total) if job.is_cleaned else size
 
 
-def trim(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
+def trim_folder(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
     """Delete the least recently used files until the remaining files take at most `most_bytes`. Return the freed bytes.
 
     Files that were used in the last `spare_seconds` are kept. A file's use is its last read or write, or its last write if the
@@ -426,7 +428,7 @@ def _truncate_log(path: Path, most_bytes: int) -> int:
         return 0
 
 
-def _paths(folder: Path, pattern: str) -> list[Path]:
+def _list_paths(folder: Path, pattern: str) -> list[Path]:
     return list(folder.glob(pattern)) if folder.is_dir() else []
 
 

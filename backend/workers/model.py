@@ -270,7 +270,7 @@ class WorkerModel:
     def _report(self, event: Event) -> None:
         """Report the progress of loading, as the worker's status and as an event of each waiting job."""
         if isinstance(event, Loading):
-            self._reports.send_status("loading", f"Loading {event.what}{_share(event)}")
+            self._reports.send_status("loading", f"Loading {event.what}{_progress_text(event)}")
         elif isinstance(event, Compiling):  # the weights are loaded, but the programs are not all compiled
             self._reports.send_status("warming", f"Compiling {event.what}")
         for task in self._tasks.uncancelled():
@@ -285,7 +285,7 @@ def is_from_file(event: Event) -> bool:
     return isinstance(event, Compiling) and event.is_loaded
 
 
-def _share(event: Loading) -> str:
+def _progress_text(event: Loading) -> str:
     if not event.bytes_total:
         return ""
     speed, left = event.bytes_per_second, event.bytes_total - event.bytes_done

@@ -50,7 +50,7 @@ class Surroundings:
             accelerators=accelerators_here(root),
             platforms=chosen_platforms(),
             versions=installed_versions(),
-            installer=_installer(),
+            installer=_install_command(),
             holders=partial(find_holders, root),
         )
 
@@ -79,14 +79,14 @@ def explain_error(here: Surroundings, error: str) -> UnusedAccelerator | None:
     tpu = next((one for one in here.accelerators if one.platform == "tpu"), None)
     chips = str(tpu) if tpu else "the TPU chips"
     if found := re.search(r"in use by (?:a )?process with pid (\d+)", error):
-        return _held(chips, int(found[1]), "")
+        return _explain_holder(chips, int(found[1]), "")
     if re.search(r"resource busy|already in used? by", error, re.IGNORECASE):
         return _held_by_unknown(here, tpu, chips)
     if "lockfile" in error:
         holders = here.holders((LOCK_FILE, *(tpu.files if tpu else ())))
-        return _held(chips, holders[0].pid, holders[0].name) if holders else _locked(chips)
+        return _explain_holder(chips, holders[0].pid, holders[0].name) if holders else _explain_lock(chips)
     if re.search(r"PJRT.{0,40}API version|PJRT_\w+ size", error):
-        return _mismatch(here)
+        return _explain_mismatch(here)
     if re.search(r"libtpu\.so.{0,200}(No such file|cannot open)|(Failed to open|not found).{0,100}libtpu\.so", error):
         found = "libtpu is installed, but its library cannot be loaded"
         return UnusedAccelerator(found=found, fix=f"`{here.installer} --force-reinstall -r {_TPU_REQUIREMENTS}`")
@@ -142,7 +142,7 @@ def _tpu_idle(here: Surroundings, tpu: Accelerator) -> UnusedAccelerator:
         found = f"{tpu} {tpu.verb} here, but libtpu is not installed, so everything runs on the CPU"
         return UnusedAccelerator(found=found, fix=f"`{here.installer} -r {_TPU_REQUIREMENTS}`, then start again")
     if holders := here.holders(tpu.files):
-        return _held(str(tpu), holders[0].pid, holders[0].name)
+        return _explain_holder(str(tpu), holders[0].pid, holders[0].name)
     return UnusedAccelerator(found=f"{tpu} {tpu.verb} here, but jax uses the CPU", fix="`python app.py doctor` says why")
 
 
@@ -174,19 +174,19 @@ def _held_by_unknown(here: Surroundings, tpu: Accelerator | None, chips: str) ->
     """Explain that another process uses the chips. Name the process if this user may see it."""
     holders = here.holders(tpu.files) if tpu else ()
     if holders:
-        return _held(chips, holders[0].pid, holders[0].name)
+        return _explain_holder(chips, holders[0].pid, holders[0].name)
     where = tpu.files[0] if tpu and tpu.files else "/dev/vfio/0"
     return UnusedAccelerator(
         found=f"Another process holds {chips}", fix=f"`sudo fuser -v {where}` shows it; end it, then start again"
     )
 
 
-def _held(chips: str, pid: int, name: str) -> UnusedAccelerator:
+def _explain_holder(chips: str, pid: int, name: str) -> UnusedAccelerator:
     who = f"{pid} ({name})" if name else f"{pid}"
     return UnusedAccelerator(found=f"Another process, {who}, holds {chips}", fix=f"`kill {pid}`, then start again")
 
 
-def _locked(chips: str) -> UnusedAccelerator:
+def _explain_lock(chips: str) -> UnusedAccelerator:
     """Explain that libtpu's lock exists without a visible holder. The holder may be a process of another user."""
     found = f"libtpu's lock, {LOCK_FILE}, keeps {chips} from being used, and no process of yours has it"
     return UnusedAccelerator(
@@ -194,7 +194,7 @@ def _locked(chips: str) -> UnusedAccelerator:
     )
 
 
-def _mismatch(here: Surroundings) -> UnusedAccelerator:
+def _explain_mismatch(here: Surroundings) -> UnusedAccelerator:
     """Suggest to install the versions that this project requires.
 
     If these versions are already installed, suggest the versions that the jax release requires.
@@ -213,7 +213,7 @@ def pinned_version(package: str) -> str:
     return found[1] if found else ""
 
 
-def _installer() -> str:
+def _install_command() -> str:
     """Return the command that installs into this environment, for use in the project's folder.
 
     The command does not contain folders outside the project, because visitors see it too.

@@ -86,7 +86,7 @@ def ray(monkeypatch):
 
 @pytest.fixture
 def cluster(ray, monkeypatch):
-    monkeypatch.setattr("backend.cluster.nodes._connect", lambda address: None)
+    monkeypatch.setattr("backend.cluster.nodes._join_cluster", lambda address: None)
     return Cluster("somewhere:1")
 
 

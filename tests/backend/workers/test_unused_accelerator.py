@@ -28,7 +28,7 @@ def make_surroundings(monkeypatch, tmp_path):
 
     def make(lay_out, versions=VERSIONS, platforms="", **how) -> Surroundings:
         monkeypatch.setattr(module, "installed_versions", lambda: versions)
-        monkeypatch.setattr(module, "_installer", lambda: ".venv/bin/pip install")
+        monkeypatch.setattr(module, "_install_command", lambda: ".venv/bin/pip install")
         monkeypatch.setenv("JAX_PLATFORMS", platforms)
         monkeypatch.delenv("TPU_ACCELERATOR_TYPE", raising=False)
         return Surroundings.of_this_process(lay_out(tmp_path, **how))
