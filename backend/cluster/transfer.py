@@ -56,12 +56,12 @@ def list_files(folder: Path) -> dict[str, Version]:
 
     Hidden files, links and `NOT_SENT` are left out.
     """
-    found: dict[str, Version] = {}
-    _collect_versions(folder, "", found)
-    return found
+    versions: dict[str, Version] = {}
+    _collect_versions(folder, "", versions)
+    return versions
 
 
-def _collect_versions(folder: Path, above: str, found: dict[str, Version]) -> None:
+def _collect_versions(folder: Path, above: str, versions: dict[str, Version]) -> None:
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:
@@ -70,11 +70,11 @@ def _collect_versions(folder: Path, above: str, found: dict[str, Version]) -> No
         name = above + entry.name
         try:
             if entry.is_dir(follow_symlinks=False) and _FOLDER.fullmatch(name):
-                _collect_versions(folder / entry.name, f"{name}/", found)
+                _collect_versions(folder / entry.name, f"{name}/", versions)
             elif not NOT_SENT.fullmatch(name) and _NAME.fullmatch(name):
                 status = entry.stat(follow_symlinks=False)
                 if S_ISREG(status.st_mode):
-                    found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+                    versions[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
         except FileNotFoundError:  # the entry was replaced or removed since the scan
             continue
 

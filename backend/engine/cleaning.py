@@ -211,11 +211,11 @@ class Cleaner:
                 "check its permissions",
             ) from error
         self._usage = None
-        found = {part: freed[part] for part in CATEGORIES if freed[part]}
-        if found:
-            parts = ", ".join(f"{part} {size / 1e6:.1f} MB" for part, size in found.items())
-            logger.warning("Cleaning freed %.1f MB: %s", sum(found.values()) / 1e6, parts)
-        return found
+        freed_bytes = {part: freed[part] for part in CATEGORIES if freed[part]}
+        if freed_bytes:
+            parts = ", ".join(f"{part} {size / 1e6:.1f} MB" for part, size in freed_bytes.items())
+            logger.warning("Cleaning freed %.1f MB: %s", sum(freed_bytes.values()) / 1e6, parts)
+        return freed_bytes
 
     def trim_bin(self, owner: str, more: int = 0) -> None:
         """Permanently delete the oldest jobs in the bin until all quotas are met.
@@ -401,9 +401,9 @@ def trim_folder(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> in
     Files that were used in the last `spare_seconds` are kept. A file's use is its last read or write, or its last write if the
     disk does not record reads.
     """
-    found = sorted(((max(status.st_atime, status.st_mtime), name, status.st_size) for name, status in files_below(folder)))
-    left, freed = sum(size for _, _, size in found), 0
-    for used, name, size in found:
+    files = sorted(((max(status.st_atime, status.st_mtime), name, status.st_size) for name, status in files_below(folder)))
+    left, freed = sum(size for _, _, size in files), 0
+    for used, name, size in files:
         if left <= most_bytes or time.time() - used < spare_seconds:
             break
         freed += _remove_file(folder / name)

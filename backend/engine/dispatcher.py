@@ -387,7 +387,7 @@ class Dispatcher:
         if self._event_log.is_stuck:
             return {"": next(iter(self._shortages.values()), Shortage(free=0, needed=0))}
         running = sum(entry.needed for entry in self._running.values())
-        found: dict[str, Shortage] = {}
+        shortages: dict[str, Shortage] = {}
         for entry in self._waiting.copy():
             if (lacking := find_shortage(self._runs, entry.needed + running)) is None:
                 continue
@@ -398,8 +398,8 @@ class Dispatcher:
                     Failed(f"The disk cannot hold this video ({never.describe_capacity()})", "Make it smaller or shorter"),
                 )
             else:
-                found[entry.job_id] = lacking
-        return found
+                shortages[entry.job_id] = lacking
+        return shortages
 
     def _assign_job(self, entry: QueueEntry, job: Job) -> bool:
         """Give the job to a worker. Return False and requeue the job if no worker is idle any more."""

@@ -110,10 +110,10 @@ class Keys:
         if not is_program_key(secret):
             return None
         digest = _hash_secret(secret)
-        found = [row for row in self._rows() if hmac.compare_digest(row[1], digest)]
-        if not found:
+        rows = [row for row in self._rows() if hmac.compare_digest(row[1], digest)]
+        if not rows:
             return None
-        key = _read_key(found[0])
+        key = _read_key(rows[0])
         if time.time() - (key.used or 0.0) >= _USE_SECONDS:
             self._note_use(key)
         return key

@@ -81,14 +81,14 @@ class Library:
         where, values = where_clause(stories)
         columns = "id, folder, json_extract(request, '$.figures') AS figures, json_extract(request, '$.figure_images') AS images"
         sql = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY {order_clause(stories)} LIMIT ?"
-        found: dict[str, tuple[str, str]] = {}
+        named_images: dict[str, tuple[str, str]] = {}
         for row in self._tables.listed_rows(sql, (*values, stories.most)):
             given = {"figure_images": json.loads(row["images"] or "[]")}
             images = make_absolute(given, row["folder"], row["id"])["figure_images"]
             for figure in json.loads(row["figures"] or "[]"):
                 if figure.get("image") is not None:
-                    found.setdefault(figure["name"].lower(), (figure["name"], images[figure["image"]]))
-        return dict(list(found.values())[:most])
+                    named_images.setdefault(figure["name"].lower(), (figure["name"], images[figure["image"]]))
+        return dict(list(named_images.values())[:most])
 
     def counts(self) -> dict[str, int]:
         """Return the number of jobs by state."""

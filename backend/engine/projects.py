@@ -51,10 +51,10 @@ class Projects:
 
     def find(self, project_id: str, owner: str | None) -> Project:
         """Return the owner's project with this id. Raises: RequestError."""
-        found = self._query(owner, project_id)
-        if not found:
+        projects = self._query(owner, project_id)
+        if not projects:
             raise RequestError(f"project={project_id[:40]!r}", "must be one of your projects", "choose a project from the list")
-        return found[0]
+        return projects[0]
 
     def _query(self, owner: str | None, project_id: str | None = None, first: str = "") -> list[Project]:
         return [

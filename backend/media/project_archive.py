@@ -66,10 +66,10 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            found = _check_files(archive, path.stat().st_size)
+            infos = _check_files(archive, path.stat().st_size)
             manifest = _read_manifest(archive)
             listed = report_progress(manifest["videos"], len(manifest["videos"]))
-            videos = [_unpack_video(archive, found, one, number, folder) for number, one in enumerate(listed, 1)]
+            videos = [_unpack_video(archive, infos, one, number, folder) for number, one in enumerate(listed, 1)]
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError):
         raise _invalid_project_error("it is no zip file, or is damaged") from None
     except OSError as error:
@@ -119,33 +119,33 @@ def _is_nested_at_most(value: object, levels: int = 20) -> bool:
     return levels > 0 and all(_is_nested_at_most(one, levels - 1) for one in inner)
 
 
-def _unpack_video(archive: zipfile.ZipFile, found: Files, metadata: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
+def _unpack_video(archive: zipfile.ZipFile, infos: Files, metadata: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
     """Unpack one video with its inputs under new names."""
     video = folder / f"{number:04}.mp4"
-    _extract(archive, found, metadata.get("file"), _VIDEO, video)
+    _extract(archive, infos, metadata.get("file"), _VIDEO, video)
     try:
         facts = read_clip_facts(video)
     except StudioError as error:
         raise RequestError(f"video {number} of the project", f"cannot be played: {error.cause}", "export it again") from None
     inputs = {
-        role: list(_unpack_inputs(archive, found, metadata.get("inputs"), role, number, folder))
+        role: list(_unpack_inputs(archive, infos, metadata.get("inputs"), role, number, folder))
         for role in (one.name for one in INPUTS)
     }
     seen = {name: getattr(facts, name) for name in ("seconds", "width", "height", "has_sound")} | {"fps": facts.nominal_fps}
     return {"video": str(video), "inputs": {role: files for role, files in inputs.items() if files}, **seen, "metadata": metadata}
 
 
-def _unpack_inputs(archive: zipfile.ZipFile, found: Files, named: object, role: str, number: int, folder: Path) -> Iterator[str]:
+def _unpack_inputs(archive: zipfile.ZipFile, infos: Files, named: object, role: str, number: int, folder: Path) -> Iterator[str]:
     given = named.get(role) if isinstance(named, dict) else None
     for place, name in enumerate(given if isinstance(given, list) else [], 1):
         path = folder / f"{number:04}-{role}-{place}{Path(str(name)).suffix[:5]}"
-        _extract(archive, found, name, _INPUT, path)
+        _extract(archive, infos, name, _INPUT, path)
         yield str(path)
 
 
-def _extract(archive: zipfile.ZipFile, found: Files, name: object, kind: re.Pattern[str], path: Path) -> None:
-    """Unpack the file called `name` to `path`. The file is removed from `found`, so that a second reference to it fails."""
-    info = found.pop(name, None) if isinstance(name, str) and kind.fullmatch(name) else None
+def _extract(archive: zipfile.ZipFile, infos: Files, name: object, kind: re.Pattern[str], path: Path) -> None:
+    """Unpack the file called `name` to `path`. The file is removed from `infos`, so that a second reference to it fails."""
+    info = infos.pop(name, None) if isinstance(name, str) and kind.fullmatch(name) else None
     if info is None:
         raise _invalid_project_error("a file is missing in it")
     with archive.open(info) as source, path.open("xb") as target:

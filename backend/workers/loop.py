@@ -286,26 +286,28 @@ class Worker:
         if self._searching is not None and self._searching.is_alive():  # an earlier, cancelled job's search still runs
             return failed
         self._reports.send_status("busy", "Searching for settings that fit")
-        found: queue.SimpleQueue[tuple[Proposal, ...]] = queue.SimpleQueue()
-        self._searching = threading.Thread(target=self._search_proposals, args=(task, found), name="would-fit", daemon=True)
+        proposal_queue: queue.SimpleQueue[tuple[Proposal, ...]] = queue.SimpleQueue()
+        self._searching = threading.Thread(
+            target=self._search_proposals, args=(task, proposal_queue), name="would-fit", daemon=True
+        )
         self._searching.start()
         # After a cancel this loop does not wait for the search, because one compilation may take minutes.
         while self._searching.is_alive() and not task.is_cancelled.is_set():
             self._searching.join(_LOOK_SECONDS)
-        proposals = () if found.empty() else found.get()
+        proposals = () if proposal_queue.empty() else proposal_queue.get()
         if not proposals:
             return failed
         fix = f"It would fit at {', or at '.join(map(str, proposals))}"
         return Failed(failed.cause, fix, proposals)
 
-    def _search_proposals(self, task: Task, found: "queue.SimpleQueue[tuple[Proposal, ...]]") -> None:
-        """Search for settings that fit in the memory, and put them into the queue `found`.
+    def _search_proposals(self, task: Task, proposal_queue: "queue.SimpleQueue[tuple[Proposal, ...]]") -> None:
+        """Search for settings that fit in the memory, and put them into `proposal_queue`.
 
         After the job is cancelled, the search ends at the next compilation.
         """
         try:
             report = stop_when(task.is_cancelled.is_set, functools.partial(self._reports.send_event, task.job_id))
-            found.put(self._model.started.suggest_smaller_requests(task.request, report))
+            proposal_queue.put(self._model.started.suggest_smaller_requests(task.request, report))
         except Stopped:
             pass
         except Exception:

@@ -209,8 +209,8 @@ def _explain_mismatch(here: Surroundings) -> UnusedAccelerator:
 def pinned_version(package: str) -> str:
     """Return the version of a package in the requirements for TPUs, "" if the requirements do not name the package."""
     lines = [(PROJECT_FOLDER / name).read_text("utf-8") for name in (_TPU_REQUIREMENTS, "requirements.txt")]
-    found = re.search(rf"^{re.escape(package)}==(\S+)", "\n".join(lines), re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(rf"^{re.escape(package)}==(\S+)", "\n".join(lines), re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _install_command() -> str:
