@@ -102,8 +102,8 @@ def _find_gpu(root: Path) -> Accelerator | None:
 
 def _model(known: Sequence[Path]) -> str:
     """Return the first GPU's name from NVIDIA's driver, "" if the driver reports no name."""
-    found = re.search(r"^Model:\s*(.+?)\s*$", _text(known[0]) if known else "", re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r"^Model:\s*(.+?)\s*$", _text(known[0]) if known else "", re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _pci(root: Path) -> Iterator[tuple[str, str, str]]:

@@ -60,12 +60,12 @@ class HourlyBudget:
 
     def _applicable_limits(self, owner: str, address: str) -> list[tuple[float, list[_Use]]]:
         """Return (limit, uses) for each limit that applies to this owner and address. A limit applies to the sum of its uses."""
-        found = [(self._in_all, list(self._uses))]
+        uses = [(self._in_all, list(self._uses))]
         if owner:
-            found.append((self._of_owner, [use for use in self._uses if use.owner == owner]))
+            uses.append((self._of_owner, [use for use in self._uses if use.owner == owner]))
         if address:
-            found.append((self._of_address, [use for use in self._uses if use.address == address]))
-        return found
+            uses.append((self._of_address, [use for use in self._uses if use.address == address]))
+        return uses
 
     def _forget_old(self) -> None:
         oldest = self._read_clock() - HOUR_SECONDS

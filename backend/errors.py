@@ -107,10 +107,10 @@ _NEEDED = re.compile(r"Used ([\d.]+)([GM]) of|temporaries \(([\d.]+)([GM])\) exc
 
 def bytes_needed(error: BaseException) -> int | None:
     """Return the bytes that a program needs on a device, from the TPU compiler's out-of-memory error. None for other errors."""
-    found = _NEEDED.search(str(error))
-    if found is None:
+    match = _NEEDED.search(str(error))
+    if match is None:
         return None
-    size, unit = (group for group in found.groups() if group is not None)
+    size, unit = (group for group in match.groups() if group is not None)
     return int(float(size) * (2**30 if unit == "G" else 2**20))
 
 

@@ -45,5 +45,5 @@ def announce_start(title: str, *, is_first: bool) -> None:
 
 def _is_first_start(library: str = "gradio") -> bool:
     """Return whether Python has not yet cached the bytecode of the library that takes longest to import."""
-    found = importlib.util.find_spec(library)
-    return found is not None and found.cached is not None and not Path(found.cached).is_file()
+    spec = importlib.util.find_spec(library)
+    return spec is not None and spec.cached is not None and not Path(spec.cached).is_file()

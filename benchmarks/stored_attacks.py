@@ -118,7 +118,7 @@ def stop_tasks(attacker: HttpVisitor, most: float) -> bool:
 
 def heavy_project(video: bytes) -> bytes:
     """Return a project file with 30 videos. Each has the most cues, and all have almost the most text, that an import accepts."""
-    cues = [{"block": 1, "prompt": "x" * 30}] * (SETTINGS["cues"].most or 0)
+    cues = [{"block": 1, "prompt": "x" * 30}] * (SETTINGS["cues"].max_imported_length or 0)
     return project(video, [REQUEST | {"cues": cues}] * HEAVY_VIDEOS)
 
 

@@ -29,7 +29,7 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Device, WorkerFacts, WorkerStatus
 from backend.worker_pool.transports import TRANSPORTS
-from backend.workers.messages import Facts, Heartbeat, JobEvent, Message, Run, Status, decode, encode
+from backend.workers.messages import Facts, Heartbeat, JobEvent, Message, Run, Status, decode_message, encode_message
 from benchmarks.studio_load import Measured, Visitor, start, tick_of, wait_until_ready, watch_page
 from presets import load_preset
 
@@ -121,7 +121,7 @@ class SleepingTransport:
         )
 
     def _tell(self, job_id: str, event: events.Event) -> None:
-        self._on_message(decode(json.loads(json.dumps(encode(JobEvent(job_id=job_id, event=event))))))
+        self._on_message(decode_message(json.loads(json.dumps(encode_message(JobEvent(job_id=job_id, event=event))))))
 
     def _rest(self) -> None:
         self._on_message(Status(status=WorkerStatus(state="ready", detail="Ready")))

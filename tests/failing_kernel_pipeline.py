@@ -29,8 +29,8 @@ __getattr__ = functools.partial(getattr, fake_pipeline)  # other names come from
 
 program.PLATFORMS = ("cpu",)
 kernel_crash_guard.HANGS_SECONDS = 3.0
-refusals, excuse = KERNEL_FALLBACKS.sentences, KERNEL_CRASH_GUARD.forget_recent_runs
-recall = functools.partial(KERNEL_CRASH_GUARD.withdraw_recorded, from_environment().kernels_dir)
+refusals, forget_running_kernels = KERNEL_FALLBACKS.sentences, KERNEL_CRASH_GUARD.forget_recent_runs
+disable_crashed_kernels = functools.partial(KERNEL_CRASH_GUARD.withdraw_recorded, from_environment().kernels_dir)
 
 
 def _fail(latents: np.ndarray) -> np.ndarray:

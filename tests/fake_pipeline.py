@@ -6,7 +6,7 @@ to take long makes it wait at a gate (`tests/gates.py`).
 Words in a prompt make the pipeline misbehave:
 
 - "explode" raises.
-- "memory" raises as if memory were short (see `would_fit`).
+- "memory" raises as if memory were short (see `suggest_smaller_requests`).
 - "die" ends the process.
 - "fall" kills the process in the third step, each time. "trip" kills it only the first time.
 - "lost" loses the device in the second step.
@@ -112,11 +112,11 @@ def refusals() -> tuple[str, ...]:
     return tuple(_refused)
 
 
-def recall(agree: Callable[[str], list[str]]) -> None:
+def disable_crashed_kernels(agree: Callable[[str], list[str]]) -> None:
     """Do nothing: no kernel has crashed a process."""
 
 
-def excuse() -> None:
+def forget_running_kernels() -> None:
     """Do nothing: the stand-in records no kernel runs."""
 
 
@@ -136,7 +136,7 @@ def warm_up(loaded: FakeModel, request: GenerationRequest) -> Iterator[Event]:
         time.sleep(STEP_SECONDS)
 
 
-def would_fit(request: GenerationRequest, tell: Callable[[Event], None]) -> tuple[Proposal, ...]:
+def suggest_smaller_requests(request: GenerationRequest, tell: Callable[[Event], None]) -> tuple[Proposal, ...]:
     """Suggest five frames, or the preset's first size. "no remedy" gives no suggestion, "broken remedy" raises."""
     tell(Compiling("settings that fit"))
     if "stuck" in request.prompt.split():

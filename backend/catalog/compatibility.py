@@ -54,7 +54,7 @@ def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) ->
     if all(device.kind == "cpu" for device in devices):
         return Compatibility(verdict="slow", smallest=smallest)
     memory = _total_memory(devices)
-    return Compatibility(verdict=_judge(needs, devices, memory), memory_bytes=memory, smallest=smallest)
+    return Compatibility(verdict=_find_verdict(needs, devices, memory), memory_bytes=memory, smallest=smallest)
 
 
 @functools.cache
@@ -66,7 +66,7 @@ def step_flops(name: str) -> float:
     return family.step_flops(preset.network_configs(), request, request.num_branches).total
 
 
-def _judge(needs: Needs | None, devices: Sequence[Device], memory: int | None) -> Verdict:
+def _find_verdict(needs: Needs | None, devices: Sequence[Device], memory: int | None) -> Verdict:
     if needs is None or memory is None:
         return "untried"
     if needs.device_bytes > memory:

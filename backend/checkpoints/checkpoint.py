@@ -53,8 +53,8 @@ def split_source(source: str | Path) -> tuple[str, str]:
 
     For a source without "#", return the source itself and "transformer".
     """
-    found = _FOLDER_SOURCE.fullmatch(str(source))
-    return (found["base"], found["transformer"]) if found else (str(source), TRANSFORMER)
+    match = _FOLDER_SOURCE.fullmatch(str(source))
+    return (match["base"], match["transformer"]) if match else (str(source), TRANSFORMER)
 
 
 def part_folder(part: str, transformer: str) -> str:

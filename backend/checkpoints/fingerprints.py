@@ -33,13 +33,13 @@ class Fingerprint:
 def fingerprint_file(path: Path) -> Fingerprint:
     """Return the file's current fingerprint. Raises: OSError."""
     real = path.resolve(strict=True)
-    found = real.stat()
+    status = real.stat()
     with real.open("rb") as file:
         length = _BEGINNING
         if path.suffix == ".safetensors":
             length = min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)
         beginning = hashlib.sha256(file.read(length)).hexdigest()
-    return Fingerprint(path=real, size=found.st_size, changed=found.st_mtime_ns, beginning=beginning)
+    return Fingerprint(path=real, size=status.st_size, changed=status.st_mtime_ns, beginning=beginning)
 
 
 def fingerprint_files(paths: Iterable[Path]) -> tuple[Fingerprint, ...]:

@@ -113,10 +113,10 @@ def _find_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> C
 def open_cached_with_files(parsed: FileSource) -> Checkpoint | None:
     """Open the checkpoint without the network. None if its base is incomplete on this machine, or if a transformer's file is
     missing."""
-    found = [find_cached_file(file) if is_on_hub(file) else Path(file) for file in parsed.files]
+    local_paths = [find_cached_file(file) if is_on_hub(file) else Path(file) for file in parsed.files]
     folder = _find_cached_snapshot(parsed.base, PATTERNS_BESIDE_FILES) if is_hub_id(parsed.base) else Path(parsed.base)
-    paths = [path for path in found if path is not None and path.is_file()]
-    if folder is None or len(paths) < len(found):
+    paths = [path for path in local_paths if path is not None and path.is_file()]
+    if folder is None or len(paths) < len(local_paths):
         return None
     return _open_if_complete(folder, assign_parts(paths))
 
@@ -149,8 +149,8 @@ _TORCH_SOURCE = re.compile(r"(?P<base>[\w.-]+/[\w.-]+)\+(?P<file>[\w.-]+/[\w.-]+
 
 def parse_torch_source(source: str) -> TorchSource | None:
     """Parse "base-owner/base+owner/repository:file.pt#tree", where "#tree" is optional; None for any other source."""
-    found = _TORCH_SOURCE.fullmatch(source)
-    return found and TorchSource(base=found["base"], file=found["file"], tree=found["tree"] or "")
+    match = _TORCH_SOURCE.fullmatch(source)
+    return match and TorchSource(base=match["base"], file=match["file"], tree=match["tree"] or "")
 
 
 def cached_torch_file(source: str) -> TorchFile | None:

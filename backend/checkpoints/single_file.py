@@ -43,8 +43,8 @@ class FileSource:
 
 def parse_file_source(source: str | Path) -> FileSource | None:
     """Parse "BASE+FILE" or "BASE+FILE+FILE"; None for any other source."""
-    found = _SOURCE.fullmatch(str(source))
-    return found and FileSource(base=found["base"], files=tuple(file for file in (found["first"], found["second"]) if file))
+    match = _SOURCE.fullmatch(str(source))
+    return match and FileSource(base=match["base"], files=tuple(file for file in (match["first"], match["second"]) if file))
 
 
 def join_source(base: str, files: Sequence[str]) -> str:

@@ -139,8 +139,8 @@ def _list_embedded() -> list[str]:
 
 def _package_folder() -> Path | None:
     """Return the folder of the package's files, None if the package is not installed. The package is not imported."""
-    found = importlib.util.find_spec(PACKAGE)
-    folders = found.submodule_search_locations if found is not None else None
+    spec = importlib.util.find_spec(PACKAGE)
+    folders = spec.submodule_search_locations if spec is not None else None
     return Path(folders[0]) / "models" if folders else None
 
 

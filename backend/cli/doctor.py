@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class Findings:
     def to_json(self) -> dict[str, Any]:
         """Return the machine, its devices and the checks as JSON values."""
         devices = [{"name": one.name, "kind": one.kind, "bytes_limit": one.bytes_limit} for one in self.devices]
-        checks = list(map(asdict, self.checks))
+        checks = [{"name": one.name, "state": one.state, "found": one.found, "mend": one.fix} for one in self.checks]
         return {"machine": machine_facts(self.here), "devices": devices, "refusal": self.refusal, "checks": checks}
 
     def _receive(self, message: dict[str, Any]) -> None:
@@ -108,26 +108,26 @@ def devices_check(here: Surroundings, devices: list[Device]) -> Check:
     if notice is None:
         return Check(name="devices", state="ok", found=found)
     state = "fault" if notice.is_fault else "ok"
-    return Check(name="devices", state=state, found=f"{found}. {notice.found}", mend=notice.mend)
+    return Check(name="devices", state=state, found=f"{found}. {notice.found}", fix=notice.fix)
 
 
 def refused_devices_check(here: Surroundings, error: str, ended: EndedProcess) -> Check:
     """Explain why jax found no devices. An unknown error is shown as it is."""
     notice = explain_error(here, one_line(error))
     if notice is not None:
-        return Check(name="devices", state="fault", found=notice.found, mend=notice.mend)
+        return Check(name="devices", state="fault", found=notice.found, fix=notice.fix)
     if ended.was_silent:
-        mend = "on a slice of several hosts, start the same command on every host; otherwise restart the machine"
-        return Check(name="devices", state="fault", found="jax waits for devices that do not respond", mend=mend)
+        fix = "on a slice of several hosts, start the same command on every host; otherwise restart the machine"
+        return Check(name="devices", state="fault", found="jax waits for devices that do not respond", fix=fix)
     found = f"jax finds no devices: {one_line(error)[-400:]}"
-    return Check(name="devices", state="fault", found=found, mend="JAX_PLATFORMS=cpu uses the processor instead")
+    return Check(name="devices", state="fault", found=found, fix="JAX_PLATFORMS=cpu uses the processor instead")
 
 
 def interrupted_check(current_work: str, ended: EndedProcess, silent_seconds: float) -> Check:
     """Report that the separate process ended before its last check."""
     how = f"sent no message for {silent_seconds:.0f} s" if ended.was_silent else f"ended with {ended.code}: {ended.last_error}"
-    mend = "attach the JSON of `python app.py doctor --json FILE` to a bug report"
-    return Check(name="trial", state="fault", found=f"while {current_work}, the process {how}", mend=mend)
+    fix = "attach the JSON of `python app.py doctor --json FILE` to a bug report"
+    return Check(name="trial", state="fault", found=f"while {current_work}, the process {how}", fix=fix)
 
 
 def _hub_cache() -> Path:

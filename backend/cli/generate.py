@@ -84,7 +84,7 @@ def _regenerate_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if job is None or first is None:
         given, other = ("--again", "--from-shot") if first is None else ("--from-shot", "--again")
         raise RequestError(f"{given} was given", f"without {other}, which it needs", "give both")
-    return {"again": (job, first)}
+    return {"regenerated_shot": (job, first)}
 
 
 @overload

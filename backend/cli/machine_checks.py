@@ -38,7 +38,7 @@ def python_check(found: tuple[int, int] = sys.version_info[:2]) -> Check:
     if oldest <= found <= newest:
         return Check(name="Python", state="ok", found=words)
     allowed = f"{words}; the studio runs on {'.'.join(map(str, oldest))} to {'.'.join(map(str, newest))}"
-    return Check(name="Python", state="fault", found=allowed, mend="`uv venv --python 3.11 .venv`, then install again")
+    return Check(name="Python", state="fault", found=allowed, fix="`uv venv --python 3.11 .venv`, then install again")
 
 
 def packages_check(installer: str, requirements: Path = PROJECT_FOLDER / "requirements.txt") -> Check:
@@ -49,7 +49,7 @@ def packages_check(installer: str, requirements: Path = PROJECT_FOLDER / "requir
     if not others:
         return Check(name="packages", state="ok", found=f"{len(wanted)}, as {requirements.name} names them")
     differences = f"{', '.join(others[:4])}{' and more' if len(others) > 4 else ''}"
-    return Check(name="packages", state="warning", found=differences, mend=f"`{installer} -r {requirements.name}`")
+    return Check(name="packages", state="warning", found=differences, fix=f"`{installer} -r {requirements.name}`")
 
 
 def tpu_pair_check(here: Surroundings) -> Check:
@@ -57,14 +57,14 @@ def tpu_pair_check(here: Surroundings) -> Check:
     jax, jaxlib, libtpu = (here.versions.get(name, "") for name in ("jax", "jaxlib", "libtpu"))
     has_tpu = any(one.platform == "tpu" for one in here.accelerators)
     found = f"jax {jax}, jaxlib {jaxlib}, libtpu {libtpu or 'not installed'}"
-    mend = f"`{here.installer} -r requirements-tpu.txt`"
+    fix = f"`{here.installer} -r requirements-tpu.txt`"
     if not has_tpu:
         return Check(name="TPU runtime", state="skipped", found=f"{found}; this machine has no TPU")
     if jax != jaxlib or not libtpu:
-        return Check(name="TPU runtime", state="fault", found=f"{found}: they do not belong together", mend=mend)
+        return Check(name="TPU runtime", state="fault", found=f"{found}: they do not belong together", fix=fix)
     if libtpu != pinned_version("libtpu"):
         found += f": our programs were compiled with libtpu {pinned_version('libtpu')}"
-        return Check(name="TPU runtime", state="warning", found=found, mend=mend)
+        return Check(name="TPU runtime", state="warning", found=found, fix=fix)
     return Check(name="TPU runtime", state="ok", found=found)
 
 
@@ -77,7 +77,7 @@ def memory_check(root: Path = Path("/")) -> Check:
     found = f"{format_gigabytes(free)} of {format_gigabytes(total)} are free"
     if free >= LEAST_MEMORY:
         return Check(name="host memory", state="ok", found=found)
-    return Check(name="host memory", state="warning", found=found, mend="end other programs, or take a larger machine")
+    return Check(name="host memory", state="warning", found=found, fix="end other programs, or take a larger machine")
 
 
 def disk_check(folder: Path, preset: Preset) -> Check:
@@ -86,7 +86,7 @@ def disk_check(folder: Path, preset: Preset) -> Check:
     found = f"{format_gigabytes(free)} are free, a video of {preset.name} needs {format_gigabytes(needed)} while it is made"
     if free >= needed:
         return Check(name="disk", state="ok", found=found)
-    return Check(name="disk", state="fault", found=found, mend="free space, or choose a folder on another disk with --data-dir")
+    return Check(name="disk", state="fault", found=found, fix="free space, or choose a folder on another disk with --data-dir")
 
 
 def folder_check(name: str, folder: Path, option: str) -> Check:
@@ -100,7 +100,7 @@ def folder_check(name: str, folder: Path, option: str) -> Check:
             file.write(b"\0" * 4096)
     except OSError as error:
         reason = "the disk is full" if error.errno == errno.ENOSPC else f"cannot be written ({error.strerror})"
-        return Check(name=name, state="fault", found=f"{folder}: {reason}", mend=f"choose a writable folder with {option}")
+        return Check(name=name, state="fault", found=f"{folder}: {reason}", fix=f"choose a writable folder with {option}")
     return Check(name=name, state="ok", found=f"{folder}" if place == folder else f"{folder}, not created yet")
 
 
@@ -112,7 +112,7 @@ def port_check(port: int = 7860, host: str = "127.0.0.1") -> Check:
             listener.bind((host, port))
         except OSError as error:
             found = f"{port} cannot be taken ({error.strerror})"
-            return Check(name="port", state="warning", found=found, mend=f"`python app.py --port {port + 1}`")
+            return Check(name="port", state="warning", found=found, fix=f"`python app.py --port {port + 1}`")
     return Check(name="port", state="ok", found=f"{port} is free")
 
 
@@ -127,8 +127,8 @@ def weights_check(preset: Preset) -> Check:
     """Check that the preset's checkpoint and LoRAs are on this machine."""
     if has_weights(preset):
         return Check(name="checkpoint", state="ok", found=f"{preset.model_source} is here")
-    mend = f"`python app.py models download {preset.name}`"
-    return Check(name="checkpoint", state="warning", found=f"{preset.model_source} is not here yet", mend=mend)
+    fix = f"`python app.py models download {preset.name}`"
+    return Check(name="checkpoint", state="warning", found=f"{preset.model_source} is not here yet", fix=fix)
 
 
 def hub_check(address: str, *, is_needed: bool) -> Check:
@@ -136,14 +136,14 @@ def hub_check(address: str, *, is_needed: bool) -> Check:
     state = "fault" if is_needed else "skipped"
     rest = "" if is_needed else ": nothing needs it here"
     if not address:
-        mend = "leave HF_HUB_OFFLINE out" if is_needed else ""
-        return Check(name="Hub", state=state, found=f"is not used, because HF_HUB_OFFLINE is set{rest}", mend=mend)
+        fix = "leave HF_HUB_OFFLINE out" if is_needed else ""
+        return Check(name="Hub", state=state, found=f"is not used, because HF_HUB_OFFLINE is set{rest}", fix=fix)
     try:
         answer = httpx2.head(address, timeout=HUB_SECONDS, follow_redirects=False)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         found = f"{address} does not answer ({error or type(error).__name__}){rest}"
-        mend = "allow network access to it, or copy the checkpoint here and give its folder with --model" if is_needed else ""
-        return Check(name="Hub", state=state, found=found, mend=mend)
+        fix = "allow network access to it, or copy the checkpoint here and give its folder with --model" if is_needed else ""
+        return Check(name="Hub", state=state, found=found, fix=fix)
     return Check(name="Hub", state="ok", found=f"{address} answers ({answer.status_code})")
 
 
@@ -156,7 +156,7 @@ def sandbox_check(module: str = "backend.media.system_calls") -> Check:
     if tried.returncode == 0:
         return Check(name="sandbox", state="ok", found="uploaded files are opened without network access")
     found = "this kernel cannot filter system calls: uploaded files are opened with limits of memory, time and files only"
-    return Check(name="sandbox", state="warning", found=found, mend="use a Linux kernel with seccomp, on x86-64 or ARM64")
+    return Check(name="sandbox", state="warning", found=found, fix="use a Linux kernel with seccomp, on x86-64 or ARM64")
 
 
 def machine_checks(settings: Settings, here: Surroundings, preset: Preset, hub: tuple[str, Path]) -> list[Check]:

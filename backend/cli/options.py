@@ -18,7 +18,7 @@ def add_settings(parser: argparse.ArgumentParser, *stages: str, required: tuple[
     for setting in SETTINGS.values():
         if setting.stage in stages:
             more = {"required": True} if setting.name in required else {}
-            add_setting(group if setting.part == "control" else parser, setting, **more)
+            add_setting(group if setting.subject == "control" else parser, setting, **more)
 
 
 def add_setting(parser: Any, setting: Setting, **more: Any) -> None:

@@ -15,7 +15,7 @@ from backend.settings import PROJECT_FOLDER
 
 PAGE = PROJECT_FOLDER / "docs" / "reference.md"
 _GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_PARTS: dict[Subject, str] = {
+_SUBJECTS: dict[Subject, str] = {
     "core": "Every video",
     "picture": "First and last image",
     "clip": "A clip to restyle",
@@ -37,10 +37,12 @@ def page() -> str:
 
 
 def _settings() -> str:
-    """Return a table for each subject of settings (`Setting.part`), with the settings of the command line and of programs."""
+    """Return a table for each subject of settings (`Setting.subject`), with the settings of the command line and of programs."""
     texts = []
-    for part, title in _PARTS.items():
-        shown = [setting for setting in SETTINGS.values() if setting.part == part and (setting.stage or setting.for_programs)]
+    for subject, title in _SUBJECTS.items():
+        shown = [
+            setting for setting in SETTINGS.values() if setting.subject == subject and (setting.stage or setting.for_programs)
+        ]
         rows = "".join(map(_setting_row, shown))
         texts.append(f"\n### {title}\n\n{_SETTINGS}{rows}")
     return "".join(texts) + "\n"

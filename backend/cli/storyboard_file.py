@@ -14,7 +14,7 @@ from backend.schemas.settings import SETTINGS, find_preset
 from backend.schemas.shots import FILES
 
 _RENAMED = {"frames": "num_frames"}
-_SHARED = {name for name, one in SETTINGS.items() if one.stage and one.part == "core"} - {"preset", *_RENAMED.values()}
+_SHARED = {name for name, one in SETTINGS.items() if one.stage and one.subject == "core"} - {"preset", *_RENAMED.values()}
 TRACK = ("track", "track_start", "track_fade", "track_volume")
 _SETTINGS = _SHARED | {"image", "figures", *_RENAMED, *TRACK}
 

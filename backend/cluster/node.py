@@ -24,7 +24,7 @@ from backend.workers.process import WorkerPlan, WorkerProcess
 from backend.workers.stale_processes import kill_stale_workers
 
 FOLDER = "cluster"
-_WAIT_SECONDS = 1.0  # the longest time that `take` waits for a message or file
+_WAIT_SECONDS = 1.0  # the longest time that `fetch_batch` waits for a message or file
 _LOG_BYTES = 2**18  # the most bytes of log output in one message
 
 
@@ -74,21 +74,21 @@ class NodeWorker:
         self._folder.mkdir(parents=True)
         self._relay = Relay(local_plan(plan, self._settings), self._folder)
 
-    def begin(self, job_id: str) -> None:
+    def create_job_folder(self, job_id: str) -> None:
         """Create an empty folder for a job. Delete the folders of earlier jobs."""
-        self._started_relay().begin(job_id)
+        self._started_relay().create_job_folder(job_id)
 
-    def put(self, piece: Piece) -> None:
+    def write_piece(self, piece: Piece) -> None:
         """Write a piece of a file into the job's folder. The file is an input, or progress that another worker stored."""
-        self._started_relay().put(piece)
+        self._started_relay().write_piece(piece)
 
     def send(self, message: Message) -> None:
         """Send a message to the worker."""
         self._started_relay().send(message)
 
-    def take(self, number: int) -> list[Item]:
+    def fetch_batch(self, number: int) -> list[Item]:
         """Return batch `number` (from 1) of the worker's messages and files. A repeated `number` returns the same batch again."""
-        return self._started_relay().take(number)
+        return self._started_relay().fetch_batch(number)
 
     def kill(self) -> None:
         """Kill a worker that does not answer."""
@@ -143,14 +143,14 @@ class Relay:
         start = MultihostTransport if plan.hosts else WorkerProcess
         self.worker = start(plan, self._log, self._receive, self._end)
 
-    def begin(self, job_id: str) -> None:
+    def create_job_folder(self, job_id: str) -> None:
         """Create an empty folder for a job. Delete the folders of earlier jobs."""
         shutil.rmtree(self._runs, ignore_errors=True)
         self._folder_of(job_id).mkdir(parents=True)
 
-    def put(self, piece: Piece) -> None:
+    def write_piece(self, piece: Piece) -> None:
         """Write a piece of a file into the job's folder. Raises: ValueError, OSError."""
-        Inbox(self._folder_of(piece.job_id)).take(piece)
+        Inbox(self._folder_of(piece.job_id)).write_piece(piece)
 
     def send(self, message: Message) -> None:
         """Send a message to the worker. Replace the studio's paths in a job by paths on this node."""
@@ -161,7 +161,7 @@ class Relay:
             message = move_message_paths(message, self._job.there, self._job.here)
         self.worker.send(message)
 
-    def take(self, number: int) -> list[Item]:
+    def fetch_batch(self, number: int) -> list[Item]:
         """Return batch `number` of messages and files, about `PIECE_BYTES` large, or [] if nothing arrives within a second."""
         with self._changed:
             if number != self._number:

@@ -86,18 +86,18 @@ def find_slots(nodes: Sequence[Node]) -> list[WorkerSlot]:
 def _slice_of(node: Node) -> str:
     """Return the slice's name if the slice has several hosts, else the node's id, because one-host slices can share a name."""
     labels = node.get("Labels") or {}
-    is_alone = _chips(labels) <= node["Resources"]["TPU"]
+    is_alone = _num_chips(labels) <= node["Resources"]["TPU"]
     return node["NodeID"] if is_alone else labels.get(SLICE_LABEL) or node["NodeID"]
 
 
-def _chips(labels: Mapping[str, str]) -> int:
+def _num_chips(labels: Mapping[str, str]) -> int:
     """Return the number of chips of the whole slice from its topology, such as "2x4". 0 if the node reports no topology."""
     sides = labels.get(TOPOLOGY_LABEL, "").split("x")
     return math.prod(map(int, sides)) if all(map(str.isdecimal, sides)) else 0
 
 
 def _is_whole(hosts: Sequence[Node]) -> bool:
-    return sum(node["Resources"]["TPU"] for node in hosts) >= _chips(hosts[0].get("Labels") or {})
+    return sum(node["Resources"]["TPU"] for node in hosts) >= _num_chips(hosts[0].get("Labels") or {})
 
 
 def _slice_slot(key: str, hosts: Sequence[Node]) -> WorkerSlot:
@@ -161,7 +161,7 @@ class Cluster:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._calls = Calls()
-        _connect(address)
+        _join_cluster(address)
 
     def start(self, pool: WorkerPool, plan: WorkerPlan) -> None:
         """Start to add workers to the pool: one worker with this plan for each slice or node of the cluster."""
@@ -231,7 +231,10 @@ class Cluster:
     def _claim(self, slot: WorkerSlot) -> _ClaimedSlot:
         """Request the slot's actors. Ray creates them when the machines are free."""
         first, *others = slot.hosts
-        actors = [_actor(NodeWorker, first).remote(slot.name), *(_actor(NodeMember, host).remote() for host in others)]
+        actors = [
+            _make_actor_class(NodeWorker, first).remote(slot.name),
+            *(_make_actor_class(NodeMember, host).remote() for host in others),
+        ]
         return _ClaimedSlot(slot=slot, actors=actors, answers=[actor.fingerprint.remote() for actor in actors])
 
     def _start_worker(self, key: str, pool: WorkerPool, plan: WorkerPlan) -> None:
@@ -277,7 +280,7 @@ class Cluster:
             logger.warning("%s", sentence)
 
 
-def _actor(kind: type, host: Host) -> Any:
+def _make_actor_class(kind: type, host: Host) -> Any:
     """Return the Ray actor class for this host, with the resources that a worker reserves."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -292,7 +295,7 @@ def _actor(kind: type, host: Host) -> Any:
     )
 
 
-def _connect(address: str) -> None:
+def _join_cluster(address: str) -> None:
     """Join the cluster as a driver, without Ray's logging and Ray's handler of SIGTERM."""
     if not _ADDRESS.fullmatch(address):
         raise RequestError(f"cluster={address!r}", "must be HOST:PORT of the cluster's head, or auto", "check the address")

@@ -13,7 +13,7 @@ from typing import Any
 
 from backend.files import flush_to_disk
 from backend.schemas.shots import FOLDER, FRAMES
-from backend.workers.messages import Message, decode, encode
+from backend.workers.messages import Message, decode_message, encode_message
 
 PIECE_BYTES = 4 * 2**20
 NOT_SENT = re.compile(rf"({FOLDER}/\d+/)?stage3_frames\.safetensors|live/video\.mp4|{FOLDER}/\d+/{re.escape(FRAMES)}")
@@ -57,12 +57,12 @@ def list_files(folder: Path) -> dict[str, Version]:
 
     Hidden files, links and `NOT_SENT` are left out.
     """
-    found: dict[str, Version] = {}
-    _collect(folder, "", found)
-    return found
+    versions: dict[str, Version] = {}
+    _collect_versions(folder, "", versions)
+    return versions
 
 
-def _collect(folder: Path, above: str, found: dict[str, Version]) -> None:
+def _collect_versions(folder: Path, above: str, versions: dict[str, Version]) -> None:
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:
@@ -71,11 +71,11 @@ def _collect(folder: Path, above: str, found: dict[str, Version]) -> None:
         name = above + entry.name
         try:
             if entry.is_dir(follow_symlinks=False) and _FOLDER.fullmatch(name):
-                _collect(folder / entry.name, f"{name}/", found)
+                _collect_versions(folder / entry.name, f"{name}/", versions)
             elif not NOT_SENT.fullmatch(name) and _NAME.fullmatch(name):
                 status = entry.stat(follow_symlinks=False)
                 if S_ISREG(status.st_mode):
-                    found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+                    versions[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
         except FileNotFoundError:  # the entry was replaced or removed since the scan
             continue
 
@@ -119,7 +119,7 @@ class Inbox:
     def __init__(self, folder: Path):
         self._folder = folder
 
-    def take(self, piece: Piece) -> None:
+    def write_piece(self, piece: Piece) -> None:
         """Write one piece. Raises: ValueError for an invalid name, OSError."""
         path = self._folder / check_name(piece.name)
         if piece.is_gone:
@@ -137,7 +137,7 @@ class Inbox:
 
 def move_message_paths(message: Message, before: str, now: str) -> Message:
     """Apply `move_paths` to a message."""
-    return decode(move_paths(encode(message), before, now))
+    return decode_message(move_paths(encode_message(message), before, now))
 
 
 def move_paths(value: object, before: str, now: str) -> Any:

@@ -24,11 +24,11 @@ from backend.workers.messages import Cancel, Heartbeat, JobEvent, Message, Run
 from backend.workers.process import WorkerPlan
 
 _ANSWER_SECONDS = 20.0  # time limit of one call, which may transfer 4 MB
-_TAKE_SECONDS = 6.0  # time limit for fetching a batch; the node waits up to one second for a message
-_AWAY_SECONDS = 3.0  # a worker counts as lost after this time without an answer
-_AGAIN_SECONDS = 0.25
+_FETCH_SECONDS = 6.0  # time limit for fetching a batch; the node waits up to one second for a message
+_UNREACHABLE_SECONDS = 3.0  # a worker counts as lost after this time without an answer
+_RETRY_SECONDS = 0.25
 _STOP_SECONDS = 8.5  # time limit of the node's `stop`, which takes up to 7 seconds; a server must end within ten
-_REST_SECONDS = 1.0  # time limit for fetching the last files after `stop`
+_LAST_FILES_SECONDS = 1.0  # time limit for fetching the last files after `stop`
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class ClusterTransport:
         except Exception:
             logger.warning("The node of worker %s does not answer", self._plan.name)
         self._has_failed.set()
-        self._reader.join(_REST_SECONDS)
+        self._reader.join(_LAST_FILES_SECONDS)
 
     def _read(self) -> None:
         """Fetch and handle messages until the worker has ended or is lost."""
@@ -95,7 +95,7 @@ class ClusterTransport:
         number = 0
         while True:
             number += 1
-            items = self._take(number)
+            items = self._fetch_batch(number)
             if any(isinstance(item, Piece) for item in items):
                 self._on_message(Heartbeat())  # files arrive, so the worker is alive even if the network is slow
             for item in items:
@@ -105,24 +105,24 @@ class ClusterTransport:
             if not items and self._has_failed.is_set():
                 return LOST
 
-    def _take(self, number: int) -> list[Item]:
-        """Fetch a batch. Retry for `_AWAY_SECONDS` if the node does not answer."""
+    def _fetch_batch(self, number: int) -> list[Item]:
+        """Fetch a batch. Retry for `_UNREACHABLE_SECONDS` if the node does not answer."""
         from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
-        until, seconds = None, _TAKE_SECONDS
+        until, seconds = None, _FETCH_SECONDS
         while True:
             try:
-                return self._ask("take", number, seconds=seconds)
+                return self._ask("fetch_batch", number, seconds=seconds)
             except (ActorUnavailableError, GetTimeoutError):
-                until = until or time.monotonic() + _AWAY_SECONDS
+                until = until or time.monotonic() + _UNREACHABLE_SECONDS
                 seconds = until - time.monotonic()
                 if seconds <= 0 or self._has_failed.is_set():
                     raise
-                time.sleep(_AGAIN_SECONDS)
+                time.sleep(_RETRY_SECONDS)
 
     def _handle(self, item: Item) -> None:
         if isinstance(item, Piece):
-            self._keep(item)
+            self._write_piece(item)
         elif isinstance(item, LogText):
             with self._log.open("ab") as file:
                 file.write(item.data)
@@ -131,13 +131,13 @@ class ClusterTransport:
                 self._check(item)
             self._on_message(cast(Message, item))  # not `Ended`, which `_listen` handles
 
-    def _keep(self, piece: Piece) -> None:
+    def _write_piece(self, piece: Piece) -> None:
         """Write a piece of a file into the folder of the worker's job. Drop pieces of other jobs' files."""
         job_id, folder = self._job or ("", None)
         if piece.job_id != job_id or folder is None:
             return
         try:
-            Inbox(folder).take(piece)
+            Inbox(folder).write_piece(piece)
         except OSError as error:
             if not is_disk_full(error):
                 raise
@@ -173,12 +173,12 @@ class ClusterTransport:
             self._has_failed.set()
 
     def _send_files(self, job_id: str, folder: Path) -> None:
-        self._ask("begin", job_id)
+        self._ask("create_job_folder", job_id)
         self._job = job_id, folder
         for name in list_files(folder):
             if "previews/" not in name:
                 for piece in read_pieces(job_id, folder, name):
-                    self._ask("put", piece)
+                    self._ask("write_piece", piece)
 
     def _ask(self, method: str, *values: object, seconds: float = _ANSWER_SECONDS) -> Any:
         """Call the node's method and return its result. Raises: RayError if Ray fails or the method raises; Disconnected."""

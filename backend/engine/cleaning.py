@@ -25,8 +25,8 @@ from backend.engine.store import Store
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from backend.settings import Settings
 
-Part = Literal["videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store"]
-PARTS: tuple[Part, ...] = ("videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store")
+Category = Literal["videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store"]
+CATEGORIES: tuple[Category, ...] = ("videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store")
 
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
@@ -62,13 +62,13 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """Files of one job to delete: all its files if `part` is "bin" or "videos", otherwise only its intermediate files.
+    """Files of one job to delete: all its files if `category` is "bin" or "videos", otherwise only its intermediate files.
 
     `size` is in bytes.
     """
 
     job: EndedJob
-    part: Part
+    category: Category
     size: int
 
 
@@ -130,11 +130,11 @@ def _removals_for_space(
 
 
 def _intermediate_removal(job: EndedJob, sizes: Mapping[str, Size]) -> Removal:
-    return Removal(job=job, part="intermediate", size=sizes[job.id].intermediate)
+    return Removal(job=job, category="intermediate", size=sizes[job.id].intermediate)
 
 
 def _job_removal(job: EndedJob, size: int) -> Removal:
-    return Removal(job=job, part="videos" if job.deleted is None else "bin", size=size)
+    return Removal(job=job, category="videos" if job.deleted is None else "bin", size=size)
 
 
 class Clock:
@@ -186,7 +186,7 @@ class Cleaner:
         self._clock = Clock()
         self._cleaning, self._counting, self._closing = threading.Lock(), threading.Lock(), threading.Event()
         self._trimming = threading.Lock()
-        self._usage: tuple[float, dict[Part, int]] | None = None
+        self._usage: tuple[float, dict[Category, int]] | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -200,8 +200,8 @@ class Cleaner:
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
 
-    def clean(self) -> dict[Part, int]:
-        """Delete what `plan_removals` and the quotas require. Return the freed bytes by `Part`. Raises: DataFolderError."""
+    def clean(self) -> dict[Category, int]:
+        """Delete what `plan_removals` and the quotas require. Return the freed bytes by `Category`. Raises: DataFolderError."""
         try:
             with self._cleaning:
                 freed = self._clean_all()
@@ -212,11 +212,11 @@ class Cleaner:
                 "check its permissions",
             ) from error
         self._usage = None
-        found = {part: freed[part] for part in PARTS if freed[part]}
-        if found:
-            parts = ", ".join(f"{part} {size / 1e6:.1f} MB" for part, size in found.items())
-            logger.warning("Cleaning freed %.1f MB: %s", sum(found.values()) / 1e6, parts)
-        return found
+        freed_bytes = {part: freed[part] for part in CATEGORIES if freed[part]}
+        if freed_bytes:
+            parts = ", ".join(f"{part} {size / 1e6:.1f} MB" for part, size in freed_bytes.items())
+            logger.warning("Cleaning freed %.1f MB: %s", sum(freed_bytes.values()) / 1e6, parts)
+        return freed_bytes
 
     def trim_bin(self, owner: str, more: int = 0) -> None:
         """Permanently delete the oldest jobs in the bin until all quotas are met.
@@ -253,7 +253,7 @@ class Cleaner:
             self._store.jobs.forget(job_id)
         return job_id is not None
 
-    def usage(self) -> dict[Part, int]:
+    def usage(self) -> dict[Category, int]:
         """Return the size in bytes of each part of the data folder. The sizes are at most 30 seconds old."""
         with self._counting:
             if self._usage is None or time.monotonic() - self._usage[0] > _USAGE_SECONDS:
@@ -269,23 +269,23 @@ class Cleaner:
                     logger.error("%s", error)
             self._closing.wait(_EVERY_SECONDS)
 
-    def _clean_all(self) -> Counter[Part]:
+    def _clean_all(self) -> Counter[Category]:
         settings, freed = self._settings, self._clean_jobs()
         for job_id in self._store.files.unmeasured_jobs():
             self._store.files.measure_folder(job_id)
         freed["intermediate"] += self._remove_unqueued_folders()
         freed["comparisons"] += self._clean_comparisons()
-        freed["logs"] += sum(_truncate_log(path, MOST_LOG) for path in _paths(settings.logs_dir, "*.log"))
-        freed["compiled"] += trim(settings.compiled_dir, MOST_COMPILED)
-        uploads = _paths(settings.uploads_dir, "*.uploads")
-        freed["uploads"] += sum(trim(folder, MOST_UPLOADED, spare_seconds=_HOUR) for folder in uploads)
+        freed["logs"] += sum(_truncate_log(path, MOST_LOG) for path in _list_paths(settings.logs_dir, "*.log"))
+        freed["compiled"] += trim_folder(settings.compiled_dir, MOST_COMPILED)
+        uploads = _list_paths(settings.uploads_dir, "*.uploads")
+        freed["uploads"] += sum(trim_folder(folder, MOST_UPLOADED, spare_seconds=_HOUR) for folder in uploads)
         self._lock.remove_dead()
         return freed
 
-    def _count(self) -> dict[Part, int]:
+    def _count(self) -> dict[Category, int]:
         settings, ended = self._settings, {job.folder.name: job for job in self._store.files.ended_jobs()}
-        usage: Counter[Part] = Counter(dict.fromkeys(PARTS, 0))
-        for folder in _paths(settings.runs_dir, "*"):
+        usage: Counter[Category] = Counter(dict.fromkeys(CATEGORIES, 0))
+        for folder in _list_paths(settings.runs_dir, "*"):
             size, job = folder_size(folder), ended.get(folder.name)
             if job is not None and job.deleted is not None:
                 usage["bin"] += size.total
@@ -297,11 +297,11 @@ class Cleaner:
         usage["comparisons"] = folder_size(settings.comparisons_dir).total
         usage["logs"] = folder_size(settings.logs_dir).total
         usage["compiled"] = folder_size(settings.cache_dir).total
-        usage["store"] = sum(path.stat().st_size for path in _paths(settings.data_dir, "jobs.sqlite3*"))
+        usage["store"] = sum(path.stat().st_size for path in _list_paths(settings.data_dir, "jobs.sqlite3*"))
         return dict(usage)
 
-    def _clean_jobs(self) -> Counter[Part]:
-        jobs, freed = self._store.files.ended_jobs(), Counter[Part]()
+    def _clean_jobs(self) -> Counter[Category]:
+        jobs, freed = self._store.files.ended_jobs(), Counter[Category]()
         sizes = {job.id: _size_for_plan(job) for job in jobs}
         unended = sum(folder_size(job.folder).total for job in self._store.library.unended())
         is_trusted = self._clock.is_trusted(max((job.ended for job in jobs), default=0.0))
@@ -309,7 +309,7 @@ class Cleaner:
             if self._closing.is_set():
                 break
             try:
-                freed[removal.part] += self._remove(removal)
+                freed[removal.category] += self._remove(removal)
             except JobNotFound:  # another server has deleted the job
                 continue
         if freed["videos"] or freed["bin"]:
@@ -319,9 +319,10 @@ class Cleaner:
     def _remove(self, removal: Removal) -> int:
         """Delete files of a job. Return the freed bytes."""
         job = self._store.jobs.find(removal.job.id)
-        if removal.part == "intermediate":
+        if removal.category == "intermediate":
             return self._remove_intermediates(removal.job)
-        if job.deleted is None and (job.is_starred or removal.part == "bin"):  # the job was starred or restored since the plan
+        # The job may have been starred or restored since the plan.
+        if job.deleted is None and (job.is_starred or removal.category == "bin"):
             return 0
         size = self._remove_files(job.folder)
         if self._is_in_runs_folder(job.folder) and job.folder.exists():
@@ -355,7 +356,9 @@ class Cleaner:
         """Delete folders of requests that were never queued because the server ended. Folders with a video are kept."""
         known = self._store.files.job_ids()
         folders = [
-            folder for folder in _paths(self._settings.runs_dir, "*") if folder.name not in known and _age_seconds(folder) > _DAY
+            folder
+            for folder in _list_paths(self._settings.runs_dir, "*")
+            if folder.name not in known and _age_seconds(folder) > _DAY
         ]
         return sum(self._remove_files(folder) for folder in folders if not (folder / "video.mp4").exists())
 
@@ -368,7 +371,7 @@ class Cleaner:
 
         An exported video is deleted after `EXPORT_SECONDS`, or if a job of its comparison was deleted.
         """
-        paths = _paths(self._settings.comparisons_dir, "*")
+        paths = _list_paths(self._settings.comparisons_dir, "*")
         comparisons = {one.id: one for one in self._store.user_presets.comparisons()}
         there, in_library = self._store.files.job_ids(), self._store.files.job_ids(is_deleted=False)
         for comparison in comparisons.values():
@@ -393,15 +396,15 @@ def _size_for_plan(job: EndedJob) -> Size:
     return Size(rest=size.total) if job.is_cleaned else size
 
 
-def trim(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
+def trim_folder(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
     """Delete the least recently used files until the remaining files take at most `most_bytes`. Return the freed bytes.
 
     Files that were used in the last `spare_seconds` are kept. A file's use is its last read or write, or its last write if the
     disk does not record reads.
     """
-    found = sorted(((max(status.st_atime, status.st_mtime), name, status.st_size) for name, status in files_below(folder)))
-    left, freed = sum(size for _, _, size in found), 0
-    for used, name, size in found:
+    files = sorted(((max(status.st_atime, status.st_mtime), name, status.st_size) for name, status in files_below(folder)))
+    left, freed = sum(size for _, _, size in files), 0
+    for used, name, size in files:
         if left <= most_bytes or time.time() - used < spare_seconds:
             break
         freed += _remove_file(folder / name)
@@ -426,7 +429,7 @@ def _truncate_log(path: Path, most_bytes: int) -> int:
         return 0
 
 
-def _paths(folder: Path, pattern: str) -> list[Path]:
+def _list_paths(folder: Path, pattern: str) -> list[Path]:
     return list(folder.glob(pattern)) if folder.is_dir() else []
 
 

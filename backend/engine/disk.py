@@ -19,7 +19,7 @@ _LARGER_BYTES = 0.6
 _PREVIEW_BYTES = 2.0  # size of one step's previews in bytes, divided by the number of pixels of one frame
 # The bytes that the last frames of a shot take, per pixel of one frame. These frames are stored in the shot's folder, and again
 # as the next shot's input.
-_CARRIED_BYTES = 6.0 * max(OVERLAP_LENGTHS)
+_SHOT_BYTES = 6.0 * max(OVERLAP_LENGTHS)
 # The bytes per token of the longest prompt: embeddings of two prompts and an image, 4,096 numbers each.
 _TOKEN_BYTES = 36 * 2**10
 
@@ -34,9 +34,8 @@ class Shortage:
     def __str__(self) -> str:
         return f"{format_gigabytes(self.free)} free, {format_gigabytes(self.needed)} needed"
 
-    @property
-    def in_all(self) -> str:
-        """The shortage as text, if `capacity_shortage` returned it. Its `free` is then the size of the whole disk."""
+    def describe_capacity(self) -> str:
+        """Return the shortage as text, if `capacity_shortage` returned it. Its `free` is then the size of the whole disk."""
         return f"{format_gigabytes(self.needed)} needed, {format_gigabytes(self.free)} in total"
 
 
@@ -51,7 +50,7 @@ def needed_bytes(request: GenerationRequest) -> int:
     frames = request.total_frames
     latents = _LATENTS * _LATENT_BYTES * frame * frames
     previews = _PREVIEW_BYTES * frame * request.num_steps * max(1, len(request.shots))
-    shots = _CARRIED_BYTES * frame * len(request.shots)
+    shots = _SHOT_BYTES * frame * len(request.shots)
     return round(latents + _PIXEL_BYTES * frame * frames + previews + shots + text + larger)
 
 

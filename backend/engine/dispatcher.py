@@ -231,7 +231,7 @@ class Dispatcher:
         """Add the shot to the library as a separate video. If this fails, the shot remains in the storyboard."""
         try:
             add_shot(self._store, self._runs, self._store.jobs.find(job_id), event, self._lock.name)
-            self._event_log.touch()
+            self._event_log.count_change()
         except (sqlite3.Error, OSError, StudioError):
             logger.exception("A shot of job %s could not be added to the library", job_id)
 
@@ -360,7 +360,7 @@ class Dispatcher:
             if not self._assign_job(entry, job):
                 return
         if before != self._shortages:
-            self._event_log.touch()
+            self._event_log.count_change()
 
     def _next_job(self) -> QueueEntry | None:
         """Return the first job that can start now, or None.
@@ -376,7 +376,7 @@ class Dispatcher:
         if len(self.pool) < 2:
             return False
         seconds = self._load_seconds(entry.shape.model)
-        return seconds is not None and self.pool.should_wait_for_busy(entry.shape.model, seconds)
+        return seconds is not None and self.pool.is_busy_worker_faster(entry.shape.model, seconds)
 
     def _find_shortages(self) -> dict[str, Shortage]:
         """Return the shortage of each waiting job for which the disk has too little space, by job id.
@@ -387,18 +387,19 @@ class Dispatcher:
         if self._event_log.is_stuck:
             return {"": next(iter(self._shortages.values()), Shortage(free=0, needed=0))}
         running = sum(entry.needed for entry in self._running.values())
-        found: dict[str, Shortage] = {}
+        shortages: dict[str, Shortage] = {}
         for entry in self._waiting.copy():
             if (lacking := find_shortage(self._runs, entry.needed + running)) is None:
                 continue
             if (never := capacity_shortage(self._runs, entry.needed)) is not None:
                 self._waiting.remove(entry)
                 self._end_job(
-                    entry.job_id, Failed(f"The disk cannot hold this video ({never.in_all})", "Make it smaller or shorter")
+                    entry.job_id,
+                    Failed(f"The disk cannot hold this video ({never.describe_capacity()})", "Make it smaller or shorter"),
                 )
             else:
-                found[entry.job_id] = lacking
-        return found
+                shortages[entry.job_id] = lacking
+        return shortages
 
     def _assign_job(self, entry: QueueEntry, job: Job) -> bool:
         """Give the job to a worker. Return False and requeue the job if no worker is idle any more."""
@@ -418,7 +419,7 @@ class Dispatcher:
     def _sort_and_report(self) -> None:
         """Sort the waiting jobs. Report the places of new jobs, and changes among the first `_NEAR_PLACES` places."""
         last = [self._last] if self._last else []
-        self._waiting = sort_queue(self._waiting, list(self._running.values()) or last, self.pool.kept_models())
+        self._waiting = sort_queue(self._waiting, list(self._running.values()) or last, self.pool.cached_models())
         ready = [entry for entry in self._waiting if not entry.is_held]
         expected = tuple(dict.fromkeys(entry.shape.model for entry in ready))
         if expected != self._expected:

@@ -68,7 +68,7 @@ class Engine:
         options = EngineOptions(model=model, **choices)
         self._cluster = Cluster(options.cluster) if options.cluster is not None else None
         self.settings = settings = from_environment(data_dir)
-        self._model, self._touches = model, 0
+        self._model, self._num_outside_changes = model, 0
         self._runs = _make_folder(settings.runs_dir)
         self._store = store = Store(settings.data_dir / "jobs.sqlite3")
         self.jobs, self.events, self.library = store.jobs, store.events, store.library
@@ -79,10 +79,12 @@ class Engine:
             store.jobs.update_job_folders(self._runs)
         self._notifications = Notifications(options.notify, store.jobs, Keys(settings.data_dir))
         self.history = History(store.samples, settings.data_dir, self._count_jobs, lambda: self.pool.devices())
-        self.event_log = EventLog(store, on_event=(self._notifications.ended, self.history.record_step, self._measure_ended_job))
+        self.event_log = EventLog(
+            store, on_event=(self._notifications.notify_end, self.history.record_step, self._measure_ended_job)
+        )
         self._memo = RequestMemo(store.jobs.find)
         timings = Timings(store.runs, functools.partial(count_weights, folder=settings.upscalers_dir))
-        self.cleaner = Cleaner(settings, store, self._lock, options.limits, on_removal=self.touch)
+        self.cleaner = Cleaner(settings, store, self._lock, options.limits, on_removal=self.count_change)
         self.library.on_delete = self.cleaner.trim_bin
         self.sandbox = SandboxPool()
         plan = options.plan(settings)
@@ -103,7 +105,7 @@ class Engine:
             settings,
             in_use=self._sources_in_use,
             devices=lambda: self.pool.representative_worker().facts.devices,
-            on_change=self.touch,
+            on_change=self.count_change,
         )
         kill_stale_workers(settings.data_dir)
         if options.start_worker:
@@ -124,13 +126,13 @@ class Engine:
         queue_limits: QueueLimits | None = None,
         *,
         may_download: bool = False,
-        again: tuple[str, int] | None = None,
+        regenerated_shot: tuple[str, int] | None = None,
     ) -> Job:
         """Store the request with copies of its inputs, then queue it.
 
         If all shots of a storyboard are finished, the storyboard is assembled immediately, without a worker.
         `may_download` is True for the operator.
-        `again` is the id of a storyboard's job and the number (from 1) of the first shot that this request regenerates.
+        `regenerated_shot` is the id of a storyboard's job and the number, from 1, of the first regenerated shot.
         Without `queue_limits` the queue is not limited.
 
         After an error nothing remains on the disk.
@@ -141,19 +143,19 @@ class Engine:
             Busy: if too many images are being opened.
             QueueFull: if the queue has no place for this owner.
             DataFolderError: if the data folder cannot be written.
-            JobNotFound: if the storyboard of `again` does not exist.
+            JobNotFound: if the storyboard of `regenerated_shot` does not exist.
         """
-        steps = self.submit_steps(request, owner, queue_limits, may_download=may_download, again=again)
+        steps = self.submit_steps(request, owner, queue_limits, may_download=may_download, regenerated_shot=regenerated_shot)
         return self.sandbox.run_steps(steps, Requester(owner=owner, address=queue_limits.address if queue_limits else ""))
 
-    def touch(self) -> None:
+    def count_change(self) -> None:
         """Report a change outside the queue, so that all pages refresh."""
-        self._touches += 1
-        self.event_log.touch()
+        self._num_outside_changes += 1
+        self.event_log.count_change()
 
-    def touches(self) -> int:
-        """Return the number of calls of `touch`."""
-        return self._touches
+    def num_outside_changes(self) -> int:
+        """Return the number of calls of `count_change`."""
+        return self._num_outside_changes
 
     def revise(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Job:
         """Replace the request of a waiting job. `may_download` is True for the operator.
@@ -211,7 +213,7 @@ class Engine:
         if is_limited:
             self.cleaner.check_visitor_quota(owner, archive.stat().st_size)
         project = yield from import_project(self._store, self._runs, self._lock.name, owner, archive, folder)
-        self.touch()
+        self.count_change()
         return project
 
     def remove_model(self, source: str) -> int:
@@ -251,7 +253,7 @@ class Engine:
         queue_limits: QueueLimits | None,
         *,
         may_download: bool = False,
-        again: tuple[str, int] | None = None,
+        regenerated_shot: tuple[str, int] | None = None,
     ) -> Steps[Job]:
         """Return the work of `submit` as `Steps`, a generator that yields its sandbox calls.
 
@@ -259,8 +261,8 @@ class Engine:
         """
         self._check(request, may_download)
         keep = None
-        if again is not None:
-            story, first = self.jobs.find(again[0]), again[1]
+        if regenerated_shot is not None:
+            story, first = self.jobs.find(regenerated_shot[0]), regenerated_shot[1]
             request, keep = regenerate_from(story, first, request), functools.partial(copy_shots, story.folder, count=first - 1)
         self._check_open()
         self.check_queue_limits(owner, queue_limits)
@@ -312,8 +314,8 @@ class Engine:
         with self.event_log.changed:
             self._check_open()
             add_finished_job(self._store, job_id, owner, film, self._lock.name, self.projects.current(owner))
-            self._notifications.ended(job_id, film)
-            self.event_log.touch()
+            self._notifications.notify_end(job_id, film)
+            self.event_log.count_change()
             return self.jobs.find(job_id)
 
     def _enqueue(
@@ -371,7 +373,7 @@ class Engine:
         lacking = capacity_shortage(self._runs, needed_bytes(request))
         if lacking is not None:
             what = "this video may need more than the whole disk"
-            raise RequestError(what, f"({lacking.in_all})", "make it smaller, shorter or of fewer steps")
+            raise RequestError(what, f"({lacking.describe_capacity()})", "make it smaller, shorter or of fewer steps")
         if request.upscale:
             check_upscaler_exists(upscaler_name(request), self.settings.upscalers_dir, may_download)
             self._check_upscaling_space(request)

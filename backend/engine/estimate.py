@@ -68,7 +68,7 @@ def estimate(
         return None
     tokens = equivalent_tokens(request)
     seconds = median(_scale_seconds(run, request, shape, tokens) for run in used)
-    compiling = 0.0 if is_warm else _compiling(same_model)
+    compiling = 0.0 if is_warm else _compile_seconds(same_model)
     loading = 0.0 if is_model_cached else load_seconds(shape.model, same_model)
     return Estimate(
         seconds=seconds + (compiling or 0.0) + (loading or 0.0),
@@ -92,9 +92,9 @@ def estimate_upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[
     used = [run for run in same_model or every if run.shape.model in shares][:20]
     if not used:
         return None
-    rates = [run.seconds.get("upscale", 0.0) * shares[run.shape.model] / max(_pixels(run.shape), 1) for run in used]
+    rates = [run.seconds.get("upscale", 0.0) * shares[run.shape.model] / max(_num_pixels(run.shape), 1) for run in used]
     basis = "measured" if any(run.shape == shape for run in used) else "scaled"
-    seconds = median(rates) * _pixels(shape)
+    seconds = median(rates) * _num_pixels(shape)
     return Estimate(seconds=seconds, compile_seconds=0.0, is_warm=True, basis=basis, runs=len(used))
 
 
@@ -121,15 +121,15 @@ def _scale_seconds(run: Run, request: GenerationRequest, shape: Shape, tokens: i
     size = (tokens / max(run.num_tokens, 1)) ** _SCALING
     branches = (2 if shape.is_guided else 1) / (2 if run.shape.is_guided else 1)
     step = run.seconds.get("denoise", 0.0) / max(run.steps, 1)
-    rest = run.seconds.get("encode", 0.0) + run.seconds.get("decode", 0.0) * _pixels(shape) / max(_pixels(run.shape), 1)
+    rest = run.seconds.get("encode", 0.0) + run.seconds.get("decode", 0.0) * _num_pixels(shape) / max(_num_pixels(run.shape), 1)
     return step * request.num_steps * size * branches + rest
 
 
-def _pixels(shape: Shape) -> int:
+def _num_pixels(shape: Shape) -> int:
     return shape.width * shape.height * shape.num_frames
 
 
-def _compiling(runs: Sequence[Run]) -> float | None:
+def _compile_seconds(runs: Sequence[Run]) -> float | None:
     return _median_seconds("compile", runs)
 
 

@@ -29,7 +29,7 @@ class Estimates:
         Return None without earlier videos and without TPUs.
         """
         shape = self.shape(request)
-        is_kept = shape.model in self._pool.kept_models()
+        is_kept = shape.model in self._pool.cached_models()
         return self._timings.estimate(request, shape, self._pool.representative_worker(), self.is_warm(shape), is_kept)
 
     def shape_of_job(self, job: ListedJob) -> Shape:
@@ -39,6 +39,6 @@ class Estimates:
     def estimate_job(self, job: ListedJob) -> Estimate | None:
         """Return `estimate` of the job's request. The request is parsed again only if the estimate may have changed."""
         shape, worker = self.shape_of_job(job), self._pool.representative_worker()
-        is_warm, is_kept = self.is_warm(shape), shape.model in self._pool.kept_models()
+        is_warm, is_kept = self.is_warm(shape), shape.model in self._pool.cached_models()
         name = "estimate", is_warm, is_kept, worker.device_kind, len(worker.facts.devices), self._timings.count
         return self._memo.value(job, name, self.estimate)

@@ -43,7 +43,7 @@ class EventLog:
         """Return a number that increases with each change of a job."""
         return self._count
 
-    def touch(self) -> None:
+    def count_change(self) -> None:
         """Count a change and wake all readers."""
         with self.changed:
             self._count += 1
@@ -75,7 +75,7 @@ class EventLog:
                     notify(job_id, event)
 
         self.apply_change(append, is_wanted_later=event.is_final or isinstance(event, Interrupted))
-        self.touch()
+        self.count_change()
 
     def append_events(self, several: Sequence[tuple[str, Event]]) -> None:
         """Store several events in one transaction. No event may be final. All are lost if the store cannot be written now."""
@@ -84,7 +84,7 @@ class EventLog:
                 self._sequences |= self._store.events.append_several(several)
         except sqlite3.Error:
             logger.exception("The places in the queue could not be stored")
-        self.touch()
+        self.count_change()
 
     def apply_change(self, change: Callable[[], object], *, is_wanted_later: bool = True) -> None:
         """Change the store now. If that fails, or if earlier changes are still pending, make the change later, in order.
@@ -109,7 +109,7 @@ class EventLog:
                 while self._pending_changes:
                     self._pending_changes[0]()
                     del self._pending_changes[0]
-                    self.touch()
+                    self.count_change()
             except sqlite3.Error:
                 self.pause()
 

@@ -61,7 +61,7 @@ def write_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str
     This function opens uploaded files, so callers must run it in the sandbox. Raises: ImageError, ClipError, SoundError, OSError.
     """
     return {
-        role: [str(_keep(one, folder / _stem(role, place), role)) for place, one in enumerate(given)]
+        role: [str(_store_file(one, folder / _input_stem(role, place), role)) for place, one in enumerate(given)]
         for role, given in open_inputs(request).items()
     }
 
@@ -69,21 +69,21 @@ def write_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str
 def open_inputs(request: GenerationRequest) -> Inputs:
     """Open and check the request's inputs. Return their paths by role. Raises: ImageError, ClipError, SoundError."""
     given = request.inputs()
-    opened = {one.name: tuple(_open(one, path, request) for path in given[one.name]) for one in INPUTS if one.name in given}
+    opened = {one.name: tuple(_check_file(one, path, request) for path in given[one.name]) for one in INPUTS if one.name in given}
     if request.mask and request.video:
         check_mask_shape(request.mask, request.video)
     check_shot_clips(request)
     return opened
 
 
-def _open(one: Setting, path: str, request: GenerationRequest) -> Path:
+def _check_file(one: Setting, path: str, request: GenerationRequest) -> Path:
     if one.media == "picture" or one.media == "either" and is_single_image(path):
         load_checked_image(path)
         return Path(path)
     if one.media == "sound":
-        check_sound_part(path, SoundPart.from_request(request)) if one.part == "sound" else read_sound_facts(path)
+        check_sound_part(path, SoundPart.from_request(request)) if one.subject == "sound" else read_sound_facts(path)
         return Path(path)
-    if one.part == "story":
+    if one.subject == "story":
         read_clip_facts(path)
         return Path(path)
     check_part(path, Part.from_request(request, one.name))
@@ -93,7 +93,7 @@ def _open(one: Setting, path: str, request: GenerationRequest) -> Path:
 def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> GenerationRequest:
     """Write the inputs and `request.json` into the folder and flush them to disk. Return the request with the new paths."""
     paths = {
-        role: [str(_keep(one, folder / _stem(role, place), role)) for place, one in enumerate(given)]
+        role: [str(_store_file(one, folder / _input_stem(role, place), role)) for place, one in enumerate(given)]
         for role, given in inputs.items()
     }
     request = request.with_inputs(paths)
@@ -107,7 +107,7 @@ def write_request_file(request: GenerationRequest, folder: Path) -> None:
         part.write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
 
 
-def _stem(role: str, place: int) -> str:
+def _input_stem(role: str, place: int) -> str:
     """Return an input's file name without suffix, such as "image" or "references-2".
 
     An input clip is "input-video" and input audio is "input-sound", because the job's result is "video".
@@ -116,10 +116,10 @@ def _stem(role: str, place: int) -> str:
     return f"{name}-{place + 1}" if SETTINGS[role].is_list else name
 
 
-def _keep(one: Path, stem: Path, role: str) -> Path:
+def _store_file(one: Path, stem: Path, role: str) -> Path:
     media = SETTINGS[role].media
     if media == "picture" or media == "either" and is_single_image(one):
-        path = _keep_picture(one, stem)
+        path = _store_picture(one, stem)
     else:
         path = stem.with_suffix((read_sound_facts if media == "sound" else read_clip_facts)(one).suffix)
         if one != path:  # the paths are equal if a revised request keeps a clip that is already in the folder
@@ -128,7 +128,7 @@ def _keep(one: Path, stem: Path, role: str) -> Path:
     return path
 
 
-def _keep_picture(source: Path, stem: Path) -> Path:
+def _store_picture(source: Path, stem: Path) -> Path:
     """Write an image without its metadata. JPEG, PNG and WebP keep their format and size; other formats become PNG."""
     picture = load_checked_image(source)
     plain = strip_metadata(source)

@@ -95,7 +95,7 @@ class History:
             step_seconds=sum(steps) / len(steps) if steps else None,
             device_bytes=sum(one.bytes_in_use or 0 for one in devices) if devices else None,
             device_limit=sum(one.bytes_limit or 0 for one in devices) if devices else None,
-            **_disk(self._folder),
+            **_disk_usage(self._folder),
         )
         self._samples.add(sample)
         return sample
@@ -119,7 +119,7 @@ class History:
             self._is_closed.wait(BETWEEN_SECONDS)
 
 
-def _disk(folder: Path) -> dict[str, int]:
+def _disk_usage(folder: Path) -> dict[str, int]:
     try:
         usage = shutil.disk_usage(folder)
     except OSError:

@@ -20,8 +20,9 @@ JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 class ListedJob:
     """A job as lists show it, without its whole request.
 
-    Times are seconds since the epoch, None until they are known. `is_told` is True if the operator is notified when the job ends.
-    `project` is the project's id, "" without a project. `made_seconds` is the time to generate the video, None if not known.
+    Times are seconds since the epoch, None until they are known. `is_operator_notified` is True if the operator is notified when
+    the job ends. `project` is the project's id, "" without a project. `made_seconds` is the time to generate the video, None if
+    not known.
     """
 
     id: str
@@ -37,7 +38,7 @@ class ListedJob:
     deleted: float | None = None
     is_held: bool = False
     is_stopped: bool = False
-    is_told: bool = False
+    is_operator_notified: bool = False
     project: str = ""
     tags: tuple[str, ...] = ()
     has_video: bool = False
@@ -80,7 +81,7 @@ class Selection:
 
     All `words` must occur in the prompts; words with "#" are tags. `project` is a project's id, "" for videos without a project,
     None for all videos except archived ones. `length` is a key of LENGTHS, `size` of SIZES, `order` of `selecting.ORDERS`.
-    `has_figures` selects storyboards with characters.
+    `has_characters` selects storyboards with characters.
     """
 
     owner: str | None = None
@@ -91,7 +92,7 @@ class Selection:
     project: str | None = None
     length: str = ""
     size: str = ""
-    has_figures: bool = False
+    has_characters: bool = False
     order: str = "newest"
     most: int = 60
 

@@ -59,12 +59,12 @@ class JobEvents:
     def list_events(self, job_id: str, after: int = 0) -> list[tuple[int, Event]]:
         """Return the events with a sequence number above `after`, in order."""
         sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND sequence > ? ORDER BY sequence"
-        return [(row["sequence"], _event(row)) for row in self._tables.rows(sql, (job_id, after))]
+        return [(row["sequence"], _read_event(row)) for row in self._tables.rows(sql, (job_id, after))]
 
     def last(self, job_id: str) -> Event | None:
         """Return the job's newest event, None without events."""
         sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? ORDER BY sequence DESC LIMIT 1"
-        return next(map(_event, self._tables.rows(sql, (job_id,))), None)
+        return next(map(_read_event, self._tables.rows(sql, (job_id,))), None)
 
     def last_progress(self, job_id: str) -> Event | None:
         """Return the job's newest event that contains no video.
@@ -74,13 +74,13 @@ class JobEvents:
         sql = (
             f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.result') IS NULL ORDER BY sequence DESC LIMIT 1"
         )
-        return next(map(_event, self._tables.rows(sql, (job_id,))), None)
+        return next(map(_read_event, self._tables.rows(sql, (job_id,))), None)
 
     def interruptions(self, job_id: str) -> list[Interrupted]:
         """Return the job's interruptions, oldest first."""
         sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.kind') = 'interrupted' ORDER BY sequence"
         return [
-            cast(Interrupted, _event(row)) for row in self._tables.rows(sql, (job_id,))
+            cast(Interrupted, _read_event(row)) for row in self._tables.rows(sql, (job_id,))
         ]  # the query selects only interruptions
 
     def last_preview(self, job_id: str) -> str | None:
@@ -96,5 +96,5 @@ class JobEvents:
         return getattr(self.last(job_id), "result", None)
 
 
-def _event(row: sqlite3.Row) -> Event:
+def _read_event(row: sqlite3.Row) -> Event:
     return from_json(make_absolute(json.loads(row["event"]), row["folder"], row["job_id"]))

@@ -69,7 +69,7 @@ class Jobs:
         rows = self._tables.rows("SELECT * FROM jobs WHERE id = ?", (job_id,))
         if not rows:
             raise JobNotFound(f"job {job_id[:60]!r}", "does not exist", "check the id")
-        return _job(rows[0])
+        return _read_job(rows[0])
 
     def list_jobs(self, owner: str | None = None, *, most: int | None = None, seed: int | None = None) -> list[Job]:
         """Return all jobs, or the jobs of one owner or with one seed, newest first. `most` limits their number."""
@@ -77,13 +77,13 @@ class Jobs:
         given = {condition: value for condition, value in wanted.items() if value is not None}
         where = f"WHERE {' AND '.join(given)}" if given else ""
         sql = f"SELECT * FROM jobs {where} ORDER BY number DESC LIMIT ?"
-        return _jobs(self._tables.listed_rows(sql, (*given.values(), -1 if most is None else most)))
+        return _read_jobs(self._tables.listed_rows(sql, (*given.values(), -1 if most is None else most)))
 
     def generated_requests(self, most: int) -> list[GenerationRequest]:
         """Return the requests of the last finished videos, newest first, without imported videos."""
         where = "state = 'finished' AND started IS NOT NULL AND deleted IS NULL"
         sql = f"SELECT * FROM jobs WHERE {where} ORDER BY ended DESC LIMIT ?"
-        return [job.request for job in _jobs(self._tables.rows(sql, (most,)))]
+        return [job.request for job in _read_jobs(self._tables.rows(sql, (most,)))]
 
     def replace_waiting_request(self, job_id: str, request: GenerationRequest) -> bool:
         """Replace the request of a waiting job. Return False if the job no longer waits."""
@@ -131,7 +131,7 @@ def _listed_fields(row: sqlite3.Row) -> dict[str, Any]:
         "deleted": row["deleted"],
         "is_held": bool(row["held"]),
         "is_stopped": bool(row["stopped"]),
-        "is_told": bool(row["told"]),
+        "is_operator_notified": bool(row["told"]),
         "project": row["project"],
         "tags": tuple(json.loads(row["tags"])),
         "has_video": bool(row["has_video"]),
@@ -139,26 +139,26 @@ def _listed_fields(row: sqlite3.Row) -> dict[str, Any]:
     }
 
 
-def _job(row: sqlite3.Row) -> Job:
+def _read_job(row: sqlite3.Row) -> Job:
     request = read_request(row["request"], row["folder"], row["id"])
     # An older server has just added a job without a summary.
-    summary = RequestSummary.from_request(request) if row["summary"] is None else _summary(row)
+    summary = RequestSummary.from_request(request) if row["summary"] is None else _read_summary(row)
     return Job(**_listed_fields(row), summary=summary, request=request)
 
 
-def _jobs(rows: Iterable[sqlite3.Row]) -> list[Job]:
+def _read_jobs(rows: Iterable[sqlite3.Row]) -> list[Job]:
     """Read the rows. Leave out rows whose request this version of the studio refuses."""
     jobs = []
     for row in rows:
         with suppress(RequestError):
-            jobs.append(_job(row))
+            jobs.append(_read_job(row))
     return jobs
 
 
 def read_listed_jobs(rows: Iterable[sqlite3.Row]) -> list[ListedJob]:
     """Read the rows. Leave out rows without a summary, because this version of the studio refuses their requests."""
-    return [ListedJob(**_listed_fields(row), summary=_summary(row)) for row in rows if row["summary"] is not None]
+    return [ListedJob(**_listed_fields(row), summary=_read_summary(row)) for row in rows if row["summary"] is not None]
 
 
-def _summary(row: sqlite3.Row) -> RequestSummary:
+def _read_summary(row: sqlite3.Row) -> RequestSummary:
     return RequestSummary.from_json(json.loads(row["summary"]))

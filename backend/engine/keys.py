@@ -75,18 +75,18 @@ class Keys:
             rule = f"must be between 1 and {MOST_LIMIT}"
             raise RequestError(f"limit={most_waiting}", rule, f"omit the limit for the default of {USUAL_LIMIT}")
         secret = PREFIX + secrets.token_urlsafe(32)
-        row = (name, _digest(secret), most_waiting, time.time(), None, json.dumps(list(notify)))
+        row = (name, _hash_secret(secret), most_waiting, time.time(), None, json.dumps(list(notify)))
         self._make_file()
         try:
             with self._opened() as database:
                 database.execute(f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", row)
         except sqlite3.IntegrityError:
             raise RequestError(f"name={name!r}", "is already used", "choose another name, or revoke that key first") from None
-        return _key(row), secret
+        return _read_key(row), secret
 
     def list_keys(self) -> list[Key]:
         """Return all keys that are not revoked, oldest first. Raises: DataFolderError."""
-        return sorted((_key(row) for row in self._rows()), key=lambda key: key.created)
+        return sorted((_read_key(row) for row in self._rows()), key=lambda key: key.created)
 
     def revoke(self, name: str) -> None:
         """Revoke a key.
@@ -109,18 +109,18 @@ class Keys:
         """Return the key with this secret, None for an unknown or revoked key. Raises: DataFolderError."""
         if not is_program_key(secret):
             return None
-        digest = _digest(secret)
-        found = [row for row in self._rows() if hmac.compare_digest(row[1], digest)]
-        if not found:
+        digest = _hash_secret(secret)
+        rows = [row for row in self._rows() if hmac.compare_digest(row[1], digest)]
+        if not rows:
             return None
-        key = _key(found[0])
+        key = _read_key(rows[0])
         if time.time() - (key.used or 0.0) >= _USE_SECONDS:
             self._note_use(key)
         return key
 
     def find_by_owner(self, owner: str) -> Key | None:
         """Return the key of this owner of jobs. None if it was revoked or the owner is not a program. Raises: DataFolderError."""
-        return next((key for key in map(_key, self._rows()) if key.owner == owner), None) if has_key(owner) else None
+        return next((key for key in map(_read_key, self._rows()) if key.owner == owner), None) if has_key(owner) else None
 
     def _note_use(self, key: Key) -> None:
         try:
@@ -175,11 +175,11 @@ def has_key(owner: str) -> bool:
     return owner.startswith(_OWNER)
 
 
-def _digest(secret: str) -> str:
+def _hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
-def _key(row: tuple) -> Key:
+def _read_key(row: tuple) -> Key:
     name, digest, most_waiting, created, used, notify = row
     times, owner = {"created": created, "used": used}, f"{_OWNER}{digest[:32]}"
     return Key(name=name, owner=owner, most_waiting=most_waiting, notify=tuple(json.loads(notify)), **times)

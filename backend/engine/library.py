@@ -13,7 +13,7 @@ from backend.engine.tables import Tables
 from backend.errors import StudioError
 from backend.schemas.events import Failed
 
-_STORIES = 40  # how many of the newest storyboards are searched for characters
+_MOST_STORYBOARDS = 40  # how many of the newest storyboards are searched for characters
 
 
 class Library:
@@ -72,23 +72,23 @@ class Library:
         prompts = (row[0] for row in self._tables.listed_rows(sql, (owner, 4 * most)))
         return list(dict.fromkeys(filter(None, prompts)))[:most]
 
-    def figures(self, owner: str, project: str, most: int) -> dict[str, str]:
+    def characters(self, owner: str, project: str, most: int) -> dict[str, str]:
         """Return the newest image path of each character by name, last used first.
 
         Searches the storyboards of the owner's `project`. If `project` is "", searches the storyboards without a project.
         """
-        stories = Selection(owner=owner, project=project, has_figures=True, most=_STORIES)
+        stories = Selection(owner=owner, project=project, has_characters=True, most=_MOST_STORYBOARDS)
         where, values = where_clause(stories)
         columns = "id, folder, json_extract(request, '$.figures') AS figures, json_extract(request, '$.figure_images') AS images"
         sql = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY {order_clause(stories)} LIMIT ?"
-        found: dict[str, tuple[str, str]] = {}
+        named_images: dict[str, tuple[str, str]] = {}
         for row in self._tables.listed_rows(sql, (*values, stories.most)):
             given = {"figure_images": json.loads(row["images"] or "[]")}
             images = make_absolute(given, row["folder"], row["id"])["figure_images"]
             for figure in json.loads(row["figures"] or "[]"):
                 if figure.get("image") is not None:
-                    found.setdefault(figure["name"].lower(), (figure["name"], images[figure["image"]]))
-        return dict(list(found.values())[:most])
+                    named_images.setdefault(figure["name"].lower(), (figure["name"], images[figure["image"]]))
+        return dict(list(named_images.values())[:most])
 
     def counts(self) -> dict[str, int]:
         """Return the number of jobs by state."""

@@ -39,7 +39,7 @@ def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
         raise RequestError(f"the project {project.name!r}", "has no videos", "move some into it first")
     if len(jobs) > MOST_VIDEOS:
         raise RequestError(f"the project {project.name!r}", f"has more than {MOST_VIDEOS:,} videos", "divide it into two")
-    entries = [_entry(store.jobs.find(job.id), store.events.result(job.id)) for job in jobs]
+    entries = [_archive_entry(store.jobs.find(job.id), store.events.result(job.id)) for job in jobs]
     files = (file for entry in entries for file in (entry.video, *(one for many in entry.inputs.values() for one in many)))
     if find_shortage(path.parent, sum(file.stat().st_size for file in files)):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -48,17 +48,17 @@ def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
     return len(jobs)
 
 
-def _entry(job: Job, result: VideoResult | None) -> ArchiveEntry:
+def _archive_entry(job: Job, result: VideoResult | None) -> ArchiveEntry:
     inputs = {role: [Path(path) for path in paths if Path(path).is_file()] for role, paths in job.request.inputs().items()}
     told = {"seconds": result.seconds, "versions": result.versions, "notes": list(result.notes)} if result else {}
-    said = {
+    metadata = {
         "request": job.request.for_sharing(),
         "created": job.created,
         "starred": job.is_starred,
         "tags": list(job.tags),
         **told,
     }
-    return ArchiveEntry(video=job.folder / VIDEO, inputs=inputs, said=said)
+    return ArchiveEntry(video=job.folder / VIDEO, inputs=inputs, metadata=metadata)
 
 
 def import_project(store: Store, runs: Path, engine: str, owner: str, archive: Path, folder: Path) -> Steps[tuple[Project, int]]:
@@ -77,12 +77,12 @@ def import_project(store: Store, runs: Path, engine: str, owner: str, archive: P
             place = runs / job_id
             place.mkdir(parents=True)
             made.append(job_id)
-            request = yield from write_request_steps(_request(one), place)
+            request = yield from write_request_steps(_imported_request(one), place)
             shutil.copyfile(one["video"], place / VIDEO)
-            job = _job(one, request, place, project)
+            job = _imported_job(one, request, place, project)
             store.jobs.add(job, engine)
-            store.events.append(job_id, Finished(_result(one, job)))
-            if one["said"].get("starred") is True:
+            store.events.append(job_id, Finished(_imported_result(one, job)))
+            if one["metadata"].get("starred") is True:
                 store.library.star(job_id, True)
     except BaseException:
         for job_id in made:
@@ -93,10 +93,10 @@ def import_project(store: Store, runs: Path, engine: str, owner: str, archive: P
     return store.projects.find(project.id, owner), len(made)
 
 
-def _job(one: Mapping[str, Any], request: GenerationRequest, place: Path, project: Project) -> Job:
+def _imported_job(one: Mapping[str, Any], request: GenerationRequest, place: Path, project: Project) -> Job:
     """Return a job for an imported video."""
-    said, now = one["said"], time.time()
-    created = said.get("created")
+    metadata, now = one["metadata"], time.time()
+    created = metadata.get("created")
     return Job(
         id=place.name,
         owner=project.owner,
@@ -108,40 +108,40 @@ def _job(one: Mapping[str, Any], request: GenerationRequest, place: Path, projec
         ended=None,
         folder=place,
         project=project.id,
-        tags=_tags(said.get("tags")),
+        tags=_read_tags(metadata.get("tags")),
     )
 
 
-def _result(one: Mapping[str, Any], job: Job) -> VideoResult:
+def _imported_result(one: Mapping[str, Any], job: Job) -> VideoResult:
     """Return the imported video of this job. Size, length and audio come from the video file, other values from the archive."""
-    said, fps = one["said"], max(1, round(one["fps"]))
-    notes = said.get("notes")
+    metadata, fps = one["metadata"], max(1, round(one["fps"]))
+    notes = metadata.get("notes")
     return VideoResult(
         path=str(job.folder / VIDEO),
         fps=fps,
         num_frames=max(1, round(one["seconds"] * fps)),
         width=one["width"],
         height=one["height"],
-        seconds=_table(said.get("seconds"), (int, float)),
+        seconds=_valid_entries(metadata.get("seconds"), (int, float)),
         request=job.request,
-        versions=_table(said.get("versions"), (str,)),
-        notes=tuple(_line(note)[:500] for note in notes[:20]) if isinstance(notes, list) else (),
+        versions=_valid_entries(metadata.get("versions"), (str,)),
+        notes=tuple(_to_one_line(note)[:500] for note in notes[:20]) if isinstance(notes, list) else (),
         has_sound=one["has_sound"],
     )
 
 
-def _request(one: Mapping[str, Any]) -> GenerationRequest:
+def _imported_request(one: Mapping[str, Any]) -> GenerationRequest:
     """Return the video's request, with the unpacked inputs. Raises: RequestError."""
-    said = one["said"].get("request")
-    if not isinstance(said, dict):
+    stored = one["metadata"].get("request")
+    if not isinstance(stored, dict):
         raise RequestError("the project file", "must contain the request of each video", "export the project again")
-    if len(json.dumps(said, ensure_ascii=False)) > MOST_STORED_CHARACTERS:
+    if len(json.dumps(stored, ensure_ascii=False)) > MOST_STORED_CHARACTERS:
         raise RequestError(
             "the project file",
             f"contains a request with more than {MOST_STORED_CHARACTERS:,} characters",
             "export the project again",
         )
-    own = {name: value for name, value in said.items() if name not in {setting.name for setting in INPUTS}}
+    own = {name: value for name, value in stored.items() if name not in {setting.name for setting in INPUTS}}
     request = GenerationRequest.from_stored(own | to_input_fields(one["inputs"]))
     check_imported_size(request)
     if request.shots:
@@ -152,25 +152,25 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
 
 def _free_name(name: str, projects: Projects, owner: str) -> str:
     """Return `name`, with a number appended if the owner already has a project with this name."""
-    name = _line(name)[:50].strip() or "project"
+    name = _to_one_line(name)[:50].strip() or "project"
     taken = {project.name.casefold() for project in projects.list_for_owner(owner)}
     names = [name, *(f"{name} {number}" for number in range(2, 1000))]
     return next(one for one in names if one.casefold() not in taken)
 
 
-def _tags(given: object) -> tuple[str, ...]:
+def _read_tags(given: object) -> tuple[str, ...]:
     try:
         return validate_tags([str(tag) for tag in given]) if isinstance(given, list) else ()
     except StudioError:
         return ()
 
 
-def _line(given: object) -> str:
+def _to_one_line(given: object) -> str:
     """Return the text on one line, without invisible characters."""
     return " ".join("".join(character for character in str(given) if character.isprintable() or character.isspace()).split())
 
 
-def _table(given: object, kinds: tuple[type, ...]) -> dict[str, Any]:
+def _valid_entries(given: object, kinds: tuple[type, ...]) -> dict[str, Any]:
     """Return the valid entries of an untrusted dictionary, at most `_LONGEST_TABLE`.
 
     An entry is valid if the type of its value is in `kinds`. `_LONGEST_TEXT` and `_MOST_SECONDS` limit the value.
@@ -178,7 +178,7 @@ def _table(given: object, kinds: tuple[type, ...]) -> dict[str, Any]:
     if not isinstance(given, dict):
         return {}
     entries = {
-        _line(key)[:40]: _line(value) if isinstance(value, str) else value
+        _to_one_line(key)[:40]: _to_one_line(value) if isinstance(value, str) else value
         for key, value in given.items()
         if _is_valid(value, kinds)
     }

@@ -41,7 +41,7 @@ class Notifications:
         self._thread = threading.Thread(target=self._work, name="notices", daemon=True)
         self._thread.start()
 
-    def ended(self, job_id: str, event: Event) -> None:
+    def notify_end(self, job_id: str, event: Event) -> None:
         """Queue a notification if the job has finished or failed. Do nothing if the job was cancelled."""
         if not isinstance(event, Finished | Failed):
             return
@@ -70,19 +70,19 @@ class Notifications:
 
     def _send(self, job: Job, event: Event) -> None:
         key = self._keys.find_by_owner(job.owner)
-        addresses = (*(self._addresses if job.is_told else ()), *(key.notify if key else ()))
+        addresses = (*(self._addresses if job.is_operator_notified else ()), *(key.notify if key else ()))
         if not addresses:
             return
         from apprise import Apprise, NotifyType
 
-        sender, (title, body) = Apprise(), words(job, event)
+        sender, (title, body) = Apprise(), format_notification(job, event)
         sender.add(list(addresses))
         kind = NotifyType.FAILURE if isinstance(event, Failed) else NotifyType.SUCCESS
         if not sender.notify(title=title, body=body, notify_type=kind):
             logger.warning("The notification for job %s could not be sent to every address", job.id)
 
 
-def words(job: Job, event: Event) -> tuple[str, str]:
+def format_notification(job: Job, event: Event) -> tuple[str, str]:
     """Return the title and the text of a notification."""
     request = job.request
     prompt = request.prompt if len(request.prompt) <= LONGEST_PROMPT else request.prompt[: LONGEST_PROMPT - 3] + "..."

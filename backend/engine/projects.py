@@ -51,10 +51,10 @@ class Projects:
 
     def find(self, project_id: str, owner: str | None) -> Project:
         """Return the owner's project with this id. Raises: RequestError."""
-        found = self._query(owner, project_id)
-        if not found:
+        projects = self._query(owner, project_id)
+        if not projects:
             raise RequestError(f"project={project_id[:40]!r}", "must be one of your projects", "choose a project from the list")
-        return found[0]
+        return projects[0]
 
     def _query(self, owner: str | None, project_id: str | None = None, first: str = "") -> list[Project]:
         return [
@@ -80,7 +80,7 @@ class Projects:
         """Rename a project. Raises: RequestError."""
         project = self.find(project_id, owner)
         if validate_name(name) != project.name:
-            self._update_column("name", self._validate_free_name(project.owner, name, but=project.id), project.id)
+            self._update_column("name", self._validate_free_name(project.owner, name, own_id=project.id), project.id)
 
     def archive(self, project_id: str, owner: str | None, is_archived: bool) -> None:
         """Hide a project with its videos, or show it again. Raises: RequestError."""
@@ -120,10 +120,10 @@ class Projects:
         self._tables.execute("UPDATE jobs SET tags = ? WHERE id = ?", (json.dumps(tags, ensure_ascii=False), job_id))
         return tags
 
-    def _validate_free_name(self, owner: str, name: str, but: str = "") -> str:
+    def _validate_free_name(self, owner: str, name: str, own_id: str = "") -> str:
         """Return the normalized name. Raises: RequestError if it is invalid or another project of the owner has it."""
         name = validate_name(name)
-        if any(project.name.casefold() == name.casefold() and project.id != but for project in self.list_for_owner(owner)):
+        if any(project.name.casefold() == name.casefold() and project.id != own_id for project in self.list_for_owner(owner)):
             raise RequestError(f"the name {name!r}", "is used by another project", "choose another")
         return name
 

@@ -49,13 +49,13 @@ def decide_recovery(interruptions: Sequence[Interrupted]) -> Requeue | Failed:
     last = interruptions[-1]
     losses = sum(one.by == "loss" for one in interruptions)
     if losses > MOST_LOSSES:
-        return Failed(f"The machine of its worker was lost {_times(losses)}", "Generate it again")
+        return Failed(f"The machine of its worker was lost {_count_text(losses)}", "Generate it again")
     recent = _since_progress(interruptions) if last.place == START else interruptions
     same = [one for one in recent if one.place == last.place and one.by in _COUNTED]
     own = [one for one in same if one.by == "worker"] if last.place == START else same
     if len(own) >= MOST_STOPS:
         causes = "; ".join(dict.fromkeys(one.cause for one in same))
-        return Failed(f"It stopped {_times(len(same))} at {last.place}: {causes}", last.fix or "Generate it again")
+        return Failed(f"It stopped {_count_text(len(same))} at {last.place}: {causes}", last.fix or "Generate it again")
     deaths = sum(one.by == "server" for one in interruptions)
     is_suspect = last.by == "server" and deaths > MOST_SERVER_DEATHS
     return Requeue(waits=is_suspect or (last.place == START and len(same) >= MOST_KILLS))
@@ -69,5 +69,5 @@ def _since_progress(interruptions: Sequence[Interrupted]) -> list[Interrupted]:
     return list(reversed([*takewhile(lambda one: one.place == START, reversed(interruptions))]))
 
 
-def _times(count: int) -> str:
+def _count_text(count: int) -> str:
     return {2: "twice", 3: "three times"}.get(count, f"{count} times")

@@ -31,7 +31,7 @@ def where_clause(selection: Selection) -> tuple[str, tuple]:
         parts.append(_NOT_ARCHIVED)
     if selection.is_starred:
         parts.append("starred = 1")
-    if selection.has_figures:
+    if selection.has_characters:
         parts.append("json_extract(summary, '$.has_figures')")
     if selection.presets:
         add(f"json_extract(summary, '$.preset') IN ({', '.join('?' * len(selection.presets))})", *selection.presets)

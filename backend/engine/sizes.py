@@ -28,9 +28,9 @@ class Size:
 
 def folder_size(folder: Path) -> Size:
     """Measure a folder. The size is 0 if the folder does not exist."""
-    found = [(is_intermediate(name), status.st_size) for name, status in files_below(folder)]
-    intermediate = sum(size for is_of_work, size in found if is_of_work)
-    return Size(intermediate=intermediate, rest=sum(size for _, size in found) - intermediate)
+    sizes = [(is_intermediate(name), status.st_size) for name, status in files_below(folder)]
+    intermediate = sum(size for is_of_work, size in sizes if is_of_work)
+    return Size(intermediate=intermediate, rest=sum(size for _, size in sizes) - intermediate)
 
 
 def is_intermediate(name: str) -> bool:

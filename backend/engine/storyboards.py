@@ -27,8 +27,8 @@ def shot_id(story_id: str, number: int) -> str:
 
 def split_shot_id(job_id: str) -> tuple[str, int]:
     """Split an id from `shot_id` into the storyboard's job id and the shot's number. For other ids, return the id and 0."""
-    found = re.fullmatch(r"(.+)-shot-(\d{1,6})", job_id)
-    return (found[1], int(found[2])) if found else (job_id, 0)
+    match = re.fullmatch(r"(.+)-shot-(\d{1,6})", job_id)
+    return (match[1], int(match[2])) if match else (job_id, 0)
 
 
 def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: str) -> None:

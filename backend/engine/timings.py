@@ -77,7 +77,7 @@ class Timings:
         key = (shape, request.num_steps, is_warm, is_model_cached, worker.device_kind)
         if key not in self._estimates:
             learned = estimate(request, shape, runs_on(worker.device_kind, self._runs.load()), is_warm, is_model_cached)
-            self._estimates[key] = learned or _predict(request, worker.facts.devices, is_warm, is_model_cached)
+            self._estimates[key] = learned or _predict_estimate(request, worker.facts.devices, is_warm, is_model_cached)
         return self._estimates[key]
 
     def load_seconds(self, model: str) -> float | None:
@@ -141,7 +141,9 @@ class Timings:
             logger.exception("The timings of a video could not be stored")
 
 
-def _predict(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool, is_model_cached: bool) -> Estimate | None:
+def _predict_estimate(
+    request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool, is_model_cached: bool
+) -> Estimate | None:
     seconds = predicted_seconds(request, devices)
     if seconds is None:
         return None

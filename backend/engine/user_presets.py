@@ -75,18 +75,18 @@ class UserPresets:
     def comparison(self, comparison_id: str) -> Comparison | None:
         """Return the comparison with this id, None if it does not exist."""
         rows = self._tables.rows(f"SELECT {_COMPARED} FROM comparisons WHERE id = ?", (comparison_id,))
-        return next(map(_comparison, rows), None)
+        return next(map(_read_comparison, rows), None)
 
     def comparisons(self) -> list[Comparison]:
         """Return all comparisons."""
-        return [*map(_comparison, self._tables.rows(f"SELECT {_COMPARED} FROM comparisons"))]
+        return [*map(_read_comparison, self._tables.rows(f"SELECT {_COMPARED} FROM comparisons"))]
 
     def forget_comparison(self, comparison_id: str) -> None:
         """Delete a comparison."""
         self._tables.execute("DELETE FROM comparisons WHERE id = ?", (comparison_id,))
 
 
-def _comparison(row: sqlite3.Row) -> Comparison:
+def _read_comparison(row: sqlite3.Row) -> Comparison:
     return Comparison(id=row["id"], owner=row["owner"], jobs=tuple(json.loads(row["jobs"])), columns=row["columns"])
 
 

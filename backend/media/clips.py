@@ -101,7 +101,7 @@ def check_part(path: str | Path, part: Part) -> ClipFacts:
 
 def read_clip(path: str | Path, part: Part) -> Generator[Frame]:
     """Decode the part's frames one at a time, each uint8 [height, width, 3] and upright. Frames are cropped to the aspect ratio
-    of the part's size, or get black bars if the part `is_whole`.
+    of the part's size, or get black bars if the part `is_letterboxed`.
 
     Frame i is the clip's frame at or nearest to `start` + i / `fps`. Raises: ClipError if the clip has fewer frames.
     """
@@ -160,7 +160,7 @@ def _part_filters(facts: ClipFacts, part: Part) -> str:
     """Return ffmpeg's filters: the frame rate, then scaling with a crop or with black bars. ffmpeg turns frames upright before
     the filters."""
     rate = f"fps=fps={part.fps}:start_time=0:round=near"
-    wide, high, cut = _pad_filter(facts, part) if part.is_whole else _crop_filter(facts, part)
+    wide, high, cut = _pad_filter(facts, part) if part.is_letterboxed else _crop_filter(facts, part)
     size = f"scale={wide}:{high}:flags=lanczos+accurate_rnd+full_chroma_int,format=rgb24,{cut}"
     # The tpad filter repeats the last frame once: the clip's stated length can be one frame too long, because it is rounded.
     return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"

@@ -146,8 +146,8 @@ def last_line(log: str) -> str:
 
 def parse_duration(report: str) -> float | None:
     """Return the length in seconds from ffmpeg's description of a file. None if the description states no length."""
-    found = _DURATION.search(report)
-    return sum(float(part) * 60**place for place, part in enumerate(reversed(found.groups()))) if found else None
+    match = _DURATION.search(report)
+    return sum(float(part) * 60**place for place, part in enumerate(reversed(match.groups()))) if match else None
 
 
 @contextmanager

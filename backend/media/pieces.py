@@ -145,10 +145,10 @@ def _audio_codec(source: Path) -> str | None:
     """Return the codec of a video's audio, such as "aac", or None if the video is silent."""
     line = ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), "-i", str(source))
     try:
-        found = re.search(r"Audio: (\w+)", ffmpeg.run_to_end(line, READ_SECONDS).errors)
+        match = re.search(r"Audio: (\w+)", ffmpeg.run_to_end(line, READ_SECONDS).errors)
     except subprocess.TimeoutExpired:
-        found = None
-    return found and found[1]
+        match = None
+    return match and match[1]
 
 
 def _run_ffmpeg(line: list[str]) -> None:

@@ -35,7 +35,7 @@ class ArchiveEntry:
 
     video: Path
     inputs: Mapping[str, Sequence[Path]]
-    said: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
 
 def write_archive(name: str, entries: Sequence[ArchiveEntry], path: Path) -> None:
@@ -51,7 +51,7 @@ def write_archive(name: str, entries: Sequence[ArchiveEntry], path: Path) -> Non
                     named = f"inputs/{number:04}-{role}-{place}{file.suffix.lower()}"
                     archive.write(file, named)
                     inputs.setdefault(role, []).append(named)
-            videos.append({"file": video, "inputs": inputs, **entry.said})
+            videos.append({"file": video, "inputs": inputs, **entry.metadata})
         manifest = {"format": FORMAT, "name": name, "videos": videos}
         archive.writestr(MANIFEST, json.dumps(manifest, ensure_ascii=False, indent=1))
 
@@ -60,16 +60,16 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
     """Unpack a project into an empty folder. Return its `name` and its `videos`.
 
     Each video has `video`, its path in the folder, and `inputs`, the paths of its inputs by role. `seconds`, `fps`, `width`,
-    `height` and `has_sound` are read from the file. `said` has the unchecked values of `project.json`.
+    `height` and `has_sound` are read from the file. `metadata` has the unchecked values of `project.json`.
 
     Raises: RequestError, ClipError for a video that cannot be played, OSError.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            found = _check_files(archive, path.stat().st_size)
+            infos = _check_files(archive, path.stat().st_size)
             manifest = _read_manifest(archive)
             listed = report_progress(manifest["videos"], len(manifest["videos"]))
-            videos = [_unpack_video(archive, found, one, number, folder) for number, one in enumerate(listed, 1)]
+            videos = [_unpack_video(archive, infos, one, number, folder) for number, one in enumerate(listed, 1)]
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError):
         raise _invalid_project_error("it is no zip file, or is damaged") from None
     except OSError as error:
@@ -119,33 +119,33 @@ def _is_nested_at_most(value: object, levels: int = 20) -> bool:
     return levels > 0 and all(_is_nested_at_most(one, levels - 1) for one in inner)
 
 
-def _unpack_video(archive: zipfile.ZipFile, found: Files, said: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
+def _unpack_video(archive: zipfile.ZipFile, infos: Files, metadata: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
     """Unpack one video with its inputs under new names."""
     video = folder / f"{number:04}.mp4"
-    _extract(archive, found, said.get("file"), _VIDEO, video)
+    _extract(archive, infos, metadata.get("file"), _VIDEO, video)
     try:
         facts = read_clip_facts(video)
     except StudioError as error:
         raise RequestError(f"video {number} of the project", f"cannot be played: {error.cause}", "export it again") from None
     inputs = {
-        role: list(_unpack_inputs(archive, found, said.get("inputs"), role, number, folder))
+        role: list(_unpack_inputs(archive, infos, metadata.get("inputs"), role, number, folder))
         for role in (one.name for one in INPUTS)
     }
     seen = {name: getattr(facts, name) for name in ("seconds", "width", "height", "has_sound")} | {"fps": facts.nominal_fps}
-    return {"video": str(video), "inputs": {role: files for role, files in inputs.items() if files}, **seen, "said": said}
+    return {"video": str(video), "inputs": {role: files for role, files in inputs.items() if files}, **seen, "metadata": metadata}
 
 
-def _unpack_inputs(archive: zipfile.ZipFile, found: Files, named: object, role: str, number: int, folder: Path) -> Iterator[str]:
+def _unpack_inputs(archive: zipfile.ZipFile, infos: Files, named: object, role: str, number: int, folder: Path) -> Iterator[str]:
     given = named.get(role) if isinstance(named, dict) else None
     for place, name in enumerate(given if isinstance(given, list) else [], 1):
         path = folder / f"{number:04}-{role}-{place}{Path(str(name)).suffix[:5]}"
-        _extract(archive, found, name, _INPUT, path)
+        _extract(archive, infos, name, _INPUT, path)
         yield str(path)
 
 
-def _extract(archive: zipfile.ZipFile, found: Files, name: object, kind: re.Pattern[str], path: Path) -> None:
-    """Unpack the file called `name` to `path`. The file is removed from `found`, so that a second reference to it fails."""
-    info = found.pop(name, None) if isinstance(name, str) and kind.fullmatch(name) else None
+def _extract(archive: zipfile.ZipFile, infos: Files, name: object, kind: re.Pattern[str], path: Path) -> None:
+    """Unpack the file called `name` to `path`. The file is removed from `infos`, so that a second reference to it fails."""
+    info = infos.pop(name, None) if isinstance(name, str) and kind.fullmatch(name) else None
     if info is None:
         raise _invalid_project_error("a file is missing in it")
     with archive.open(info) as source, path.open("xb") as target:

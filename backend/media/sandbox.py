@@ -380,7 +380,7 @@ class _Pool:
                         ticket.process = None
                         self._running.remove(ticket)
                         self._changed.notify_all()
-                if not process.is_fit or self._budget is not None:
+                if not process.is_usable or self._budget is not None:
                     process.kill()
                     process = None
         finally:
@@ -475,7 +475,7 @@ class _Process:
         assert self._process.stdin is not None and self._process.stdout is not None, "it has pipes"
         self._written, self._read = self._process.stdin, self._process.stdout
         self._has_ended, self._lock = False, threading.Lock()
-        self.is_fit = True
+        self.is_usable = True
         self.processor_seconds = 0.0  # processor time of the process and its children; measured only if a call has a limit
         self._is_over_budget = False
 
@@ -496,14 +496,14 @@ class _Process:
                 if ticket is not None and isinstance(reply["share"], int | float):
                     ticket.share = min(1.0, max(0.0, float(reply["share"])))
         except (OSError, ValueError, EOFError):
-            self.is_fit = False
+            self.is_usable = False
             raise (_processor_limit_error(processor_seconds) if self._is_over_budget else _resource_error()) from None
         finally:
             timer.cancel()
             is_over.set()
             if processor_seconds is not None:
                 self._update_processor_seconds()
-        self.is_fit = not self._has_ended and reply.get("memory", 0) < LARGEST_KEPT
+        self.is_usable = not self._has_ended and reply.get("memory", 0) < LARGEST_KEPT
         if "error" in reply:
             raise _decode_error(reply["error"])
         return reply.get("value")
@@ -528,7 +528,7 @@ class _Process:
                 self._has_ended = True
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.pid, signal.SIGKILL)
-        self.is_fit = False
+        self.is_usable = False
         if is_waited_for:
             self._process.wait()
             for pipe in (self._written, self._read):

@@ -105,7 +105,7 @@ class _Process:
     def __init__(self, member: Member, wire: Wire, start: Start):
         self._wire, self._last_report = wire, time.monotonic()
         self._is_over = threading.Event()
-        self.worker = WorkerProcess(_plan(member, start), _log(member), self._receive, self._handle_exit)
+        self.worker = WorkerProcess(_make_plan(member, start), _rotate_log(member), self._receive, self._handle_exit)
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def end(self) -> None:
@@ -134,7 +134,7 @@ class _Process:
                 self.worker.kill()
 
 
-def _plan(member: Member, start: Start) -> WorkerPlan:
+def _make_plan(member: Member, start: Start) -> WorkerPlan:
     place = HostPlace(index=member.index, count=member.count, coordinator=f"{member.address}:{start.port}")
     options: dict[str, Any] = {**start.options}
     return WorkerPlan(
@@ -149,7 +149,7 @@ def _plan(member: Member, start: Start) -> WorkerPlan:
     )
 
 
-def _log(member: Member) -> Path:
+def _rotate_log(member: Member) -> Path:
     """Return the path of the next process's log. Rename the previous process's log."""
     folder = member.settings.logs_dir
     folder.mkdir(parents=True, exist_ok=True)

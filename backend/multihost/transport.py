@@ -47,7 +47,7 @@ DISAGREEMENT_SECONDS = 30.0
 _REPORT_SECONDS = 2.0
 _END_SECONDS = 2.0  # the longest wait for the first process to end itself after another host failed
 _AUTHENTICATE_SECONDS = 8.0
-_MOST_UNPROVEN = 16  # the most connections that have not authenticated yet
+_MOST_UNAUTHENTICATED = 16  # the most connections that have not authenticated yet
 _STAGES = ("stage1_*.safetensors", "stage2_*.safetensors")
 _OF_SHOTS = tuple(f"{SHOTS}/*/{name}" for name in (*_STAGES, RESULT, LAST, LAST_FRAMES, LOOK, MODEL_SOUND))
 _SENT_FILES = (*_STAGES, f"{FOLDER}/*.jsonl", *_OF_SHOTS)  # sent to members so that they can continue the job
@@ -70,7 +70,8 @@ class MultihostTransport:
         self._disagreement: threading.Timer | None = None
         self._end_code: int | None = None  # reported in place of the first process's exit code
         self._is_ending = threading.Event()
-        self._unproven: list[tuple[str, socket.socket]] = []  # (address, socket) of unauthenticated connections, oldest first
+        # (address, socket) of connections that have not authenticated yet, oldest first
+        self._unauthenticated: list[tuple[str, socket.socket]] = []
         self._listener = socket.create_server((self._hosts.address, self._hosts.port))
         self._thread = threading.Thread(target=self._open, name="hosts", daemon=True)
         self._thread.start()
@@ -131,29 +132,29 @@ class MultihostTransport:
                 self._on_message(Status(status=self._waiting_for(missing)))
             with contextlib.suppress(TimeoutError):
                 connection, address = self._listener.accept()
-                self._limit_unproven(connection, address[0])
+                self._limit_unauthenticated(connection, address[0])
                 threading.Thread(
                     target=self._handle_connection, args=(connection, address[0]), name="member", daemon=True
                 ).start()
 
-    def _limit_unproven(self, connection: socket.socket, address: str) -> None:
+    def _limit_unauthenticated(self, connection: socket.socket, address: str) -> None:
         """Limit the number of unauthenticated connections, so that silent clients cannot prevent members from connecting.
 
         Above the limit, close the oldest connection of the address with the most unauthenticated connections.
         """
         with self._lock:
-            self._unproven.append((address, connection))
-            if len(self._unproven) <= _MOST_UNPROVEN:
+            self._unauthenticated.append((address, connection))
+            if len(self._unauthenticated) <= _MOST_UNAUTHENTICATED:
                 return
-            [(crowded, _)] = Counter(place for place, _ in self._unproven).most_common(1)
-            oldest = next(one for one in self._unproven if one[0] == crowded)
-            self._unproven.remove(oldest)
+            [(crowded, _)] = Counter(place for place, _ in self._unauthenticated).most_common(1)
+            oldest = next(one for one in self._unauthenticated if one[0] == crowded)
+            self._unauthenticated.remove(oldest)
         with contextlib.suppress(OSError):
             oldest[1].shutdown(socket.SHUT_RDWR)  # the connection's thread then closes it
 
-    def _remove_unproven(self, connection: socket.socket) -> None:
+    def _remove_unauthenticated(self, connection: socket.socket) -> None:
         with self._lock:
-            self._unproven = [one for one in self._unproven if one[1] is not connection]
+            self._unauthenticated = [one for one in self._unauthenticated if one[1] is not connection]
 
     def _missing(self) -> list[int]:
         with self._lock:
@@ -169,7 +170,7 @@ class MultihostTransport:
         try:
             wire = Wire(connection)
         except OSError:
-            self._remove_unproven(connection)
+            self._remove_unauthenticated(connection)
             connection.close()
             return
         with contextlib.closing(wire):
@@ -196,7 +197,7 @@ class MultihostTransport:
             return wire.receive()[0]
         finally:
             timer.cancel()
-            self._remove_unproven(connection)
+            self._remove_unauthenticated(connection)
 
     def _refusal_reason(self, hello: Message) -> str:
         """Return why this member is refused, "" if it is accepted."""

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from backend.workers.messages import Heartbeat, Message, decode, encode
+from backend.workers.messages import Heartbeat, Message, decode_message, encode_message
 
 SILENCE_SECONDS = 8.0  # the other host counts as lost after this time without a byte; it sends a heartbeat each second
 BEAT_SECONDS = 1.0
-_MOST_UNPROVEN_BYTES = 1024
+_MOST_UNAUTHENTICATED_BYTES = 1024
 _MOST_BYTES = 2**32
 _PIECE = 2**20
 _ROLES = ("first", "member")
@@ -42,11 +42,11 @@ class Wire:
         self._incoming = connection.makefile("rb")
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._most = _MOST_UNPROVEN_BYTES
+        self._most = _MOST_UNAUTHENTICATED_BYTES
 
     def send(self, message: Message, files: Sequence[bytes] = ()) -> bool:
         """Send a message and then files. Return False if the connection has ended."""
-        return self._send(encode(message), files)
+        return self._send(encode_message(message), files)
 
     def _send(self, values: dict[str, Any], files: Sequence[bytes] = ()) -> bool:
         body = json.dumps(values | {"sizes": [len(file) for file in files]}).encode("ascii")
@@ -63,7 +63,7 @@ class Wire:
         """Wait for the next message and its files. Raises: ConnectionLost."""
         values, files = self._receive()
         try:
-            return decode(values), files
+            return decode_message(values), files
         except (ValueError, LookupError, TypeError) as error:
             raise ConnectionLost(f"invalid message: {error}") from error
 
@@ -91,21 +91,21 @@ class Wire:
         """
         own = secrets.token_hex(32)
         self._send({"number": own})
-        theirs = _text(self._receive()[0], "number")
+        theirs = _read_text(self._receive()[0], "number")
         numbers = (own, theirs) if is_first else (theirs, own)
         mine, others = _ROLES if is_first else _ROLES[::-1]
         if is_first:  # the first host checks the other host's proof before it sends its own
             self._check(secret, others, numbers)
-            self._send({"proof": _proof(secret, mine, numbers)})
+            self._send({"proof": _make_proof(secret, mine, numbers)})
         else:
-            self._send({"proof": _proof(secret, mine, numbers)})
+            self._send({"proof": _make_proof(secret, mine, numbers)})
             self._check(secret, others, numbers)
         self._most = _MOST_BYTES
         threading.Thread(target=self._send_heartbeats, name="beat", daemon=True).start()
 
     def _check(self, secret: str, role: str, numbers: tuple[str, str]) -> None:
-        proof = _text(self._receive()[0], "proof")
-        if not hmac.compare_digest(proof.encode(), _proof(secret, role, numbers).encode()):
+        proof = _read_text(self._receive()[0], "proof")
+        if not hmac.compare_digest(proof.encode(), _make_proof(secret, role, numbers).encode()):
             self._send({"proof": ""})  # the other host then reports the wrong secret too
             raise WrongSecret
 
@@ -124,7 +124,7 @@ class Wire:
         self._socket.close()
 
 
-def _text(values: dict[str, Any], field: str) -> str:
+def _read_text(values: dict[str, Any], field: str) -> str:
     """Return a field of a message from an unauthenticated host. Raises: ConnectionLost if the field is not ASCII text."""
     text = values.get(field)
     if not isinstance(text, str) or not text.isascii():
@@ -132,6 +132,6 @@ def _text(values: dict[str, Any], field: str) -> str:
     return text
 
 
-def _proof(secret: str, role: str, numbers: tuple[str, str]) -> str:
+def _make_proof(secret: str, role: str, numbers: tuple[str, str]) -> str:
     words = "\n".join(map(str, (role, *numbers)))
     return hmac.new(secret.encode(), words.encode(), hashlib.sha256).hexdigest()

@@ -35,7 +35,7 @@ def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, ro
     size = (request.width, request.height)
 
     def open_input(setting: Setting, path: str) -> Image.Image | np.ndarray | DrivingClip:
-        if setting.part == "drive":
+        if setting.subject == "drive":
             return DrivingClip(path=path, part=Part.from_request(request, setting.name))
         if setting.media == "either":
             return read_mask(path, Part.from_request(request, setting.name))
@@ -71,7 +71,7 @@ def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = Non
     file is read."""
 
     def create_blank(setting: Setting) -> Image.Image | np.ndarray | BlankClip:
-        if setting.part == "drive":
+        if setting.subject == "drive":
             return BlankClip(size=Part.from_request(request, setting.name).size)
         if setting.media == "picture":
             return Image.new("RGB", (request.width, request.height))

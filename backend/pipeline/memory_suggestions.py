@@ -43,17 +43,17 @@ def suggest_smaller_requests(
     memory = memory or _device_memory(devices)
     if memory is None:
         return ()
-    found = measure_memory(request, devices, mesh, tell)
-    needed = UNKNOWN_SIZE_FACTOR * memory if math.isinf(found.peak) else found.peak
+    measured = measure_memory(request, devices, mesh, tell)
+    needed = UNKNOWN_SIZE_FACTOR * memory if math.isinf(measured.peak) else measured.peak
     # If `needed` is at most `memory`, the request ran out of memory because other data occupied a part of the memory. Less than
     # `needed` was free, so the candidates must need less than `needed`.
     room = memory if needed > memory else CAUTION * needed
-    if needed <= found.weights:
+    if needed <= measured.weights:
         return ()
-    share = fitting_share_of_tokens(weights=found.weights, needed=int(needed), capacity=int(room))
+    share = fitting_share_of_tokens(weights=measured.weights, needed=int(needed), capacity=int(room))
 
     def peak_if_fitting(candidate: GenerationRequest) -> int | None:
-        peak = measure_memory(candidate, devices, mesh, tell, only=found.largest).peak
+        peak = measure_memory(candidate, devices, mesh, tell, only=measured.largest).peak
         return int(peak) if peak <= room else None
 
     kinds = (fewer_frames(request, share), smaller_sizes(request, share))

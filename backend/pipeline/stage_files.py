@@ -154,11 +154,11 @@ def _array_name(stream: str, name: str) -> str:
 
 def _group_by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
     """Group arrays by stream, the video first. In each group, the arrays' names have no prefix for the stream."""
-    found: dict[str, dict[str, np.ndarray]] = {VIDEO: {}}
+    groups: dict[str, dict[str, np.ndarray]] = {VIDEO: {}}
     for name, array in arrays.items():
         stream, _, own = name.rpartition(".")
-        found.setdefault(stream or VIDEO, {})[own] = array
-    return found
+        groups.setdefault(stream or VIDEO, {})[own] = array
+    return groups
 
 
 def write_generated_audio(run: Run, sound: Sound) -> None:

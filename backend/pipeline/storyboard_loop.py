@@ -165,8 +165,8 @@ class StoryboardFiles:
         """
         if count == 0:
             return None
-        found = [*(self.read_result(index) for index in range(count - 1)), last or self.read_result(count - 1)]
-        results = [result for result in found if result is not None]
+        shot_results = [*(self.read_result(index) for index in range(count - 1)), last or self.read_result(count - 1)]
+        results = [result for result in shot_results if result is not None]
         assert len(results) == count, "these shots are finished"
         pieces = plan_pieces(self._request, self._preset, count)
         num_frames, has_sound, notes = count_film_frames(pieces), False, [note for result in results for note in result.notes]

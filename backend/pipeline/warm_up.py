@@ -82,11 +82,11 @@ def _max_parallel_compilations() -> int:
 
 def _find_unready_calls(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> list[Call]:
     """Return the first call of each program that is neither compiled nor loaded for the call's arguments, in order."""
-    found: dict[Hashable, Call] = {}
+    unready: dict[Hashable, Call] = {}
     for call in calls(model, request, stages):
         if not call.program.is_ready(*call.arguments):
-            found.setdefault(call.program.variant_key(*call.arguments), call)
-    return list(found.values())
+            unready.setdefault(call.program.variant_key(*call.arguments), call)
+    return list(unready.values())
 
 
 def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Call]:

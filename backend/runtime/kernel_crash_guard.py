@@ -51,10 +51,10 @@ class KernelCrashGuard:
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        found = {use: why for path in sorted(folder.glob(f"*{_SUFFIX}")) for use, why in _read_record(path).items()}
-        others = {use for uses_of_host in combine_uses(",".join(sorted(found))) for use in uses_of_host.split(",") if use}
+        recorded = {use: why for path in sorted(folder.glob(f"*{_SUFFIX}")) for use, why in _read_record(path).items()}
+        others = {use for uses_of_host in combine_uses(",".join(sorted(recorded))) for use in uses_of_host.split(",") if use}
         for use in sorted(others):
-            self._fallbacks.withdraw([use], found.get(use, "failed on another host"))
+            self._fallbacks.withdraw([use], recorded.get(use, "failed on another host"))
 
     @contextlib.contextmanager
     def guard_first_run(self, program: str, uses: Collection[str]) -> Generator[None]:
@@ -147,11 +147,11 @@ def _read_record(path: Path) -> dict[str, str]:
 
 
 def _installed_versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in ("jax", "jaxlib", "libtpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 KERNEL_CRASH_GUARD = KernelCrashGuard(KERNEL_FALLBACKS)

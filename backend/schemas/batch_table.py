@@ -104,10 +104,10 @@ def _build_request(row: Mapping[str, str], number: int, base: GenerationRequest,
 def _parse_size(row: Mapping[str, str]) -> dict[str, int]:
     if "size" not in row:
         return {}
-    found = _SIZE.fullmatch(row["size"])
-    if found is None:
+    match = _SIZE.fullmatch(row["size"])
+    if match is None:
         raise RequestError(f"size={shorten(row['size'], 30)}", "must be WIDTHxHEIGHT", "such as 832x480")
-    return {"width": int(found[1]), "height": int(found[2])}
+    return {"width": int(match[1]), "height": int(match[2])}
 
 
 def _parse_value(name: str, text: str) -> Any:

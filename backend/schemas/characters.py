@@ -20,7 +20,7 @@ MAX_NAME = 40  # longest name of a storyboard's character, in Unicode characters
 _FIELDS = {"name", "image"}
 # Ranges of code points of scripts without spaces between words, or with endings directly after names. Next to a character of
 # these scripts, a name needs no word boundary.
-_WITHOUT_BLANKS = (
+_SCRIPTS_WITHOUT_SPACES = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x9FFF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF),
     (0x20000, 0x3FFFF),
 )  # fmt: skip
@@ -142,7 +142,7 @@ def _is_word_boundary(beside: str, edge: str) -> bool:
 
 
 def _joins_words(character: str) -> bool:
-    return _is_word_character(character) and not any(first <= ord(character) <= last for first, last in _WITHOUT_BLANKS)
+    return _is_word_character(character) and not any(first <= ord(character) <= last for first, last in _SCRIPTS_WITHOUT_SPACES)
 
 
 def _is_word_character(character: str) -> bool:

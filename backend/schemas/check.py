@@ -9,7 +9,7 @@ State = Literal["ok", "warning", "fault", "skipped"]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A finding in plain words. `mend` is the command or step that fixes a problem, or "".
+    """A finding in plain words. `fix` is the command or step that fixes a problem, or "".
 
     The state is "warning" if the studio runs but could run better, "fault" if a requested feature cannot run, and "skipped" if
     the check was not needed.
@@ -18,12 +18,12 @@ class Check:
     name: str
     state: State
     found: str
-    mend: str = ""
+    fix: str = ""
 
     def __str__(self) -> str:
-        """Return the finding as one line of text. If `mend` is set, a second line contains it."""
+        """Return the finding as one line of text. If `fix` is set, a second line contains it."""
         line = f"{self.state:8} {self.name}: {self.found}"
-        return f"{line}\n{'':9}-> {self.mend}" if self.mend else line
+        return f"{line}\n{'':9}-> {self.fix}" if self.fix else line
 
 
 def worst_state(checks: Sequence[Check]) -> State:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from backend.errors import RequestError
 from backend.schemas.geometry import nearest_frame_counts
 from backend.schemas.numbers import check_range
-from backend.schemas.settings import VideoSettings, part_defaults
+from backend.schemas.settings import VideoSettings, subject_defaults
 from presets import Preset
 
 STRENGTH = 0.8  # default of `strength` for restyled clips, as in diffusers
@@ -29,7 +29,7 @@ class Part:
 
     `start` is the time of the first frame in seconds; None means that the part ends at the clip's end. `focus` (x, y) is the
     position of the area that a crop keeps: 0 at the left or top, 1 at the right or bottom. In the video, the part's frames start
-    at frame `first`, and its pixels at `corner` (left, top). If `is_whole`, frames get black bars instead of being cropped.
+    at frame `first`, and its pixels at `corner` (left, top). If `is_letterboxed`, frames get black bars instead of being cropped.
     """
 
     start: float | None
@@ -39,7 +39,7 @@ class Part:
     focus: tuple[float, float] = (0.5, 0.5)
     first: int = 0
     corner: tuple[int, int] = (0, 0)
-    is_whole: bool = False
+    is_letterboxed: bool = False
 
     @classmethod
     def from_request(cls, request: VideoSettings, role: str = "video") -> Self:
@@ -66,7 +66,7 @@ class Part:
             focus=request.image_focus,
             first=request.num_frames - num_frames if request.extend == "before" else 0,
             corner=(left, top),
-            is_whole=role == "drive" and request.face is None,
+            is_letterboxed=role == "drive" and request.face is None,
         )
 
     def resolve_start(self, seconds: float) -> Self:
@@ -149,7 +149,7 @@ def check_clip(request: VideoSettings, preset: Preset) -> None:
     `backend.schemas.control` checks extended clips.
     """
     others = {"trim"} if request.control or request.drive else set()
-    given = next((name for name in part_defaults("clip") if name not in others and getattr(request, name) is not None), None)
+    given = next((name for name in subject_defaults("clip") if name not in others and getattr(request, name) is not None), None)
     if request.video is None:
         if given is not None:
             raise RequestError(f"{given} was given", "but needs a clip", "give it as video, or leave this out")
@@ -161,7 +161,7 @@ def check_clip(request: VideoSettings, preset: Preset) -> None:
     if request.task != "t2v":
         raise RequestError("image was given", "together with video, but a video can start with only one", "leave one out")
     check_range("fps", request.fps, 1, preset.max_fps, preset.fps)
-    for name in part_defaults("clip"):
+    for name in subject_defaults("clip"):
         if getattr(request, name) is None:
             raise RequestError(f"{name} is missing:", "a clip needs it", f"give {name}")
     assert request.strength is not None, "the loop above has checked it"

@@ -7,7 +7,7 @@ from backend.errors import RequestError
 from backend.schemas.clip import check_time_range, check_trim, clip_frames, infer_clip_settings, required_overlap
 from backend.schemas.keyframes import check_keyframes
 from backend.schemas.numbers import check_range
-from backend.schemas.settings import Extend, VideoSettings, part_defaults
+from backend.schemas.settings import Extend, VideoSettings, subject_defaults
 from presets import Preset
 
 MAX_REFERENCES = 8  # most reference images, because each adds a latent frame to the video; a preset may allow fewer
@@ -58,7 +58,7 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
         taken |= {"keeps_pixels"} if request.drive and request.video else set()
         taken |= {"keyframe_at"} if "keyframes" in preset.inputs else set()
         taken |= {"control_kind", "control_scale", "control_downscale"} if appends_control_clip(preset) else set()
-        for name, absent in part_defaults("control").items():
+        for name, absent in subject_defaults("control").items():
             if name not in taken and getattr(request, name) != absent:
                 raise RequestError(f"{name} was given", f"but {preset.name} does not take it", TAKE_CONTROL)
         _check_required_settings(request)

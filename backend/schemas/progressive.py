@@ -14,7 +14,8 @@ REFINING_LEVELS = (0.909375, 0.725, 0.421875)
 """The noise level at the start of each refining step. Source: diffusers, pipelines/ltx2/utils.py, STAGE_2_DISTILLED_SIGMA_VALUES.
 """
 
-COST = 1.5  # assumed: a step's time grows with its tokens to this power, between 1 for projections and 2 for attention
+TOKEN_COST_EXPONENT = 1.5
+"""Assumed: a step's time grows with its tokens to this power, between 1 for projections and 2 for attention."""
 
 HALF = "half."
 """Prefix of the names of inputs and conditions that belong to the half size."""
@@ -50,7 +51,7 @@ def at_step(request: Settings, step: int) -> Settings:
 
 def full_size_cost(request: VideoSettings) -> float:
     """Estimate the cost of a full-size step relative to a step at the first size, from the numbers of tokens."""
-    return (request.geometry().num_tokens / request_at_first_size(request).geometry().num_tokens) ** COST
+    return (request.geometry().num_tokens / request_at_first_size(request).geometry().num_tokens) ** TOKEN_COST_EXPONENT
 
 
 def relative_step_costs(request: VideoSettings) -> list[float]:

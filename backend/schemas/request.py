@@ -219,7 +219,11 @@ def check_imported_size(request: GenerationRequest) -> None:
     """
     prompts = [(f"the prompt of {kind}", one.prompt or "") for kind in ("cues", "shots") for one in getattr(request, kind)]
     prompts += [("the action of cues", cue.action or "") for cue in request.cues]
-    sizes = [(one.name, len(one.value_in(request) or ()), one.most) for one in FIELDS if one.most is not None]
+    sizes = [
+        (one.name, len(one.value_in(request) or ()), one.max_imported_length)
+        for one in FIELDS
+        if one.max_imported_length is not None
+    ]
     for name, size, most in (*sizes, *((name, len(text), MOST_PROMPT) for name, text in prompts)):
         if size > most:
             raise RequestError(f"{name} of an imported video has {size:,} entries or characters and", f"may have {most:,}")
@@ -243,7 +247,7 @@ def _check_new_limits(request: GenerationRequest, preset: Preset) -> None:
 def _check_stored_limits(request: GenerationRequest) -> None:
     """Check a request from a link, a video or the store. Raises RequestError for values that no preset has ever allowed."""
     for setting in FIELDS:
-        smallest, largest = setting.far
+        smallest, largest = setting.stored_limits
         for value in _numbers_in(setting.value_in(request)):
             if not smallest <= value <= largest:  # true for NaN too, so that NaN is refused
                 given, name = value if abs(value) < 1e18 else "...", setting.name
@@ -277,7 +281,7 @@ def _check_stored_shot_limits(request: GenerationRequest) -> None:
         check_file_indexes(request, shot, number)
         check_times(shot.trim, shot.fade, f"shot {number}")
         for name in ("num_frames", "seed"):
-            value, (smallest, largest) = getattr(shot, name), SETTINGS[name].far
+            value, (smallest, largest) = getattr(shot, name), SETTINGS[name].stored_limits
             if value is not None and not smallest <= value <= largest:
                 raise RequestError(f"{name} of a shot", f"must be between {smallest} and {largest}", f"correct {name}")
 
@@ -308,10 +312,10 @@ def _check_task(request: GenerationRequest, preset: Preset) -> None:
 
 def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
     given = request.inputs()
-    for role in given.keys() - preset.inputs.keys() - {one.name for one in INPUTS if one.part == "story"}:
+    for role in given.keys() - preset.inputs.keys() - {one.name for one in INPUTS if one.subject == "story"}:
         raise RequestError(f"{role} was given", f"but {preset.name} does not take it", "leave it out")
     for role, need in preset.takes.items():
-        if need == "must" and role not in given and not (request.shots and SETTINGS[role].part == "drive"):
+        if need == "must" and role not in given and not (request.shots and SETTINGS[role].subject == "drive"):
             raise RequestError(f"{role} is missing:", f"{preset.name} needs it", f"give {role}")
     for role, paths in given.items():
         for path in paths:

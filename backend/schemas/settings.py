@@ -70,7 +70,7 @@ class Shot(BaseModel):
     fade: float = 0.0
 
     @model_serializer(mode="wrap")
-    def _known_to_older_studios(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_unset_new_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Omit fields that older versions do not know, unless they are set."""
         rare = {"cut": False, "image": None, "video": None, "drive": None, "trim": None, "fade": 0.0}
         return {name: value for name, value in handler(self).items() if name not in rare or value != rare[name]}
@@ -91,11 +91,10 @@ class Setting:
     """A row of the table of settings. A request without this setting gets the value of the preset's field of the same name, or
     `default` if the preset has no such field.
 
-    `part` is the subject of the setting. `media` marks an input, and names the kind of its files. The value of an input is one or
-    more absolute paths. `limits` are the smallest and largest number in a new request, unless the preset has its own limits.
-    `far` are the much wider limits for numbers in stored or imported requests. `usual` is the suggestion in an error. `most` is
-    the largest number of list entries or characters in an imported request. If `is_stored`, a request stores the value even if it
-    is the default.
+    `media` marks an input, and names the kind of its files. The value of an input is one or more absolute paths. `limits` are the
+    smallest and largest number in a new request, unless the preset has its own limits. `stored_limits` are the much wider limits
+    for numbers in stored or imported requests. `usual` is the suggestion in an error. `max_imported_length` is the largest number
+    of list entries or characters in an imported request. If `is_stored`, a request stores the value even if it is the default.
 
     `description` states in two to four sentences what the setting does, when to change it, and what it costs. Its first sentence
     is the help of the command line. The commands `generate` and `encode` have an option for each setting with a `stage`. If
@@ -107,11 +106,11 @@ class Setting:
     `personal` settings.
     """
 
-    part: Subject = "core"
+    subject: Subject = "core"
     media: Media | None = None
-    far: tuple[float, float] = (-1000, 1000)
+    stored_limits: tuple[float, float] = (-1000, 1000)
     limits: tuple[float, float] | None = None
-    most: int | None = None
+    max_imported_length: int | None = None
     usual: str = ""
     is_stored: bool = False
     stage: Literal["encode", "denoise"] | None = "denoise"
@@ -191,29 +190,29 @@ class VideoSettings(BaseModel):
         "a short time, full models give the best quality. The model decides which other settings apply.", for_programs=False)
     task: Task = _setting(for_programs=False, stage=None,
         description="What the video starts from: `t2v` a prompt, `i2v` a first frame. The studio derives it from the inputs.")
-    prompt: str = _setting(most=MOST_PROMPT, stage="encode",
+    prompt: str = _setting(max_imported_length=MOST_PROMPT, stage="encode",
         description="What the video shows. Describe what is visible and how it moves. A model cuts a prompt that exceeds its "
         "limit of tokens, and the result reports the cut.", for_programs=False, personal=True)
     negative_prompt: str = _setting(
-        "", most=MOST_PROMPT, is_stored=True, stage="encode", label="negative_prompt",
+        "", max_imported_length=MOST_PROMPT, is_stored=True, stage="encode", label="negative_prompt",
         description="What the video should not show. Change it if unwanted objects or faults appear. It has no effect without "
         "guidance above 1 or NAG.")
-    width: int = _setting(far=(1, 1 << 15), stage="encode",
+    width: int = _setting(stored_limits=(1, 1 << 15), stage="encode",
         description="Width of the video in pixels. A larger size shows more detail, and takes more time and memory.")
-    height: int = _setting(far=(1, 1 << 15), stage="encode",
+    height: int = _setting(stored_limits=(1, 1 << 15), stage="encode",
         description="Height of the video in pixels. A size that the model does not support is refused, with the nearest size "
         "that it supports.")
     num_frames: int = _setting(
-        far=(1, 100_000), stage="encode", flag="--frames",
+        stored_limits=(1, 100_000), stage="encode", flag="--frames",
         description="Number of frames, 4n+1 for most models. Longer videos take more time and memory. Above their training "
         "length, many models denoise in context windows, which need no more memory than a short video.")
-    fps: int = _setting(far=(1, 1000), stage="encode",
+    fps: int = _setting(stored_limits=(1, 1000), stage="encode",
         description="Frames per second. With a higher number the same frames play faster, and the video is shorter. Keep the "
         "model's own rate for natural motion. It takes no additional time.", label="fps")
-    steps: int = _setting(far=(1, 100_000),
+    steps: int = _setting(stored_limits=(1, 100_000),
         description="Number of denoising steps. More steps give more detail, and the time grows with them. Fast presets were "
         "trained for few steps: keep their number.", label="steps", offered=(1, 1, 1))
-    guidance: tuple[float, ...] = _setting(most=2, metavar="X[,Y]",
+    guidance: tuple[float, ...] = _setting(max_imported_length=2, metavar="X[,Y]",
         description="How closely the video follows the prompt, one number per expert; 1 or less is off. Raise it if the "
         "video ignores parts of the prompt. Without guidance a step takes half the time, and the negative prompt needs NAG.")
     sound_guidance: float | None = _setting(
@@ -242,76 +241,77 @@ class VideoSettings(BaseModel):
     solver: Solver = _setting("unipc", is_stored=True,
         description="The sampler: the rule that updates the video after each step. Keep the preset's own, which suits the "
         "model's training; compare others with the same seed. All samplers evaluate the model once per step.", label="solver")
-    seed: int = _setting(far=(0, (1 << 63) - 1),
+    seed: int = _setting(stored_limits=(0, (1 << 63) - 1),
         description="The number that determines the noise, drawn at random if it is missing. The same seed and settings give "
         "the same video; another seed gives another video for the same prompt.", personal=True)
     image: str | None = _setting(
-        None, part="picture", media="picture", is_stored=True, stage="encode", for_programs=False,
+        None, subject="picture", media="picture", is_stored=True, stage="encode", for_programs=False,
         description="The first frame, cropped to the video's aspect. Use it to start from an image, or as the person of an "
         "Animate video. Models that start only from a prompt refuse it.")
     last_image: str | None = _setting(
-        None, part="picture", media="picture", is_stored=True, stage="encode", for_programs=False,
+        None, subject="picture", media="picture", is_stored=True, stage="encode", for_programs=False,
         description="The last frame, for presets that take one. The video moves from the first frame to this image. LTX-2 "
         "comes close to the image, but need not reach it exactly.")
     video: str | None = _setting(
-        None, part="clip", media="video", stage="encode", for_programs=False,
+        None, subject="clip", media="video", stage="encode", for_programs=False,
         description="A clip (mp4, webm, mov, gif) to restyle or edit. The model and the other settings decide what changes: "
         "`strength`, `mask`, `margins`, `extend` or `make`. Only the part `trim` is used.")
     strength: float | None = _setting(
-        None, part="clip", far=(0, 1),
+        None, subject="clip", stored_limits=(0, 1),
         description="How much of the clip changes, above 0 and up to 1; the default is 0.8. 0.3 changes details, 0.8 "
         "keeps the motion and large shapes, 1 keeps nothing. Only this share of the steps runs, so low values take less time.")
     trim: tuple[float, float] | None = _setting(
-        None, part="clip", far=(0, 1_000_000), stage="encode", metavar="START[,END]",
+        None, subject="clip", stored_limits=(0, 1_000_000), stage="encode", metavar="START[,END]",
         description="The part of the clip, in seconds. The start alone selects a part as long as the video; with an end, the "
         "video is as long as the part. By default the part starts at the clip's start.")
     mask: str | None = _setting(
-        None, part="control", media="either", stage="encode", for_programs=False,
+        None, subject="control", media="either", stage="encode", for_programs=False,
         description="An image or a clip whose white areas are regenerated in the clip to edit. Other areas keep the clip's own "
         "pixels, unless `keeps_pixels` is off. Only models that edit parts of a clip take a mask.")
     control: str | None = _setting(
-        None, part="control", media="video", stage="encode", for_programs=False,
+        None, subject="control", media="video", stage="encode", for_programs=False,
         description="A control clip that the video follows: depth, pose, edges, scribble, grey. Use it to copy motion and "
         "composition. It needs a model with control blocks, or LTX-2 with a control LoRA, where a step has twice the tokens.")
     control_kind: ControlKind = _setting(
-        "as-is", part="control", stage="encode",
+        "as-is", subject="control", stage="encode",
         description="Conversion of the control clip: none, its edges, or grey frames. Use edges or grey frames for an "
         "ordinary clip. A clip of depth, poses or scribbles needs no conversion.")
     control_scale: float = _setting(
-        1.0, part="control", limits=(0, 2), usual="1 is usual", stage="encode",
+        1.0, subject="control", limits=(0, 2), usual="1 is usual", stage="encode",
         description="How strongly the video follows the control clip. Lower it if the video copies too much of the clip, "
         "raise it if the video ignores the clip; 1 is usual. It does not change the time.")
     control_downscale: int = _setting(
-        1, part="control", far=(1, 1000), limits=(1, 8), usual="1 is usual, 2 for a LoRA that was trained with 2", stage="encode",
+        1, subject="control", stored_limits=(1, 1000), limits=(1, 8), usual="1 is usual, 2 for a LoRA that was trained with 2",
+        stage="encode",
         description="How many times smaller than the video the model sees the control clip. Use 2 for LTX-2 LoRAs that were "
         "trained with clips of half the size (`ref0.5` in the name). With 2, the clip adds a quarter of the video's tokens "
         "to each step.")
     margins: tuple[int, int, int, int] | None = _setting(
-        None, part="control", far=(0, 1 << 15), stage="encode", metavar="L,T,R,B",
+        None, subject="control", stored_limits=(0, 1 << 15), stage="encode", metavar="L,T,R,B",
         description="New pixels around the clip, within the size. Use it to outpaint: the four numbers are left, top, right "
         "and bottom. With wider margins the clip fills less of the frame. Only models with control blocks take margins.")
     extend: Extend | None = _setting(
-        None, part="control", stage="encode",
+        None, subject="control", stage="encode",
         description="Generate frames after the end of the clip, or before its start. Models with control blocks extend at "
         "both ends; the 5B, LTX-2 and the demo only after the end. The video starts or ends with `overlap` frames of the clip.")
     overlap: int | None = _setting(
-        None, part="control", far=(1, 100_000), stage="encode",
+        None, subject="control", stored_limits=(1, 100_000), stage="encode",
         description="Number of the clip's frames that an extended video repeats. The default is 17, or fewer for short "
         "videos. More frames show the model more of the motion, but leave fewer new frames.")
     keeps_pixels: bool = _setting(
-        True, part="control", stage="encode", flag="--no-keep-pixels",
+        True, subject="control", stage="encode", flag="--no-keep-pixels",
         description="Keep the clip's own pixels outside the regenerated area. Turn it off if the edge of the area is visible: "
         "then the whole frame is the model's result. It does not change the time.")
     references: tuple[str, ...] = _setting(
-        (), part="control", media="picture", stage="encode", flag="--reference", for_programs=False,
+        (), subject="control", media="picture", stage="encode", flag="--reference", for_programs=False,
         description="Reference images of people or objects that the video must show. Each image should show its subject "
         "complete and on white. Most models that take references take up to eight, the demo model takes one.")
     keyframes: tuple[str, ...] = _setting(
-        (), part="control", media="picture", stage="encode", flag="--keyframe", metavar="N:FILE", for_programs=False,
+        (), subject="control", media="picture", stage="encode", flag="--keyframe", metavar="N:FILE", for_programs=False,
         description="Images for these frames of the video, counted from 0. Use them to show given images at given times. "
         "Models with control blocks and LTX-2 take keyframes. With LTX-2 most images add the tokens of a latent "
         "frame to each step.")
-    keyframe_at: tuple[int, ...] = _setting((), part="control", far=(0, 100_000), for_programs=False, stage=None,
+    keyframe_at: tuple[int, ...] = _setting((), subject="control", stored_limits=(0, 100_000), for_programs=False, stage=None,
         description="The frames of `keyframes`, one number per image, counted from 0. `--keyframe N:FILE` sets both.")
     image_focus: tuple[Focus, Focus] = _setting((0.5, 0.5), is_stored=True, for_programs=False, personal=True, stage=None,
         description="The point (x, y), 0 to 1, that a crop of the first frame keeps in view. A click on the preview in Create "
@@ -353,11 +353,11 @@ class VideoSettings(BaseModel):
         description="MagCache: the largest error up to which steps reuse the layers' output of an earlier step; 0 is off. "
         "Published are 0.06 to 0.24, depending on the model. It costs quality: a 14B model at 0.24 is 2.8 times faster, at "
         "21.8 to 24.4 dB.")
-    mag_ratios: tuple[float, ...] = _setting((), far=(1e-9, 100), for_programs=False, stage=None,
+    mag_ratios: tuple[float, ...] = _setting((), stored_limits=(1e-9, 100), for_programs=False, stage=None,
         description="Ratios for MagCache that were measured on this machine, prompt branch and other branch alternating. "
         "Without them, published ratios are used. A request stores them, so that it gives the same video everywhere.")
     progressive: int = _setting(
-        0, far=(0, 100), limits=(0, 4), usual="0 is off, 2 is usual", metavar="LEVEL", label="progressive",
+        0, stored_limits=(0, 100), limits=(0, 4), usual="0 is off, 2 is usual", metavar="LEVEL", label="progressive",
         excludes=("video", "shots"),
         description="Run the first steps at half the size; 0 is off. A higher level, 1 to 4, has more of these steps and is "
         "faster. Published at 480p: 1.65 to 2.78 times, without quality figures. The images differ.")
@@ -367,36 +367,36 @@ class VideoSettings(BaseModel):
         description="Keep the audio of the model or of the clip. Turn it off for a silent video. If the model generates no "
         "audio, the audio is the clip's own.")
     sound: str | None = _setting(
-        None, part="sound", media="sound", stage="encode", for_programs=False,
+        None, subject="sound", media="sound", stage="encode", for_programs=False,
         description="An audio file (wav, mp3, m4a, ogg, flac, or a video with audio) that the video follows, for models with "
         "audio. Lips and beats follow it. The video contains this audio unchanged.")
     sound_start: float = _setting(
-        0.0, part="sound", far=(0, 1_000_000), stage="encode",
+        0.0, subject="sound", stored_limits=(0, 1_000_000), stage="encode",
         description="The moment of the given audio at which the video starts, in seconds. Raise it to use a later part. After "
         "the end of the audio, the video is silent.")
     make: Made = _setting(
-        "video", part="sound", stage="encode",
+        "video", subject="sound", stage="encode",
         description="What to generate: a video, or audio for the clip. With audio, the clip's frames stay unchanged and the "
         "prompt describes the audio. It needs a model with audio.")
     drive: str | None = _setting(
-        None, part="drive", media="video", stage="encode", for_programs=False,
+        None, subject="drive", media="video", stage="encode", for_programs=False,
         description="A driving video for Animate presets: the person in the image moves as the person in this clip. The video "
         "is as long as the clip. Memory of the devices stays constant; the host needs about 3 MB per second of clip.")
     face: str | None = _setting(
-        None, part="drive", media="video", stage="encode", for_programs=False,
+        None, subject="drive", media="video", stage="encode", for_programs=False,
         description="A square clip of the person's face, for presets that take poses as driving video. Such presets need it: "
         "their model reads the face from this clip.")
     drive_prompt: str = _setting(
-        "", most=MOST_PROMPT, part="drive", stage="encode",
+        "", max_imported_length=MOST_PROMPT, subject="drive", stage="encode",
         description="What the driving video shows. Change it if the preset's text does not fit the clip. It does not change "
         "the time.")
-    action: str | None = _setting(None, most=200, part="live", for_programs=False, stage=None,
+    action: str | None = _setting(None, max_imported_length=200, subject="live", for_programs=False, stage=None,
         description="The action that steers a live video from its first block. Each preset has its own actions. `+` joins "
         "simultaneous actions, if the preset allows this.")
-    cues: tuple[Cue, ...] = _setting((), most=2500, part="live", stage=None,
+    cues: tuple[Cue, ...] = _setting((), max_imported_length=2500, subject="live", stage=None,
         description='Changes of a live video: a list such as [{"block": 8, "prompt": "...", "action": "left"}]. Each has a '
         'prompt, an action or both, and takes effect when its block starts. Blocks count from 0.')
-    is_open: bool = _setting(False, part="live", for_programs=False, stage=None,
+    is_open: bool = _setting(False, subject="live", for_programs=False, stage=None,
         description="Whether a live video grows until it is stopped, to at most `num_frames`, and accepts cues meanwhile. The "
         "view Live sets it. The stored request has the final length and cues.")
     context_windows: bool | None = _setting(
@@ -404,34 +404,34 @@ class VideoSettings(BaseModel):
         description="Denoise a video that is longer than the training length in overlapping windows. By default the length "
         "decides. Windows need no more memory than a short video, but a window knows earlier events only from its overlap. "
         "Without windows, memory grows with the length.")
-    shots: tuple[Shot, ...] = _setting((), most=24, part="story", stage=None,
+    shots: tuple[Shot, ...] = _setting((), max_imported_length=24, subject="story", stage=None,
         description='The shots of a storyboard: a list such as [{"prompt": "...", "seconds": 2, "seed": 1}]. A shot continues '
         'the previous shot, or starts fresh with "cut": true. "fade" is a cross-fade in seconds. {"job": "..."} uses a '
         'finished video, with "trim": [from, to].')
-    shot_images: tuple[str, ...] = _setting((), part="story", media="picture", for_programs=False, stage=None,
+    shot_images: tuple[str, ...] = _setting((), subject="story", media="picture", for_programs=False, stage=None,
         description="Images from which shots of a storyboard start. A shot names its image by an index, from 0.")
-    shot_videos: tuple[str, ...] = _setting((), part="story", media="video", for_programs=False, stage=None,
+    shot_videos: tuple[str, ...] = _setting((), subject="story", media="video", for_programs=False, stage=None,
         description="Finished videos that shots of a storyboard show unchanged. A shot names its video by an index, from 0.")
-    shot_drives: tuple[str, ...] = _setting((), part="story", media="video", for_programs=False, stage=None,
+    shot_drives: tuple[str, ...] = _setting((), subject="story", media="video", for_programs=False, stage=None,
         description="Driving videos of shots, for Animate presets. A shot names its clip by an index, from 0.")
-    figures: tuple[Character, ...] = _setting((), most=8, part="story", for_programs=False, stage=None,
+    figures: tuple[Character, ...] = _setting((), max_imported_length=8, subject="story", for_programs=False, stage=None,
         description="Characters of a storyboard: a name and an image each. A shot whose prompt contains the name shows the "
         "character. Most models take up to eight images in a shot, the demo model one.")
-    figure_images: tuple[str, ...] = _setting((), part="story", media="picture", for_programs=False, stage=None,
+    figure_images: tuple[str, ...] = _setting((), subject="story", media="picture", for_programs=False, stage=None,
         description="Images of the characters of a storyboard. A character names its image by an index, from 0.")
-    track: str | None = _setting(None, part="story", media="sound", for_programs=False, stage=None,
+    track: str | None = _setting(None, subject="story", media="sound", for_programs=False, stage=None,
         description="A soundtrack: an audio file below the whole storyboard. `track_start`, `track_fade` and `track_volume` "
         "place it. If all audio together is too loud, all of it gets quieter.")
-    track_start: float = _setting(0.0, part="story", far=(0, 1_000_000), stage=None,
+    track_start: float = _setting(0.0, subject="story", stored_limits=(0, 1_000_000), stage=None,
         description="The second of the storyboard at which the soundtrack starts. Raise it to leave the beginning without "
         "music.")
-    track_fade: float = _setting(0.0, part="story", limits=(0, 30), usual="1 is usual, 0 is off", stage=None,
+    track_fade: float = _setting(0.0, subject="story", limits=(0, 30), usual="1 is usual, 0 is off", stage=None,
         description="Length of the soundtrack's fades at both ends, in seconds. Raise it if the music starts or stops "
         "abruptly; 1 is usual, 0 is off.")
-    track_volume: float = _setting(1.0, part="story", limits=(0, 2), usual="1 is unchanged", stage=None,
+    track_volume: float = _setting(1.0, subject="story", limits=(0, 2), usual="1 is unchanged", stage=None,
         description="Volume of the soundtrack. 1 is unchanged; lower it if the music covers the audio of the shots.")
     upscale: int = _setting(
-        0, far=(0, 100), label="upscale", offered=(0, 4, 2),
+        0, stored_limits=(0, 100), label="upscale", offered=(0, 4, 2),
         excludes=("is_open",),
         description="Enlarge the finished video 2 or 4 times; 0 is off. Use it for a larger video than the model generates. "
         "The upscaler invents the details that it adds, and its time grows with the number of pixels.")
@@ -440,7 +440,7 @@ class VideoSettings(BaseModel):
         excludes=("is_open",),
         description="The upscaling model: one of `app.py upscale --list`. The default, animevideov3, is the smallest (0.6 "
         "million weights). x4plus (16.7 million) is for photographs.")
-    finished_video: str | None = _setting(None, part="finished", media="video", for_programs=False, stage=None,
+    finished_video: str | None = _setting(None, subject="finished", media="video", for_programs=False, stage=None,
         description="A finished video that is only upscaled: a video of the studio or any clip. The request must have the "
         "size, length and frame rate of the file.")
     # fmt: on
@@ -515,7 +515,7 @@ class VideoSettings(BaseModel):
     def is_from_pictures(self) -> bool:
         """Return whether all inputs are images, audio or finished videos, so that no clip or control input is used."""
         return not self.shot_drives and all(
-            SETTINGS[role].part in ("picture", "sound", "story", "finished") for role in self.inputs()
+            SETTINGS[role].subject in ("picture", "sound", "story", "finished") for role in self.inputs()
         )
 
     @property
@@ -588,7 +588,7 @@ GUIDED_STEPS = Setting(
 SETTINGS: Mapping[str, Setting] = {one.name: one for one in (*FIELDS, GUIDED_STEPS)}
 INPUTS = tuple(one for one in FIELDS if one.media)
 FOR_PROGRAMS = frozenset(one.name for one in SETTINGS.values() if one.for_programs)
-FROM_INPUTS = frozenset(one.name for one in FIELDS if one.media or one.part in ("picture", "clip", "control", "sound"))
+FROM_INPUTS = frozenset(one.name for one in FIELDS if one.media or one.subject in ("picture", "clip", "control", "sound"))
 """The input files, and the settings that define how input files are used. Links to a request leave them out."""
 
 
@@ -600,9 +600,9 @@ def to_input_fields(paths: Mapping[str, Sequence[str]], sequence: type = tuple) 
     return {role: sequence(value) if SETTINGS[role].is_list else value[0] for role, value in paths.items()}
 
 
-def part_defaults(part: Subject) -> dict[str, Any]:
-    """Return the defaults of all settings with this subject (`Setting.part`), except inputs."""
-    return {one.name: one.default for one in FIELDS if one.part == part and not one.media}
+def subject_defaults(subject: Subject) -> dict[str, Any]:
+    """Return the defaults of all settings with this subject (`Setting.subject`), except inputs."""
+    return {one.name: one.default for one in FIELDS if one.subject == subject and not one.media}
 
 
 def find_preset(name: str) -> Preset:

@@ -66,7 +66,7 @@ class Shape:
             has_cfg_zero=request.cfg_zero,
             is_progressive=request.progressive > 0,
             has_mag_cache=request.mag_cache > 0,
-            num_pictures=sum(len(paths) for role, paths in request.inputs().items() if SETTINGS[role].part != "story"),
+            num_pictures=sum(len(paths) for role, paths in request.inputs().items() if SETTINGS[role].subject != "story"),
             num_references=len(request.references),
             num_later_keyframes=sum(place > 0 for place in request.keyframe_at),
             overlap=request.overlap or 0,

@@ -35,7 +35,7 @@ FILES = {"image": "shot_images", "video": "shot_videos", "drive": "shot_drives"}
 # it has checked that the visitor may use the video.
 JOB_PATH_PREFIX = "/studio/job/"
 _FIELDS = ("prompt", "num_frames", "seconds", "seed", "cut", "fade", "trim", *FILES, "job")
-_NONE = {one.name: one.default for one in FIELDS if one.part == "story"}
+_NONE = {one.name: one.default for one in FIELDS if one.subject == "story"}
 
 
 def read_shots(rows: object, preset: Preset, fps: object) -> dict[str, tuple[Any, ...]]:

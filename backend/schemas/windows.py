@@ -12,7 +12,7 @@ from backend.errors import RequestError
 from backend.schemas.cfg_zero import num_zero_steps
 from backend.schemas.geometry import Geometry, latent_frames
 from backend.schemas.mag_cache import REUSED_COST, reused_steps, reuses_previous_step
-from backend.schemas.progressive import COST, relative_step_costs, request_at_first_size
+from backend.schemas.progressive import TOKEN_COST_EXPONENT, relative_step_costs, request_at_first_size
 from backend.schemas.settings import VideoSettings
 from presets import Preset
 
@@ -85,10 +85,11 @@ def equivalent_tokens(request: VideoSettings) -> int:
     if request.window_frames is None:
         shares = (REUSED_COST if reuses else 1.0 for reuses in reused_steps(request))
         costs = [cost * share for cost, share in zip(relative_step_costs(request), shares, strict=True)]
-        return (
-            round(request_at_first_size(request).geometry().num_tokens * (sum(costs) / len(costs)) ** (1 / COST)) if costs else 0
-        )
-    return round(step_geometry(request).num_tokens * mean_step_calls(request) ** (1 / COST))
+        if not costs:
+            return 0
+        first_tokens = request_at_first_size(request).geometry().num_tokens
+        return round(first_tokens * (sum(costs) / len(costs)) ** (1 / TOKEN_COST_EXPONENT))
+    return round(step_geometry(request).num_tokens * mean_step_calls(request) ** (1 / TOKEN_COST_EXPONENT))
 
 
 def mean_step_calls(request: VideoSettings) -> float:

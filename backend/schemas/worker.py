@@ -27,15 +27,15 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class UnusedAccelerator:
-    """An accelerator that this machine has but does not use: `found` describes it, and `mend` is the command or step after
-    which the machine uses it. `is_fault` is False if the user chose not to use it."""
+    """An accelerator that this machine has but does not use: `found` describes it, and `fix` is the command or step after which
+    the machine uses it. `is_fault` is False if the user chose not to use it."""
 
     found: str
-    mend: str = ""
+    fix: str = ""
     is_fault: bool = True
 
     def __str__(self) -> str:
-        return f"{self.found}; {self.mend}" if self.mend else self.found
+        return f"{self.found}; {self.fix}" if self.fix else self.found
 
 
 CacheAction = Literal["pin", "unpin", "drop"]
@@ -62,16 +62,16 @@ class CachedModel:
 class WorkerFacts:
     """Facts that a worker sends after it loads a model, after each job, and if the devices cannot be used.
 
-    `model` is the loaded model, or None. `kept` lists all cached models, the last used first. `kept_bytes` are their bytes (on
-    all devices together, on the host), with shared networks counted once. `refused` lists, one sentence each, kernels and compile
-    options that the devices or compiler refused and the worker replaced. `notice` reports an unused accelerator. `rates` are the
-    speeds of the last video by stage.
+    `model` is the loaded model, or None. `cached_models` lists all cached models, the last used first. `cached_bytes` are their
+    bytes (on all devices together, on the host), with shared networks counted once. `refused` lists, one sentence each, kernels
+    and compile options that the devices or compiler refused and the worker replaced. `notice` reports an unused accelerator.
+    `rates` are the speeds of the last video by stage.
     """
 
     devices: tuple[Device, ...] = ()
     model: str | None = None
-    kept: tuple[CachedModel, ...] = ()
-    kept_bytes: tuple[int, int] = (0, 0)
+    cached_models: tuple[CachedModel, ...] = ()
+    cached_bytes: tuple[int, int] = (0, 0)
     warm: frozenset[Shape] = field(default_factory=frozenset)
     versions: dict[str, str] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
@@ -103,9 +103,10 @@ class WorkerStatus:
 class WorkerView:
     """A worker as the studio shows it. A worker without a job, log or process has None in that field.
 
-    `is_fit` is False if the worker failed, or if its process ended and no new process is ready yet. `num_cores` is the worker's
-    share of the processor cores; 0 means all cores. `machine` is the cluster node of the worker, shown to the operator; "" means
-    this machine. `standby` is the id of the waiting process that replaces the worker's process when it ends, or None.
+    `is_healthy` is False if the worker failed, or if its process ended and no new process is ready yet. `num_cores` is the
+    worker's share of the processor cores; 0 means all cores. `machine` is the cluster node of the worker, shown to the operator;
+    "" means this machine. `standby_pid` is the id of the waiting process that replaces the worker's process when it ends, or
+    None.
     """
 
     name: str
@@ -114,10 +115,10 @@ class WorkerView:
     job_id: str | None = None
     log: Path | None = None
     pid: int | None = None
-    is_fit: bool = True
+    is_healthy: bool = True
     num_cores: int = 0
     machine: str = ""
-    standby: int | None = None
+    standby_pid: int | None = None
 
     @property
     def device_kind(self) -> str:

@@ -76,10 +76,10 @@ def _run_check(name: str, compare: Comparison) -> Check:
     try:
         outcome = compare()
     except Exception as error:  # any error of the compiler or chip is a finding
-        return Check(name=name, state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400], mend=REPORT)
+        return Check(name=name, state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400], fix=REPORT)
     found = f"differs from the reference by {outcome.difference:.2g}, {outcome.allowed:.2g} allowed"
     is_close = outcome.difference <= outcome.allowed  # a NaN is not close
-    return Check(name=name, state="ok" if is_close else "fault", found=found, mend="" if is_close else REPORT)
+    return Check(name=name, state="ok" if is_close else "fault", found=found, fix="" if is_close else REPORT)
 
 
 def compile_option_checks(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> dict[str, Comparison]:

@@ -75,15 +75,15 @@ def check_step(preset: Preset, memory: int | None, tell: Callable[[str], None]) 
     flops = family.step_flops(preset.network_configs(), request, request.num_branches).total
     if devices[0].platform == "cpu" and flops > MOST_FLOPS_ON_A_CPU:
         found = f"one step of {preset.name} takes {flops / 1e12:,.0f} TFLOP, too much for a CPU"
-        mend = "use a TPU slice; `python app.py check-tpu` predicts steps without a TPU"
-        yield Check(name="one step", state="warning", found=found, mend=mend)
+        fix = "use a TPU slice; `python app.py check-tpu` predicts steps without a TPU"
+        yield Check(name="one step", state="warning", found=found, fix=fix)
         return
     chip = CHIPS.get(DEVICE_KINDS.get(devices[0].device_kind, ""))
     inspector = None if chip is None else KeepingInspector(tell, only=STEP)
     try:
         model = describe_model(preset, devices, inspector or compile_now)
     except StudioError as error:
-        yield Check(name="mesh", state="fault", found=error.cause, mend=error.fix)
+        yield Check(name="mesh", state="fault", found=error.cause, fix=error.fix)
         return
     room = memory or memory_bytes(devices[0].device_kind)
     check = check_weights(preset.name, sum(weight_bytes(model).values()), room)
@@ -102,7 +102,7 @@ def check_weights(name: str, needed: int, room: int | None) -> Check:
     found = f"the weights of {name} take {needed / GIB:.2f} of {room / GIB:.1f} GiB on each device"
     if needed < room:
         return Check(name="memory", state="ok", found=found)
-    return Check(name="memory", state="fault", found=found, mend=SMALLER)
+    return Check(name="memory", state="fault", found=found, fix=SMALLER)
 
 
 def time_step(model: Any, request: GenerationRequest, inspector: Inspector | None, chip: Chip | None) -> Check:
@@ -113,12 +113,12 @@ def time_step(model: Any, request: GenerationRequest, inspector: Inspector | Non
             assert inspector is not None and chip is not None, "only an inspector can find that the step does not fit"
             needed = inspector.costs[STEP]["hbm_bytes_per_device"] / GIB
             found = f"one step needs {needed:.1f} GiB on each device, which has {chip.hbm_bytes / GIB:.0f}"
-            return Check(name="one step", state="fault", found=found, mend=SMALLER)
+            return Check(name="one step", state="fault", found=found, fix=SMALLER)
         seconds = min(_run(prepared.call) for _ in range(RUNS))
     except Exception as error:  # any error of the compiler or chip is a finding
         is_short = "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
         found = one_line(f"{type(error).__name__}: {error}")[:400]
-        return Check(name="one step", state="fault", found=found, mend=SMALLER if is_short else REPORT)
+        return Check(name="one step", state="fault", found=found, fix=SMALLER if is_short else REPORT)
     predicted = prepared.predicted_seconds
     beside = "nothing is predicted for these devices" if predicted is None else f"predicted {predicted:.3g} s"
     size = f"{request.width}x{request.height}, {request.num_frames} frames"

@@ -61,7 +61,7 @@ class WorkerPool:
     def has_idle_worker(self) -> bool:
         """Return whether a healthy worker is idle or, if no worker is healthy, whether any worker is idle."""
         views = self.workers()
-        fit = [view for view in views if view.is_fit] or views
+        fit = [view for view in views if view.is_healthy] or views
         return any(view.job_id is None for view in fit)
 
     def assign(self, job_id: str, request: GenerationRequest, folder: Path, shape: Shape) -> bool:
@@ -96,7 +96,7 @@ class WorkerPool:
         If no worker has the model of `preset`, the worker whose job will end first loads the model ahead.
         """
         fetcher = None
-        if preset is not None and models[0] not in self.kept_models():
+        if preset is not None and models[0] not in self.cached_models():
             fetcher = min(self._workers, key=lambda worker: self._ends.get(worker.view().job_id, math.inf), default=None)
         for worker in self._workers:
             worker.send(ExpectModels(models=list(models), preset=preset if worker is fetcher else None))
@@ -120,23 +120,23 @@ class WorkerPool:
             if worker.view().name == name:
                 worker.send(ManageModel(model=model, how=how))
 
-    def kept_models(self) -> frozenset[str]:
+    def cached_models(self) -> frozenset[str]:
         """The checkpoints whose models a worker uses or has cached."""
         facts = [view.facts for view in self.workers()]
         used = {one.model for one in facts if one.model is not None}
-        return frozenset(used.union(model.model for one in facts for model in one.kept))
+        return frozenset(used.union(model.model for one in facts for model in one.cached_models))
 
-    def should_wait_for_busy(self, model: str, load_seconds: float) -> bool:
+    def is_busy_worker_faster(self, model: str, load_seconds: float) -> bool:
         """Return whether a job with this model should wait for a busy worker that has the model cached.
 
         True if no idle worker has the model, and loading takes longer than the busy worker's remaining time.
         """
-        views = [view for view in self.workers() if view.is_fit]
-        keeping = [view for view in views if any(kept.model == model for kept in view.facts.kept)]
-        if not keeping or any(view.job_id is None for view in keeping):
+        views = [view for view in self.workers() if view.is_healthy]
+        having_model = [view for view in views if any(kept.model == model for kept in view.facts.cached_models)]
+        if not having_model or any(view.job_id is None for view in having_model):
             return False
         now = time.monotonic()
-        return min(self._ends.get(view.job_id, math.inf) - now for view in keeping) < load_seconds
+        return min(self._ends.get(view.job_id, math.inf) - now for view in having_model) < load_seconds
 
     def worker_of(self, job_id: str) -> WorkerView | None:
         """Return the job's worker until the job's final event was handled. None if no worker has the job."""
@@ -198,7 +198,7 @@ def _start_cost(view: WorkerView, shape: Shape) -> tuple[bool, bool, bool, bool,
     memory, or lacks the programs. The last part is the number of cached models.
     """
     facts = view.facts
-    kept = next((model for model in facts.kept if model.model == shape.model), None)
+    kept = next((model for model in facts.cached_models if model.model == shape.model), None)
     is_here = kept is not None or facts.model == shape.model
     is_on_host = kept is not None and not kept.is_on_chips
-    return not view.is_fit, not is_here, is_on_host, shape not in facts.warm, len(facts.kept)
+    return not view.is_healthy, not is_here, is_on_host, shape not in facts.warm, len(facts.cached_models)

@@ -131,10 +131,10 @@ class Supervisor:
                 job_id=self._job_id,
                 log=self._log,
                 pid=self._transport.pid if self._transport else None,
-                is_fit=self._status.state != "failed" and not self._has_died,
+                is_healthy=self._status.state != "failed" and not self._has_died,
                 num_cores=len(self._plan.share.cores),
                 machine=self._plan.machine,
-                standby=self._standby.pid if self._standby else None,
+                standby_pid=self._standby.pid if self._standby else None,
             )
 
     def handle_machine_loss(self) -> None:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from typing import IO
 
-from backend.workers.messages import Message, decode, encode
+from backend.workers.messages import Message, decode_message, encode_message
 
 
 class Channel:
@@ -17,7 +17,7 @@ class Channel:
 
     def send(self, message: Message) -> bool:
         """Send one message. Return False if the other process has ended."""
-        line = json.dumps(encode(message)).encode("ascii") + b"\n"
+        line = json.dumps(encode_message(message)).encode("ascii") + b"\n"
         with self._lock:
             try:
                 self._outgoing.write(line)
@@ -27,11 +27,11 @@ class Channel:
         return True
 
     def receive(self) -> Iterator[Message]:
-        """Yield the messages until the other process ends. Raises the exceptions of `decode` for an invalid line."""
+        """Yield the messages until the other process ends. Raises the exceptions of `decode_message` for an invalid line."""
         for line in self._incoming:
             if not line.endswith(b"\n"):
                 return  # the other process died while it wrote the line
-            yield decode(json.loads(line))
+            yield decode_message(json.loads(line))
 
     def close(self) -> None:
         """Close both directions."""

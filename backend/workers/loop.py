@@ -31,8 +31,8 @@ from backend.workers.messages import (
     PrepareFor,
     Run,
     Stop,
-    decode,
-    encode,
+    decode_message,
+    encode_message,
 )
 from backend.workers.model import WorkerModel, is_from_file
 from backend.workers.multihost_sync import MultihostSync, SingleProcess
@@ -139,8 +139,8 @@ class Worker:
 
         All hosts of a multihost worker call this between two jobs, and handle the messages of the first host.
         """
-        new = [encode(self._model_messages.get()) for _ in range(self._model_messages.qsize())]
-        for message in map(decode, self._sync.decide("model messages", new)):
+        new = [encode_message(self._model_messages.get()) for _ in range(self._model_messages.qsize())]
+        for message in map(decode_message, self._sync.decide("model messages", new)):
             match message:
                 case ManageModel(model=model, how=how):
                     self._model.manage(model, how)
@@ -152,7 +152,7 @@ class Worker:
     def _exit_process(self, code: int) -> None:
         """End the process on request. The kernel crash guard then does not count a running kernel as crashed."""
         if self._model.pipeline is not None:
-            self._model.pipeline.excuse()
+            self._model.pipeline.forget_running_kernels()
         self._end(code)
 
     def _prepare_first_model(self, preset: Preset, warm_up: bool) -> None:
@@ -168,7 +168,7 @@ class Worker:
             self._model.report_facts()
         except Exception as error:
             logger.exception("The model could not be prepared")
-            self._explain(error)
+            self._to_failed(error)
             outcome = failure_outcome(error)
         self._reports.gather(outcome)
         self._report_idle_status()
@@ -212,7 +212,7 @@ class Worker:
             if is_device_lost(error) or (not self._sync.is_alone and is_runtime_error(error)):
                 self._channel.send(Exiting(reason=f"A device was lost ({one_line(str(error))[:200]})"))
                 self._end(DEVICE_LOST)
-            failed, is_short = self._explain(error), is_memory_short(error) and not isinstance(error, StudioError)
+            failed, is_short = self._to_failed(error), is_memory_short(error) and not isinstance(error, StudioError)
         may_propose = is_short and self._sync.is_alone and not task.request.finished_video
         return (self._add_proposals(failed, task) if may_propose else failed), outcome
 
@@ -270,7 +270,7 @@ class Worker:
         models = [self._model.shape_for(other.request).model for other in self._tasks.uncancelled()]
         return self._model.shape_for(task.request).model not in models
 
-    def _explain(self, error: Exception) -> Failed:
+    def _to_failed(self, error: Exception) -> Failed:
         """Convert an error to a Failed event, and store the error's text for the worker's status."""
         failed = explain_error(error)
         self._last_error = f"{failed.cause}; {failed.fix}"
@@ -286,26 +286,28 @@ class Worker:
         if self._searching is not None and self._searching.is_alive():  # an earlier, cancelled job's search still runs
             return failed
         self._reports.send_status("busy", "Searching for settings that fit")
-        found: queue.SimpleQueue[tuple[Proposal, ...]] = queue.SimpleQueue()
-        self._searching = threading.Thread(target=self._search_proposals, args=(task, found), name="would-fit", daemon=True)
+        proposal_queue: queue.SimpleQueue[tuple[Proposal, ...]] = queue.SimpleQueue()
+        self._searching = threading.Thread(
+            target=self._search_proposals, args=(task, proposal_queue), name="would-fit", daemon=True
+        )
         self._searching.start()
         # After a cancel this loop does not wait for the search, because one compilation may take minutes.
         while self._searching.is_alive() and not task.is_cancelled.is_set():
             self._searching.join(_LOOK_SECONDS)
-        proposals = () if found.empty() else found.get()
+        proposals = () if proposal_queue.empty() else proposal_queue.get()
         if not proposals:
             return failed
         fix = f"It would fit at {', or at '.join(map(str, proposals))}"
         return Failed(failed.cause, fix, proposals)
 
-    def _search_proposals(self, task: Task, found: "queue.SimpleQueue[tuple[Proposal, ...]]") -> None:
-        """Search for settings that fit in the memory, and put them into the queue `found`.
+    def _search_proposals(self, task: Task, proposal_queue: "queue.SimpleQueue[tuple[Proposal, ...]]") -> None:
+        """Search for settings that fit in the memory, and put them into `proposal_queue`.
 
         After the job is cancelled, the search ends at the next compilation.
         """
         try:
             report = stop_when(task.is_cancelled.is_set, functools.partial(self._reports.send_event, task.job_id))
-            found.put(self._model.started.would_fit(task.request, report))
+            proposal_queue.put(self._model.started.suggest_smaller_requests(task.request, report))
         except Stopped:
             pass
         except Exception:

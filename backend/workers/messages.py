@@ -200,14 +200,17 @@ _CODECS = {  # (encoder, decoder) by field name; other fields are plain JSON
 }
 
 
-def encode(message: Message) -> dict[str, Any]:
-    """Convert the message to plain values, for `decode`."""
+def encode_message(message: Message) -> dict[str, Any]:
+    """Convert the message to plain values, for `decode_message`."""
     values = {field.name: getattr(message, field.name) for field in fields(message)}
     written = {name: _CODECS[name][0](value) if name in _CODECS else value for name, value in values.items()}
     return {"type": type(message).__name__} | written
 
 
-def decode(data: dict[str, Any]) -> Message:
-    """Convert the plain values from `encode` to the message. Raises: ValueError, TypeError or LookupError for other values."""
+def decode_message(data: dict[str, Any]) -> Message:
+    """Convert the plain values from `encode_message` to the message.
+
+    Raises: ValueError, TypeError or LookupError for other values.
+    """
     values = {name: _CODECS[name][1](value) if name in _CODECS else value for name, value in data.items() if name != "type"}
     return _TYPES[data["type"]](**values)

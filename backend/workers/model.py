@@ -240,8 +240,8 @@ class WorkerModel:
         facts = WorkerFacts(
             devices=tuple(self.started.device_facts()),
             model=self._source[0] if self._source else None,
-            kept=kept,
-            kept_bytes=self.started.model_cache.count_bytes(),
+            cached_models=kept,
+            cached_bytes=self.started.model_cache.count_bytes(),
             warm=frozenset(self._warm),
             versions=getattr(self.loaded, "versions", {}),
             refused=self.started.refusals(),
@@ -263,14 +263,14 @@ class WorkerModel:
             if self._unused is None:
                 raise
             self._reports.send_facts(WorkerFacts(notice=self._unused))
-            raise DeviceError(self._unused.found, fix=self._unused.mend) from error
-        pipeline.recall(lambda own: self._reports.gather("without", own))
+            raise DeviceError(self._unused.found, fix=self._unused.fix) from error
+        pipeline.disable_crashed_kernels(lambda own: self._reports.gather("without", own))
         self.pipeline, self.can_serve = pipeline, self._model is None
 
     def _report(self, event: Event) -> None:
         """Report the progress of loading, as the worker's status and as an event of each waiting job."""
         if isinstance(event, Loading):
-            self._reports.send_status("loading", f"Loading {event.what}{_share(event)}")
+            self._reports.send_status("loading", f"Loading {event.what}{_progress_text(event)}")
         elif isinstance(event, Compiling):  # the weights are loaded, but the programs are not all compiled
             self._reports.send_status("warming", f"Compiling {event.what}")
         for task in self._tasks.uncancelled():
@@ -285,7 +285,7 @@ def is_from_file(event: Event) -> bool:
     return isinstance(event, Compiling) and event.is_loaded
 
 
-def _share(event: Loading) -> str:
+def _progress_text(event: Loading) -> str:
     if not event.bytes_total:
         return ""
     speed, left = event.bytes_per_second, event.bytes_total - event.bytes_done

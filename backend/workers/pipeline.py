@@ -67,9 +67,10 @@ class Pipeline:
         check: returns the files of a model for `load`. `check` and `load` call a function with each event and stop if it raises.
         find_unused: returns which accelerator is unused and why. Its argument is jax's devices, or the error that jax raised.
         refusals: returns a sentence for each kernel or compile option that the chip or the compiler refused.
-        recall: disables the kernels that crashed an earlier process. Its argument is a function that merges all hosts' lists.
-        excuse: is called before the process ends on request, so that a running kernel does not count as crashed.
-        would_fit: returns settings that fit into memory, for a request that does not. Reports each compilation before it starts.
+        disable_crashed_kernels: disables the kernels that crashed an earlier process. Its argument merges all hosts' lists.
+        forget_running_kernels: is called before the process ends on request, so that a running kernel does not count as crashed.
+        suggest_smaller_requests: returns settings that fit into memory, for a request that does not. Reports each compilation
+            before it starts.
         model_cache: the models that `load` caches.
     """
 
@@ -81,9 +82,9 @@ class Pipeline:
     device_facts: Callable[[], list[Device]]
     find_unused: Callable[[Sequence[Device] | Exception], UnusedAccelerator | None]
     refusals: Callable[[], tuple[str, ...]]
-    recall: Callable[[Callable[[str], list[str]]], object]
-    excuse: Callable[[], object]
-    would_fit: Callable[[GenerationRequest, Callable[[Event], None]], tuple[Proposal, ...]]
+    disable_crashed_kernels: Callable[[Callable[[str], list[str]]], object]
+    forget_running_kernels: Callable[[], object]
+    suggest_smaller_requests: Callable[[GenerationRequest, Callable[[Event], None]], tuple[Proposal, ...]]
     model_cache: ModelCache = field(default_factory=NoModelCache)
 
     @property
@@ -153,9 +154,9 @@ def import_pipeline(
         live=live,
         device_facts=device_facts,
         refusals=KERNEL_FALLBACKS.sentences,
-        recall=functools.partial(KERNEL_CRASH_GUARD.withdraw_recorded, from_environment().kernels_dir),
-        excuse=KERNEL_CRASH_GUARD.forget_recent_runs,
+        disable_crashed_kernels=functools.partial(KERNEL_CRASH_GUARD.withdraw_recorded, from_environment().kernels_dir),
+        forget_running_kernels=KERNEL_CRASH_GUARD.forget_recent_runs,
         find_unused=find_unused,
-        would_fit=functools.partial(suggest_smaller_requests, mesh=options.get("mesh")),
+        suggest_smaller_requests=functools.partial(suggest_smaller_requests, mesh=options.get("mesh")),
         model_cache=model_cache,
     )

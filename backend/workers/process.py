@@ -89,7 +89,7 @@ class WorkerProcess:
     ):
         """Start a process, or use the given standby `process`."""
         self._on_message, self._on_exit = on_message, on_exit
-        self._process = process or _spawn(plan.command(), plan, log)
+        self._process = process or _start_process(plan.command(), plan, log)
         assert self._process.stdin is not None and self._process.stdout is not None, "it has pipes"
         self._channel = Channel(self._process.stdout, self._process.stdin)
         self._thread = threading.Thread(target=self._read, name="worker", daemon=True)
@@ -154,7 +154,7 @@ class Standby:
     def __init__(self, plan: WorkerPlan, log: Path) -> None:
         """Start the process. Its output goes to the log. Raises: OSError."""
         self.log = log
-        self._process = _spawn([*plan.command(), "--standby"], plan, log)
+        self._process = _start_process([*plan.command(), "--standby"], plan, log)
 
     @property
     def pid(self) -> int:
@@ -180,7 +180,7 @@ class Standby:
             stream.close()
 
 
-def _spawn(command: list[str], plan: WorkerPlan, log: Path) -> subprocess.Popen:
+def _start_process(command: list[str], plan: WorkerPlan, log: Path) -> subprocess.Popen:
     """Start a new interpreter with pipes, in a session that the terminal's Ctrl+C does not reach.
 
     A fork of this process would copy the locks that its threads hold.

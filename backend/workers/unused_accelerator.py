@@ -50,7 +50,7 @@ class Surroundings:
             accelerators=accelerators_here(root),
             platforms=chosen_platforms(),
             versions=installed_versions(),
-            installer=_installer(),
+            installer=_install_command(),
             holders=partial(find_holders, root),
         )
 
@@ -79,23 +79,23 @@ def explain_error(here: Surroundings, error: str) -> UnusedAccelerator | None:
     tpu = next((one for one in here.accelerators if one.platform == "tpu"), None)
     chips = str(tpu) if tpu else "the TPU chips"
     if found := re.search(r"in use by (?:a )?process with pid (\d+)", error):
-        return _held(chips, int(found[1]), "")
+        return _explain_holder(chips, int(found[1]), "")
     if re.search(r"resource busy|already in used? by", error, re.IGNORECASE):
         return _held_by_unknown(here, tpu, chips)
     if "lockfile" in error:
         holders = here.holders((LOCK_FILE, *(tpu.files if tpu else ())))
-        return _held(chips, holders[0].pid, holders[0].name) if holders else _locked(chips)
+        return _explain_holder(chips, holders[0].pid, holders[0].name) if holders else _explain_lock(chips)
     if re.search(r"PJRT.{0,40}API version|PJRT_\w+ size", error):
-        return _mismatch(here)
+        return _explain_mismatch(here)
     if re.search(r"libtpu\.so.{0,200}(No such file|cannot open)|(Failed to open|not found).{0,100}libtpu\.so", error):
         found = "libtpu is installed, but its library cannot be loaded"
-        return UnusedAccelerator(found=found, mend=f"`{here.installer} --force-reinstall -r {_TPU_REQUIREMENTS}`")
+        return UnusedAccelerator(found=found, fix=f"`{here.installer} --force-reinstall -r {_TPU_REQUIREMENTS}`")
     if re.search(r"No \w+ device found", error) and tpu is None:
         found = "jax is set to use a TPU, but this machine has none"
-        return UnusedAccelerator(found=found, mend="leave JAX_PLATFORMS out, or start on a TPU VM")
+        return UnusedAccelerator(found=found, fix="leave JAX_PLATFORMS out, or start on a TPU VM")
     if tpu and re.search(r"Permission denied|Operation not permitted", error):
         found = f"{chips} {tpu.verb} here, but this user may not open {tpu.files[0] if tpu.files else 'them'}"
-        return UnusedAccelerator(found=found, mend=f"`sudo chmod a+rw {' '.join(tpu.files)}`")
+        return UnusedAccelerator(found=found, fix=f"`sudo chmod a+rw {' '.join(tpu.files)}`")
     if re.search(r"initialize backend '(cuda|gpu)'|CUDA_ERROR_", error):
         return _gpu_refusal(here)
     return None
@@ -129,36 +129,36 @@ def _why_unused(here: Surroundings, accelerator: Accelerator) -> UnusedAccelerat
     if here.platforms and not names & set(here.platforms):
         chosen = ",".join(here.platforms)
         found = f"{accelerator} {accelerator.verb} here and left alone, because JAX_PLATFORMS={chosen} says so"
-        return UnusedAccelerator(found=found, mend="leave JAX_PLATFORMS out to use what is here", is_fault=False)
+        return UnusedAccelerator(found=found, fix="leave JAX_PLATFORMS out to use what is here", is_fault=False)
     return _tpu_idle(here, accelerator) if accelerator.platform == "tpu" else _gpu_idle(here, accelerator)
 
 
 def _tpu_idle(here: Surroundings, tpu: Accelerator) -> UnusedAccelerator:
     if not tpu.files:
         found = f"{tpu} {tpu.verb} on this machine's bus, but there is no device file for {'them' if tpu.count > 1 else 'it'}"
-        mend = "start a container with `--privileged`; on the machine itself, create it again with the image of its chips"
-        return UnusedAccelerator(found=found, mend=mend)
+        fix = "start a container with `--privileged`; on the machine itself, create it again with the image of its chips"
+        return UnusedAccelerator(found=found, fix=fix)
     if "libtpu" not in here.versions:
         found = f"{tpu} {tpu.verb} here, but libtpu is not installed, so everything runs on the CPU"
-        return UnusedAccelerator(found=found, mend=f"`{here.installer} -r {_TPU_REQUIREMENTS}`, then start again")
+        return UnusedAccelerator(found=found, fix=f"`{here.installer} -r {_TPU_REQUIREMENTS}`, then start again")
     if holders := here.holders(tpu.files):
-        return _held(str(tpu), holders[0].pid, holders[0].name)
-    return UnusedAccelerator(found=f"{tpu} {tpu.verb} here, but jax uses the CPU", mend="`python app.py doctor` says why")
+        return _explain_holder(str(tpu), holders[0].pid, holders[0].name)
+    return UnusedAccelerator(found=f"{tpu} {tpu.verb} here, but jax uses the CPU", fix="`python app.py doctor` says why")
 
 
 def _gpu_idle(here: Surroundings, gpu: Accelerator) -> UnusedAccelerator:
     if not gpu.has_driver:
         found = f"{gpu} {gpu.verb} here, but NVIDIA's driver is not, so everything runs on the CPU"
-        return UnusedAccelerator(found=found, mend="`sudo ubuntu-drivers install`, then restart the machine")
+        return UnusedAccelerator(found=found, fix="`sudo ubuntu-drivers install`, then restart the machine")
     if not gpu.files:
         found = f"{gpu} {gpu.verb} here, but no device file leads there, so everything runs on the CPU"
-        return UnusedAccelerator(found=found, mend="start the container with `--gpus all`")
+        return UnusedAccelerator(found=found, fix="start the container with `--gpus all`")
     jax = here.versions.get("jax", "")
     plugins = {name: found for name, found in here.versions.items() if name.endswith("-plugin")}
     if jax not in plugins.values():
         what = next((f"{name} {found} does not belong to jax {jax}" for name, found in plugins.items()), "jax is built for CPUs")
         found = f"{gpu} {gpu.verb} here, but {what}, so everything runs on the CPU"
-        return UnusedAccelerator(found=found, mend=f'`{here.installer} "jax[cuda12]=={jax}"`, then start again')
+        return UnusedAccelerator(found=found, fix=f'`{here.installer} "jax[cuda12]=={jax}"`, then start again')
     return _gpu_refusal(here)
 
 
@@ -166,7 +166,7 @@ def _gpu_refusal(here: Surroundings) -> UnusedAccelerator:
     gpu = next((one for one in here.accelerators if one.platform == "gpu"), None)
     found = f"{gpu} {gpu.verb} here, but CUDA does not take it" if gpu else "jax is set to use a GPU, but this machine has none"
     return UnusedAccelerator(
-        found=found, mend="`nvidia-smi` shows the driver, and who uses it" if gpu else "leave JAX_PLATFORMS out"
+        found=found, fix="`nvidia-smi` shows the driver, and who uses it" if gpu else "leave JAX_PLATFORMS out"
     )
 
 
@@ -174,27 +174,27 @@ def _held_by_unknown(here: Surroundings, tpu: Accelerator | None, chips: str) ->
     """Explain that another process uses the chips. Name the process if this user may see it."""
     holders = here.holders(tpu.files) if tpu else ()
     if holders:
-        return _held(chips, holders[0].pid, holders[0].name)
+        return _explain_holder(chips, holders[0].pid, holders[0].name)
     where = tpu.files[0] if tpu and tpu.files else "/dev/vfio/0"
     return UnusedAccelerator(
-        found=f"Another process holds {chips}", mend=f"`sudo fuser -v {where}` shows it; end it, then start again"
+        found=f"Another process holds {chips}", fix=f"`sudo fuser -v {where}` shows it; end it, then start again"
     )
 
 
-def _held(chips: str, pid: int, name: str) -> UnusedAccelerator:
+def _explain_holder(chips: str, pid: int, name: str) -> UnusedAccelerator:
     who = f"{pid} ({name})" if name else f"{pid}"
-    return UnusedAccelerator(found=f"Another process, {who}, holds {chips}", mend=f"`kill {pid}`, then start again")
+    return UnusedAccelerator(found=f"Another process, {who}, holds {chips}", fix=f"`kill {pid}`, then start again")
 
 
-def _locked(chips: str) -> UnusedAccelerator:
+def _explain_lock(chips: str) -> UnusedAccelerator:
     """Explain that libtpu's lock exists without a visible holder. The holder may be a process of another user."""
     found = f"libtpu's lock, {LOCK_FILE}, keeps {chips} from being used, and no process of yours has it"
     return UnusedAccelerator(
-        found=found, mend=f"`sudo fuser -v {LOCK_FILE} || sudo rm {LOCK_FILE}` shows who has it, or removes it"
+        found=found, fix=f"`sudo fuser -v {LOCK_FILE} || sudo rm {LOCK_FILE}` shows who has it, or removes it"
     )
 
 
-def _mismatch(here: Surroundings) -> UnusedAccelerator:
+def _explain_mismatch(here: Surroundings) -> UnusedAccelerator:
     """Suggest to install the versions that this project requires.
 
     If these versions are already installed, suggest the versions that the jax release requires.
@@ -202,18 +202,18 @@ def _mismatch(here: Surroundings) -> UnusedAccelerator:
     pair = " and ".join(f"{name} {here.versions[name]}" for name in ("jaxlib", "libtpu") if name in here.versions)
     is_ours = here.versions.get("libtpu") == pinned_version("libtpu")
     jax = here.versions.get("jax", "")
-    mend = f'{here.installer} "jax[tpu]=={jax}"' if is_ours else f"{here.installer} -r {_TPU_REQUIREMENTS}"
-    return UnusedAccelerator(found=f"{pair or 'jax and libtpu'} do not belong together", mend=f"`{mend}`, then start again")
+    fix = f'{here.installer} "jax[tpu]=={jax}"' if is_ours else f"{here.installer} -r {_TPU_REQUIREMENTS}"
+    return UnusedAccelerator(found=f"{pair or 'jax and libtpu'} do not belong together", fix=f"`{fix}`, then start again")
 
 
 def pinned_version(package: str) -> str:
     """Return the version of a package in the requirements for TPUs, "" if the requirements do not name the package."""
     lines = [(PROJECT_FOLDER / name).read_text("utf-8") for name in (_TPU_REQUIREMENTS, "requirements.txt")]
-    found = re.search(rf"^{re.escape(package)}==(\S+)", "\n".join(lines), re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(rf"^{re.escape(package)}==(\S+)", "\n".join(lines), re.MULTILINE)
+    return match[1] if match else ""
 
 
-def _installer() -> str:
+def _install_command() -> str:
     """Return the command that installs into this environment, for use in the project's folder.
 
     The command does not contain folders outside the project, because visitors see it too.

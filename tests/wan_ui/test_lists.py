@@ -70,7 +70,7 @@ def library_grid(context: StudioContext, caller: Caller, **selection) -> str:
 
 
 def found(context: StudioContext, caller: Caller) -> str:
-    asked = {"presets": ("wan-tiny",), "size": "small", "order": "largest", "words": ("red", "circle"), "has_figures": True}
+    asked = {"presets": ("wan-tiny",), "size": "small", "order": "largest", "words": ("red", "circle"), "has_characters": True}
     return library_grid(context, caller, **asked)
 
 
@@ -102,7 +102,7 @@ def read_list(name: str, context: StudioContext, caller: Caller) -> str:
         case "prompts":
             return str(library.prompts(caller.owner, 10))
         case "characters":
-            return str(library.figures(caller.owner, "", 10))
+            return str(library.characters(caller.owner, "", 10))
         case _:
             return str(context.engine.projects.list_for_owner(caller.owner))
 

@@ -134,7 +134,7 @@ def any_upload(monkeypatch):
 
 def test_every_setting_of_a_video_has_a_control():
     fixed = {"preset", "task", "prompt", "seed", "image_focus", "mag_ratios"}
-    assert {one.name for one in FIELDS if one.part == "core"} - fixed == SETTINGS_WITH_CONTROL
+    assert {one.name for one in FIELDS if one.subject == "core"} - fixed == SETTINGS_WITH_CONTROL
 
 
 @pytest.mark.parametrize("mode", INPUTS)

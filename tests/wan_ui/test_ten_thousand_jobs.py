@@ -123,10 +123,10 @@ def test_a_server_that_nobody_asks_rests(server):
 
 def test_the_system_view_counts_the_folders(visitor):
     ids = {component["id"]: component["props"].get("elem_id") for component in visitor.config["components"]}
-    looks = [one for one in visitor.config["dependencies"] if str(one["api_name"]).startswith("render_panel")]
-    (look,) = (one["api_name"] for one in looks if "system" in map(ids.get, one["outputs"]))
+    panels = [one for one in visitor.config["dependencies"] if str(one["api_name"]).startswith("render_panel")]
+    (handler,) = (one["api_name"] for one in panels if "system" in map(ids.get, one["outputs"]))
     began = time.monotonic()
-    answer = str(visitor.call(look, {}))
+    answer = str(visitor.call(handler, {}))
     took = time.monotonic() - began
     assert "70 KB" in answer and "10000" in answer
     assert is_within(took, SYSTEM_SECONDS)

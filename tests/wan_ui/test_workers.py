@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from backend.engine.cleaning import NO_LIMITS, PARTS
+from backend.engine.cleaning import CATEGORIES, NO_LIMITS
 from backend.engine.estimate import Estimate
 from backend.schemas.events import Rate
 from backend.schemas.shape import Shape
@@ -41,7 +41,7 @@ def worker(name: str = "worker", state: str = "ready", **changes) -> WorkerView:
         devices=(Device(name="TPU_0", kind="TPU v6 lite", bytes_in_use=1, bytes_limit=4),),
         warm=frozenset({Shape.from_request(a_request())}),
     )
-    view = WorkerView(name=name, status=WorkerStatus(state=state, detail=f"{state}."), facts=facts, is_fit=state != "failed")
+    view = WorkerView(name=name, status=WorkerStatus(state=state, detail=f"{state}."), facts=facts, is_healthy=state != "failed")
     return replace(view, **changes)
 
 
@@ -54,7 +54,7 @@ class Engine:
     def __init__(self, *workers: WorkerView, running: int = 0, waiting: int = 0, settings=None):
         self._workers, self.settings = workers, settings
         self.library = self.pool = self.queue = self.event_log = self.events = self.estimates = self
-        self.cleaner = SimpleNamespace(usage=lambda: dict.fromkeys(PARTS, 0), limits=NO_LIMITS)
+        self.cleaner = SimpleNamespace(usage=lambda: dict.fromkeys(CATEGORIES, 0), limits=NO_LIMITS)
         states = ["running"] * running + ["queued"] * waiting
         self._jobs = [
             replace(a_job(owner=owner_name({}, "page")), id=str(number), state=state) for number, state in enumerate(states)
@@ -178,8 +178,8 @@ def test_health_lists_several_workers():
     assert answer == {"worker": "busy", "waiting": 0, "workers": {"worker-1": "busy", "worker-2": "failed"}}
 
 
-IDLE = UnusedAccelerator(found="8 TPU v6e chips are here, but libtpu is not installed", mend="`pip install it`")
-CHOSEN = UnusedAccelerator(found="8 TPU v6e chips are here and left alone", mend="", is_fault=False)
+IDLE = UnusedAccelerator(found="8 TPU v6e chips are here, but libtpu is not installed", fix="`pip install it`")
+CHOSEN = UnusedAccelerator(found="8 TPU v6e chips are here and left alone", fix="", is_fault=False)
 
 
 def with_notice(notice: UnusedAccelerator | None, name: str = "worker") -> WorkerView:
@@ -190,8 +190,8 @@ def with_notice(notice: UnusedAccelerator | None, name: str = "worker") -> Worke
 @pytest.mark.parametrize(
     ("workers", "detail"),
     [
-        ([with_notice(IDLE)], f"{IDLE.found}; {IDLE.mend}"),
-        ([with_notice(IDLE, "worker-1"), with_notice(IDLE, "worker-2")], f"{IDLE.found}; {IDLE.mend}"),
+        ([with_notice(IDLE)], f"{IDLE.found}; {IDLE.fix}"),
+        ([with_notice(IDLE, "worker-1"), with_notice(IDLE, "worker-2")], f"{IDLE.found}; {IDLE.fix}"),
         ([with_notice(CHOSEN)], None),
         ([with_notice(None)], None),
     ],

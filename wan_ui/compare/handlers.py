@@ -82,8 +82,8 @@ class CompareHandlers(Panel):
 
     def tick(self, caller: Caller, values: Values) -> Updates:
         """Render the current comparison."""
-        found = self.context.engine.user_presets.comparison(values[self.panel.shown])
-        return {self.panel.view: compare_html(self._read_content(found, caller), caller.texts)} if found else {}
+        comparison = self.context.engine.user_presets.comparison(values[self.panel.shown])
+        return {self.panel.view: compare_html(self._read_content(comparison, caller), caller.texts)} if comparison else {}
 
     def render_again(self, shown: str, request: gr.Request) -> Any:
         """Render the shown comparison."""
@@ -133,10 +133,14 @@ class CompareHandlers(Panel):
 
         Return no updates for an unknown id.
         """
-        found = self.context.engine.user_presets.comparison(comparison_id)
-        if found is None:
+        comparison = self.context.engine.user_presets.comparison(comparison_id)
+        if comparison is None:
             return {}
-        return self._show_comparison(found, caller) if caller.may_see(found.owner) else self._load_settings(found, caller)
+        return (
+            self._show_comparison(comparison, caller)
+            if caller.may_see(comparison.owner)
+            else self._load_settings(comparison, caller)
+        )
 
     def _load_settings(self, comparison: Comparison, caller: Caller) -> Updates:
         """Load the settings of another visitor's comparison into the form, never its videos."""
@@ -227,10 +231,10 @@ class CompareHandlers(Panel):
         return CompareContent(id=comparison.id, cells=cells, columns=comparison.columns if len(cells) == len(jobs) else 0)
 
     def _link_message(self, shown: str, caller: Caller) -> str:
-        found = self.context.engine.user_presets.comparison(shown)
-        if found is None or not caller.may_see(found.owner):
+        comparison = self.context.engine.user_presets.comparison(shown)
+        if comparison is None or not caller.may_see(comparison.owner):
             return Message().html(caller.texts)
-        return Message(text=caller.texts.compare_linked, copy=f"?compare={found.id}").html(caller.texts)
+        return Message(text=caller.texts.compare_linked, copy=f"?compare={comparison.id}").html(caller.texts)
 
 
 def _also_values(also: str) -> Any:

@@ -50,26 +50,28 @@ def compare_route(engine: Engine, access: Access) -> Route:
 
 def _find_comparison(engine: Engine, request: Request, access: Access) -> Comparison | None:
     """Return the comparison, None if it does not exist or the caller may not see it."""
-    found = engine.user_presets.comparison(request.path_params["comparison_id"])
-    return found if found is not None and access.may_see(request.cookies, found.owner) else None
+    comparison = engine.user_presets.comparison(request.path_params["comparison_id"])
+    return comparison if comparison is not None and access.may_see(request.cookies, comparison.owner) else None
 
 
-async def _write_comparison(engine: Engine, found: Comparison, tile: str, who: Requester, making: asyncio.Lock) -> Path | None:
-    heard = await asyncio.to_thread(_find_audio_source, engine, found, tile) if tile else None
+async def _write_comparison(
+    engine: Engine, comparison: Comparison, tile: str, who: Requester, making: asyncio.Lock
+) -> Path | None:
+    heard = await asyncio.to_thread(_find_audio_source, engine, comparison, tile) if tile else None
     if tile and heard is None:
         return None
     folder = engine.settings.comparisons_dir
-    path = folder / (f"{found.id}.{tile}.mp4" if tile else f"{found.id}.mp4")  # id and tile are checked above
+    path = folder / (f"{comparison.id}.{tile}.mp4" if tile else f"{comparison.id}.mp4")  # id and tile are checked above
     if path.is_file():
         return path
     async with making:
         if path.is_file():
             return path
         try:
-            jobs = [await asyncio.to_thread(engine.jobs.find, job_id) for job_id in found.jobs]
+            jobs = [await asyncio.to_thread(engine.jobs.find, job_id) for job_id in comparison.jobs]
             original = await make_before_video(jobs[0], engine.sandbox, who) if len(jobs) == 1 else None
             folder.mkdir(exist_ok=True)
-            work = (_make_tiles(jobs, original), [job.request for job in jobs], path, heard, found.columns or 2)
+            work = (_make_tiles(jobs, original), [job.request for job in jobs], path, heard, comparison.columns or 2)
             await engine.sandbox.run_async(
                 SandboxCall(work=write_side_by_side, arguments=work, seconds=EXPORT_SECONDS, task="comparison"), who
             )
@@ -80,13 +82,13 @@ async def _write_comparison(engine: Engine, found: Comparison, tile: str, who: R
         return path
 
 
-def _find_audio_source(engine: Engine, found: Comparison, tile: str) -> Path | None:
+def _find_audio_source(engine: Engine, comparison: Comparison, tile: str) -> Path | None:
     """Return the video file whose audio the comparison plays. `tile` is the tile's number, from 1.
 
     None for a missing or silent tile. In a comparison of one video with its source clip, the clip is tile 1, always silent.
     """
     try:
-        jobs = [engine.jobs.find(job_id) for job_id in found.jobs]
+        jobs = [engine.jobs.find(job_id) for job_id in comparison.jobs]
     except StudioError:
         return None
     tiles = {str(number): job for number, job in enumerate(jobs, 1)}

@@ -38,16 +38,16 @@ from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
 
 _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True} | {
-    one.name: one.default for one in FIELDS if one.part == "story"
+    one.name: one.default for one in FIELDS if one.subject == "story"
 }
 
 
 def parse_proposed_size(value: str) -> dict[str, int]:
     """Read width, height and number of frames of proposed settings, such as "832x480x81". Raises: RequestError."""
-    found = re.fullmatch(r"(\d{1,5})x(\d{1,5})x(\d{1,5})", value)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})x(\d{1,5})", value)
+    if match is None:
         raise RequestError(f"size={value[:40]!r}", "must be WIDTHxHEIGHTxFRAMES", "press one of the buttons")
-    return dict(zip(("width", "height", "num_frames"), map(int, found.groups()), strict=True))
+    return dict(zip(("width", "height", "num_frames"), map(int, match.groups()), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

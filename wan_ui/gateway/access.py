@@ -91,13 +91,13 @@ class Access:
         """Return whether the sender of the cookies may see the jobs of `owner`."""
         return scope_includes(self.visible_owner(cookies), owner)
 
-    def is_key(self, key: str) -> bool:
+    def is_operator_key(self, key: str) -> bool:
         """Return whether `key` is the operator's key."""
         return hmac.compare_digest(key.encode(), self.key.encode())
 
-    def has_key(self, headers: Mapping[str, str]) -> bool:
+    def has_operator_key(self, headers: Mapping[str, str]) -> bool:
         """Return whether the request contains the operator's key as a bearer token."""
-        return self.is_key(bearer_key(headers))
+        return self.is_operator_key(bearer_key(headers))
 
     def find_program_key(self, headers: Mapping[str, str]) -> Key | None:
         """Return the record of the program's key in the request. None without a key, or for an unknown or revoked key.
@@ -169,6 +169,6 @@ class OperatorLink:
             await self.app(scope, receive, send)
             return
         answer = RedirectResponse(scope.get("root_path", "") + "/", status_code=303)
-        if self.access.is_key(key):
+        if self.access.is_operator_key(key):
             answer.headers["set-cookie"] = self.access.cookie_header(is_secure(scope))
         await answer(scope, receive, send)

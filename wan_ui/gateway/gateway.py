@@ -95,7 +95,7 @@ class Gateway:
         """Pass the request on if the caller has the login or key that the address needs. Otherwise answer 401."""
         rule, headers = self.book.find_rule(scope["path"]), Headers(scope=scope)
         try:
-            has_key = self.access.has_key(headers) or await self.access.has_program_key(headers)
+            has_key = self.access.has_operator_key(headers) or await self.access.has_program_key(headers)
         except StudioError as error:
             await refusal_response(scope, HTTPStatus.SERVICE_UNAVAILABLE, error_sentence(error))(scope, receive, send)
             return
@@ -112,7 +112,7 @@ class Gateway:
         texts = texts_for(headers)
         if rule == "login" and not (has_key or has_login(scope)):
             return texts.login_needed
-        if rule == "operator" and needs_login(scope) and not self.access.has_key(headers):
+        if rule == "operator" and needs_login(scope) and not self.access.has_operator_key(headers):
             return texts.key_needed
         if rule == "program" and needs_login(scope) and not has_key:
             return texts.program_key_needed

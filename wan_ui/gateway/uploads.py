@@ -93,13 +93,13 @@ def check_upload_path(path: object, what: UploadKind = "image") -> Path:
     """
     folder = Path(get_upload_folder()).resolve()
     try:
-        found = Path(str(path)).resolve() if path else folder
+        resolved = Path(str(path)).resolve() if path else folder
     except (OSError, ValueError):
-        found = folder
-    if not found.is_relative_to(folder) or not os.path.isfile(found):  # Path.is_file fails for very long names
+        resolved = folder
+    if not resolved.is_relative_to(folder) or not os.path.isfile(resolved):  # Path.is_file fails for very long names
         error = {"image": ImageError, "sound": SoundError}.get(what, ClipError)
         raise error(what, "must be an uploaded file", "upload it first, for example with handle_file()")
-    return found
+    return resolved
 
 
 def copy_to_cache(path: str | Path) -> str:

@@ -44,14 +44,14 @@ def format_address(host: str) -> str:
     limits per address do not apply. uvicorn trusts X-Forwarded-For from loopback only.
     """
     try:
-        found = ipaddress.ip_address(host)
+        parsed = ipaddress.ip_address(host)
     except ValueError:
         return ""
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is None:
-            return "" if found.is_loopback else str(ipaddress.ip_network((found, 64), strict=False))
-        found = found.ipv4_mapped
-    return "" if found.is_loopback else str(found)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is None:
+            return "" if parsed.is_loopback else str(ipaddress.ip_network((parsed, 64), strict=False))
+        parsed = parsed.ipv4_mapped
+    return "" if parsed.is_loopback else str(parsed)
 
 
 class VisitorCookie:

@@ -17,8 +17,8 @@ def translate_detail(text: str, texts: Texts) -> str:
     if text in known:
         return known[text]
     for pattern, words in texts.details:
-        if "{" in pattern and (found := _compile_pattern(pattern).fullmatch(text)):
-            return words.format(**{name: translate_detail(value, texts) for name, value in found.groupdict().items()})
+        if "{" in pattern and (match := _compile_pattern(pattern).fullmatch(text)):
+            return words.format(**{name: translate_detail(value, texts) for name, value in match.groupdict().items()})
     return _preset_titles(texts.language).get(text, text)
 
 

@@ -152,7 +152,7 @@ class ProjectHandlers:
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)} | self.current_updates(caller)
         message_updates = {self.message: Message(text=text).html(caller.texts)} if text else {}
-        self.context.engine.touch()
+        self.context.engine.count_change()
         return message_updates | self.current_updates(caller)
 
     def _run_action(self, act: Act, caller: Caller) -> str:

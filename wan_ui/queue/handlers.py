@@ -50,7 +50,7 @@ class QueueHandlers:
                 updates = self._run_action(act.what, act.value, job, caller.texts)
             except StudioError as error:
                 updates = {self.message: Message.from_error(error).html(caller.texts)}
-            self.context.engine.touch()
+            self.context.engine.count_change()
         return updates | self.draw(caller)
 
     @runs_sandbox_calls
@@ -100,7 +100,7 @@ class QueueHandlers:
     def _regenerate_from_shot(self, job: Job, wanted: GenerationRequest, first: int, caller: Caller) -> Steps[Job]:
         """Queue the storyboard with new seeds from shot `first` on. Earlier shots are kept. Raises: StudioError."""
         reseeded = [shot.model_dump() | {"seed": None} for shot in wanted.shots]
-        return self.context.submit_steps(wanted.with_changes(shots=reseeded), caller, again=(job.id, first))
+        return self.context.submit_steps(wanted.with_changes(shots=reseeded), caller, regenerated_shot=(job.id, first))
 
     def _run_action(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
         """Run one action on a job. Return a message if it can be undone."""

@@ -112,7 +112,7 @@ def _estimate_waits(context: StudioContext, line: list[ListedJob], everybody: di
 
 def _seconds_until_free(context: StudioContext, jobs: Iterable[ListedJob]) -> list[float]:
     """Return the seconds until each usable worker is free, as a heap with at least one entry."""
-    free = [0.0] * max(1, sum(worker.is_fit for worker in context.engine.pool.workers()))
+    free = [0.0] * max(1, sum(worker.is_healthy for worker in context.engine.pool.workers()))
     for job in jobs:
         if job.state == "running":
             heapreplace(free, free[0] + (_seconds_left(context, job) or 0.0))

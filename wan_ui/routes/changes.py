@@ -74,7 +74,7 @@ async def _event_stream(context: StudioContext, caller: Caller, renders: SharedR
 
 def _fingerprint_models(workers: Sequence[WorkerView]) -> str:
     """Return a short hash of the cached models and compiled programs. When it changes, the page requests a new estimate."""
-    known = sorted(repr(one) for worker in workers for one in (*worker.facts.warm, *worker.facts.kept))
+    known = sorted(repr(one) for worker in workers for one in (*worker.facts.warm, *worker.facts.cached_models))
     return hashlib.sha256("".join(known).encode()).hexdigest()[:16]
 
 
@@ -87,4 +87,4 @@ def _render_parts(context: StudioContext, caller: Caller) -> tuple[dict[str, str
         "warm": _fingerprint_models(context.engine.pool.workers()),
     }
     entries = (*queue.running, *queue.waiting, *queue.recent)
-    return parts, (context.engine.touches(), [(entry.job, entry.view) for entry in entries])
+    return parts, (context.engine.num_outside_changes(), [(entry.job, entry.view) for entry in entries])

@@ -87,8 +87,8 @@ def _cut_mapped(whole: mmap.mmap, body: Path, max_bytes: int) -> tuple[bytes, di
             cut[name] = DataUrl(body, start + 1, end)
             text.extend(f'"{name}"'.encode())
             done = end + 1
-        elif found := _STRING.match(whole, start, start + max_bytes + 2):
-            keep(found.end())
+        elif match := _STRING.match(whole, start, start + max_bytes + 2):
+            keep(match.end())
         else:
             break
     keep(len(whole))

@@ -72,7 +72,7 @@ def _is_allowed(request: Request, access: Access, is_open: bool) -> bool:
     origin = request.headers.get("origin")
     if origin and urlsplit(origin).netloc != request.headers.get("host"):
         return False
-    return is_open or access.has_key(request.headers) or access.find_program_key(request.headers) is not None
+    return is_open or access.has_operator_key(request.headers) or access.find_program_key(request.headers) is not None
 
 
 def _refuse_constant(constant: str) -> None:

@@ -29,7 +29,7 @@ def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
     def health(request: Request) -> Response:
         state, workers = engine.pool.status().state, engine.pool.workers()
         answer: dict[str, Any] = {"worker": state}
-        if is_open or access.has_key(request.headers):
+        if is_open or access.has_operator_key(request.headers):
             answer["waiting"] = len(engine.queue.waiting_job_ids())
         if faults := dict.fromkeys(str(one.facts.notice) for one in workers if one.facts.notice and one.facts.notice.is_fault):
             answer["detail"] = "; ".join(faults)
@@ -46,7 +46,7 @@ def metrics_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
     """Return the route of `/metrics`: gauges of the queue, the workers and their devices."""
 
     def metrics(request: Request) -> Response:
-        if not is_open and not access.has_key(request.headers):
+        if not is_open and not access.has_operator_key(request.headers):
             return PlainTextResponse("The operator's key is needed as a bearer token", 401, {"WWW-Authenticate": "Bearer"})
         return PlainTextResponse(metrics_text(engine), media_type="text/plain; version=0.0.4")
 

@@ -201,8 +201,8 @@ def _split_form(form: FormData) -> tuple[dict[str, Any], dict[str, UploadFile]]:
             files[name] = value
         elif name.endswith("[]"):
             fields.setdefault(name[:-2], []).append(value)
-        elif found := _REFERENCE.fullmatch(name):
-            fields[found[1]] = {found[2]: value}
+        elif match := _REFERENCE.fullmatch(name):
+            fields[match[1]] = {match[2]: value}
         else:
             fields[name] = _parse_list(value) if name in _LISTS else value
     return fields, files
@@ -237,7 +237,7 @@ def _store_file(fields: dict[str, Any], uploaded: UploadFile | None, name: str, 
 def _store_characters(fields: dict[str, Any], files: Mapping[str, UploadFile], folder: Path) -> tuple[dict[str, Any], ...]:
     """Write the characters' images to `folder`, and remove their field from `fields`. Raises: RequestError, ImageError."""
     given = fields.pop(FIGURES, None) or []
-    sent = {found[1]: file for name, file in files.items() if (found := _FIGURE.fullmatch(name))}
+    sent = {match[1]: file for name, file in files.items() if (match := _FIGURE.fullmatch(name))}
     if not isinstance(given, list) or not all(isinstance(one, dict) and one.keys() == {"name", "image_url"} for one in given):
         rule = 'must be a list of {"name": "Anna", "image_url": "data:image/png;base64,..."}'
         raise RequestError(f"figures={shorten(given)}", rule, "or send files as figures[NAME]")

@@ -73,9 +73,9 @@ def _parse_size(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
         return {}
     size = _text_field(fields, "size")
     _refuse_both("size", fields, "width", "height")
-    found = _SIZE.fullmatch(size)
-    if found:
-        width, height = int(found[1]), int(found[2])
+    match = _SIZE.fullmatch(size)
+    if match:
+        width, height = int(match[1]), int(match[2])
         try:
             check_size(preset, width, height, preset.num_frames)
             return {"width": width, "height": height}
@@ -93,8 +93,8 @@ def _parse_seconds(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
         return {}
     _refuse_both("seconds", fields, "num_frames")
     seconds, fps = str(fields["seconds"]), _parse_fps(fields, preset)
-    found = _SECONDS.fullmatch(seconds)
-    frames = round(float(seconds) * fps) + 1 if found else -1
+    match = _SECONDS.fullmatch(seconds)
+    frames = round(float(seconds) * fps) + 1 if match else -1
     fits = preset.min_frames <= frames <= preset.max_frames and is_frame_count(frames, preset.frame_step, preset.first_frames)
     if fits and format_seconds(frames, fps) == f"{float(seconds):.3f}".rstrip("0").rstrip("."):
         return {"num_frames": frames}

@@ -141,7 +141,7 @@ class Videos:
 
     def _delete_job(self, job: Job) -> None:
         self._context.engine.library.delete(job.id)
-        self._context.engine.touch()  # refreshes open pages, which may still show the video
+        self._context.engine.count_change()  # refreshes open pages, which may still show the video
 
     def _list_page(self, query: dict[str, str], caller: Caller) -> dict[str, Any]:
         limit, after, order = query.get("limit", str(DEFAULT_PAGE)), query.get("after") or None, query.get("order", "desc")

@@ -37,4 +37,4 @@ def _read_changes(engine: Engine) -> Iterator[Sequence[float]]:
 
 
 def _worker_states(engine: Engine) -> str:
-    return repr([(worker.status, len(worker.facts.warm), worker.facts.kept) for worker in engine.pool.workers()])
+    return repr([(worker.status, len(worker.facts.warm), worker.facts.cached_models) for worker in engine.pool.workers()])

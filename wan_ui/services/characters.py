@@ -35,5 +35,5 @@ def characters_route(context: StudioContext) -> Route:
 def _list_characters(context: StudioContext, caller: Caller) -> list[dict[str, Any]]:
     """Return names and image addresses. `services.shots` accepts the addresses in place of uploads."""
     current = context.engine.projects.current(caller.owner)
-    found = context.engine.library.figures(caller.owner, current, MOST_OFFERED)
-    return [{"name": name, "path": character_image_url(path)} for name, path in found.items() if os.path.isfile(path)]
+    images = context.engine.library.characters(caller.owner, current, MOST_OFFERED)
+    return [{"name": name, "path": character_image_url(path)} for name, path in images.items() if os.path.isfile(path)]

@@ -63,8 +63,8 @@ class VisibleFiles:
         """
         if not path.startswith(JOB_PATH_PREFIX):
             return None
-        found = _NAMED.fullmatch(path.removeprefix(JOB_PATH_PREFIX))
-        job = self._find_visible_job(found[1]) if found else None
+        match = _NAMED.fullmatch(path.removeprefix(JOB_PATH_PREFIX))
+        job = self._find_visible_job(match[1]) if match else None
         if job is None or job.deleted is not None:
             raise _not_visible_error(path)
         return job
@@ -98,12 +98,12 @@ class VisibleFiles:
         """Return the resolved path if the file is in the folder of a visible job, else None."""
         runs = self._engine.settings.runs_dir.resolve()
         try:
-            found = Path(path).resolve()
+            resolved = Path(path).resolve()
         except (OSError, ValueError):
             return None
-        if not found.is_relative_to(runs) or not os.path.isfile(found):
+        if not resolved.is_relative_to(runs) or not os.path.isfile(resolved):
             return None
-        return found if self._find_visible_job(found.relative_to(runs).parts[0]) is not None else None
+        return resolved if self._find_visible_job(resolved.relative_to(runs).parts[0]) is not None else None
 
     def _find_character_image(self, path: str) -> Path | None:
         """Return the character image at an address of `character_image_url`, None if the visitor may not see its job."""
@@ -128,9 +128,9 @@ def character_image_url(path: str) -> str:
 
 def _video_number(path: str) -> str | None:
     """Return the number of the uploaded video in a job path, None for the job's own video."""
-    found = _NAMED.fullmatch(path.removeprefix(JOB_PATH_PREFIX))
-    assert found is not None, "the job was found by this path"
-    return found[2]
+    match = _NAMED.fullmatch(path.removeprefix(JOB_PATH_PREFIX))
+    assert match is not None, "the job was found by this path"
+    return match[2]
 
 
 def _not_visible_error(path: str) -> RequestError:

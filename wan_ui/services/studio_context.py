@@ -67,7 +67,7 @@ class StudioContext:
         key = self.access.find_program_key(request.headers)
         if key is not None:  # the operator issued the key, so no limit per address applies
             owner, is_operator, limits = key.owner, False, replace(self._queue_limits(None), of_owner=key.most_waiting)
-        elif self.access.has_key(request.headers):
+        elif self.access.has_operator_key(request.headers):
             owner, is_operator, limits = "operator", True, None
         else:
             limits = None if is_operator else self._queue_limits(request.client)
@@ -93,18 +93,21 @@ class StudioContext:
             return None
         return job if job and caller.may_see(job.owner) else None
 
-    def submit_steps(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Steps[Job]:
+    def submit_steps(
+        self, wanted: GenerationRequest, caller: Caller, regenerated_shot: tuple[str, int] | None = None
+    ) -> Steps[Job]:
         """Queue a request within the caller's limits. Yields sandbox calls (see `Steps`).
 
-        `again` names a storyboard to regenerate in part (see `Engine.submit`). The caller must be allowed to see the storyboard.
-        Raises: StudioError.
+        `regenerated_shot` names a storyboard to regenerate in part (see `Engine.submit`). The caller must be allowed to see the
+        storyboard. Raises: StudioError.
         """
         self._check_allowed(wanted, caller)
         wanted = resolve_shot_files(wanted, self.engine, caller)
-        if again is not None and self.find_job(again[0], caller) is None:
-            raise RequestError(f"again={str(again[0])[:60]!r}", "must be one of your storyboards", "check the job's id")
+        if regenerated_shot is not None and self.find_job(regenerated_shot[0], caller) is None:
+            given = f"again={str(regenerated_shot[0])[:60]!r}"
+            raise RequestError(given, "must be one of your storyboards", "check the job's id")
         job = yield from self.engine.submit_steps(
-            wanted, caller.owner, caller.queue_limits, may_download=caller.is_operator, again=again
+            wanted, caller.owner, caller.queue_limits, may_download=caller.is_operator, regenerated_shot=regenerated_shot
         )
         if caller.is_operator:
             self.engine.jobs.request_notification(job.id)
@@ -127,9 +130,9 @@ class StudioContext:
             raise
         return tuple(job_ids)
 
-    async def submit(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Job:
+    async def submit(self, wanted: GenerationRequest, caller: Caller, regenerated_shot: tuple[str, int] | None = None) -> Job:
         """Queue a request. Cancel the job if the caller disconnects before it receives the job. Raises: StudioError."""
-        steps = self.submit_steps(wanted, caller, again)
+        steps = self.submit_steps(wanted, caller, regenerated_shot)
         return await self.engine.sandbox.run_steps_async(
             steps, requester_from_caller(caller), lambda job: self.engine.queue.cancel(job.id)
         )

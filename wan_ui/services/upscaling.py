@@ -63,14 +63,16 @@ def find_offers(engine: Engine, job: Job | None, result: VideoResult | None) -> 
     """Return the offers for a job's video. Empty if the video is missing or already upscaled."""
     if job is None or result is None or job.deleted or job.request.upscale or not (job.folder / VIDEO).is_file():
         return []
-    found = []
+    offers = []
     for name, scale in list_upscalers(engine):
         try:
             wanted = upscale_job_request(job, result, scale, name)
         except RequestError:  # the enlarged video would be too large
             continue
-        found.append(UpscaleOffer(upscaler=name, scale=scale, size=wanted.final_size, estimate=engine.estimates.estimate(wanted)))
-    return found
+        offers.append(
+            UpscaleOffer(upscaler=name, scale=scale, size=wanted.final_size, estimate=engine.estimates.estimate(wanted))
+        )
+    return offers
 
 
 def upscale_job_request(job: Job, result: VideoResult, scale: int, upscaler: str) -> GenerationRequest:
@@ -78,9 +80,9 @@ def upscale_job_request(job: Job, result: VideoResult, scale: int, upscaler: str
     return upscale_result_request(result, job.request, str(job.folder / VIDEO), scale, upscaler)
 
 
-def upscale_menu(job: Job, found: Sequence[UpscaleOffer], texts: Texts) -> str:
+def upscale_menu(job: Job, offers: Sequence[UpscaleOffer], texts: Texts) -> str:
     """Render the menu of upscale buttons, "" without offers."""
-    if not found:
+    if not offers:
         return ""
-    buttons = "".join(text_button("again:upscale", offer.label(texts), job=job.id, value=offer.value) for offer in found)
+    buttons = "".join(text_button("again:upscale", offer.label(texts), job=job.id, value=offer.value) for offer in offers)
     return f'<details class="menu upscale"><summary>{escape(texts.upscale_menu)}</summary><div>{buttons}</div></details>'

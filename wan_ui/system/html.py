@@ -13,7 +13,7 @@ from pathlib import Path
 from time import gmtime, strftime, time
 from typing import get_args
 
-from backend.engine.cleaning import Limits, Part
+from backend.engine.cleaning import Category, Limits
 from backend.engine.engine import Engine
 from backend.engine.job import JobState
 from backend.schemas.shape import Shape
@@ -83,7 +83,7 @@ def _cached_models_html(worker: WorkerView, texts: Texts) -> str:
         return text_button(f"keep:{how}", label, hint=hint, job=worker.name, value=model.model)
 
     rows = []
-    for model in worker.facts.kept:
+    for model in worker.facts.cached_models:
         unpin, pin = (
             (texts.system_allow_unload, texts.system_allow_unload_hint),
             (texts.system_keep_loaded, texts.system_keep_loaded_hint),
@@ -164,11 +164,11 @@ def _worker_rows(worker: WorkerView, texts: Texts) -> Rows:
 def _cached_model_rows(worker: WorkerView, texts: Texts) -> Rows:
     """Return rows with the total memory of the cached models (shared networks counted once), and the memory of each."""
     facts = worker.facts
-    if not facts.kept:
+    if not facts.cached_models:
         return ()
     return (
-        (texts.system_cached_models, _sizes_text(*facts.kept_bytes, texts)),
-        *((_cached_model_name(one, texts), _location_text(one, texts)) for one in facts.kept),
+        (texts.system_cached_models, _sizes_text(*facts.cached_bytes, texts)),
+        *((_cached_model_name(one, texts), _location_text(one, texts)) for one in facts.cached_models),
     )
 
 
@@ -224,7 +224,7 @@ def _limits_text(limits: Limits, texts: Texts) -> str:
     return days or size or texts.system_limit_none
 
 
-def freed_space_text(freed: Mapping[Part, int], texts: Texts) -> str:
+def freed_space_text(freed: Mapping[Category, int], texts: Texts) -> str:
     """Return a sentence with the bytes that the cleaning deleted, in total and by part."""
     if not freed:
         return texts.system_cleaned_nothing

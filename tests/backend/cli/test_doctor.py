@@ -79,7 +79,7 @@ def test_an_unknown_preset_and_a_file_that_cannot_be_written_are_refused_at_once
 
 
 @pytest.mark.tpu_compiler
-def test_libtpu_without_a_tpu_is_a_fault_with_its_mend(tmp_path):
+def test_libtpu_without_a_tpu_is_a_fault_with_its_fix(tmp_path):
     """Run the real libtpu with settings for a TPU, on a machine that has no TPU."""
     pytest.importorskip("libtpu")
     variables = {"JAX_PLATFORMS": "tpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
@@ -101,7 +101,7 @@ def test_packages_in_other_versions_are_named(tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("# a comment\npydantic==0.1\nno-such-package==2\n")
     check = checks.packages_check("pip install", file)
-    assert check.state == "warning" and check.mend == "`pip install -r requirements.txt`"
+    assert check.state == "warning" and check.fix == "`pip install -r requirements.txt`"
     assert "no-such-package missing, not 2" in check.found and "not 0.1" in check.found
     assert checks.packages_check("pip install").state == "ok"
 
@@ -113,7 +113,7 @@ def test_packages_in_other_versions_are_named(tmp_path):
 def test_jax_and_libtpu_must_belong_together_where_there_is_a_tpu(this_machine, changes, state):
     versions = VERSIONS | changes
     check = checks.tpu_pair_check(Surroundings(accelerators=this_machine.accelerators, versions=versions))
-    assert check.state == state and (state == "ok" or "-r requirements-tpu.txt" in check.mend)
+    assert check.state == state and (state == "ok" or "-r requirements-tpu.txt" in check.fix)
     assert checks.tpu_pair_check(Surroundings(versions=versions)).state == "skipped"
 
 
@@ -128,7 +128,7 @@ def test_a_disk_without_room_for_a_video(tmp_path, monkeypatch):
     assert checks.disk_check(tmp_path / "not/made/yet", TINY).state == "ok"
     monkeypatch.setattr(checks, "needed_bytes", lambda request: 10**18)
     check = checks.disk_check(tmp_path, TINY)
-    assert check.state == "fault" and "1000000000.1 GB" in check.found and "--data-dir" in check.mend
+    assert check.state == "fault" and "1000000000.1 GB" in check.found and "--data-dir" in check.fix
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -143,7 +143,7 @@ def test_a_read_only_cache(tmp_path):
     assert checks.folder_check("compiled programs", tmp_path, "X").state == "ok"
     assert checks.folder_check("compiled programs", tmp_path / "a/b", "X").found.endswith("not created yet")
     check = checks.folder_check("compiled programs", Path("/proc/sys/none"), "STUDIO_CACHE_DIR")
-    assert check.state == "fault" and "cannot be written" in check.found and "STUDIO_CACHE_DIR" in check.mend
+    assert check.state == "fault" and "cannot be written" in check.found and "STUDIO_CACHE_DIR" in check.fix
 
 
 def test_a_port_that_is_taken():
@@ -152,14 +152,14 @@ def test_a_port_that_is_taken():
         listener.listen()
         port = listener.getsockname()[1]
         check = checks.port_check(port)
-        assert check.state == "warning" and check.mend == f"`python app.py --port {port + 1}`"
+        assert check.state == "warning" and check.fix == f"`python app.py --port {port + 1}`"
     assert checks.port_check(port).state == "ok"
 
 
 @pytest.mark.parametrize(("is_needed", "state"), [(True, "fault"), (False, "skipped")])
 def test_no_network_is_a_fault_where_something_must_come_over_it(is_needed, state):
     check = checks.hub_check(f"http://127.0.0.1:{free_port()}", is_needed=is_needed)
-    assert check.state == state and "does not answer" in check.found and bool(check.mend) == is_needed
+    assert check.state == state and "does not answer" in check.found and bool(check.fix) == is_needed
     check = checks.hub_check("", is_needed=is_needed)
     assert check.state == state and "HF_HUB_OFFLINE" in check.found
     assert hub_address({"HF_HUB_OFFLINE": "1"}) == "" and hub_address({"HF_ENDPOINT": "http://x/"}) == "http://x"
@@ -178,7 +178,7 @@ def test_the_presets_that_need_no_download_are_listed():
 def test_a_checkpoint_that_is_not_here_yet(monkeypatch):
     assert checks.weights_check(TINY).state == "ok"
     monkeypatch.setattr(checks, "has_weights", lambda preset: False)
-    assert checks.weights_check(LARGE).mend == "`python app.py models download wan2.1-t2v-14b-720p`"
+    assert checks.weights_check(LARGE).fix == "`python app.py models download wan2.1-t2v-14b-720p`"
 
 
 def test_memory_that_is_too_small_for_the_weights():
@@ -186,7 +186,7 @@ def test_memory_that_is_too_small_for_the_weights():
     assert check_weights("it", 2**30, None).state == "skipped"
     check = check_weights("it", 2**35, 2**34)
     assert (check.state, check.found) == ("fault", "the weights of it take 32.00 of 16.0 GiB on each device")
-    assert "check-tpu" in check.mend
+    assert "check-tpu" in check.fix
 
 
 def test_a_devices_memory_that_is_too_small_ends_the_trial_before_anything_is_compiled():
@@ -196,7 +196,7 @@ def test_a_devices_memory_that_is_too_small_ends_the_trial_before_anything_is_co
 
 def test_a_large_model_is_not_tried_on_a_cpu():
     [check] = check_step(LARGE, None, pytest.fail)
-    assert check.state == "warning" and "too much for a CPU" in check.found and "check-tpu" in check.mend
+    assert check.state == "warning" and "too much for a CPU" in check.found and "check-tpu" in check.fix
 
 
 def test_devices_that_jax_does_not_take_are_a_fault_and_a_choice_is_none(this_machine):
@@ -220,7 +220,7 @@ def test_devices_that_jax_does_not_take_are_a_fault_and_a_choice_is_none(this_ma
 )
 def test_devices_that_jax_does_not_get(this_machine, error, ended, found):
     check = refused_devices_check(this_machine, error, ended)
-    assert check.state == "fault" and found in check.found and check.mend
+    assert check.state == "fault" and found in check.found and check.fix
 
 
 def module(tmp_path: Path, text: str) -> dict[str, str]:

@@ -36,11 +36,11 @@ class Ray:
     def wait(self, answers, timeout):
         self._note("wait")
         time.sleep(timeout)
-        return ([], answers) if "take" in answers[0].method else (answers, [])
+        return ([], answers) if "fetch_batch" in answers[0].method else (answers, [])
 
     def get(self, answer, timeout):
         self._note("get")
-        if answer.method == "take":
+        if answer.method == "fetch_batch":
             time.sleep(timeout)
             raise TimeoutError
         return None
@@ -86,7 +86,7 @@ def ray(monkeypatch):
 
 @pytest.fixture
 def cluster(ray, monkeypatch):
-    monkeypatch.setattr("backend.cluster.nodes._connect", lambda address: None)
+    monkeypatch.setattr("backend.cluster.nodes._join_cluster", lambda address: None)
     return Cluster("somewhere:1")
 
 
@@ -98,7 +98,7 @@ def test_a_link_that_waits_for_its_node_calls_nothing_after_the_end(ray, cluster
     plan = WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=from_environment(), transport="cluster", node=ask)
     codes = []
     transport = ClusterTransport(plan, tmp_path / "log", lambda message: None, codes.append)
-    wait_for(lambda: "take" in ray.calls)
+    wait_for(lambda: "fetch_batch" in ray.calls)
     threading.Thread(target=transport.kill).start()
     cluster.disconnect()
     assert ray.is_down and ray.late == []

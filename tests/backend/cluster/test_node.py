@@ -42,7 +42,7 @@ def hear(node, until, first: int = 1, seconds: float = 30) -> list:
     heard, number, end = [], first, time.monotonic() + seconds
     while not any(map(until, heard)):
         assert time.monotonic() < end, "waited in vain"
-        heard += node.take(number)
+        heard += node.fetch_batch(number)
         number += 1
     return heard
 
@@ -58,10 +58,10 @@ def is_final(item) -> bool:
 def run(node, folder, **changes) -> None:
     """Start a job whose folder in the studio is `folder`."""
     message = Run(job_id=JOB, request=request(**changes), folder=folder)
-    node.begin(JOB)
+    node.create_job_folder(JOB)
     for name in ("image.png",) if (folder / "image.png").exists() else ():
         for piece in read_pieces(JOB, folder, name):
-            node.put(piece)
+            node.write_piece(piece)
     node.send(message)
 
 
@@ -72,7 +72,7 @@ def test_a_video_is_made_there_and_its_files_come_before_the_event_that_names_th
     inbox = Inbox(folder)
     for item in hear(node, is_final):
         if isinstance(item, Piece):
-            inbox.take(item)
+            inbox.write_piece(item)
         elif is_final(item):
             event = item.event
             assert isinstance(event, Finished) and event.result.path == str(folder / "video.mp4")
@@ -97,8 +97,8 @@ def test_the_jobs_picture_is_there_and_is_named_where_the_studio_has_it(node, tm
 def test_work_continues_where_it_was_if_its_files_come_along(node, tmp_path):
     folder = tmp_path / "studio/runs" / JOB
     folder.mkdir(parents=True)
-    node.begin(JOB)
-    node.put(Piece(job_id=JOB, name="steps_done", data=b"2"))
+    node.create_job_folder(JOB)
+    node.write_piece(Piece(job_id=JOB, name="steps_done", data=b"2"))
     node.send(Run(job_id=JOB, request=request(), folder=folder))
     steps = [event.index for event in events_of(hear(node, is_final)) if isinstance(event, Step)]
     assert steps == [2, 3]
@@ -107,15 +107,15 @@ def test_work_continues_where_it_was_if_its_files_come_along(node, tmp_path):
 def test_a_new_job_finds_nothing_of_the_one_before(node, tmp_path):
     run(node, tmp_path)
     hear(node, is_final)
-    node.begin("job-2")
+    node.create_job_folder("job-2")
     assert [path.name for path in (tmp_path / "node/cluster/node-1/runs").iterdir()] == ["job-2"]
 
 
 def test_the_same_number_gives_the_same_batch_again(node):
     number = 1
-    while not (first := node.take(number)):  # the worker sent nothing for a second
+    while not (first := node.fetch_batch(number)):  # the worker sent nothing for a second
         number += 1
-    assert node.take(number) == first and node.take(number + 1) != first
+    assert node.fetch_batch(number) == first and node.fetch_batch(number + 1) != first
 
 
 def test_its_log_comes_too_and_its_end_last(node):
@@ -143,7 +143,7 @@ def test_a_worker_of_two_hosts_waits_for_the_second_and_works_with_it(node, plan
 @pytest.mark.parametrize("name", ["../1", "a/b", "", "..", ".1"])
 def test_a_jobs_id_that_leads_elsewhere_is_refused(node, name):
     with pytest.raises(ValueError):
-        node.begin(name)
+        node.create_job_folder(name)
 
 
 def test_the_fingerprint_is_that_of_what_runs(tmp_path):
@@ -168,15 +168,15 @@ def test_a_storyboard_continues_on_another_node_with_the_shot_that_it_had_reache
         monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / name))
         node = NodeWorker(name)
         node.open(plan)
-        node.begin(JOB)
+        node.create_job_folder(JOB)
         for file in list_files(studio):
             for piece in read_pieces(JOB, studio, file):
-                node.put(piece)
+                node.write_piece(piece)
         node.send(Run(job_id=JOB, request=story, folder=studio))
         inbox, is_over = Inbox(studio), is_final if name == "two" else is_step_of_the_second_shot
         for item in hear(node, is_over, seconds=120):
             if isinstance(item, Piece):
-                inbox.take(item)
+                inbox.write_piece(item)
             elif isinstance(item, JobEvent):
                 begun += [item.event.index] if isinstance(item.event, ShotStarted) else []
                 result = getattr(item.event, "result", None)

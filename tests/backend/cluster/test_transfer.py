@@ -30,14 +30,14 @@ def receiver_folder(tmp_path):
 def carry(changes: Changes, inbox: Inbox) -> list[Piece]:
     pieces = [piece for group in changes.collect() for piece in group]
     for piece in pieces:
-        inbox.take(piece)
+        inbox.write_piece(piece)
     return pieces
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_name_that_could_lead_elsewhere_is_refused_and_nothing_is_written(name, receiver_folder, tmp_path):
     with pytest.raises(ValueError, match="must be the name of a file in the job's folder"):
-        Inbox(receiver_folder).take(Piece(job_id="1", name=name, data=b"x"))
+        Inbox(receiver_folder).write_piece(Piece(job_id="1", name=name, data=b"x"))
     assert list(receiver_folder.iterdir()) == [] and not (tmp_path / "x").exists()
 
 
@@ -83,16 +83,16 @@ def test_a_large_file_comes_in_pieces_and_appears_when_it_is_whole(sender_folder
     pieces = list(read_pieces("1", sender_folder, "video.mp4"))
     assert [len(piece.data) for piece in pieces] == [1000, 1000, 500]
     inbox = Inbox(receiver_folder)
-    inbox.take(pieces[0]), inbox.take(pieces[1])
+    inbox.write_piece(pieces[0]), inbox.write_piece(pieces[1])
     assert not (receiver_folder / "video.mp4").exists()
-    inbox.take(pieces[2])
+    inbox.write_piece(pieces[2])
     assert (receiver_folder / "video.mp4").read_bytes() == content and len(list(receiver_folder.iterdir())) == 1
 
 
 def test_an_empty_file_is_a_file(sender_folder, receiver_folder):
     (sender_folder / "empty").touch()
     for piece in read_pieces("1", sender_folder, "empty"):
-        Inbox(receiver_folder).take(piece)
+        Inbox(receiver_folder).write_piece(piece)
     assert (receiver_folder / "empty").read_bytes() == b""
 
 
@@ -102,8 +102,8 @@ def test_a_file_that_has_gone_has_no_pieces(sender_folder):
 
 def test_a_file_that_begins_again_replaces_what_had_come_of_it(receiver_folder):
     inbox = Inbox(receiver_folder)
-    inbox.take(Piece(job_id="1", name="state", data=b"half", is_last=False))
-    inbox.take(Piece(job_id="1", name="state", data=b"new"))
+    inbox.write_piece(Piece(job_id="1", name="state", data=b"half", is_last=False))
+    inbox.write_piece(Piece(job_id="1", name="state", data=b"new"))
     assert (receiver_folder / "state").read_bytes() == b"new"
 
 

@@ -27,7 +27,7 @@ def made(engine: Engine, wanted: GenerationRequest) -> list[Event]:
 
 
 def kept(engine: Engine) -> list[str]:
-    return [model.model for model in engine.pool.workers()[0].facts.kept]
+    return [model.model for model in engine.pool.workers()[0].facts.cached_models]
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_what_was_compiled_goes_with_the_model(engine):
 def test_the_operator_pins_and_drops(engine):
     worker = engine.pool.workers()[0].name
     engine.pool.manage_model(worker, HOME, "pin")
-    wait_for(lambda: engine.pool.workers()[0].facts.kept[0].is_pinned)
+    wait_for(lambda: engine.pool.workers()[0].facts.cached_models[0].is_pinned)
     for name in (NAMES[1], NAMES[2], "wan2.2-t2v-a14b-480p"):
         made(engine, request_for(name))
     assert kept(engine) == [FOURTH, THIRD, HOME]
@@ -68,7 +68,7 @@ def test_the_operator_pins_and_drops(engine):
     wait_for(lambda: kept(engine) == [FOURTH, HOME])
     engine.pool.manage_model(worker, FOURTH, "drop")  # it is in use
     engine.pool.manage_model(worker, HOME, "unpin")
-    wait_for(lambda: not any(model.is_pinned for model in engine.pool.workers()[0].facts.kept))
+    wait_for(lambda: not any(model.is_pinned for model in engine.pool.workers()[0].facts.cached_models))
     assert kept(engine) == [FOURTH, HOME]
 
 

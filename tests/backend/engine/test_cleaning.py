@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from backend.engine import cleaning
-from backend.engine.cleaning import Clock, Limits, plan_removals, trim
+from backend.engine.cleaning import Clock, Limits, plan_removals, trim_folder
 from backend.engine.job import EndedJob, Selection
 from backend.engine.scheduling import QueueLimits
 from backend.engine.sizes import Size, folder_size
@@ -38,7 +38,7 @@ def ended(name: str, days: float = 2.0, **changes) -> EndedJob:
 def planned(*jobs: EndedJob, sizes: dict[str, Size] | None = None, unended: int = 0, is_clock_trusted: bool = True, **limits):
     sizes = {job.id: Size(intermediate=0 if job.is_cleaned else GB, rest=GB) for job in jobs} | (sizes or {})
     removals = plan_removals(jobs, sizes, Limits(**limits), NOW, unended=unended, is_clock_trusted=is_clock_trusted)
-    return [(removal.part, removal.job.id) for removal in removals]
+    return [(removal.category, removal.job.id) for removal in removals]
 
 
 def test_intermediate_files_go_an_hour_after_the_end_and_once():
@@ -349,9 +349,9 @@ def test_uploads_of_the_last_hour_stay(tmp_path):
     for name, age in (("old", 2 * HOUR), ("older", 3 * HOUR), ("new", 60.0)):
         (tmp_path / name).write_bytes(bytes(100))
         os.utime(tmp_path / name, (time.time() - age,) * 2)
-    assert trim(tmp_path, 200, spare_seconds=HOUR) == 100 and names(tmp_path) == {"old", "new"}
-    assert trim(tmp_path, 0, spare_seconds=HOUR) == 100 and names(tmp_path) == {"new"}
-    assert trim(tmp_path / "missing", 0) == 0
+    assert trim_folder(tmp_path, 200, spare_seconds=HOUR) == 100 and names(tmp_path) == {"old", "new"}
+    assert trim_folder(tmp_path, 0, spare_seconds=HOUR) == 100 and names(tmp_path) == {"new"}
+    assert trim_folder(tmp_path / "missing", 0) == 0
 
 
 def test_life_signs_of_dead_engines_go(engine):

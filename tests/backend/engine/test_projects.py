@@ -169,16 +169,18 @@ def test_a_project_keeps_the_figures_of_its_storyboards_and_takes_them_along(mak
     assert (
         here.jobs.find(f"{newest.id}-shot-1").request.references and not here.jobs.find(f"{newest.id}-shot-2").request.references
     )
-    known = here.library.figures("ann", film.id, 8)
+    known = here.library.characters("ann", film.id, 8)
     assert list(known) == ["anna", "../dog"] and known["anna"] == newest.request.figure_images[0]
-    assert Image.open(known["anna"]).getpixel((0, 0)) == (0, 0, 255) and list(here.library.figures("ann", film.id, 1)) == ["anna"]
-    assert here.library.figures("bob", film.id, 8) == here.library.figures("ann", "", 8) == {}
+    assert Image.open(known["anna"]).getpixel((0, 0)) == (0, 0, 255) and list(here.library.characters("ann", film.id, 1)) == [
+        "anna"
+    ]
+    assert here.library.characters("bob", film.id, 8) == here.library.characters("ann", "", 8) == {}
     here.sandbox.run_steps(here.export_project_steps(here.projects.find(film.id, "ann"), tmp_path / "film.zip"))
     project, count = imported(there, tmp_path / "film.zip", tmp_path, "bob")
-    taken = there.library.figures("bob", project.id, 8)
+    taken = there.library.characters("bob", project.id, 8)
     assert count == 6 and list(taken) == ["anna", "../dog"] and Image.open(taken["anna"]).getpixel((0, 0)) == (0, 0, 255)
     assert all(Path(path).is_relative_to(tmp_path / "elsewhere") for path in taken.values())
-    story_there = next(job for job in there.library.videos(Selection(owner="bob", project=project.id, has_figures=True)))
+    story_there = next(job for job in there.library.videos(Selection(owner="bob", project=project.id, has_characters=True)))
     assert there.jobs.find(story_there.id).request.for_sharing() == newest.request.for_sharing()
 
 
@@ -271,7 +273,7 @@ def test_a_hostile_project_is_refused_whole_with_one_sentence(engine, tmp_path):
 
 
 def test_no_preset_allows_more_than_a_request_from_elsewhere_may_have():
-    presets, most = list_presets(), {name: setting.most for name, setting in SETTINGS.items()}
+    presets, most = list_presets(), {name: setting.max_imported_length for name, setting in SETTINGS.items()}
     assert max(preset.max_prompt_tokens for preset in presets) * CHARACTERS_PER_TOKEN <= most["prompt"]
     blocks = [1 + (one.max_frames - one.first_frames) // one.frame_step for one in presets if one.live]
     assert max(blocks) <= most["cues"] < 2 * max(blocks)

@@ -74,7 +74,7 @@ def test_each_shot_is_a_video_in_the_library_of_the_same_owner(engine, killed):
 def test_a_shot_is_made_again_with_those_after_it_and_the_earlier_ones_stay(engine, killed):
     job, _ = killed
     asked = story(seed=99, shots=[{"prompt": "unused"}, {"prompt": PROMPTS[2]}, {"prompt": PROMPTS[1]}])
-    again = engine.submit(asked, owner="ann", again=(job.id, 2))
+    again = engine.submit(asked, owner="ann", regenerated_shot=(job.id, 2))
     events = [event for _, event in engine.event_log.follow(again.id)]
     assert [event.index for event in events if isinstance(event, ShotStarted)] == [2, 3]
     assert [event.index for event in events if isinstance(event, ShotFinished)] == [2, 3]
@@ -90,9 +90,9 @@ def test_what_cannot_be_made_again_is_refused(engine, killed):
     job, _ = killed
     for number in (0, 4):
         with pytest.raises(RequestError, match=f"from_shot={number} must be from 1 to 3; choose another"):
-            engine.submit(story(), again=(job.id, number))
+            engine.submit(story(), regenerated_shot=(job.id, number))
     with pytest.raises(RequestError, match="from_shot=1 needs a storyboard, and this video is not one"):
-        engine.submit(story(), again=(shot_id(job.id, 1), 1))
+        engine.submit(story(), regenerated_shot=(shot_id(job.id, 1), 1))
 
 
 def test_its_time_is_that_of_its_shots(engine, killed):

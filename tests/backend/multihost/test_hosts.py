@@ -187,7 +187,7 @@ def test_a_crowd_that_says_nothing_keeps_nobody_out(make_engine, tmp_path):
     two = hosts(2)
     engine = make_engine(hosts=two)
     wait_for(lambda: "Waiting for the other hosts" in engine.pool.status().detail)
-    is_over, crowd = threading.Event(), deque(maxlen=4 * slice_link._MOST_UNPROVEN)
+    is_over, crowd = threading.Event(), deque(maxlen=4 * slice_link._MOST_UNAUTHENTICATED)
 
     def come_again_and_again() -> None:
         while not is_over.wait(0.02):
@@ -199,7 +199,7 @@ def test_a_crowd_that_says_nothing_keeps_nobody_out(make_engine, tmp_path):
     stranger = threading.Thread(target=come_again_and_again)
     stranger.start()
     try:
-        wait_for(lambda: len(crowd) > slice_link._MOST_UNPROVEN)
+        wait_for(lambda: len(crowd) > slice_link._MOST_UNAUTHENTICATED)
         with members(two, tmp_path):
             assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
     finally:

@@ -43,7 +43,7 @@ def test_a_video_is_as_long_as_its_part_of_the_clip_and_may_have_any_length():
     assert request(trim=(1.0, 5.25)).num_frames == 102 and count_segments(request(trim=(1.0, 5.25))) == 2
     assert request(num_frames=100).trim == (0.0, 100 / 24)
     part = Part.from_request(request(trim=(1.0, 5.25)), "drive")
-    assert (part.start, part.num_frames, part.size, part.is_whole) == (1.0, 102, (640, 800), True)
+    assert (part.start, part.num_frames, part.size, part.is_letterboxed) == (1.0, 102, (640, 800), True)
     assert Part.from_request(request(POSED), "face").size == (512, 512)
 
 

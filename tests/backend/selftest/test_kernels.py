@@ -51,7 +51,7 @@ def test_a_cpu_tries_the_attention_that_it_chooses():
 def test_a_gpu_that_has_no_cudnn_is_a_fault_with_the_reason_and_the_next_trial_runs():
     checks = list(run_checks(kernel_checks("gpu"), "kernel"))
     assert [check.state for check in checks] == ["ok", "fault"]
-    assert "cuDNN" in checks[1].found and "bug report" in checks[1].mend
+    assert "cuDNN" in checks[1].found and "bug report" in checks[1].fix
 
 
 def test_a_kernel_that_computes_something_else_is_a_fault(monkeypatch):
@@ -59,7 +59,7 @@ def test_a_kernel_that_computes_something_else_is_a_fault(monkeypatch):
     monkeypatch.setattr(conv_module, "_weight_for_doubled_rows", lambda weight: right(weight)[..., ::-1])
     with pltpu.force_tpu_interpret_mode():
         [check] = run_checks({"it": kernel_checks("tpu")["convolution of a doubled picture"]}, "kernel")
-    assert check.state == "fault" and check.mend == REPORT
+    assert check.state == "fault" and check.fix == REPORT
 
 
 @pytest.mark.parametrize(("difference", "state"), [(0.1, "ok"), (0.11, "fault"), (float("nan"), "fault")])

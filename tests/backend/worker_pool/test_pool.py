@@ -50,7 +50,7 @@ class PlayedTransport:
         kept = [CachedModel(model=name, chip_bytes=1, host_bytes=0) for name in chips]
         kept += [CachedModel(model=name, chip_bytes=0, host_bytes=1) for name in host]
         devices = (Device(name="d", kind="square"),)
-        facts = WorkerFacts(devices=devices, model=model, warm=frozenset(warm), kept=tuple(kept))
+        facts = WorkerFacts(devices=devices, model=model, warm=frozenset(warm), cached_models=tuple(kept))
         self.on_message(Facts(facts=facts))
 
     def steps(self, job_id: str, seconds_left: float):
@@ -236,7 +236,7 @@ def test_a_fleet_may_be_empty(transports, tmp_path):
 def test_a_job_goes_where_its_model_lies_nearest(pool, transports, tmp_path):
     transports["a"].report_models(model="other", host=[SHAPE.model])
     transports["b"].report_models(model="other", chips=["other", SHAPE.model])
-    assert pool.kept_models() == {"other", SHAPE.model}
+    assert pool.cached_models() == {"other", SHAPE.model}
     assert pool.assign("one", request(), tmp_path, SHAPE) and pool.worker_of("one").name == "b"
     assert pool.assign("two", request(), tmp_path, SHAPE) and pool.worker_of("two").name == "a"
 
@@ -252,14 +252,14 @@ def test_waiting_is_worth_it_while_loading_elsewhere_takes_longer(pool, transpor
         transport.is_in("ready")
     transports["a"].report_models(chips=[SHAPE.model])
     transports["b"].report_models(model="other", chips=["other"])
-    assert not pool.should_wait_for_busy(SHAPE.model, 60.0)  # its worker is idle
+    assert not pool.is_busy_worker_faster(SHAPE.model, 60.0)  # its worker is idle
     assert pool.assign("one", request(), tmp_path, SHAPE)
-    assert not pool.should_wait_for_busy(SHAPE.model, 60.0)  # the duration of that is unknown
+    assert not pool.is_busy_worker_faster(SHAPE.model, 60.0)  # the duration of that is unknown
     transports["a"].steps("one", seconds_left=20.0)
-    assert pool.should_wait_for_busy(SHAPE.model, 60.0) and not pool.should_wait_for_busy(SHAPE.model, 10.0)
-    assert not pool.should_wait_for_busy("a model that nobody keeps", 60.0)
+    assert pool.is_busy_worker_faster(SHAPE.model, 60.0) and not pool.is_busy_worker_faster(SHAPE.model, 10.0)
+    assert not pool.is_busy_worker_faster("a model that nobody keeps", 60.0)
     transports["a"].ends("one")
-    assert not pool.should_wait_for_busy(SHAPE.model, 60.0)
+    assert not pool.is_busy_worker_faster(SHAPE.model, 60.0)
 
 
 def test_workers_hear_what_is_expected_and_one_of_them_what_is_asked_of_it(pool, transports):

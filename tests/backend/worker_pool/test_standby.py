@@ -17,8 +17,8 @@ from tests.backend.worker_pool.test_supervisor import first_step, is_alive
 
 def standby_of(engine: Engine) -> int:
     """Return the id of the standby process as soon as it exists."""
-    wait_for(lambda: engine.pool.workers()[0].standby is not None)
-    return engine.pool.workers()[0].standby
+    wait_for(lambda: engine.pool.workers()[0].standby_pid is not None)
+    return engine.pool.workers()[0].standby_pid
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_there_is_none_where_memory_is_short(make_engine, monkeypatch):
     monkeypatch.setattr(supervisor_module, "free_memory", lambda: asked.append(10**9) or asked[-1])
     engine = make_engine(has_standby=True)
     wait_for(lambda: len(asked) > 1)
-    assert engine.pool.workers()[0].standby is None
+    assert engine.pool.workers()[0].standby_pid is None
 
 
 def test_importing_ahead_touches_no_device():

@@ -63,7 +63,7 @@ def test_chips_that_another_process_holds_fail_the_job_with_the_remedy_until_the
     assert engine.pool.status().detail == "Another process, 77, holds 8 TPU v6e chips; `kill 77`, then start again"
     assert notice_of(engine).is_fault
     failed = all_events(engine, engine.submit(request()).id)[-1]
-    assert isinstance(failed, Failed) and (failed.cause, failed.fix) == (notice_of(engine).found, notice_of(engine).mend)
+    assert isinstance(failed, Failed) and (failed.cause, failed.fix) == (notice_of(engine).found, notice_of(engine).fix)
     refusal.unlink()
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 

@@ -33,8 +33,8 @@ from backend.workers.messages import (
     Start,
     Status,
     Stop,
-    decode,
-    encode,
+    decode_message,
+    encode_message,
 )
 from tests.backend.conftest import request
 
@@ -51,7 +51,7 @@ MESSAGES = [
     ExpectModels(models=["a", "b"], preset="wan-tiny"),
     PrepareFor(request=request()),
     ManageModel(model="m", how="pin"),
-    Facts(facts=WorkerFacts(devices=(Device(name="d", kind="cpu"),), model="m", kept=(KEPT,), kept_bytes=(3, 4))),
+    Facts(facts=WorkerFacts(devices=(Device(name="d", kind="cpu"),), model="m", cached_models=(KEPT,), cached_bytes=(3, 4))),
     JobEvent(job_id="a", event=Step(1, 3, 0.5, 1.0, "previews/1.png")),
     Exiting(reason="A device was lost"),
     Decide(what="cues", value=[{"block": 0}]),
@@ -78,10 +78,10 @@ def test_all_kinds_are_here():
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_comes_out_of_json_as_it_went_in(message):
-    assert decode(json.loads(json.dumps(encode(message)))) == message
+    assert decode_message(json.loads(json.dumps(encode_message(message)))) == message
 
 
 @pytest.mark.parametrize("data", [{}, {"type": "Nothing"}, {"type": "Exit"}, {"type": "Exit", "code": 1, "more": 2}])
 def test_what_is_no_message_is_refused(data):
     with pytest.raises((TypeError, LookupError, ValueError)):
-        decode(data)
+        decode_message(data)

@@ -28,7 +28,7 @@ def make_surroundings(monkeypatch, tmp_path):
 
     def make(lay_out, versions=VERSIONS, platforms="", **how) -> Surroundings:
         monkeypatch.setattr(module, "installed_versions", lambda: versions)
-        monkeypatch.setattr(module, "_installer", lambda: ".venv/bin/pip install")
+        monkeypatch.setattr(module, "_install_command", lambda: ".venv/bin/pip install")
         monkeypatch.setenv("JAX_PLATFORMS", platforms)
         monkeypatch.delenv("TPU_ACCELERATOR_TYPE", raising=False)
         return Surroundings.of_this_process(lay_out(tmp_path, **how))
@@ -66,7 +66,7 @@ def test_a_tpu_without_libtpu(make_surroundings):
 
 def test_a_tpu_whose_files_a_container_hides(make_surroundings):
     said = explain_unused(make_surroundings(tpu_machine, WITH_LIBTPU, count=1, files=None), [CPU])
-    assert "1 TPU v6e chip is on this machine's bus, but there is no device file" in said.found and "--privileged" in said.mend
+    assert "1 TPU v6e chip is on this machine's bus, but there is no device file" in said.found and "--privileged" in said.fix
 
 
 def test_a_tpu_that_another_process_holds(make_surroundings):
@@ -79,7 +79,7 @@ def test_a_tpu_that_another_process_holds(make_surroundings):
 
 
 def test_a_tpu_that_jax_passes_over_without_a_reason(make_surroundings):
-    assert explain_unused(make_surroundings(tpu_machine, WITH_LIBTPU), [CPU]).mend == "`python app.py doctor` says why"
+    assert explain_unused(make_surroundings(tpu_machine, WITH_LIBTPU), [CPU]).fix == "`python app.py doctor` says why"
 
 
 @pytest.mark.parametrize(("lay_out", "what"), [(tpu_machine, "8 TPU v6e chips are"), (gpu_machine, "1 NVIDIA H200 is")])
@@ -95,7 +95,7 @@ def test_a_choice_of_gpus_is_no_choice_against_them(make_surroundings, platforms
 
 
 @pytest.mark.parametrize(
-    ("versions", "how", "found", "mend"),
+    ("versions", "how", "found", "fix"),
     [
         (VERSIONS, {"driver": False, "files": False}, "NVIDIA's driver is not", "`sudo ubuntu-drivers install`"),
         (VERSIONS, {"files": False}, "no device file leads there", "--gpus all"),
@@ -104,13 +104,13 @@ def test_a_choice_of_gpus_is_no_choice_against_them(make_surroundings, platforms
         (VERSIONS | {"jax-cuda12-plugin": "0.10.2"}, {}, "CUDA does not take it", "`nvidia-smi`"),
     ],
 )  # fmt: skip
-def test_a_gpu_that_is_not_used(make_surroundings, versions, how, found, mend):
+def test_a_gpu_that_is_not_used(make_surroundings, versions, how, found, fix):
     said = explain_unused(make_surroundings(gpu_machine, versions, **how), [CPU])
-    assert said.is_fault and found in said.found and mend in said.mend
+    assert said.is_fault and found in said.found and fix in said.fix
 
 
 @pytest.mark.parametrize(
-    ("error", "found", "mend"),
+    ("error", "found", "fix"),
     [
         ("ABORTED: The TPU is already in use by process with pid 2718466. Not attempting to load libtpu.so in this process.",
          "Another process, 2718466, holds 8 TPU v6e chips", "`kill 2718466`"),
@@ -127,14 +127,14 @@ def test_a_gpu_that_is_not_used(make_surroundings, versions, how, found, mend):
         ("UNKNOWN: TPU initialization failed: open(/dev/vfio/0): Permission denied", "this user may not open /dev/vfio/0", "`sudo chmod"),
     ],
 )  # fmt: skip
-def test_a_runtimes_error_is_explained(make_surroundings, error, found, mend):
+def test_a_runtimes_error_is_explained(make_surroundings, error, found, fix):
     said = explain_error(make_surroundings(tpu_machine, WITH_LIBTPU), PREFIX + error)
-    assert said.is_fault and found in said.found and mend in said.mend
+    assert said.is_fault and found in said.found and fix in said.fix
 
 
 def test_another_libtpu_than_ours_is_mended_by_ours(make_surroundings):
     other = make_surroundings(tpu_machine, VERSIONS | {"libtpu": "0.0.42.1"})
-    assert explain_error(other, "Mismatched PJRT plugin PJRT API version (0.47)").mend.startswith(
+    assert explain_error(other, "Mismatched PJRT plugin PJRT API version (0.47)").fix.startswith(
         "`.venv/bin/pip install -r requirements-tpu.txt`"
     )
     assert pinned_version("libtpu") == "0.0.51" and pinned_version("jax") and not pinned_version("no-such")
@@ -167,7 +167,7 @@ def test_the_worker_asks_with_devices_or_with_an_error(make_surroundings, tmp_pa
 
 
 def test_it_travels_with_the_workers_facts():
-    for said in (None, UnusedAccelerator(found="found", mend="mend", is_fault=False)):
+    for said in (None, UnusedAccelerator(found="found", fix="fix", is_fault=False)):
         assert WorkerFacts.from_json(WorkerFacts(notice=said).to_json()).notice == said
 
 

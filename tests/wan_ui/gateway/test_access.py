@@ -47,7 +47,7 @@ def test_a_key_that_an_accident_cut_short_opens_nothing(tmp_path, left):
     access = Access.load_or_create(tmp_path)
     assert len(access.key) == 43 and access.key == Access.load_or_create(tmp_path).key
     assert not access.is_operator({OPERATOR_COOKIE: hashlib.sha256(left.strip()).hexdigest()})
-    assert not access.is_key(left.decode("ascii", errors="replace").strip())
+    assert not access.is_operator_key(left.decode("ascii", errors="replace").strip())
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
 
 
@@ -140,7 +140,7 @@ def test_a_key_says_who_asks_and_only_the_operators_makes_one_the_operator(acces
         program = access.find_program_key({"authorization": header})
         assert (program and program.owner) == (found and found.owner)
     assert (
-        not access.has_key({"authorization": f"Bearer {secret}"})
+        not access.has_operator_key({"authorization": f"Bearer {secret}"})
         and access.find_program_key({"authorization": f"Bearer {access.key}"}) is None
     )
     assert Access("key").find_program_key({"authorization": f"Bearer {secret}"}) is None

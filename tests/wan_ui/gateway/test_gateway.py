@@ -231,7 +231,7 @@ def test_with_the_login_the_page_is_there(locked):
 
 def test_the_operators_key_counts_in_any_case_of_its_scheme():
     for header, has in (("Bearer key", True), ("bearer key", True), ("BEARER  key", True), ("Basic key", False), ("key", False)):
-        assert Access("key").has_key(httpx.Headers({"authorization": header})) == has
+        assert Access("key").has_operator_key(httpx.Headers({"authorization": header})) == has
 
 
 @pytest.mark.parametrize("path", ["v1/videos", "v1/models", "v1/videos/x", "v1/videos/x/content"])

@@ -107,7 +107,7 @@ def test_anothers_steps_are_no_reason_to_draw_a_view_again(context, close_gate):
 
 
 def test_a_change_outside_the_queue_lets_every_page_look_again(context):
-    first, later = told(context, BEN, lambda news: True, lambda news: True, act=lambda: context.engine.touch())
+    first, later = told(context, BEN, lambda news: True, lambda news: True, act=lambda: context.engine.count_change())
     assert later["count"] > first["count"] and later["parts"] == {}
 
 

@@ -18,7 +18,7 @@ KEPT = (
 
 
 def worker(name: str = "worker", machine: str = "") -> WorkerView:
-    facts = WorkerFacts(model="/models/wan-tiny", kept=KEPT, kept_bytes=(2 * 10**9, 4 * 10**9))
+    facts = WorkerFacts(model="/models/wan-tiny", cached_models=KEPT, cached_bytes=(2 * 10**9, 4 * 10**9))
     return WorkerView(name=name, status=WorkerStatus(state="ready", detail="Ready"), facts=facts, machine=machine)
 
 

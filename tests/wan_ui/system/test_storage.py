@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.engine.cleaning import PARTS, Limits
+from backend.engine.cleaning import CATEGORIES, Limits
 from backend.settings import from_environment
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
@@ -13,7 +13,7 @@ from wan_ui.system.html import _storage_rows, freed_space_text
 
 @pytest.mark.parametrize("texts", [ENGLISH, CHINESE])
 def test_every_part_has_a_name_in_each_language(texts):
-    assert tuple(part for part, _ in texts.system_parts) == PARTS
+    assert tuple(part for part, _ in texts.system_parts) == CATEGORIES
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,10 @@ def test_every_part_has_a_name_in_each_language(texts):
     ],
 )
 def test_the_rows_show_each_part_the_free_space_and_the_limits(tmp_path, limits, words):
-    usage = {part: number * 10**9 for number, part in enumerate(PARTS)}
+    usage = {part: number * 10**9 for number, part in enumerate(CATEGORIES)}
     cleaner = SimpleNamespace(usage=lambda: usage, limits=limits)
     rows = dict(_storage_rows(SimpleNamespace(cleaner=cleaner, settings=from_environment(tmp_path, {})), ENGLISH))
-    assert rows["Intermediate files"] == "1.0 GB" and rows["Compiled programs"] == "6.0 GB" and len(rows) == len(PARTS) + 2
+    assert rows["Intermediate files"] == "1.0 GB" and rows["Compiled programs"] == "6.0 GB" and len(rows) == len(CATEGORIES) + 2
     assert rows["Free disk space"].endswith("B") and rows["Storage limits for videos"] == words
 
 
