@@ -30,7 +30,25 @@ Weights = Mapping[str, Any]
 """The weights of each network by the name of its folder: arrays, or their shapes and shardings (`jax.ShapeDtypeStruct`)."""
 
 Conditions = Mapping[str, np.ndarray]
-"""All inputs of the denoiser besides noise, as host arrays by name. The stage files store them unchanged."""
+"""All inputs of the denoiser besides noise, for one prompt at one size, as host arrays by name."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PromptConditions:
+    """The conditions of one prompt.
+
+    Attributes:
+        full: the conditions for steps at the video's full size.
+        half: the conditions that replace those of the same name in steps at half size.
+    """
+
+    full: Conditions
+    half: Conditions = dataclasses.field(default_factory=dict)
+
+    def select_size(self, is_full: bool) -> Conditions:
+        """Return the conditions for steps at full size, or if not `is_full`, at half size."""
+        return self.full if is_full else {**self.full, **self.half}
+
 
 Inputs = Mapping[str, Sequence[Any]]
 """The opened inputs of the request by role.
@@ -161,7 +179,7 @@ class Model(Protocol):
     def prompts_for_all_programs(self, example: str) -> list[str]:
         """Return prompts, built from `example`: one for each length of text that has its own compiled programs."""
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, PromptConditions]:
         """Encode text and inputs for the denoiser. Yields work."""
 
     def make_step_context(

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.models.model import Conditions
-from backend.pipeline import prompt_schedule
 from backend.pipeline.denoising import draw_initial_noise
+from backend.pipeline.prompt_schedule import VideoConditions
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
 from backend.sampling.plan import plan_for_request
@@ -27,10 +26,10 @@ def disable_shortcuts(request: GenerationRequest) -> GenerationRequest:
     return request.with_changes(step_cache=0.0, cfg_zero=False, guidance_interval=(0.0, 1.0), **NO_REUSE)
 
 
-def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRatios]:
+def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, None, BranchRatios]:
     """Denoise the whole video without decoding it, and return how much the layers' output grows in each step. The caller must
     create `run.request` by `disable_shortcuts`."""
-    model, request, first_conditions = run.model, run.request, prompt_schedule.select_conditions(conditions, 0)
+    model, request, first_conditions = run.model, run.request, conditions.select(0).full
     plan, noise = plan_for_request(request, model.spec.boundary), draw_initial_noise(request, model)
     states, key, before = model.start(request, first_conditions, noise), None, None
     step_context = None

@@ -19,7 +19,17 @@ from backend.models.causal_wan.picture import STILL_FRAMES, WholeImageEncoder, c
 from backend.models.causal_wan.transformer import Window
 from backend.models.common.pixels import as_float32, cast_to, image_to_pixels
 from backend.models.common.whole_clip import transformer_part
-from backend.models.model import VIDEO, AttentionLengths, Conditions, Inputs, Latents, ModelPlan, StepState, Weights
+from backend.models.model import (
+    VIDEO,
+    AttentionLengths,
+    Conditions,
+    Inputs,
+    Latents,
+    ModelPlan,
+    PromptConditions,
+    StepState,
+    Weights,
+)
 from backend.models.wan.conditions import encode_clip, image_channels, image_mask
 from backend.models.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
@@ -84,7 +94,7 @@ class ActionWanModel(CausalWanModel):
         """See `Model`. One prompt is enough, because the model reads no prompt."""
         return [example]
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, PromptConditions]:
         """Encode the action as `keyboard` and `mouse`, and the image, if given, as `image_seen` and `image_channels`.
 
         `image_channels` covers the first `STILL_FRAMES` latent frames. Raises: RequestError for an unknown action.
@@ -93,7 +103,7 @@ class ActionWanModel(CausalWanModel):
         conditions: dict[str, Any] = {"keyboard": keyboard} | ({"mouse": mouse} if len(mouse) else {})
         images = list(inputs.get("image", ()))
         if not images:
-            return conditions
+            return PromptConditions(full=conditions)
         programs = self._programs(False)
         encoder_pixels = self._image_encoder.preprocess(images).astype(self.dtype)
         tokens = yield Call(programs.embed_image, (weights["image_encoder"], encoder_pixels))
@@ -105,7 +115,7 @@ class ActionWanModel(CausalWanModel):
         pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights["vae"], geometry, pixels)
         mask = image_mask(geometry, has_last=False)
         conditions["image_channels"] = yield OnHost(image_channels, (mask, *pieces))
-        return conditions
+        return PromptConditions(full=conditions)
 
     def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
         num_images = len(self._input_images(request))

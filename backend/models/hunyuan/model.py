@@ -34,7 +34,7 @@ from backend.models.hunyuan.spec import QUOTED_TOKENS, SHORT_TOKENS, TEXT_TOKENS
 from backend.models.hunyuan.text_encoder import LENGTHS, MOST_TOKENS, TextEncoder
 from backend.models.hunyuan.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.models.hunyuan.vae import VideoAutoencoder
-from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, Network, StepState, Weights
+from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, Network, PromptConditions, StepState, Weights
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
@@ -100,7 +100,7 @@ class HunyuanModel(WholeClipModel):
             tokens["image_encoder"] = num_pictures * self._image_encoder.num_tokens
         return tokens, num_pictures
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, PromptConditions]:
         """See `Model`. The module `conditions` lists the results."""
         programs, text = self._programs(request.is_guided), self._tokenize_prompts(request)
         quoted = self._quoted.tokenize(self._prompts(request))
@@ -112,11 +112,12 @@ class HunyuanModel(WholeClipModel):
             pixels = self._image_encoder.preprocess(picture).astype(self.dtype)
             seen = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
             conditions["image_embeds"] = yield OnHost(as_float32, (seen,))
-        for prefix in ("", HALF):
+        half: dict[str, np.ndarray] = {}
+        for prefix, found in (("", conditions), (HALF, half)):
             for picture in inputs.get(f"{prefix}image", ()):
                 latents = yield Call(programs.encode_image, (weights["vae"], image_to_pixels(picture, self.dtype)))
-                conditions[f"{prefix}first_frame"] = yield OnHost(as_float32, (latents,))
-        return conditions
+                found["first_frame"] = yield OnHost(as_float32, (latents,))
+        return PromptConditions(full=conditions, half=half)
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState

@@ -36,6 +36,7 @@ from backend.models.model import (
     Latents,
     ModelPlan,
     Network,
+    PromptConditions,
     States,
     StepState,
     Weights,
@@ -225,20 +226,21 @@ class LtxModel(WholeClipModel):
             return np.zeros(self._given_sound_shape(request), np.float32), np.float32(0)
         return conditions["first_sound"], np.float32(1)
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, PromptConditions]:
         """See `Model`. The conditions are the connectors' embeddings of each prompt, and the latents of all inputs."""
         programs, tokens, conditions = self._programs(request.is_guided), self._tokenize_prompts(request), {}
         with load_onto_devices(weights["text_encoder"]) as resting:
             made = yield Call(programs.encode_text, (resting, weights["connectors"], tokens.ids, tokens.mask))
             for name, embeddings in zip(_TEXTS, made, strict=True):
                 conditions[name] = yield OnHost(as_float32, (embeddings,))
-        pictures_of = _group_images(request, inputs) | _group_images(request, inputs, HALF)
-        for name, pictures in pictures_of.items():
-            latents = []
-            for picture in pictures:
-                latents.append((yield Call(programs.encode_image, (weights["vae"], image_to_pixels(picture, self.dtype)))))
-            if latents:
-                conditions[name] = yield OnHost(join_frames, tuple(latents))
+        half: dict[str, np.ndarray] = {}
+        for prefix, found in (("", conditions), (HALF, half)):
+            for name, pictures in _group_images(request, inputs, prefix).items():
+                latents = []
+                for picture in pictures:
+                    latents.append((yield Call(programs.encode_image, (weights["vae"], image_to_pixels(picture, self.dtype)))))
+                if latents:
+                    found[name] = yield OnHost(join_frames, tuple(latents))
         for frames in inputs.get("control", ()):
             program = programs.encode_image
             conditions[CONTROL] = yield from encode_control(program, weights["vae"], request, frames, self.dtype)
@@ -249,7 +251,7 @@ class LtxModel(WholeClipModel):
             spectrum = programs.sound.spectrum(samples, self._given_sound_shape(request)[2])
             latents = yield Call(programs.encode_sound, (weights["audio_vae"], spectrum))
             conditions["first_sound" if keeps_clip_audio(request) else _GIVEN[SOUND]] = yield OnHost(as_float32, (latents,))
-        return conditions
+        return PromptConditions(full=conditions, half=half)
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
@@ -372,16 +374,16 @@ _TEXTS = ("prompt_embeds", "sound_prompt_embeds")
 _GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # names of the conditions with the latents of a whole stream
 
 
-def _group_images(request: GenerationRequest, inputs: Inputs, size: str = "") -> dict[str, list[Any]]:
+def _group_images(request: GenerationRequest, inputs: Inputs, prefix: str) -> dict[str, list[Any]]:
     """Group the images by the condition that holds their latents: `first_frame`, or `keyframes` for images at later frames.
 
-    The images in `keyframes` have the order of `Appended.frames`. `size` is a prefix of both conditions and of the inputs' roles:
-    `HALF` for the images at half size, which the first steps use.
+    The images in `keyframes` have the order of `Appended.frames`. `prefix` is before the inputs' roles: `HALF` for the images at
+    half size, which the first steps use, else "".
     """
-    placed = list(zip(request.keyframe_at, inputs.get(f"{size}keyframes", ()), strict=False))
-    first = [*inputs.get(f"{size}image", ()), *(picture for place, picture in placed if place == 0)]
-    later = [*(picture for place, picture in placed if place > 0), *inputs.get(f"{size}last_image", ())]
-    return {f"{size}first_frame": first, f"{size}keyframes": later}
+    placed = list(zip(request.keyframe_at, inputs.get(f"{prefix}keyframes", ()), strict=False))
+    first = [*inputs.get(f"{prefix}image", ()), *(picture for place, picture in placed if place == 0)]
+    later = [*(picture for place, picture in placed if place > 0), *inputs.get(f"{prefix}last_image", ())]
+    return {"first_frame": first, "keyframes": later}
 
 
 def _stack_branch_texts(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from backend.models.common.programs import ClipPrograms, common_programs
 from backend.models.common.step_cache import StepCache
 from backend.models.common.text import TIED
 from backend.models.common.whole_clip import CLIP, WholeClipModel, WholeClipStepContext, transformer_part
-from backend.models.model import Conditions, Inputs, ModelPlan, StepState, Weights
+from backend.models.model import Conditions, Inputs, ModelPlan, PromptConditions, StepState, Weights
 from backend.models.wan.conditions import (
     EMBEDDINGS,
     branch_embeddings,
@@ -125,25 +125,25 @@ class WanModel(WholeClipModel):
             conditions["text_bias"] = tokens.bias
         return conditions
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, PromptConditions]:
         """See `Model`. The module `conditions` lists the results."""
         programs = self._programs(request.is_guided)
-        conditions = yield from self._encode_texts(weights, request)
+        conditions, half = (yield from self._encode_texts(weights, request)), {}
         images = [*inputs.get("image", ()), *inputs.get("last_image", ())]
         if self._image_encoder is not None:
             pixels = self._image_encoder.preprocess(images).astype(self.dtype)
             image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
             conditions["image_seen"] = yield OnHost(as_float32, (image_tokens,))
-        for prefix, sized in (("", request), (HALF, request_at_first_size(request))):
+        for prefix, sized, found in (("", request, conditions), (HALF, request_at_first_size(request), half)):
             own = [*inputs.get(f"{prefix}image", ()), *inputs.get(f"{prefix}last_image", ())]
             if own:
                 name, value = yield from self._encode_images(weights["vae"], sized, programs, own)
-                conditions[prefix + name] = value
+                found[name] = value
         for frames in inputs.get("video", ()):
             encoders = programs.encode_first, programs.encode_next
             latents = yield from encode_frames(*encoders, weights["vae"], frames, self.spec.scales[1], self.dtype)
             conditions["first_frame" if request.extend else CLIP] = latents
-        return conditions
+        return PromptConditions(full=conditions, half=half)
 
     def _encode_images(
         self, weights: Any, request: GenerationRequest, programs: Programs, images: Sequence[Image.Image]

@@ -18,7 +18,7 @@ from backend.models.common.flat_attention import Positions
 from backend.models.common.networks import read_tokenizer
 from backend.models.common.pixels import as_float32, clip_to_pixels, image_to_pixels
 from backend.models.common.whole_clip import WholeClipStepContext, transformer_part
-from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, Weights
+from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, PromptConditions, Weights
 from backend.models.wan.conditions import branch_embeddings
 from backend.models.wan.image_encoder import ImageEncoder
 from backend.models.wan.model import Programs, text_lengths
@@ -92,7 +92,7 @@ class AnimateModel(SegmentModel):
         """See `WanModel`. Adds the driving video's prompt."""
         return {**super()._named_prompts(request), "drive_prompt_embeds": driving_prompt(request)}
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, PromptConditions]:
         """See `Model`. Add the conditions `PICTURE`, `DRIVE` and, with an image encoder, `drive_seen` to Wan's conditions."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
@@ -108,7 +108,7 @@ class AnimateModel(SegmentModel):
                 conditions["drive_seen"] = yield from self._embed_image(weights, programs, clip_to_pixels(frames[:1], np.float32))
             pieces.append((yield from self._encode_clip(weights, programs, frames)))
         conditions[DRIVE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(pieces))
-        return conditions
+        return PromptConditions(full=conditions)
 
     def _embed_image(self, weights: Weights, programs: Programs, image: np.ndarray) -> Generator[Effect, Any, Any]:
         """Encode an image [1, 3, 1, height, width] in [-1, 1] to tokens [1, tokens, D] float32. Yields work."""

@@ -18,7 +18,7 @@ import numpy as np
 from backend.media.driving_video import split_into_segments
 from backend.models.common.pixels import as_float32, clip_to_pixels
 from backend.models.common.whole_clip import transformer_part
-from backend.models.model import Conditions, Inputs, ModelPlan, Weights
+from backend.models.model import Inputs, ModelPlan, PromptConditions, Weights
 from backend.models.wan.transformer import Context, ImageChannels
 from backend.models.wan_animate.faces import AT_ONCE, SPAN, motion_basis
 from backend.models.wan_animate.posed_transformer import FaceKeys, PosedContext, PosedDenoiser
@@ -65,7 +65,7 @@ class PosedModel(SegmentModel):
         tokens, _ = super()._count_encoded(request)
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, PromptConditions]:
         """See `Model`. Add the conditions `PICTURE`, `POSE` and `FACES` to Wan's conditions.
 
         With a background clip, also add `BACKGROUND` and `KNOWN`.
@@ -88,7 +88,7 @@ class PosedModel(SegmentModel):
             scale = self.spec.scales[0]
             is_known = (~mask[::scale, ::scale] for mask in inputs["mask"][0])
             conditions[KNOWN] = np.stack(list(split_into_segments(is_known, **segmentation))).astype(np.float32)
-        return conditions
+        return PromptConditions(full=conditions)
 
     def _make_segment_context(
         self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, last_frame: Any

@@ -9,7 +9,7 @@ import numpy as np
 from backend.media.source import build_source
 from backend.models.common.context_windows import WindowPrograms
 from backend.models.common.flat_attention import Positions
-from backend.models.model import Conditions, Inputs, ModelPlan, Weights
+from backend.models.model import Conditions, Inputs, ModelPlan, PromptConditions, Weights
 from backend.models.wan.model import Programs, WanModel
 from backend.models.wan.transformer import TextContext
 from backend.models.wan_vace.conditions import CONTROL, REFERENCES, encode_references, encode_source, prepare_control
@@ -66,15 +66,15 @@ class VaceModel(WanModel):
         passes = 2 if request.inputs().keys() - {"references"} else 1
         return tokens, passes * request.geometry().num_latent_frames + len(request.references)
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, PromptConditions]:
         """See `Model`. The modules `conditions` of Wan and of VACE list the results."""
-        conditions: dict[str, Any] = dict((yield from super().encode(weights, request, {})))
+        conditions: dict[str, Any] = yield from self._encode_texts(weights, request)
         programs, vae = self._programs(request.is_guided), weights["vae"]
         source = build_source(request, inputs)
         conditions[CONTROL] = yield from encode_source(programs, vae, request.geometry(), source, self.dtype)
         if request.references:
             conditions[REFERENCES] = yield from encode_references(programs, vae, inputs["references"], self.dtype)
-        return conditions
+        return PromptConditions(full=conditions)
 
     def _make_context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
