@@ -12,6 +12,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from backend.checkpoints.checkpoint import Checkpoint
+from backend.checkpoints.json_files import Config
 from backend.checkpoints.loras import LoraName
 from backend.checkpoints.single_file import file_path
 from backend.chips import StepFlops
@@ -23,7 +24,7 @@ from presets import Preset
 if TYPE_CHECKING:
     from backend.models.model import Model
 
-Configs = Mapping[str, Mapping[str, Any]]
+Configs = Mapping[str, Config]
 """The config.json of each network of a checkpoint by folder, such as "transformer"."""
 
 Need = Literal["may", "must"]
@@ -184,7 +185,7 @@ class Family:
     pipelines: ClassVar[tuple[str, ...]]
     body: ClassVar[str]
 
-    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> ModelSpec:
+    def read_spec(self, index: Config, configs: Configs) -> ModelSpec:
         """Return the spec of a checkpoint of one of `pipelines` from its model_index.json and its configurations.
 
         Raises: ModelError if the checkpoint is not supported.

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from backend.models.common.whole_clip import WholeClipStepContext
 from backend.pipeline.denoising import draw_initial_noise
 from backend.pipeline.prompt_schedule import VideoConditions
 from backend.pipeline.run import Run
@@ -42,7 +43,7 @@ def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, Non
                 step_plan.context_key,
             )
             states = jax.device_put(states, step_context.layout.replicated)
-        assert step_context is not None, "the first step makes one"
+        assert isinstance(step_context, WholeClipStepContext), "a model with MagCache has one chunk"
         with run.clock.measure("denoise"):
             step_inputs = make_step_inputs(plan.schedule, index, step_plan.guidance)
             states, added = do(model.step(run.weights, request, step_context, states, step_inputs, None, index))

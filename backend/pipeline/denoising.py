@@ -7,7 +7,7 @@ described: its arrays are replaced by their shapes.
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -376,15 +376,15 @@ def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int
         yield (own[0],) if reusing is None else (reusing - 1, reusing)
 
 
-def _add_noise(xp: Any, clean: Latents, noise: Latents, *, sigma: float) -> Latents:
+def _add_noise(xp: ModuleType, clean: Latents, noise: Latents, *, sigma: float) -> Latents:
     return {name: add_noise(xp.asarray(array), noise[name], np.float32(sigma)) for name, array in clean.items()}
 
 
-def _enlarge_noisy(xp: Any, latents: Latents, noise: Latents, *, sigma: float) -> Latents:
+def _enlarge_noisy(xp: ModuleType, latents: Latents, noise: Latents, *, sigma: float) -> Latents:
     return {name: enlarge_noisy_latents(xp.asarray(array), noise[name], sigma=sigma) for name, array in latents.items()}
 
 
-def _as_arrays(xp: Any, latents: Latents) -> Latents:
+def _as_arrays(xp: ModuleType, latents: Latents) -> Latents:
     return {name: xp.asarray(array) for name, array in latents.items()}
 
 

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -43,7 +42,7 @@ from backend.pipeline.warm_up import calls, warm_up
 from backend.runtime.hosts import THIS_HOST, gather_to_host
 from backend.runtime.work import OnHost, Work
 from backend.runtime.work import run as do
-from backend.sampling.enlarging import resize_latents
+from backend.sampling.enlarging import LatentArray, resize_latents
 from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Loading, Step, VideoResult
 from backend.schemas.progressive import is_half_size_step, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -292,7 +291,7 @@ def _finish_at_full_size(run: Run, conditions: VideoConditions, latents: Latents
     return (yield from run.model.finish(conditions.select(0).select_size(is_full=True), latents))
 
 
-def _enlarge_to_full_size(run: Run, latents: Any) -> Work:
+def _enlarge_to_full_size(run: Run, latents: jax.Array) -> Work:
     """Yield the work of enlarging clean latents to the video's full size: with the model's network for this, else by resizing."""
     if run.model.spec.refines:
         return (yield from run.model.enlarge(run.weights, run.request, latents))
@@ -308,7 +307,7 @@ def _latents_for_preview(run: Run, clean: np.ndarray) -> np.ndarray:
     return clean if run.model.spec.refines else _resize_latents(run, clean)
 
 
-def _resize_latents(run: Run, latents: Any) -> Any:
+def _resize_latents(run: Run, latents: LatentArray) -> LatentArray:
     geometry = run.request.geometry()
     sides = geometry.latent_height, geometry.latent_width
     return latents if latents.shape[-2:] == sides else resize_latents(latents, *sides)

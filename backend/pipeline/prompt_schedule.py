@@ -5,11 +5,10 @@ In this module, a text is a pair of prompt and action.
 
 import dataclasses
 from bisect import bisect_right
-from collections.abc import Collection, Generator, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from backend.models.model import Inputs, Model, PromptConditions, Weights
-from backend.runtime.work import Effect
+from backend.runtime.work import Effects
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 
@@ -79,9 +78,7 @@ class VideoConditions:
                 self.by_text[0] = PromptConditions(full={name: full[name] for name in from_inputs if name in full})
 
 
-def encode_all_texts(
-    model: Model, weights: Weights, request: GenerationRequest, inputs: Inputs
-) -> Generator[Effect, Any, VideoConditions]:
+def encode_all_texts(model: Model, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[VideoConditions]:
     """Yield the work of encoding all texts of the video."""
     first, *later = Script(request).texts
     by_text = {0: (yield from model.encode(weights, first, inputs))}
@@ -90,9 +87,7 @@ def encode_all_texts(
     return VideoConditions(by_text=by_text)
 
 
-def encode_later_text(
-    model: Model, weights: Weights, text: GenerationRequest, inputs: Inputs
-) -> Generator[Effect, Any, PromptConditions]:
+def encode_later_text(model: Model, weights: Weights, text: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
     """Yield the work of encoding a text of the script that is not the first.
 
     Conditions that depend on the inputs alone (`from_inputs`) are not encoded again.

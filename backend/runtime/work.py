@@ -6,7 +6,7 @@ shardings (`jax.ShapeDtypeStruct`). So the programs that are compiled ahead are 
 
 import dataclasses
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -68,10 +68,13 @@ class Wait:
 
 
 Effect = Call | OnHost | Put | Zeros | Make | Wait
-Work = Generator[Effect, Any, Any]
+Result = TypeVar("Result")
+Effects = Generator[Effect, Any, Result]
+"""Work whose result has the given type, such as `Effects[jax.Array]`. The result of each effect has another type, hence `Any`."""
+Work = Effects[Any]
 
 
-def run(work: Work, is_stopped: Callable[[], bool] = lambda: False) -> Any:
+def run(work: Effects[Result], is_stopped: Callable[[], bool] = lambda: False) -> Result:
     """Run the work and return its result. Raises: Stopped before the next effect once `is_stopped()` is true."""
 
     def answer(effect: Effect) -> Any:
@@ -83,7 +86,7 @@ def run(work: Work, is_stopped: Callable[[], bool] = lambda: False) -> Any:
     return _drive(work, answer)
 
 
-def describe(work: Work) -> Any:
+def describe(work: Effects[Result]) -> Result:
     """Return the shapes and shardings of the work's result. Compiles and runs nothing."""
     return _drive(work, describe_effect)
 
@@ -133,7 +136,7 @@ def _run_effect(effect: Effect) -> Any:
             return None
 
 
-def _drive(work: Work, answer: Callable[[Effect], Any]) -> Any:
+def _drive(work: Effects[Result], answer: Callable[[Effect], Any]) -> Result:
     result = None
     while True:
         try:

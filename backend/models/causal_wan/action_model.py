@@ -6,7 +6,7 @@ step state stores these actions. See `backend.models.model.Model`.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -33,7 +33,7 @@ from backend.models.model import (
 from backend.models.wan.conditions import encode_clip, image_channels, image_mask
 from backend.models.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
-from backend.runtime.work import Call, Effect, OnHost, Put, Zeros
+from backend.runtime.work import Call, Effects, OnHost, Put, Zeros
 from backend.sampling.plan import StepPlan
 from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
@@ -94,7 +94,7 @@ class ActionWanModel(CausalWanModel):
         """See `Model`. One prompt is enough, because the model reads no prompt."""
         return [example]
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, PromptConditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
         """Encode the action as `keyboard` and `mouse`, and the image, if given, as `image_seen` and `image_channels`.
 
         `image_channels` covers the first `STILL_FRAMES` latent frames. Raises: RequestError for an unknown action.
@@ -124,7 +124,7 @@ class ActionWanModel(CausalWanModel):
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Generator[Effect, Any, tuple[ActionStepContext, ActionStepState]]:
+    ) -> Effects[tuple[ActionStepContext, ActionStepState]]:
         """Compute the cross-attention's keys and values for the image, and the next block's steering.
 
         `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has an
@@ -158,7 +158,7 @@ class ActionWanModel(CausalWanModel):
         step_context: ActionStepContext,
         clean: Latents,
         step_state: ActionStepState,
-    ) -> Generator[Effect, Any, ActionStepState]:
+    ) -> Effects[ActionStepState]:
         """See `Model`. The keys and values of the clean block replace the keys and values from the block's last step."""
         committed = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
         shape = self.spec.shape
@@ -169,7 +169,7 @@ class ActionWanModel(CausalWanModel):
 
     def _add_steering(
         self, request: GenerationRequest, step_context: ActionStepContext, step_state: ActionStepState
-    ) -> Generator[Effect, Any, ActionStepState]:
+    ) -> Effects[ActionStepState]:
         """Add the next block's steering and channels to the step state."""
         denoiser = cast(ActionDenoiser, step_context.programs.denoiser)
         shape, frames = self.spec.shape, self._block_shape(request, step_state.first)[2]

@@ -9,6 +9,8 @@ from transformers import Gemma3TextConfig, Gemma3TextModel, Gemma4UnifiedTextCon
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
 from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextRotaryEmbedding
 
+from backend.checkpoints.json_files import Config
+
 EMBEDDING_SCALE = "embed_tokens.embed_scale"  # name of the buffer with the factor of the token embeddings
 
 Masks = Mapping[str, torch.Tensor]
@@ -26,7 +28,7 @@ class Gemma:
 
     _classes: ClassVar[tuple[type, type, type]]  # transformers' configuration, rotary embedding and model
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Config) -> None:
         """Create the model. `settings` is the config.json of the text part."""
         configuration, rotation, model = self._classes
         config = configuration(**settings, attn_implementation="eager")

@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, cast
 
 import jax
@@ -43,7 +44,7 @@ from backend.models.model import (
 )
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
-from backend.runtime.work import Call, Effect, OnHost, Put, Work
+from backend.runtime.work import Call, Effects, OnHost, Put, Work
 from backend.sampling.fresh_noise import FreshNoise, add_fresh_noise, make_fresh_noise
 from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import Schedule, StepInputs, frozen_state, schedule_for_request, start_state
@@ -226,7 +227,7 @@ class LtxModel(WholeClipModel):
             return np.zeros(self._given_sound_shape(request), np.float32), np.float32(0)
         return conditions["first_sound"], np.float32(1)
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, PromptConditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
         """See `Model`. The conditions are the connectors' embeddings of each prompt, and the latents of all inputs."""
         programs, tokens, conditions = self._programs(request.is_guided), self._tokenize_prompts(request), {}
         with load_onto_devices(weights["text_encoder"]) as resting:
@@ -255,7 +256,7 @@ class LtxModel(WholeClipModel):
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Generator[Effect, Any, tuple[LtxStepContext, None]]:
+    ) -> Effects[tuple[LtxStepContext, None]]:
         """See `Model`."""
         branches = Branches.for_step(request, step_plan, self.spec)
         # The layout for guided steps divides the branches over dp, which needs an even number of branches.
@@ -330,7 +331,7 @@ class LtxModel(WholeClipModel):
         step_inputs: StepInputs,
         step_state: StepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[States, None]]:
+    ) -> Effects[tuple[States, None]]:
         """See `Model`."""
         noise = make_fresh_noise(step_context.schedule, request.seed, index)
         arguments = (weights["transformer"], states, step_inputs, step_context.context, step_context.scales, noise)
@@ -346,21 +347,21 @@ class LtxModel(WholeClipModel):
                 latents = {**latents, name: (yield OnHost(replace_first_frames, (conditions[first], latents[name])))}
         return latents
 
-    def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+    def enlarge(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
         """See `Model`."""
         programs = self._programs(request.is_guided)
         latents = yield Put(latents, programs.layout.replicated)
         return (yield Call(programs.enlarge, (weights[UPSAMPLER], weights["vae"], latents)))
 
-    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, step_state: StepState) -> Work:
+    def decode(self, weights: Weights, request: GenerationRequest, latents: jax.Array, step_state: StepState) -> Work:
         """See `Model`."""
         return (yield Call(self._programs(request.is_guided).decode, (weights["vae"], latents))), None
 
-    def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+    def preview(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
         """See `Model`."""
         return (yield Call(self._programs(request.is_guided).preview, (weights["vae"], latents)))
 
-    def decode_sound(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+    def decode_sound(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
         """See `Model`."""
         programs = self._programs(request.is_guided)
         spectrum = yield Call(programs.decode_sound, (weights["audio_vae"], latents))
@@ -386,6 +387,6 @@ def _group_images(request: GenerationRequest, inputs: Inputs, prefix: str) -> di
     return {"first_frame": first, "keyframes": later}
 
 
-def _stack_branch_texts(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:
+def _stack_branch_texts(xp: ModuleType, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:
     """Stack the prompts' embeddings in the order of the branches. `texts` is `Branches.prompt_indices`."""
     return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)

@@ -8,7 +8,6 @@ zeros. In this module a cache always has two frames, and contains these zeros. T
 for the first latent frame and one for all others.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, patchify, unpatchify
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.video_autoencoder import StreamedAutoencoder, Weights
 from backend.models.wan import vae_tpu
 from backend.runtime.mesh import Layout
@@ -33,7 +33,7 @@ class VideoAutoencoder(StreamedAutoencoder):
     _on_tpu = vae_tpu
     _convolution = "decoder.conv_in.weight"
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
             super().__init__(AutoencoderKLWan.from_config(dict(config)), layout)
         full_config = self._vae.config  # includes defaults for entries that older files lack

@@ -10,8 +10,8 @@ Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 
 import dataclasses
 import functools
-from collections.abc import Generator
-from typing import Any, cast
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from backend.models.wan_animate.posed_transformer import FaceKeys, PosedContext,
 from backend.models.wan_animate.segments import PICTURE, SegmentModel, SegmentPrograms, SegmentStepContext
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
-from backend.runtime.work import Call, Effect, OnHost, Put
+from backend.runtime.work import Call, Effects, OnHost, Put
 from backend.schemas.driving_video import count_segments
 from backend.schemas.request import GenerationRequest
 
@@ -65,7 +65,7 @@ class PosedModel(SegmentModel):
         tokens, _ = super()._count_encoded(request)
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, PromptConditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
         """See `Model`. Add the conditions `PICTURE`, `POSE` and `FACES` to Wan's conditions.
 
         With a background clip, also add `BACKGROUND` and `KNOWN`.
@@ -92,7 +92,7 @@ class PosedModel(SegmentModel):
 
     def _make_segment_context(
         self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, last_frame: Any
-    ) -> Generator[Effect, Any, PosedContext]:
+    ) -> Effects[PosedContext]:
         """See `SegmentModel`. The context has the segment's input channels, poses and face keys."""
         programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
         clip = [None if name not in conditions else conditions[name][index] for name in (BACKGROUND, KNOWN)]
@@ -103,13 +103,13 @@ class PosedModel(SegmentModel):
         pose = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[POSE],))
         face = yield from self._encode_faces(programs, weights[transformer_part(0)], step_context, conditions[FACES][index])
         channels, pose = yield Put((channels, pose), layout.replicated)
-        # `step_context.context` is never `WindowContexts`, because Animate has no context windows.
-        shared, condition = cast(Context, step_context.context), ImageChannels(values=channels)
+        shared: Context = step_context.context
+        condition = ImageChannels(values=channels)
         return PosedContext(text=shared.text, positions=shared.positions, condition=condition, pose=pose, face=face)
 
     def _encode_faces(
         self, programs: PosedPrograms, weights: Any, step_context: SegmentStepContext, frames: np.ndarray
-    ) -> Generator[Effect, Any, FaceKeys]:
+    ) -> Effects[FaceKeys]:
         """Encode faces, uint8 [frames, side, side, 3], to face keys. The branch with the negative prompt has blank faces.
 
         Yields work.
@@ -126,7 +126,7 @@ class PosedModel(SegmentModel):
         return (yield Call(programs.face_keys, (weights, motion)))
 
 
-def _stack_branches(count: int, is_guided: bool, xp: Any, *motions: Any) -> Any:
+def _stack_branches(count: int, is_guided: bool, xp: ModuleType, *motions: Any) -> Any:
     """Join batches of motion vectors, and stack the vectors of the guidance branches: [B, count, out].
 
     The first `count` vectors are for the branch with the prompt. Under guidance, the next vector is the vector of the blank face.
