@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.checkpoints.json_files import Config, read_json
+from backend.checkpoints.json_files import read_json
 from backend.checkpoints.single_file import TransformerFile, read_single_file_tensors
 from backend.checkpoints.tensors import TensorPlace, part_tensors
 from backend.checkpoints.torch_file import TorchFile
@@ -108,7 +108,7 @@ def _open_with_transformer_files(folder: Path, files: Mapping[str, TransformerFi
     return Checkpoint(folder=folder, index=named | index, configs=configs, transformer_files=files)
 
 
-def named_parts(index: Config) -> list[str]:
+def named_parts(index: Mapping[str, object]) -> list[str]:
     """Return the names of the parts that the checkpoint has. In model_index.json, the value of a part is [library, class], or
     [null, null] if the checkpoint does not have the part."""
     return [part for part, value in index.items() if isinstance(value, list) and len(value) == 2 and all(value)]

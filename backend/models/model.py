@@ -96,7 +96,7 @@ class Network:
     expert: int | None = None
 
     @property
-    def program_weights(self) -> Any:
+    def program_weights(self) -> object:
         """The shapes, dtypes and shardings of the weights as programs use them."""
         return self.described if self.arranged is None else self.arranged
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.json_files import Config
@@ -161,7 +161,7 @@ def check_preset(spec: ModelSpec, preset: Preset, source: str) -> None:
             raise _misfit(spec, preset, source, fact, found, asked)
 
 
-def _misfit(spec: ModelSpec, preset: Preset, source: str, fact: str, found: Any, asked: Any) -> ModelError:
+def _misfit(spec: ModelSpec, preset: Preset, source: str, fact: str, found: object, asked: object) -> ModelError:
     found, asked = (" and ".join(value) or "none" if isinstance(value, tuple) else value for value in (found, asked))
     return ModelError(
         f"The model {source} is a {spec.name} ({fact}: {found}),",

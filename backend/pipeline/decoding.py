@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import jax
 import numpy as np
@@ -131,7 +130,7 @@ class _DecodingLoop:
                     self._latent_frames += stride
                 yield
 
-    def _describe_state(self) -> Any:
+    def _describe_state(self) -> object:
         """Return the shapes and shardings of the decoder's state. The first piece leaves a state with other shapes than all later
         pieces, so the state after the second piece is described."""
         decoder_state = None
@@ -239,5 +238,5 @@ def _add_audio(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bo
         return False
 
 
-def _slice_frames(first: int, end: int, xp: ModuleType, latents: jax.Array | np.ndarray) -> Any:
+def _slice_frames(first: int, end: int, xp: ModuleType, latents: jax.Array) -> jax.Array:
     return xp.asarray(latents)[:, :, first:end]

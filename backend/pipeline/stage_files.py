@@ -196,7 +196,7 @@ def write_frames(run: Run, decoded: Decoded) -> None:
     _save_arrays(FRAMES, arrays, run)
 
 
-def read_frames_so_far(folder: Path, request: GenerationRequest, describe_state: Callable[[], Any]) -> Decoded | None:
+def read_frames_so_far(folder: Path, request: GenerationRequest, describe_state: Callable[[], object]) -> Decoded | None:
     """Read the file of `write_frames`. None if the file is missing or was written for another video.
 
     `describe_state` returns the shapes, dtypes and shardings of the decoder's state.

@@ -77,7 +77,7 @@ Work = Effects[Any]
 def run(work: Effects[Result], is_stopped: Callable[[], bool] = lambda: False) -> Result:
     """Run the work and return its result. Raises: Stopped before the next effect once `is_stopped()` is true."""
 
-    def answer(effect: Effect) -> Any:
+    def answer(effect: Effect) -> object:
         if is_stopped():
             work.close()
             raise Stopped
@@ -95,7 +95,7 @@ def list_calls(work: Work) -> list[Call]:
     """Return the calls of programs in this work, in order, from shapes alone."""
     calls: list[Call] = []
 
-    def answer(effect: Effect) -> Any:
+    def answer(effect: Effect) -> object:
         if isinstance(effect, Call):
             calls.append(effect)
         return describe_effect(effect)
@@ -104,7 +104,7 @@ def list_calls(work: Work) -> list[Call]:
     return calls
 
 
-def describe_effect(effect: Effect) -> Any:
+def describe_effect(effect: Effect) -> object:
     """Return the shapes and shardings of one effect's result."""
     match effect:
         case Call(program, arguments):
@@ -119,7 +119,7 @@ def describe_effect(effect: Effect) -> Any:
             return None
 
 
-def _run_effect(effect: Effect) -> Any:
+def _run_effect(effect: Effect) -> object:
     match effect:
         case Call(program, arguments):
             return program(*arguments)
@@ -136,7 +136,7 @@ def _run_effect(effect: Effect) -> Any:
             return None
 
 
-def _drive(work: Effects[Result], answer: Callable[[Effect], Any]) -> Result:
+def _drive(work: Effects[Result], answer: Callable[[Effect], object]) -> Result:
     result = None
     while True:
         try:

@@ -93,7 +93,7 @@ class GenerationRequest(VideoSettings):
         return cls(**values)
 
     @classmethod
-    def from_stored(cls, data: dict[str, Any]) -> Self:
+    def from_stored(cls, data: dict[str, object]) -> Self:
         """Return the request of an earlier job or video, without checking the presets' current limits.
 
         Raises: RequestError, also for values that no preset has ever allowed.
@@ -136,13 +136,13 @@ def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, *
     return GenerationRequest.from_preset(preset, **given)
 
 
-def _first_prompt(shots: Sequence[Any]) -> Any:
+def _first_prompt(shots: Sequence[object]) -> Any:
     """Return the first non-empty prompt of the shots, "" without one."""
     prompts = (shot["prompt"] if isinstance(shot, Mapping) else getattr(shot, "prompt", "") for shot in shots)
     return next((prompt for prompt in prompts if prompt), "")
 
 
-def _check_guidance_given_once(given: Mapping[str, Any]) -> None:
+def _check_guidance_given_once(given: Mapping[str, object]) -> None:
     if "guidance_interval" in given:
         raise RequestError("guided_steps was given", "together with guidance_interval, which means the same", "leave one out")
 

@@ -106,7 +106,7 @@ class WorkerModel:
 
     def _load_with_retry(
         self, preset: Preset, report: Callable[[Event], None], files: object, request: GenerationRequest | None
-    ) -> Any:
+    ) -> object:
         """Load the model. If memory is short, unload the cached models and try again."""
         try:
             return self.started.load(preset, self._model, report, files=files, request=request)

@@ -21,10 +21,10 @@ Key = tuple[str, str]  # a checkpoint and the dtype of its model
 class ModelCache(Protocol):
     """The cached models, by checkpoint and dtype. See `backend.pipeline.model_cache`."""
 
-    def activate(self, key: Key) -> Any | None:
+    def activate(self, key: Key) -> object | None:
         """Use a cached model from now on and return it. None if it is not cached or its files have changed."""
 
-    def peek(self, key: Key) -> Any | None:
+    def peek(self, key: Key) -> object | None:
         """Return a cached model without moving its weights to the devices, None if the model is not cached."""
 
     def set_expected(self, models: Sequence[str]) -> None:

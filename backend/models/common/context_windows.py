@@ -71,7 +71,7 @@ def make_window_programs(layout: Layout, compiler: Compiler) -> WindowPrograms:
 
 def step_in_windows(
     step: Program,
-    weights: Any,
+    weights: object,
     state: SamplerState,
     step_inputs: StepInputs,
     contexts: WindowContexts,
@@ -91,7 +91,7 @@ def step_in_windows(
     return blend
 
 
-def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> Any:
+def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
     """Return a window of the state: the frames of the video from frame `begin` on, as many as `shares` has values.
 
     The state can start with frames before the video, such as reference images. `leading` has one value for each of

@@ -31,7 +31,7 @@ def module_parameters(state: Mapping[str, jax.Array], name: str) -> dict[str, ja
     return select_prefix(state, f"{name}.")
 
 
-def call(module: torch.nn.Module, *arguments: Any) -> Any:
+def call(module: torch.nn.Module, *arguments: object) -> Any:
     """Call `module` with the arguments. This function serves as an argument where a function of a module is needed."""
     return module(*arguments)
 

@@ -272,7 +272,7 @@ class WholeClipModel:
         return 0
 
     def commit_chunk(
-        self, weights: Weights, request: GenerationRequest, step_context: Any, clean: Latents, step_state: StepState
+        self, weights: Weights, request: GenerationRequest, step_context: object, clean: Latents, step_state: StepState
     ) -> Work:
         """Return the step state unchanged."""
         yield from ()

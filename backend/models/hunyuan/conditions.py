@@ -53,7 +53,7 @@ def text_conditions(xp: ModuleType, embeddings: Any, counts: Any, letters: Any, 
     }
 
 
-def make_context_tokens(xp: ModuleType, *branches: Mapping[str, Any], num_seen: int, length: int, dtype: jnp.dtype) -> Tokens:
+def make_context_tokens(xp: ModuleType, *branches: Mapping[str, object], num_seen: int, length: int, dtype: jnp.dtype) -> Tokens:
     """Return the prompts' embeddings and the order of the context tokens, for all guidance branches.
 
     The order moves padding to the end: `num_seen` tokens of the image, then the tokens of the quoted text and of the prompt, then
@@ -72,7 +72,7 @@ def make_context_tokens(xp: ModuleType, *branches: Mapping[str, Any], num_seen: 
     )
 
 
-def count_most_tokens(*branches: Mapping[str, Any]) -> int | None:
+def count_most_tokens(*branches: Mapping[str, object]) -> int | None:
     """Count the tokens of prompt and quoted text together, without padding, in each branch. Return the largest number.
 
     Returns None if only shapes are known.
@@ -83,7 +83,7 @@ def count_most_tokens(*branches: Mapping[str, Any]) -> int | None:
     return max(sum(int(np.asarray(mask).sum()) for mask in both) for both in masks)
 
 
-def join_quoted_embeddings(xp: ModuleType, *branches: Mapping[str, Any]) -> jax.Array:
+def join_quoted_embeddings(xp: ModuleType, *branches: Mapping[str, object]) -> jax.Array:
     """Join the embeddings of quoted text of all guidance branches to [B, Q, D']."""
     return xp.concatenate([branch["prompt_embeds_2"] for branch in branches])
 

@@ -71,7 +71,7 @@ class VideoAutoencoder:
         own = {name: value for name, value in weights.items() if name.startswith(f"{part}.")}
         return strips.run_on_chips(one_chip, own, array)
 
-    def decoded_sharding(self, shapes: Any) -> Any:
+    def decoded_sharding(self, shapes: object) -> Any:
         """Return the sharding of `decode`'s result. The height or width of the pixels is divided over the chips."""
         return self._layout.describe_spread({"pixels": shapes})["pixels"]
 

@@ -1,7 +1,7 @@
 """The text encoders of LTX-2's versions: transformers' Gemma models. They return the states of all layers."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class Gemma:
             self.model = model(config).eval()
 
     def run_layer(
-        self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: Any, shared: dict[str, Any]
+        self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: object, shared: dict[str, object]
     ) -> torch.Tensor:
         """Run one layer on the states `hidden` [B, L, D].
 
@@ -64,7 +64,7 @@ class Gemma4(Gemma):
     _classes = Gemma4UnifiedTextConfig, Gemma4UnifiedTextRotaryEmbedding, Gemma4UnifiedTextModel
 
     def run_layer(
-        self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: Any, shared: dict[str, Any]
+        self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: object, shared: dict[str, object]
     ) -> torch.Tensor:
         """See `Gemma`. The last layers may use the keys and values that earlier layers stored in `shared`."""
         return layer(hidden, shared_kv_states=shared, position_embeddings=rotation, attention_mask=mask)

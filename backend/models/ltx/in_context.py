@@ -8,7 +8,6 @@ Source: diffusers, `LTX2InContextPipeline`.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +28,7 @@ CONTROL = "control"
 _NOISE = 3  # combined with the request's seed, so that the control clip and the video have different noise
 
 
-def encode_control(encode: Program, vae: Any, request: GenerationRequest, frames: np.ndarray, dtype: jnp.dtype) -> Work:
+def encode_control(encode: Program, vae: object, request: GenerationRequest, frames: np.ndarray, dtype: jnp.dtype) -> Work:
     """Encode the control clip `frames` uint8 [F, H, W, 3] to latents [1, C, F, H, W]. Yields work.
 
     The request's `control_kind` can require that the frames are first converted, for example to edges.

@@ -387,6 +387,8 @@ def _group_images(request: GenerationRequest, inputs: Inputs, prefix: str) -> di
     return {"first_frame": first, "keyframes": later}
 
 
-def _stack_branch_texts(xp: ModuleType, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:
+def _stack_branch_texts(
+    xp: ModuleType, *embeddings: jax.Array, texts: tuple[int, ...], dtype: jnp.dtype
+) -> tuple[jax.Array, ...]:
     """Stack the prompts' embeddings in the order of the branches. `texts` is `Branches.prompt_indices`."""
     return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)

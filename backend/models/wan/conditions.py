@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.models.common.pixels import clip_to_pixels, join_frames
+from backend.models.model import Conditions
 from backend.models.wan.spec import TEXT_TOKENS
 from backend.models.wan.transformer import Condition, FirstFrames, ImageChannels
 from backend.runtime.program import Program
@@ -36,7 +37,7 @@ def pad_embeddings(xp: ModuleType, embeddings: jax.Array) -> tuple[jax.Array, ..
     return tuple(padded[row : row + 1] for row in range(len(padded)))
 
 
-def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.dtype) -> Effects[tuple]:
+def branch_embeddings(conditions: Conditions, branches: int, dtype: jnp.dtype) -> Effects[tuple]:
     """Prepare the transformer's text and image inputs.
 
     `branches` is 1 for the prompt, 2 for the prompt and the negative prompt. Returns embeddings [branches, L, D], the bias of
@@ -63,9 +64,7 @@ def make_condition(conditions: Mapping[str, Any]) -> Condition:
     return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None
 
 
-def window_conditions(
-    conditions: Mapping[str, Any], length: int, has_last: bool
-) -> Effects[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
+def window_conditions(conditions: Conditions, length: int, has_last: bool) -> Effects[tuple[Conditions, Conditions, Conditions]]:
     """Return the conditions of the first context window, of the inner windows, and of the last window. Yields work.
 
     A window has `length` latent frames. If the condition is `first_frame`, only the first window reads it. The other windows
@@ -91,7 +90,7 @@ def window_conditions(
 def encode_clip(
     first_program: Program,
     next_program: Program,
-    weights: Mapping[str, Any],
+    weights: Mapping[str, object],
     geometry: Geometry,
     first: np.ndarray,
     last: np.ndarray | None = None,
@@ -112,7 +111,7 @@ def encode_clip(
 
 
 def encode_frames(
-    first_program: Program, next_program: Program, weights: Mapping[str, Any], frames: np.ndarray, scale: int, dtype: jnp.dtype
+    first_program: Program, next_program: Program, weights: Mapping[str, object], frames: np.ndarray, scale: int, dtype: jnp.dtype
 ) -> Effects[jax.Array]:
     """Encode a clip's `frames`, uint8 [F, height, width, 3], to the posterior's mode, latents [1, C, F, H, W] float32.
 
@@ -129,7 +128,7 @@ def encode_frames(
 def encode_pixels(
     first_program: Program,
     next_program: Program,
-    weights: Mapping[str, Any],
+    weights: Mapping[str, object],
     pixels: Callable[[int, int], np.ndarray],
     num_frames: int,
     scale: int,

@@ -4,7 +4,6 @@ Source: Wan-Video/Wan2.1 wan/modules/model.py (names, sizes); guandeh17/Self-For
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint
 from backend.checkpoints.json_files import Config
@@ -68,7 +67,7 @@ def original_tensor_name(name: str) -> str:
     return f"{original_name(stem)}.{kind}" if kind in ("weight", "bias") else original_name(name)
 
 
-def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
+def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, object] | None:
     """Derive the sizes in config.json from the shapes of a transformer's tensors, with Wan's original names.
 
     Returns None for another model's tensors.

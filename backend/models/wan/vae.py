@@ -79,7 +79,7 @@ class VideoAutoencoder(StreamedAutoencoder):
         return pixels.clamp(-1.0, 1.0), _to_cache_dictionary(state)
 
 
-def _to_cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[Any]:
+def _to_cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[object]:
     """Return the list that diffusers' layers read and write, with one entry per convolution.
 
     The layers use only as many entries as there are convolutions with a cache.

@@ -79,7 +79,7 @@ class AnimateModel(SegmentModel):
         extract = program("the driving clip's keys", denoiser.extracted, key="clip_keys", places=denoiser.clip_keys_sharding)
         return super()._make_programs(plan, layout, denoiser, group=DrivenPrograms, extract=extract)
 
-    def _name_mapping(self, transformer: StackedWeights) -> Any:
+    def _name_mapping(self, transformer: StackedWeights) -> object:
         return map_file_names(checkpoint_shapes(transformer))
 
     def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
@@ -120,7 +120,7 @@ class AnimateModel(SegmentModel):
 
     def _make_shared_fields(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
-    ) -> Effects[dict[str, Any]]:
+    ) -> Effects[dict[str, object]]:
         """See `SegmentModel`. The fields are the driving video's encoded prompt and rotary embedding."""
         programs = step_context.programs
         copies = programs.layout.size("dp")  # one equal copy of the prompt for each index on dp, because dp divides the batch
@@ -165,7 +165,12 @@ class AnimateModel(SegmentModel):
         return dataclasses.replace(lengths, beside=(frame, frames * lengths.heads * lengths.batch))
 
     def _make_segment_context(
-        self, weights: Weights, request: GenerationRequest, step_context: DrivenStepContext, index: int, last_frame: Any
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        step_context: DrivenStepContext,
+        index: int,
+        last_frame: jax.Array | None,
     ) -> Effects[DrivenContext]:
         """See `SegmentModel`. The context has the segment's input channels, and every layer's driving keys and values."""
         programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions

@@ -5,7 +5,6 @@ names of `WanTransformer3DModel`, the code for Wan also runs Animate-2. Source: 
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from backend.checkpoints.json_files import Config
 from backend.models.common.parts import apply_patterns
@@ -41,7 +40,7 @@ def with_wan_config(configs: Configs) -> dict[str, Config]:
     return {**configs, "transformer": to_wan_config(configs["transformer"])}
 
 
-def to_wan_config(config: Config) -> dict[str, Any]:
+def to_wan_config(config: Config) -> dict[str, object]:
     """Convert Animate-2's transformer configuration to the equivalent configuration of plain Wan."""
     width, sees_pictures = config["dim"], config.get("use_img_emb", True)
     return {

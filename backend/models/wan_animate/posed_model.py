@@ -13,6 +13,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
+import jax
 import numpy as np
 
 from backend.media.driving_video import split_into_segments
@@ -91,7 +92,12 @@ class PosedModel(SegmentModel):
         return PromptConditions(full=conditions)
 
     def _make_segment_context(
-        self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, last_frame: Any
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        step_context: SegmentStepContext,
+        index: int,
+        last_frame: jax.Array | None,
     ) -> Effects[PosedContext]:
         """See `SegmentModel`. The context has the segment's input channels, poses and face keys."""
         programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
@@ -126,7 +132,7 @@ class PosedModel(SegmentModel):
         return (yield Call(programs.face_keys, (weights, motion)))
 
 
-def _stack_branches(count: int, is_guided: bool, xp: ModuleType, *motions: Any) -> Any:
+def _stack_branches(count: int, is_guided: bool, xp: ModuleType, *motions: jax.Array) -> jax.Array:
     """Join batches of motion vectors, and stack the vectors of the guidance branches: [B, count, out].
 
     The first `count` vectors are for the branch with the prompt. Under guidance, the next vector is the vector of the blank face.

@@ -74,7 +74,7 @@ class SegmentModel(WanModel, abc.ABC):
         self.segment = plan.spec.chunk - 1
         super().__init__(plan)
 
-    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser, **own: Any) -> Any:
+    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser, **own: object) -> Any:
         last = Program("the last frame", _last, key="last_frame", layout=layout, compiler=plan.compiler)
         return super()._make_programs(plan, layout, denoiser, last_frame=last, **own)
 
@@ -121,7 +121,7 @@ class SegmentModel(WanModel, abc.ABC):
 
     def _make_shared_fields(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
-    ) -> Effects[dict[str, Any]]:
+    ) -> Effects[dict[str, object]]:
         """Compute further fields of the step context, the same for all segments. Yields work."""
         yield from ()
         return {}
@@ -147,14 +147,19 @@ class SegmentModel(WanModel, abc.ABC):
 
     @abc.abstractmethod
     def _make_segment_context(
-        self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, last_frame: Any
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        step_context: SegmentStepContext,
+        index: int,
+        last_frame: jax.Array | None,
     ) -> Effects[Context]:
         """Compute the inputs of the steps of segment `index`. Yields work.
 
         `last_frame` is the last pixel frame [1, 3, 1, height, width] of the previous segment, None for the first segment.
         """
 
-    def _last_frame(self, programs: SegmentPrograms, vae: Any, latents: jax.Array) -> Work:
+    def _last_frame(self, programs: SegmentPrograms, vae: object, latents: jax.Array | None) -> Effects[jax.Array | None]:
         """Decode a segment's `latents` to its last pixel frame, [1, 3, 1, height, width]. Yields work.
 
         The first segment has no previous segment. The caller then passes None for `latents`, and gets None.
@@ -220,7 +225,7 @@ class SegmentModel(WanModel, abc.ABC):
         return (yield OnHost(functools.partial(_drop_image_frames, self.segment + 1), (latents,)))
 
 
-def add_mask_channels(channels: int, xp: ModuleType, latents: jax.Array) -> Any:
+def add_mask_channels(channels: int, xp: ModuleType, latents: jax.Array) -> jax.Array:
     """Add `channels` mask channels of ones before latents [1, C, F, H, W]. Ones mean that all pixels are given."""
     return xp.concatenate([xp.ones((1, channels, *latents.shape[2:]), np.float32), latents], axis=1)
 
@@ -230,11 +235,11 @@ def _last(pixels: jax.Array) -> jax.Array:
     return pixels[:, :, -1:]
 
 
-def _take_frame(index: int, xp: ModuleType, latents: jax.Array) -> Any:
+def _take_frame(index: int, xp: ModuleType, latents: jax.Array) -> jax.Array:
     return latents[:, :, index : index + 1]
 
 
-def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: ModuleType, image: jax.Array, clip: Any) -> Any:
+def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: ModuleType, image: jax.Array, clip: jax.Array) -> jax.Array:
     """Join the channels of the image and of the clip. See `SegmentModel._encode_segment_channels`.
 
     `known` [pixel frames, H, W] is 1 where the clip's pixels are given.
@@ -246,7 +251,7 @@ def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: ModuleType
     return xp.concatenate([add_mask_channels(mask_channels, xp, image), xp.concatenate([mask, clip], axis=1)], axis=2)
 
 
-def _drop_image_frames(chunk: int, xp: ModuleType, latents: jax.Array) -> Any:
+def _drop_image_frames(chunk: int, xp: ModuleType, latents: jax.Array) -> jax.Array:
     shape = latents.shape
     split = xp.asarray(latents).reshape(*shape[:2], -1, chunk, *shape[3:])
     return split[:, :, :, 1:].reshape(*shape[:2], -1, *shape[3:])

@@ -18,6 +18,7 @@ from PIL import Image
 
 from backend.media.source import Source
 from backend.models.common.pixels import clip_to_pixels, image_to_pixels, join_frames
+from backend.models.model import Conditions
 from backend.models.wan.conditions import encode_pixels
 from backend.models.wan.model import Programs
 from backend.runtime.work import Call, Effects, OnHost
@@ -56,7 +57,7 @@ def encode_references(
     return (yield OnHost(join_frames, tuple(frames)))
 
 
-def prepare_control(conditions: Mapping[str, Any], dtype: jnp.dtype) -> Effects[jax.Array]:
+def prepare_control(conditions: Conditions, dtype: jnp.dtype) -> Effects[jax.Array]:
     """Build the input of the control blocks, the frames of reference images first. Yields work."""
 
     def cast(xp: ModuleType, control: jax.Array) -> jax.Array:

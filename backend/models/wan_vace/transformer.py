@@ -90,7 +90,9 @@ class ControlledDenoiser(Denoiser):
         self._attend_by_kernel(self._control_block)
         self._segments = tuple(group_layers(self._model.config.vace_layers, self._model.config.num_layers))
 
-    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: ControlContext) -> jax.Array:
+    def _after_layers(
+        self, weights: StackedWeights, tokens: tuple[jax.Array], time: object, context: ControlContext
+    ) -> jax.Array:
         """See `ClipTransformer`."""
         return self._run_all_layers(_Step(weights=weights, time=time, context=context), *tokens)
 
@@ -98,7 +100,7 @@ class ControlledDenoiser(Denoiser):
         self,
         weights: StackedWeights,
         tokens: tuple[jax.Array],
-        time: Any,
+        time: object,
         context: ControlContext,
         cache: StepCache,
         threshold: jax.Array,
