@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
+from backend.catalog.measured_ratios import add_measured_ratios
 from backend.checkpoints.loras import choice_source
 from backend.checkpoints.single_file import SUFFIXES, is_on_hub, join_source, parse_file_source
 from backend.cli.storyboard_file import read_storyboard
@@ -16,7 +17,7 @@ from backend.schemas.prompt_cues import merge_cues, parse_actions, parse_prompts
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS, SETTINGS, find_preset
 from backend.schemas.worker import AXES, Hosts, WorkerOptions
-from backend.settings import hosts_secret, this_machine, visitors_password
+from backend.settings import from_environment, hosts_secret, this_machine, visitors_password
 from backend.shares import Share, shares_of
 from presets import Preset, list_presets
 from presets.loader import Expert
@@ -38,6 +39,10 @@ def request_from_arguments(arguments: argparse.Namespace) -> GenerationRequest:
 
     LoRAs are added to the LoRAs of the preset. Raises: RequestError.
     """
+    return add_measured_ratios(_build_request(arguments), from_environment(arguments.data_dir).magnitudes_dir)
+
+
+def _build_request(arguments: argparse.Namespace) -> GenerationRequest:
     if arguments.command == "storyboard":
         figures = [(name, absolute(image)) for name, image in arguments.figures]
         return read_storyboard(Path(absolute(arguments.file)), figures)

@@ -19,7 +19,7 @@ from backend.schemas.driving_video import check_drive
 from backend.schemas.film import check_film, check_times, total_frames
 from backend.schemas.guidance_steps import guide_first_steps
 from backend.schemas.loras import MAX_LORAS, check_loras
-from backend.schemas.mag_cache import check_mag_cache, load_measured_ratios
+from backend.schemas.mag_cache import check_mag_cache
 from backend.schemas.numbers import (
     check_flow_shift,
     check_guidance,
@@ -114,8 +114,8 @@ class GenerationRequest(VideoSettings):
     @model_validator(mode="wrap")
     @classmethod
     def _validate(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        if info.context != _STORED and all(isinstance(data.get(name), str) for name in ("preset", "task")):
-            data = {**data, "mag_ratios": load_measured_ratios(data)}
+        if info.context != _STORED and not data.get("mag_cache"):
+            data = {**data, "mag_ratios": ()}  # only MagCache reads the ratios
         try:
             request = handler(data)
         except ValidationError as error:
