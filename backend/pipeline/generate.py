@@ -135,9 +135,9 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
 
 def reserve_memory(run: Run, stages: Collection[Stage] = STAGES) -> None:
     """Unload other cached models if the programs of these stages need the memory of those models."""
-    model_cache = run.loaded.model_cache
-    if model_cache is not None and model_cache.must_reserve_program_memory:
-        model_cache.reserve_program_memory(run.loaded, max_bytes_beside_weights(run.model, calls(run.model, run.request, stages)))
+    run.loaded.reserve_program_memory(
+        run.loaded, lambda: max_bytes_beside_weights(run.model, calls(run.model, run.request, stages))
+    )
 
 
 def _merge_loras(run: Run) -> Generator[Event]:

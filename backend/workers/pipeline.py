@@ -59,6 +59,26 @@ class NoModelCache(ModelCache):
         return 0, 0
 
 
+class Load(Protocol):
+    """The function that reads a model. See `backend.pipeline.load.load`."""
+
+    def __call__(
+        self,
+        preset: Preset,
+        model: str | None,
+        on_event: Callable[[Event], None],
+        *,
+        files: Any = None,
+        request: GenerationRequest | None = None,
+        is_used: bool = True,
+    ) -> Any:
+        """Load the model of the preset or the checkpoint `model`, and return it for `generate`.
+
+        `files` is the result of `check`. The programs of `request` are prepared meanwhile. If not `is_used`, the current model
+        stays in use.
+        """
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """The functions of the pipeline that a worker calls.
@@ -74,7 +94,7 @@ class Pipeline:
     """
 
     check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
-    load: Callable[..., Any]
+    load: Load
     warm_up: Callable[[Any, GenerationRequest], Generator[Event]]
     generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Generator[Event]]
     live: Callable[[GenerationRequest, Any, Path, Callable[[], bool], Callable[[], list[Cue]]], Generator[Event]]
