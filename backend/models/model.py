@@ -39,7 +39,7 @@ class PromptConditions:
 
     Attributes:
         full: the conditions for steps at the video's full size.
-        half: the conditions that replace those of the same name in steps at half size.
+        half: conditions for steps at half size. They replace the conditions of the same name in `full`.
     """
 
     full: Conditions

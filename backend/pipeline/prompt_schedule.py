@@ -57,7 +57,7 @@ class Script:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VideoConditions:
-    """The conditions of all texts of a video. `by_text` has those of each text by its index in `Script.texts`.
+    """The conditions of all texts of a video. `by_text` maps a text's index in `Script.texts` to its conditions.
 
     Callers may add texts to `by_text` while the video is generated.
     """
