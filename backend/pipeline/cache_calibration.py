@@ -1,12 +1,12 @@
 """Measure how much the output of a model's layers changes from step to step in one video, for MagCache."""
 
 from collections.abc import Generator
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.models.common.whole_clip import WholeClipStepContext
 from backend.pipeline.denoising import draw_initial_noise
 from backend.pipeline.prompt_schedule import VideoConditions
 from backend.pipeline.run import Run
@@ -43,11 +43,12 @@ def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, Non
                 step_plan.context_key,
             )
             states = jax.device_put(states, step_context.layout.replicated)
-        assert isinstance(step_context, WholeClipStepContext), "a model with MagCache has one chunk"
+        assert step_context is not None, "the first step makes one"
+        positions = cast(Any, step_context).context.positions  # models with MagCache have a `WholeClipStepContext`
         with run.clock.measure("denoise"):
             step_inputs = make_step_inputs(plan.schedule, index, step_plan.guidance)
             states, added = do(model.step(run.weights, request, step_context, states, step_inputs, None, index))
-            ratios.append(_compute_growth(before, added, step_context.context.positions.num_tokens))
+            ratios.append(_compute_growth(before, added, positions.num_tokens))
             before = added
         seconds = run.clock.seconds["denoise"] / (index + 1)
         yield Step(index + 1, len(plan.steps), seconds, seconds * (len(plan.steps) - index - 1), None)
