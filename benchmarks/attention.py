@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from benchmarks.static_schedule import ScheduleReader
 from benchmarks.tune_attention import read_schedule
 from kernels.attention.api import attention
 from kernels.attention.block_sizes import VMEM_LIMIT_BYTES, BlockSizes, Chip, Form, block_sizes
-from kernels.attention.pallas_tpu import constant_maximum_is_safe, tpu_attention
+from kernels.attention.pallas_tpu import KernelOptions, constant_maximum_is_safe, tpu_attention
 from kernels.attention.reference import reference_attention
 from kernels.attention.shapes import SHAPES, AttentionShape
 
@@ -80,8 +80,8 @@ def check_numerics() -> float:
     arrays, scale = [array.astype(jnp.bfloat16) for array in (loud, key, value)], math.log(2) / 8
     assert constant_maximum_is_safe(arrays[0] / 8, *arrays[1:]).tolist() == [[True, False]]
     sizes = BlockSizes(256, 512, 256, 256)
-    options: dict[str, Any] = {"sizes": sizes, "online_sizes": sizes, "smooth_keys": False, "interpret": pltpu.InterpretParams()}
-    ours = cast(jax.Array, tpu_attention(*arrays, scale=scale, **options))  # a single array, without log-sum-exps
+    options = KernelOptions(scale=scale, sizes=sizes, online_sizes=sizes, smooth_keys=False, interpret=pltpu.InterpretParams())
+    ours = cast(jax.Array, tpu_attention(*arrays, options=options))  # a single array, without log-sum-exps
     exact = cast(jax.Array, reference_attention(*(array.astype(jnp.float32) for array in arrays), scale=scale))
     error, allowed = float(jnp.abs(ours - exact).max()), 2**-7 * float(jnp.abs(value).max())  # two roundings to bfloat16
     if error > allowed:

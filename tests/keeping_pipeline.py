@@ -10,7 +10,7 @@ from pathlib import Path
 from backend.schemas.events import Event
 from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import CachedModel
-from backend.workers.pipeline import Key, ModelCache
+from backend.workers.pipeline import Key
 from presets import Preset
 from tests import fake_pipeline
 from tests.fake_pipeline import FakeModel
@@ -20,7 +20,7 @@ __getattr__ = functools.partial(getattr, fake_pipeline)  # other names come from
 MOST = 3
 
 
-class FakeModelCache(ModelCache):
+class FakeModelCache:
     """Cache of the `MOST` models that were used last. Pinned models are removed last."""
 
     def __init__(self) -> None:

@@ -165,7 +165,7 @@ class Downloads:
         cause = last.get("cause") or f"The download ended with {process.returncode}: {last_line}"
         return Download(source=source, phase="failed", cause=cause, fix=last.get("fix") or "Try again: the download continues")
 
-    def _start_process(self, source: str, errors: Any) -> subprocess.Popen:
+    def _start_process(self, source: str, errors: object) -> subprocess.Popen:
         """Start the process in a new session, so that Ctrl+C reaches only the server.
 
         The server ends the process by closing its standard input.

@@ -108,7 +108,7 @@ def _open_with_transformer_files(folder: Path, files: Mapping[str, TransformerFi
     return Checkpoint(folder=folder, index=named | index, configs=configs, transformer_files=files)
 
 
-def named_parts(index: Mapping[str, Any]) -> list[str]:
+def named_parts(index: Mapping[str, object]) -> list[str]:
     """Return the names of the parts that the checkpoint has. In model_index.json, the value of a part is [library, class], or
     [null, null] if the checkpoint does not have the part."""
     return [part for part, value in index.items() if isinstance(value, list) and len(value) == 2 and all(value)]

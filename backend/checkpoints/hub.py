@@ -357,7 +357,7 @@ def _download_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
     on_bytes(total, total)
 
 
-def _run_in_parallel(works: Sequence[Callable[[threading.Event], Any]], on_look: Callable[[], None]) -> list[Any]:
+def _run_in_parallel(works: Sequence[Callable[[threading.Event], object]], on_look: Callable[[], None]) -> list[Any]:
     """Call the functions `works` in parallel and return their results. Until all have ended, `on_look` is called every second.
 
     Each function receives an event, which asks the function to end. After the first error, the event is set, and the other

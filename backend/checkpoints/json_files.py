@@ -1,10 +1,14 @@
 """Read the JSON files of a checkpoint. Also contains texts for errors about any file of a checkpoint."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from backend.errors import ModelError
+
+Config = Mapping[str, Any]
+"""The object in the config.json of a part of a checkpoint. Each family checks the values that it reads."""
 
 AGAIN = "copy the checkpoint again, or run `python app.py models download ID`, which downloads missing files"
 

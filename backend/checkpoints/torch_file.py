@@ -180,14 +180,14 @@ class _Contents:
             case _:
                 raise _refused_error(self._path, f"wants to do more than describe tensors ({instruction})")
 
-    def _pop_group(self) -> list[Any]:
+    def _pop_group(self) -> list[object]:
         """Remove and return the values on the stack since the last MARK instruction, which starts a group of values."""
         begin = self._marks.pop()
         values = self._stack[begin:]
         del self._stack[begin:]
         return values
 
-    def _set_items(self, found: dict, keys: Sequence[Any], values: Sequence[Any]) -> None:
+    def _set_items(self, found: dict, keys: Sequence[object], values: Sequence[object]) -> None:
         """Add the items with text keys. Keys that are whole numbers, as in an optimizer's state, are ignored, because a malicious
         file could contain many with the same hash, which makes a dictionary slow."""
         if not all(type(key) in (str, int) for key in keys):  # hashing a tuple may take very long
@@ -204,7 +204,7 @@ class _Contents:
         _, kind, entry, _, _ = identity
         return _Storage(_DTYPES[kind.name.removeprefix("torch ")], f"data/{entry}")
 
-    def _call(self, function: _Name, arguments: tuple) -> Any:
+    def _call(self, function: _Name, arguments: tuple) -> object:
         if function.name == _DICTIONARY and not arguments:
             return {}
         if function.name == _PARAMETER:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, named_parts, open_checkpoint
-from backend.checkpoints.json_files import AGAIN
+from backend.checkpoints.json_files import AGAIN, Config
 from backend.checkpoints.loras import LoraName
 from backend.checkpoints.tensors import check_shapes
 from backend.checkpoints.torch_file import TorchFile
@@ -23,7 +23,7 @@ _SHA256, _GIT_SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 class FamilyChecks(Protocol):
     """The methods of `models.spec.Family` that this module needs."""
 
-    def distinctive_shapes(self, configs: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, tuple[int, ...]]:
+    def distinctive_shapes(self, configs: Mapping[str, Config], part: str) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a few tensors of a part that differ between networks of different sizes."""
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:

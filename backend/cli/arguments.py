@@ -5,8 +5,9 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
+from backend.catalog.measured_ratios import add_measured_ratios
 from backend.checkpoints.loras import choice_source
 from backend.checkpoints.single_file import SUFFIXES, is_on_hub, join_source, parse_file_source
 from backend.cli.storyboard_file import read_storyboard
@@ -16,7 +17,7 @@ from backend.schemas.prompt_cues import merge_cues, parse_actions, parse_prompts
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS, SETTINGS, find_preset
 from backend.schemas.worker import AXES, Hosts, WorkerOptions
-from backend.settings import hosts_secret, this_machine, visitors_password
+from backend.settings import from_environment, hosts_secret, this_machine, visitors_password
 from backend.shares import Share, shares_of
 from presets import Preset, list_presets
 from presets.loader import Expert
@@ -38,6 +39,10 @@ def request_from_arguments(arguments: argparse.Namespace) -> GenerationRequest:
 
     LoRAs are added to the LoRAs of the preset. Raises: RequestError.
     """
+    return add_measured_ratios(_build_request(arguments), from_environment(arguments.data_dir).magnitudes_dir)
+
+
+def _build_request(arguments: argparse.Namespace) -> GenerationRequest:
     if arguments.command == "storyboard":
         figures = [(name, absolute(image)) for name, image in arguments.figures]
         return read_storyboard(Path(absolute(arguments.file)), figures)
@@ -47,7 +52,7 @@ def request_from_arguments(arguments: argparse.Namespace) -> GenerationRequest:
     return GenerationRequest.from_preset(preset, **_settings_from_options(arguments, preset))
 
 
-def _settings_from_options(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any]:
+def _settings_from_options(arguments: argparse.Namespace, preset: Preset) -> dict[str, object]:
     """Return the options' values by setting name. An option that was not given has the value None."""
     values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.stage and name != "preset"}
     keyframes = sorted(arguments.keyframes)
@@ -62,7 +67,7 @@ def _absolute_paths(path: str | list[str] | None) -> str | tuple[str, ...] | Non
     return tuple(absolute(one) for one in path) if isinstance(path, list) else absolute(path)
 
 
-def _lora_settings(arguments: argparse.Namespace, preset: Preset) -> tuple[Any, ...]:
+def _lora_settings(arguments: argparse.Namespace, preset: Preset) -> tuple[object, ...]:
     own = ({"source": choice_source(one.source), "scale": one.scale, "expert": one.expert} for one in arguments.loras)
     return (*preset.loras, *own)
 
@@ -150,7 +155,7 @@ def worker_options_from_arguments(arguments: argparse.Namespace) -> WorkerOption
     return WorkerOptions(executables=folder and folder.absolute(), **traced, **kept, **mesh)
 
 
-def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
+def engine_options(arguments: argparse.Namespace) -> dict[str, object]:
     """Return the engine's keyword arguments for workers, hosts, cluster and notifications. Raises: RequestError."""
     return {
         "options": worker_options_from_arguments(arguments),

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from backend.catalog.measured_ratios import add_measured_ratios
 from backend.cli.module_process import check_topology, compile_in_process, option_words
 from backend.schemas.request import example_request
 from backend.schemas.settings import find_preset
+from backend.settings import from_environment
 
 GIB = 2**30
 
@@ -19,7 +21,8 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
 
     Raises: RequestError, StudioError.
     """
-    example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
+    request = example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
+    add_measured_ratios(request, from_environment().magnitudes_dir)
     check_topology(arguments.topology)
     words = option_words(arguments, "preset", "topology", "progressive", "mag_cache")
     report = compile_in_process("backend.cli.check_tpu_run", words, for_tpu=True)

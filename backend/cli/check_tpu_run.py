@@ -6,11 +6,13 @@ Writes JSON lines to standard output: {"progress": TEXT} and last {"report": OBJ
 import argparse
 import dataclasses
 
+from backend.catalog.measured_ratios import add_measured_ratios
 from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.schemas.request import example_request
 from backend.schemas.settings import find_preset
 from backend.schemas.worker import AXES
+from backend.settings import from_environment
 from backend.tpu_analysis.live_rate import predict_live_rate
 from backend.tpu_analysis.report import Inspector, describe_slice, remedies, report
 
@@ -29,6 +31,7 @@ def main() -> None:
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     request = example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
+    request = add_measured_ratios(request, from_environment().magnitudes_dir)
 
     def report_progress(text: str) -> None:
         write_message({"progress": text})

@@ -63,7 +63,7 @@ def _clip_path(row: dict[str, Any], number: int, path: Path) -> Path:
     return Path(path_beside(path, row["video"]))
 
 
-def _shot_piece(row: dict[str, Any], number: int, clip: Path, fps: int) -> Piece:
+def _shot_piece(row: dict[str, object], number: int, clip: Path, fps: int) -> Piece:
     what, trim, fade = f"shot {number}", row.get("trim"), _check_number(row.get("fade", 0.0), f"shot {number} has fade=")
     if trim is None:
         return Piece(first=0, end=max_frames_within(read_clip_facts(clip).seconds, fps), fade=_fade_frames(fade, fps, what))
@@ -79,7 +79,7 @@ def _fade_frames(fade: float, fps: int, what: str) -> int:
     return round(fade * fps)
 
 
-def _soundtrack(data: dict[str, Any], path: Path) -> Track | None:
+def _soundtrack(data: dict[str, object], path: Path) -> Track | None:
     given = {name.removeprefix("track_"): data[name] for name in TRACK if name in data}
     if "track" not in given:
         if given:
@@ -91,7 +91,7 @@ def _soundtrack(data: dict[str, Any], path: Path) -> Track | None:
     return Track(path=path_beside(path, sound), **{name: _check_number(value, f"track_{name}=") for name, value in given.items()})
 
 
-def _check_names(given: dict[str, Any], known: tuple[str, ...], what: str) -> None:
+def _check_names(given: dict[str, object], known: tuple[str, ...], what: str) -> None:
     unknown = next((name for name in given if name not in known), None)
     if unknown is not None:
         raise RequestError(f"{what} has {unknown[:40]!r} and", f"may have {', '.join(known)}", "correct its name")

@@ -78,7 +78,7 @@ class Findings:
         elif ended.report is None:
             self.add(interrupted_check(self.current_work, ended, silent_seconds))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the machine, its devices and the checks as JSON values."""
         devices = [{"name": one.name, "kind": one.kind, "bytes_limit": one.bytes_limit} for one in self.devices]
         checks = [{"name": one.name, "state": one.state, "found": one.found, "mend": one.fix} for one in self.checks]

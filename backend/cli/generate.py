@@ -164,7 +164,7 @@ def _report_result(final: Event, job: Job, output: Path | None, arguments: argpa
     return FAILED
 
 
-def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, Any]:
+def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, object]:
     """Return the output of `--json`. Its `total` is `seconds`, the time of the whole command with its start."""
     timed = [*TIMED[:-1], *(["upscale"] if result.request.upscale else []), TIMED[-1]]
     seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in timed} | {"total": round(seconds, 3)}
@@ -182,14 +182,14 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
     } | (_sound_summary(path) if result.has_sound else {})
 
 
-def _sound_summary(path: Path) -> dict[str, Any]:
+def _sound_summary(path: Path) -> dict[str, object]:
     """Return the sample rate, the number of channels and the length of a video's audio."""
     sound = read_sound(path)
     channels, count = sound.samples.shape
     return {"sound": {"sample_rate": sound.rate, "channels": channels, "seconds": round(count / sound.rate, 3)}}
 
 
-def _live_summary(result: VideoResult) -> dict[str, Any]:
+def _live_summary(result: VideoResult) -> dict[str, object]:
     """Return the additional output of `live --json`.
 
     `frames_per_second` and `delay_seconds` (mean seconds per block) are measured over denoising and decoding. If these stages

@@ -77,7 +77,7 @@ def run_in_process(
     module: str,
     words: Sequence[str],
     environment: dict[str, str],
-    on_message: Callable[[dict[str, Any]], None],
+    on_message: Callable[[dict[str, object]], None],
     silent_seconds: float | None = None,
 ) -> EndedProcess:
     """Run the module to its end, and pass each message to `on_message`.
@@ -92,8 +92,8 @@ def run_in_process(
 
 
 def _read_messages(
-    process: subprocess.Popen, on_message: Callable[[dict[str, Any]], None], silent_seconds: float | None
-) -> tuple[dict[str, Any] | None, bool]:
+    process: subprocess.Popen, on_message: Callable[[dict[str, object]], None], silent_seconds: float | None
+) -> tuple[dict[str, object] | None, bool]:
     """Read messages until the process ends. Return the report, and whether the process was killed because it sent no message."""
     report, was_silent, last = None, threading.Event(), [time.monotonic()]
 
@@ -121,7 +121,7 @@ def _print_progress(message: dict[str, Any]) -> None:
         sys.stderr.write(message["progress"] + "\n")
 
 
-def write_message(message: dict[str, Any]) -> None:
+def write_message(message: dict[str, object]) -> None:
     """Write one JSON line to standard output immediately. Only the modules in separate processes call this."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()

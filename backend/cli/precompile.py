@@ -6,11 +6,13 @@ import os
 import sys
 from pathlib import Path
 
+from backend.catalog.measured_ratios import add_measured_ratios
 from backend.cli.module_process import check_topology, compile_in_process, option_words
 from backend.errors import OutputError
 from backend.schemas.numbers import check_size
 from backend.schemas.request import example_request
 from backend.schemas.settings import find_preset
+from backend.settings import from_environment
 
 SIZES = {"width": "width", "height": "height", "frames": "num_frames"}
 
@@ -21,7 +23,7 @@ def precompile(arguments: argparse.Namespace) -> None:
     given = {option: getattr(arguments, option) for option in SIZES if getattr(arguments, option) is not None}
     own = {"width": preset.width, "height": preset.height, "num_frames": preset.num_frames}
     check_size(preset, **own | {SIZES[name]: value for name, value in given.items()})
-    example_request(preset, mag_cache=arguments.mag_cache)
+    add_measured_ratios(example_request(preset, mag_cache=arguments.mag_cache), from_environment().magnitudes_dir)
     if arguments.topology is not None:
         check_topology(arguments.topology)
     folder = _create_folder(arguments.output)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 
+from backend.catalog.measured_ratios import add_measured_ratios
 from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.models.model import Model
@@ -21,6 +22,7 @@ from backend.schemas.control import appends_control_clip
 from backend.schemas.request import GenerationRequest, example_request
 from backend.schemas.settings import find_preset
 from backend.schemas.worker import AXES
+from backend.settings import from_environment
 from presets import Preset
 
 
@@ -43,7 +45,7 @@ def write_programs(
         None if topology else _local_checkpoint(preset),
     )
     for request in requests_to_compile(preset, model, sizes, progressive):
-        for _ in warm_up(model, request):
+        for _ in warm_up(model, add_measured_ratios(request, from_environment().magnitudes_dir)):
             pass
     return {
         "preset": preset.name,

@@ -4,7 +4,6 @@ import argparse
 import json
 import shlex
 import sys
-from typing import Any
 
 from backend.schemas.settings import find_preset
 from presets import Preset, list_presets
@@ -42,7 +41,7 @@ def example_command(preset: Preset) -> list[str]:
     return ["python", "app.py", *words, *(["--seconds", "8"] if preset.live else []), "--output", "out.mp4"]
 
 
-def _preset_facts(preset: Preset) -> dict[str, Any]:
+def _preset_facts(preset: Preset) -> dict[str, object]:
     """Return all values of the preset, an example command, and the files from which the preset inherits, the nearest first."""
     bases = [path.relative_to(PRESET_FOLDER.parent).as_posix() for path in find_files(preset.name)[1:]]
     return preset.model_dump(mode="json") | {"command": shlex.join(example_command(preset)), "bases": bases}
@@ -57,7 +56,7 @@ def _format_list(presets: list[Preset]) -> str:
     return "\n".join(f"{preset.name:{widest}}  {preset.title}: {_format_size(preset)}" for preset in presets)
 
 
-def _format_facts(facts: dict[str, Any]) -> str:
+def _format_facts(facts: dict[str, object]) -> str:
     return "\n".join(f"{name}: {_format_value(value)}" for name, value in facts.items())
 
 

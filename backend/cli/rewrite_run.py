@@ -48,7 +48,7 @@ class Model:
 
     def answer(
         self,
-        messages: list[dict[str, Any]],
+        messages: list[dict[str, object]],
         picture: str | None,
         on_piece: Callable[[str], None],
         is_stopped: Callable[[], bool],
@@ -65,7 +65,7 @@ class Model:
         )
 
         class Stop(self._transformers.StoppingCriteria):
-            def __call__(criterion, input_ids: Any, scores: Any, **more: Any) -> Any:
+            def __call__(criterion, input_ids: Any, scores: object, **more: object) -> Any:
                 return self._torch.full((len(input_ids),), is_stopped(), dtype=self._torch.bool)
 
         with self._torch.inference_mode():
@@ -79,7 +79,7 @@ class Model:
                 stopping_criteria=self._transformers.StoppingCriteriaList([Stop()]),
             )
 
-    def _streamer(self, on_piece: Callable[[str], None]) -> Any:
+    def _streamer(self, on_piece: Callable[[str], None]) -> object:
         """Return a `transformers` text streamer that passes each piece of the answer to `on_piece`. It leaves out the prompt."""
 
         class PieceStreamer(self._transformers.TextStreamer):
@@ -89,7 +89,7 @@ class Model:
 
         return PieceStreamer(getattr(self._reader, "tokenizer", self._reader), skip_prompt=True, skip_special_tokens=True)
 
-    def _insert_image(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, Any]]:
+    def _insert_image(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, object]]:
         """Return the messages in the format of the model's chat template.
 
         For a model that reads images, the content of each message becomes a list of parts. The last message also

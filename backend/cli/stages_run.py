@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+from backend.catalog.measured_ratios import add_measured_ratios
 from backend.checkpoints.loras import adopt_lora, check_lora
 from backend.cli.arguments import model_from_arguments, request_from_arguments, worker_options_from_arguments
 from backend.cli.command_line import FAILED, OK, print_error
@@ -126,7 +127,7 @@ def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: S
     given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
     if arguments.guided_steps is not None:
         given |= guide_first_steps(request.resolved_preset, arguments.guided_steps, request.model_dump() | given)
-    changed = request.with_changes(**given) if given else request
+    changed = add_measured_ratios(request.with_changes(**given), settings.magnitudes_dir) if given else request
     if read_conditions(folder, changed) is None:
         raise RequestError(f"run={arguments.run!r}", "has no embeddings for this video", _command_hint("encode", folder))
     return changed if changed == request else write_request(changed, {}, folder)

@@ -71,7 +71,7 @@ def path_beside(path: Path, name: str) -> str:
     return str(path.parent / name)
 
 
-def _rename_keys(values: dict[str, Any]) -> dict[str, Any]:
+def _rename_keys(values: dict[str, object]) -> dict[str, Any]:
     return {_RENAMED.get(name, name): value for name, value in values.items()}
 
 

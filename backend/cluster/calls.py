@@ -56,7 +56,7 @@ class Calls:
             self._is_ended = True
             return self._changed.wait_for(lambda: self._count == 0, seconds)
 
-    def _answer(self, actor: object, method: str, values: tuple, seconds: float) -> Any:
+    def _answer(self, actor: object, method: str, values: tuple, seconds: float) -> object:
         import ray
 
         until = time.monotonic() + seconds

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from backend.catalog.measured_ratios import add_measured_ratios
 from backend.catalog.models import Models, required_sources
 from backend.catalog.weights_here import check_weights_installed, has_weights
 from backend.checkpoints.upscalers import check_upscaler_exists, count_weights, list_upscalers
@@ -100,7 +101,7 @@ class Engine:
             has_local_weights=self._has_local_weights,
         )
         self.pool = self.queue.pool
-        self.estimates = Estimates(timings, self.pool, self._memo, model)
+        self.estimates = Estimates(timings, self.pool, self._memo, model, settings.magnitudes_dir)
         self.models = Models(
             settings,
             in_use=self._sources_in_use,
@@ -259,6 +260,7 @@ class Engine:
 
         Callers in an event loop use this generator, so that they can await each call.
         """
+        request = add_measured_ratios(request, self.settings.magnitudes_dir)
         self._check(request, may_download)
         keep = None
         if regenerated_shot is not None:
@@ -296,6 +298,7 @@ class Engine:
 
         The new inputs are written to a separate folder. They are moved to the job's folder if the job still waits.
         """
+        request = add_measured_ratios(request, self.settings.magnitudes_dir)
         self._check(request, may_download)
         job = self.jobs.find(job_id)
         with tempfile.TemporaryDirectory(prefix=".revised-", dir=job.folder) as name:

@@ -1,19 +1,26 @@
 """Estimate the seconds of requests and of jobs on the workers of an engine."""
 
+import contextlib
+from pathlib import Path
+
+from backend.catalog.measured_ratios import add_measured_ratios
 from backend.engine.estimate import Estimate
 from backend.engine.job import ListedJob
 from backend.engine.stored_requests import RequestMemo
 from backend.engine.timings import Timings
+from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import UPSCALING, Shape
 from backend.worker_pool.pool import WorkerPool
 
 
 class Estimates:
-    """Estimates for the workers of `pool`. The checkpoint `model`, unless None, replaces the checkpoints of all presets."""
+    """Estimates for the workers of `pool`. The checkpoint `model`, unless None, replaces the checkpoints of all presets.
+    `magnitudes_dir` has the ratios that `measure-cache` measured."""
 
-    def __init__(self, timings: Timings, pool: WorkerPool, memo: RequestMemo, model: str | None):
+    def __init__(self, timings: Timings, pool: WorkerPool, memo: RequestMemo, model: str | None, magnitudes_dir: Path):
         self._timings, self._pool, self._memo, self._model = timings, pool, memo, model
+        self._magnitudes_dir = magnitudes_dir
 
     def shape(self, request: GenerationRequest) -> Shape:
         """Return the shape of the request, which selects the programs to compile."""
@@ -28,6 +35,8 @@ class Estimates:
 
         Return None without earlier videos and without TPUs.
         """
+        with contextlib.suppress(RequestError):  # without ratios, no step reuses another step's output
+            request = add_measured_ratios(request, self._magnitudes_dir)
         shape = self.shape(request)
         is_kept = shape.model in self._pool.cached_models()
         return self._timings.estimate(request, shape, self._pool.representative_worker(), self.is_warm(shape), is_kept)

@@ -7,7 +7,6 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
@@ -39,7 +38,7 @@ class ExportLimits:
 NO_LIMITS = ExportLimits()
 
 
-def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = NO_LIMITS) -> dict[str, Any]:
+def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = NO_LIMITS) -> dict[str, object]:
     """Export one of our videos to `path` at the video's frame rate and with its comment. Return the format, the size in pixels
     and the number of bytes. A gif or webp gets at most `max_fps` frames per second, and smaller and smaller sizes until it is
     within the limits.

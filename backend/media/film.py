@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -56,12 +55,12 @@ def make_film(request: GenerationRequest) -> Film:
     )
 
 
-def write_storyboard_film(request: GenerationRequest, path: Path) -> dict[str, Any]:
+def write_storyboard_film(request: GenerationRequest, path: Path) -> dict[str, object]:
     """Write the film of a storyboard whose shots are all finished, with the request as its comment. See `write_film`."""
     return write_film(make_film(request), path, request_comment(request))
 
 
-def write_film(film: Film, path: Path, comment: str) -> dict[str, Any]:
+def write_film(film: Film, path: Path, comment: str) -> dict[str, object]:
     """Write the film to `path` as an mp4 with this comment. Return `num_frames`, `has_sound` and the `seconds` of the work.
 
     Raises: RequestError if the film is too long, or a piece or the soundtrack is invalid; ClipError if a clip is shorter than its

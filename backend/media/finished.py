@@ -1,7 +1,6 @@
 """Builds the request that upscales a file, from the file's facts and comment. Opens untrusted files."""
 
 from pathlib import Path
-from typing import Any
 
 from backend.errors import StudioError
 from backend.media.clips import ClipFacts, read_clip_facts
@@ -24,7 +23,7 @@ def upscale_file_request(path: str | Path, scale: int, upscaler: str = "", name:
     )
 
 
-def upscale_file_values(path: Path, scale: int, upscaler: str) -> dict[str, Any]:
+def upscale_file_values(path: Path, scale: int, upscaler: str) -> dict[str, object]:
     """Return `upscale_file_request` as plain values, because the sandbox cannot return a request."""
     return upscale_file_request(path, scale, upscaler).to_json()
 

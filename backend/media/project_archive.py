@@ -119,7 +119,9 @@ def _is_nested_at_most(value: object, levels: int = 20) -> bool:
     return levels > 0 and all(_is_nested_at_most(one, levels - 1) for one in inner)
 
 
-def _unpack_video(archive: zipfile.ZipFile, infos: Files, metadata: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
+def _unpack_video(
+    archive: zipfile.ZipFile, infos: Files, metadata: dict[str, object], number: int, folder: Path
+) -> dict[str, Any]:
     """Unpack one video with its inputs under new names."""
     video = folder / f"{number:04}.mp4"
     _extract(archive, infos, metadata.get("file"), _VIDEO, video)

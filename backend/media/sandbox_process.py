@@ -73,7 +73,7 @@ def _raise_unreadable(why: str) -> None:
     raise RuntimeError(why)
 
 
-def _run_work(work: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
+def _run_work(work: Any, arguments: tuple[Any, ...]) -> dict[str, object]:
     try:
         reply = {"value": work(*arguments)}
         json.dumps(reply)

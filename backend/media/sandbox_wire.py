@@ -13,17 +13,17 @@ _LENGTH = struct.Struct(">I")
 _MOST_REPLIED = 16_000_000  # bytes of a reply; larger replies are refused. The largest real replies are thumbnails in base64
 
 
-def write_work(pipe: IO[bytes], work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def write_work(pipe: IO[bytes], work: Callable[..., object], arguments: tuple[object, ...]) -> None:
     """Send a call: an importable function and its arguments."""
     _write_message(pipe, pickle.dumps((work, arguments)))
 
 
-def read_work(pipe: IO[bytes]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def read_work(pipe: IO[bytes]) -> tuple[Callable[..., object], tuple[object, ...]]:
     """Read the next call. Raises: EOFError if the studio has ended."""
     return pickle.loads(_read_message(pipe, None))
 
 
-def write_reply(pipe: IO[bytes], reply: dict[str, Any]) -> None:
+def write_reply(pipe: IO[bytes], reply: dict[str, object]) -> None:
     """Send a call's result or error."""
     _write_message(pipe, json.dumps(reply).encode())
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from backend.errors import RequestError
 from backend.files import replace_file
@@ -38,7 +37,7 @@ def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
     return {"width": facts.width, "height": facts.height, "fps": fps, "num_frames": count}
 
 
-def _read_comment(video: Path) -> dict[str, Any]:
+def _read_comment(video: Path) -> dict[str, object]:
     """Return the JSON comment of one of our files, or an empty dict."""
     try:
         found = json.loads(mp4_boxes.read_comment(video) or "{}")

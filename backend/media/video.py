@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -126,7 +125,7 @@ def read_request(path: Path) -> GenerationRequest:
         ) from error
 
 
-def read_stored_request(path: Path) -> dict[str, Any]:
+def read_stored_request(path: Path) -> dict[str, object]:
     """Read the request as plain values, for `GenerationRequest.from_stored`."""
     return read_request(path).to_json()
 

@@ -2,18 +2,16 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from backend.checkpoints.json_files import Config
 from backend.chips import memory_bytes
 from backend.models.model import ModelPlan
 from backend.models.plans import best_plan, describe_subject
 from backend.runtime.mesh import Layout, plan_copies, plan_mesh
 
 
-def plan_layouts(
-    plan: ModelPlan, layer_matrix_bytes: Callable[[Mapping[str, Any], int], dict[str, int]]
-) -> tuple[Layout, Layout]:
+def plan_layouts(plan: ModelPlan, layer_matrix_bytes: Callable[[Config, int], dict[str, int]]) -> tuple[Layout, Layout]:
     """Return the layouts for guided and for unguided steps. Weights have the same shardings in both layouts.
 
     The mesh has the sizes that `plan.mesh` fixes. If `plan.mesh` fixes no size, the mesh comes from the table of plans

@@ -6,7 +6,7 @@ work.
 """
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
@@ -17,7 +17,7 @@ import numpy as np
 from backend.models.spec import Configs, ModelSpec
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler
-from backend.runtime.work import Effect
+from backend.runtime.work import Effects, Work
 from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs
 from backend.schemas.request import GenerationRequest
@@ -30,7 +30,25 @@ Weights = Mapping[str, Any]
 """The weights of each network by the name of its folder: arrays, or their shapes and shardings (`jax.ShapeDtypeStruct`)."""
 
 Conditions = Mapping[str, np.ndarray]
-"""All inputs of the denoiser besides noise, as host arrays by name. The stage files store them unchanged."""
+"""All inputs of the denoiser besides noise, for one prompt at one size, as host arrays by name."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PromptConditions:
+    """The conditions of one prompt.
+
+    Attributes:
+        full: the conditions for steps at the video's full size.
+        half: conditions for steps at half size. They replace the conditions of the same name in `full`.
+    """
+
+    full: Conditions
+    half: Conditions = dataclasses.field(default_factory=dict)
+
+    def select_size(self, is_full: bool) -> Conditions:
+        """Return the conditions for steps at full size, or if not `is_full`, at half size."""
+        return self.full if is_full else {**self.full, **self.half}
+
 
 Inputs = Mapping[str, Sequence[Any]]
 """The opened inputs of the request by role.
@@ -78,7 +96,7 @@ class Network:
     expert: int | None = None
 
     @property
-    def program_weights(self) -> Any:
+    def program_weights(self) -> object:
         """The shapes, dtypes and shardings of the weights as programs use them."""
         return self.described if self.arranged is None else self.arranged
 
@@ -161,12 +179,12 @@ class Model(Protocol):
     def prompts_for_all_programs(self, example: str) -> list[str]:
         """Return prompts, built from `example`: one for each length of text that has its own compiled programs."""
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
         """Encode text and inputs for the denoiser. Yields work."""
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Generator[Effect, Any, tuple[StepContext, StepState]]:
+    ) -> Effects[tuple[StepContext, StepState]]:
         """Return the step context of one expert, and the step state for the expert's first step. Yields work.
 
         The argument `step_state` is the step state after the previous expert's last step, None for the first expert.
@@ -196,7 +214,7 @@ class Model(Protocol):
         step_inputs: StepInputs,
         step_state: StepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[States, StepState]]:
+    ) -> Effects[tuple[States, StepState]]:
         """Take step `index` (0 is the first) of the solver for all streams. Yields work.
 
         `index` determines the positions of context windows, whether CFG-Zero* skips the step, and any fresh noise.
@@ -204,7 +222,7 @@ class Model(Protocol):
 
     def commit_chunk(
         self, weights: Weights, request: GenerationRequest, step_context: StepContext, clean: Latents, step_state: StepState
-    ) -> Generator[Effect, Any, StepState]:
+    ) -> Effects[StepState]:
         """Add the clean latents of a finished chunk to the step state. Yields work.
 
         A model whose video is one chunk returns `step_state` unchanged.
@@ -213,19 +231,17 @@ class Model(Protocol):
     def skipped_steps(self, step_state: StepState) -> int:
         """Return how many steps reused an earlier step's output, as counted in the step state."""
 
-    def finish(self, conditions: Conditions, latents: Latents) -> Generator[Effect, Any, Latents]:
+    def finish(self, conditions: Conditions, latents: Latents) -> Effects[Latents]:
         """Return the latents to decode. Yields work.
 
         A family inserts the latents of input images and clips into the clean latents, or removes latent frames that are not part
         of the video.
         """
 
-    def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
+    def enlarge(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
         """Enlarge the video's clean latents to twice the width and height. Yields work. Only for models whose spec `refines`."""
 
-    def decode(
-        self, weights: Weights, request: GenerationRequest, latents: Any, step_state: StepState
-    ) -> Generator[Effect, Any, Any]:
+    def decode(self, weights: Weights, request: GenerationRequest, latents: jax.Array, step_state: StepState) -> Work:
         """Decode `latents`, the video's next `decode_stride` latent frames. Yields work.
 
         `step_state` is the decoder's state from the previous call, None for the first call. Returns: pixels [1, 3, F, height,
@@ -241,7 +257,7 @@ class Model(Protocol):
     frame.
     """
 
-    def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
+    def preview(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
         """Decode `latents`, the first `preview_stride` latent frames, to pixels [1, 3, F, height, width] in [-1, 1]. Yields work.
 
         The first pixel frame is shown as the preview while the next step runs.
@@ -249,7 +265,7 @@ class Model(Protocol):
 
     preview_stride: int
 
-    def decode_sound(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
+    def decode_sound(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
         """Decode all audio latents to audio [channels, samples] in [-1, 1] at the spec's `sound_rate`. Yields work.
 
         Only for models with a `sound_rate`.

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from backend.checkpoints.checkpoint import Checkpoint
+from backend.checkpoints.json_files import Config
 from backend.checkpoints.loras import LoraName
 from backend.checkpoints.single_file import file_path
 from backend.chips import StepFlops
@@ -23,7 +24,7 @@ from presets import Preset
 if TYPE_CHECKING:
     from backend.models.model import Model
 
-Configs = Mapping[str, Mapping[str, Any]]
+Configs = Mapping[str, Config]
 """The config.json of each network of a checkpoint by folder, such as "transformer"."""
 
 Need = Literal["may", "must"]
@@ -160,7 +161,7 @@ def check_preset(spec: ModelSpec, preset: Preset, source: str) -> None:
             raise _misfit(spec, preset, source, fact, found, asked)
 
 
-def _misfit(spec: ModelSpec, preset: Preset, source: str, fact: str, found: Any, asked: Any) -> ModelError:
+def _misfit(spec: ModelSpec, preset: Preset, source: str, fact: str, found: object, asked: object) -> ModelError:
     found, asked = (" and ".join(value) or "none" if isinstance(value, tuple) else value for value in (found, asked))
     return ModelError(
         f"The model {source} is a {spec.name} ({fact}: {found}),",
@@ -184,7 +185,7 @@ class Family:
     pipelines: ClassVar[tuple[str, ...]]
     body: ClassVar[str]
 
-    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> ModelSpec:
+    def read_spec(self, index: Config, configs: Configs) -> ModelSpec:
         """Return the spec of a checkpoint of one of `pipelines` from its model_index.json and its configurations.
 
         Raises: ModelError if the checkpoint is not supported.

@@ -11,7 +11,6 @@ import secrets
 import socket
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 from backend.workers.messages import Heartbeat, Message, decode_message, encode_message
 
@@ -48,7 +47,7 @@ class Wire:
         """Send a message and then files. Return False if the connection has ended."""
         return self._send(encode_message(message), files)
 
-    def _send(self, values: dict[str, Any], files: Sequence[bytes] = ()) -> bool:
+    def _send(self, values: dict[str, object], files: Sequence[bytes] = ()) -> bool:
         body = json.dumps(values | {"sizes": [len(file) for file in files]}).encode("ascii")
         with self._lock:
             try:
@@ -67,7 +66,7 @@ class Wire:
         except (ValueError, LookupError, TypeError) as error:
             raise ConnectionLost(f"invalid message: {error}") from error
 
-    def _receive(self) -> tuple[dict[str, Any], list[bytes]]:
+    def _receive(self) -> tuple[dict[str, object], list[bytes]]:
         try:
             values = json.loads(self._read(int.from_bytes(self._read(8))))
             sizes = values.pop("sizes")
@@ -124,7 +123,7 @@ class Wire:
         self._socket.close()
 
 
-def _read_text(values: dict[str, Any], field: str) -> str:
+def _read_text(values: dict[str, object], field: str) -> str:
     """Return a field of a message from an unauthenticated host. Raises: ConnectionLost if the field is not ASCII text."""
     text = values.get(field)
     if not isinstance(text, str) or not text.isascii():

@@ -1,14 +1,14 @@
 """Measure how much the output of a model's layers changes from step to step in one video, for MagCache."""
 
 from collections.abc import Generator
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.models.model import Conditions
-from backend.pipeline import prompt_schedule
 from backend.pipeline.denoising import draw_initial_noise
+from backend.pipeline.prompt_schedule import VideoConditions
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
 from backend.sampling.plan import plan_for_request
@@ -27,10 +27,10 @@ def disable_shortcuts(request: GenerationRequest) -> GenerationRequest:
     return request.with_changes(step_cache=0.0, cfg_zero=False, guidance_interval=(0.0, 1.0), **NO_REUSE)
 
 
-def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRatios]:
+def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, None, BranchRatios]:
     """Denoise the whole video without decoding it, and return how much the layers' output grows in each step. The caller must
     create `run.request` by `disable_shortcuts`."""
-    model, request, first_conditions = run.model, run.request, prompt_schedule.select_conditions(conditions, 0)
+    model, request, first_conditions = run.model, run.request, conditions.select(0).full
     plan, noise = plan_for_request(request, model.spec.boundary), draw_initial_noise(request, model)
     states, key, before = model.start(request, first_conditions, noise), None, None
     step_context = None
@@ -44,10 +44,11 @@ def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, Br
             )
             states = jax.device_put(states, step_context.layout.replicated)
         assert step_context is not None, "the first step makes one"
+        positions = cast(Any, step_context).context.positions  # models with MagCache have a `WholeClipStepContext`
         with run.clock.measure("denoise"):
             step_inputs = make_step_inputs(plan.schedule, index, step_plan.guidance)
             states, added = do(model.step(run.weights, request, step_context, states, step_inputs, None, index))
-            ratios.append(_compute_growth(before, added, step_context.context.positions.num_tokens))
+            ratios.append(_compute_growth(before, added, positions.num_tokens))
             before = added
         seconds = run.clock.seconds["denoise"] / (index + 1)
         yield Step(index + 1, len(plan.steps), seconds, seconds * (len(plan.steps) - index - 1), None)

@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import jax
 import numpy as np
@@ -33,7 +33,7 @@ from backend.schemas.sound import SoundPart
 AUDIBLE_SECONDS = 0.05  # if the audio input ends at most this much before the video, no note reports it
 
 
-def decode_piece(run: Run | Described, latents: Any, first: int = 0, decoder_state: StepState = None) -> Work:
+def decode_piece(run: Run | Described, latents: jax.Array | np.ndarray, first: int = 0, decoder_state: StepState = None) -> Work:
     """Yield the work of decoding one piece of the video's latents, from latent frame `first`.
 
     Returns: frames [1, 3, F, height, width], and the decoder's state. The caller passes that state to the call for the next
@@ -52,7 +52,7 @@ def _starts_later_segment(run: Run | Described, first: int) -> bool:
     return first > 0 and run.model.segment is not None and first % run.model.segment == 0
 
 
-def decode_preview(run: Run | Described, latents: Any) -> Work:
+def decode_preview(run: Run | Described, latents: jax.Array | np.ndarray) -> Work:
     """Yield the work of decoding a preview: the first frames [1, 3, F, height, width] of the video's latents."""
     piece = yield OnHost(functools.partial(_slice_frames, 0, run.model.preview_stride), (latents,))
     return (yield from run.model.preview(run.weights, run.request, piece))
@@ -130,7 +130,7 @@ class _DecodingLoop:
                     self._latent_frames += stride
                 yield
 
-    def _describe_state(self) -> Any:
+    def _describe_state(self) -> object:
         """Return the shapes and shardings of the decoder's state. The first piece leaves a state with other shapes than all later
         pieces, so the state after the second piece is described."""
         decoder_state = None
@@ -210,7 +210,7 @@ def _read_audio_input(run: Run, path: str) -> Sound | None:
     return read_original(path, part)
 
 
-def _decode_audio(run: Run, latents: Any) -> Sound:
+def _decode_audio(run: Run, latents: jax.Array) -> Sound:
     samples, rate = gather_to_host(do(run.model.decode_sound(run.weights, run.request, latents))), run.model.spec.sound_rate
     assert rate is not None, "the model generates audio"
     return Sound(samples=np.asarray(samples, np.float32), rate=rate)
@@ -238,5 +238,5 @@ def _add_audio(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bo
         return False
 
 
-def _slice_frames(first: int, end: int, xp: Any, latents: Any) -> Any:
+def _slice_frames(first: int, end: int, xp: ModuleType, latents: jax.Array) -> jax.Array:
     return xp.asarray(latents)[:, :, first:end]

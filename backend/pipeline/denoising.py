@@ -7,7 +7,7 @@ described: its arrays are replaced by their shapes.
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from backend.models.model import VIDEO, Conditions, Latents, Model, States, StepContext, StepState
-from backend.pipeline import prompt_schedule
 from backend.pipeline.chunks import Chunk, divide_into_chunks
+from backend.pipeline.prompt_schedule import Script, VideoConditions
 from backend.pipeline.run import Denoised, Described, Run
 from backend.runtime.mesh import with_sharding
 from backend.runtime.work import Make, OnHost, Put, Wait, Work, describe, list_calls
@@ -25,7 +25,7 @@ from backend.sampling.enlarging import enlarge_noisy_latents
 from backend.sampling.plan import StepPlan, plan_for_request
 from backend.sampling.solvers import add_noise, make_step_inputs
 from backend.schemas.mag_cache import REUSED_COST
-from backend.schemas.progressive import HALF, full_size_cost, num_half_size_steps, request_at_first_size
+from backend.schemas.progressive import full_size_cost, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 
 MOST_AHEAD = 4
@@ -70,15 +70,15 @@ class Denoising:
     def __init__(
         self,
         run: Run | Described,
-        conditions: Conditions,
+        conditions: VideoConditions,
         resumed_from: Denoised | None = None,
-        script: prompt_schedule.Script | None = None,
+        script: Script | None = None,
     ) -> None:
-        """Callers may append to `script` and `conditions` until the block that uses the new entries starts."""
+        """Callers may add texts to `script` and `conditions` until the block that uses the new entries starts."""
         request = run.request
         self._run, self._weights, self._all_conditions = run, run.weights, conditions
-        self._script, self._text_index = script or prompt_schedule.Script(request), 0
-        self._conditions = prompt_schedule.select_conditions(conditions, 0)
+        self._script, self._text_index = script or Script(request), 0
+        self._conditions = conditions.select(0)
         plan = plan_for_request(request, run.model.spec.boundary)
         self.schedule, self._plan = plan.schedule, plan.steps
         self._chunks = list(divide_into_chunks(run.model, request_at_first_size(request)))
@@ -176,7 +176,7 @@ class Denoising:
         return self._conditions_at(self._plan[max(self.steps_done - 1, 0) % self.schedule.steps])
 
     def _conditions_at(self, step_plan: StepPlan) -> Conditions:
-        return select_conditions_for_size(self._conditions, not step_plan.is_small)
+        return self._conditions.select_size(not step_plan.is_small)
 
     def _request_at(self, step_plan: StepPlan) -> GenerationRequest:
         return request_at_first_size(self._run.request) if step_plan.is_small else self._run.request
@@ -279,7 +279,7 @@ class Denoising:
         context, so that the next step creates a new context."""
         text = self._script.text_index_at(block)
         if text != self._text_index:
-            own = prompt_schedule.select_conditions(self._all_conditions, text, self._run.model.spec.from_inputs)
+            own = self._all_conditions.select(text, self._run.model.spec.from_inputs)
             self._text_index, self._conditions, self._step_context = text, own, None
 
     def _initial_states(self, chunk: Chunk) -> Work:
@@ -376,22 +376,15 @@ def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int
         yield (own[0],) if reusing is None else (reusing - 1, reusing)
 
 
-def select_conditions_for_size(conditions: Conditions, is_full: bool) -> Conditions:
-    """Return the conditions for steps at the video's full size, or if not `is_full`, for its first steps at half size."""
-    full = {name: value for name, value in conditions.items() if not name.startswith(HALF)}
-    small = {name.removeprefix(HALF): value for name, value in conditions.items() if name.startswith(HALF)}
-    return full if is_full else full | small
-
-
-def _add_noise(xp: Any, clean: Latents, noise: Latents, *, sigma: float) -> Latents:
+def _add_noise(xp: ModuleType, clean: Latents, noise: Latents, *, sigma: float) -> Latents:
     return {name: add_noise(xp.asarray(array), noise[name], np.float32(sigma)) for name, array in clean.items()}
 
 
-def _enlarge_noisy(xp: Any, latents: Latents, noise: Latents, *, sigma: float) -> Latents:
+def _enlarge_noisy(xp: ModuleType, latents: Latents, noise: Latents, *, sigma: float) -> Latents:
     return {name: enlarge_noisy_latents(xp.asarray(array), noise[name], sigma=sigma) for name, array in latents.items()}
 
 
-def _as_arrays(xp: Any, latents: Latents) -> Latents:
+def _as_arrays(xp: ModuleType, latents: Latents) -> Latents:
     return {name: xp.asarray(array) for name, array in latents.items()}
 
 

@@ -8,17 +8,15 @@ import functools
 from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from backend.errors import Stopped
 from backend.files import remove_half_written
-from backend.models.model import STAGES, VIDEO, Conditions, Latents, Stage
-from backend.pipeline import prompt_schedule
+from backend.models.model import STAGES, VIDEO, Latents, Stage
 from backend.pipeline.decoding import decode, decode_frames, decode_preview, restore_kept_pixels, write_result
-from backend.pipeline.denoising import Denoising, select_conditions_for_size, should_warm_up
+from backend.pipeline.denoising import Denoising, should_warm_up
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.live_events import stop_when, stream_events
 from backend.pipeline.load import merge_loras
@@ -26,6 +24,7 @@ from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.memory import max_bytes_beside_weights
 from backend.pipeline.previews import StepPreviews, can_run_concurrently, find_preview, frames_to_uint8
 from backend.pipeline.profiling import Profile, trace_steps
+from backend.pipeline.prompt_schedule import VideoConditions, encode_all_texts
 from backend.pipeline.run import Denoised, Run, WorkClock
 from backend.pipeline.stage_files import (
     read_conditions,
@@ -43,7 +42,7 @@ from backend.pipeline.warm_up import calls, warm_up
 from backend.runtime.hosts import THIS_HOST, gather_to_host
 from backend.runtime.work import OnHost, Work
 from backend.runtime.work import run as do
-from backend.sampling.enlarging import resize_latents
+from backend.sampling.enlarging import LatentArray, resize_latents
 from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Loading, Step, VideoResult
 from backend.schemas.progressive import is_half_size_step, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -88,13 +87,13 @@ def generate(
         yield from decode(run, latents)
 
 
-def _remaining_stages(conditions: Conditions | None, latents: Latents | None) -> Collection[Stage]:
+def _remaining_stages(conditions: VideoConditions | None, latents: Latents | None) -> Collection[Stage]:
     if latents is not None:
         return ("decode",)
     return STAGES if conditions is None else ("denoise", "decode")
 
 
-def _encode_and_denoise(run: Run, conditions: Conditions | None) -> Generator[Event, None, Latents | None]:
+def _encode_and_denoise(run: Run, conditions: VideoConditions | None) -> Generator[Event, None, Latents | None]:
     """Encode and denoise, or resume from the conditions and the state that an earlier process stored. Return the latents. After a
     cancel, yield Cancelled and return None."""
     resumed_from = None if conditions is None else read_state(run.folder, run.request)
@@ -136,9 +135,9 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
 
 def reserve_memory(run: Run, stages: Collection[Stage] = STAGES) -> None:
     """Unload other cached models if the programs of these stages need the memory of those models."""
-    model_cache = run.loaded.model_cache
-    if model_cache is not None and model_cache.must_reserve_program_memory:
-        model_cache.reserve_program_memory(run.loaded, max_bytes_beside_weights(run.model, calls(run.model, run.request, stages)))
+    run.loaded.reserve_program_memory(
+        run.loaded, lambda: max_bytes_beside_weights(run.model, calls(run.model, run.request, stages))
+    )
 
 
 def _merge_loras(run: Run) -> Generator[Event]:
@@ -160,7 +159,7 @@ def _merge_loras(run: Run) -> Generator[Event]:
         yield from stream_events(merge)
 
 
-def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
+def encode_conditions(run: Run) -> Generator[Event, None, VideoConditions]:
     """Encode the prompt and the inputs, and write the conditions to the run's folder.
 
     With several hosts a cancel does not stop the encoding, because the hosts would stop at different programs.
@@ -171,13 +170,13 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
         inputs = open_inputs(run.request, run.kept_pixels)
-        work = prompt_schedule.encode_all_texts(run.model, run.loaded.weights, run.request, inputs)
+        work = encode_all_texts(run.model, run.loaded.weights, run.request, inputs)
         conditions = do(work, run.is_cancelled) if THIS_HOST.is_alone else do(work)
         write_conditions(run, conditions)
     return conditions
 
 
-def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = None) -> Generator[Event, None, Denoised]:
+def denoise(run: Run, conditions: VideoConditions, resumed_from: Denoised | None = None) -> Generator[Event, None, Denoised]:
     """Run all steps, or the steps that remain after `resumed_from`, until a cancel.
 
     A step's preview is created, and its state saved, while the next step runs. Closing the generator saves the last step's state.
@@ -278,21 +277,21 @@ def _create_previews(run: Run) -> StepPreviews:
     return StepPreviews(first_frames, run.folder, fps, can_run_concurrently(run.model, run.request))
 
 
-def finish_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> Latents:
+def finish_latents(run: Run, conditions: VideoConditions, denoised: Denoised, clean: bool = False) -> Latents:
     """Return the whole video's latents at full size, with frames from the inputs inserted. `clean` selects the clean estimate of
     a stopped denoising."""
     return jax.tree.map(np.asarray, do(_finish_at_full_size(run, conditions, denoised.join_latents(clean), denoised.steps_done)))
 
 
-def _finish_at_full_size(run: Run, conditions: Conditions, latents: Latents, steps_done: int) -> Work:
+def _finish_at_full_size(run: Run, conditions: VideoConditions, latents: Latents, steps_done: int) -> Work:
     """Yield the work of finishing the latents: insert frames from the inputs, and enlarge latents that are still at half size."""
     if is_half_size_step(run.request, steps_done - 1):
-        latents = yield from run.model.finish(select_conditions_for_size(conditions, is_full=False), latents)
+        latents = yield from run.model.finish(conditions.select(0).select_size(is_full=False), latents)
         latents = {**latents, VIDEO: (yield from _enlarge_to_full_size(run, latents[VIDEO]))}
-    return (yield from run.model.finish(select_conditions_for_size(conditions, is_full=True), latents))
+    return (yield from run.model.finish(conditions.select(0).select_size(is_full=True), latents))
 
 
-def _enlarge_to_full_size(run: Run, latents: Any) -> Work:
+def _enlarge_to_full_size(run: Run, latents: jax.Array) -> Work:
     """Yield the work of enlarging clean latents to the video's full size: with the model's network for this, else by resizing."""
     if run.model.spec.refines:
         return (yield from run.model.enlarge(run.weights, run.request, latents))
@@ -308,13 +307,13 @@ def _latents_for_preview(run: Run, clean: np.ndarray) -> np.ndarray:
     return clean if run.model.spec.refines else _resize_latents(run, clean)
 
 
-def _resize_latents(run: Run, latents: Any) -> Any:
+def _resize_latents(run: Run, latents: LatentArray) -> LatentArray:
     geometry = run.request.geometry()
     sides = geometry.latent_height, geometry.latent_width
     return latents if latents.shape[-2:] == sides else resize_latents(latents, *sides)
 
 
-def _decode_partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:
+def _decode_partial_video(run: Run, conditions: VideoConditions, denoised: Denoised) -> VideoResult | None:
     """Decode the clean estimate at the time of the cancel, and write the mp4. Return None if no step was done."""
     if denoised.steps_done == 0:
         return None

@@ -89,7 +89,9 @@ def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = Non
     return inputs | (_open_at_half_size(request, functools.partial(blank_inputs, roles=_PICTURES)) if roles is None else {})
 
 
-def _open_at_half_size(request: GenerationRequest, open_all: Callable[[GenerationRequest], Inputs]) -> dict[str, Sequence[Any]]:
+def _open_at_half_size(
+    request: GenerationRequest, open_all: Callable[[GenerationRequest], Inputs]
+) -> dict[str, Sequence[object]]:
     """Open the images again at half the size, under roles with the prefix `HALF`, if the first steps run at half the size."""
     if not num_half_size_steps(request):
         return {}

@@ -88,7 +88,7 @@ def _generate_blocks(
     run: Run, decoder: _BlockDecoder, read_cues: Callable[[], Sequence[Cue]], pace: _Pace
 ) -> Generator[Event, None, tuple[Cue, ...]]:
     """Generate all blocks. Return the cues of the generated blocks."""
-    conditions = dict((yield from encode_conditions(run)))
+    conditions = yield from encode_conditions(run)
     log, script, preset = _CueLog(run.folder), prompt_schedule.Script(run.request), run.request.resolved_preset
     loop = Denoising(run, conditions, script=script)
     if should_warm_up(run.model, run.request):
@@ -103,8 +103,9 @@ def _generate_blocks(
             number = len(script.texts) - 1
             text, inputs = script.texts[number], open_inputs(run.request)
             with run.clock.measure("encode"):
-                conditions |= do(prompt_schedule.encode_later_text(run.model, run.loaded.weights, text, number, inputs))
-            prompt_schedule.remove_conditions(conditions, script.forget_oldest(MOST_TEXTS), run.model.spec.from_inputs)
+                encoding = prompt_schedule.encode_later_text(run.model, run.loaded.weights, text, inputs)
+                conditions.by_text[number] = do(encoding)
+            conditions.remove(script.forget_oldest(MOST_TEXTS), run.model.spec.from_inputs)
         if not is_repeated:
             log.append(block, cue)
         start_time = time.monotonic()

@@ -84,7 +84,12 @@ def load(
         networks = _load_networks(files.checkpoint, files.family, instance, preset, on_event, stages, model_cache, is_used)
     versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
     loaded = LoadedModel(
-        source=files.source, family=files.family, model=instance, networks=networks, versions=versions, model_cache=model_cache
+        source=files.source,
+        family=files.family,
+        model=instance,
+        networks=networks,
+        versions=versions,
+        reserve_program_memory=model_cache.reserve_program_memory,
     )
     model_cache.add((files.source, preset.dtype), loaded, fingerprints, is_used=is_used)
     return loaded

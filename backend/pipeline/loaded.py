@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from backend.models.model import Model, Weights
 from backend.models.spec import Family, check_preset
@@ -13,23 +12,12 @@ from backend.weights.expert import Expert
 from presets import Preset
 
 
-class ModelCache(Protocol):
-    """The part of a worker's model cache that a run uses. See `backend.pipeline.model_cache`."""
-
-    @property
-    def must_reserve_program_memory(self) -> bool:
-        """True if the memory of programs must be reserved: the device memory is known, and several models are cached."""
-
-    def reserve_program_memory(self, loaded: LoadedModel, needed: int) -> None:
-        """Reserve `needed` bytes of each device for this model's programs, besides its weights."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedModel:
     """A model with its weights.
 
     `networks` has a network for each part of the checkpoint. Other models may share these networks. `source` is the folder or Hub
-    id of the checkpoint. `model_cache` is the cache that holds this model, and possibly other models.
+    id of the checkpoint. `reserve_program_memory` is the method of the `ModelCache` that holds this model.
     """
 
     source: str
@@ -37,7 +25,7 @@ class LoadedModel:
     model: Model
     networks: Mapping[str, CachedNetwork]
     versions: dict[str, str]
-    model_cache: ModelCache | None = None
+    reserve_program_memory: Callable[[LoadedModel, Callable[[], int]], None]
 
     @property
     def weights(self) -> Weights:

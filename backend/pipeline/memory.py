@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any
 
 import jax
 
@@ -38,7 +37,7 @@ def max_bytes_beside_weights(model: Model, calls: Iterable[Call]) -> int:
     return max(needed.values(), default=0)
 
 
-def weight_bytes(model: Model, among: Any = None) -> dict[str, int]:
+def weight_bytes(model: Model, among: object = None) -> dict[str, int]:
     """Return how many bytes of each device the weights take, by part of the checkpoint. Networks on the host count as 0.
 
     If the tree `among` is given, such as a program's arguments, only weights that are in that tree are counted.

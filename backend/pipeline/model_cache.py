@@ -161,8 +161,11 @@ class ModelCache:
                 self._current = key
             self._make_room()
 
-    def reserve_program_memory(self, loaded: LoadedModel, needed: int) -> None:
-        """Reserve `needed` bytes of each device for this model's programs, besides its weights."""
+    def reserve_program_memory(self, loaded: LoadedModel, count_bytes: Callable[[], int]) -> None:
+        """Reserve bytes of each device for this model's programs, besides its weights. `count_bytes` is only called if needed."""
+        if not self.must_reserve_program_memory:
+            return
+        needed = count_bytes()
         with self._lock:
             for model in self._models.values():
                 if model.loaded is loaded and needed > model.needed:

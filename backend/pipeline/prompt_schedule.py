@@ -1,19 +1,16 @@
 """Encode the prompts of a video whose prompt or action changes, and select the conditions of each block.
 
-Conditions of the first prompt and action keep their names. Each later pair of prompt and action has its own set of conditions,
-with a prefix before their names. In this module, a text is such a pair.
+In this module, a text is a pair of prompt and action.
 """
 
+import dataclasses
 from bisect import bisect_right
-from collections.abc import Collection, Generator, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable
 
-from backend.models.model import Conditions, Inputs, Model, Weights
-from backend.runtime.work import Effect
+from backend.models.model import Inputs, Model, PromptConditions, Weights
+from backend.runtime.work import Effects
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
-
-_LATER = "later_"
 
 
 class Script:
@@ -58,48 +55,43 @@ class Script:
         return self._numbers[bisect_right(self._blocks, block) - 1]
 
 
-def encode_all_texts(
-    model: Model, weights: Weights, request: GenerationRequest, inputs: Inputs
-) -> Generator[Effect, Any, dict[str, Any]]:
-    """Yield the work of encoding all texts of the video. The result maps names to the conditions of all texts."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VideoConditions:
+    """The conditions of all texts of a video. `by_text` maps a text's index in `Script.texts` to its conditions.
+
+    Callers may add texts to `by_text` while the video is generated.
+    """
+
+    by_text: dict[int, PromptConditions]
+
+    def select(self, index: int, from_inputs: Collection[str] = ()) -> PromptConditions:
+        """Return the conditions of text `index`, and the conditions `from_inputs` of text 0, which all texts share."""
+        own, first = self.by_text[index], self.by_text[0]
+        shared = {name: first.full[name] for name in from_inputs if name in first.full}
+        return dataclasses.replace(own, full={**shared, **own.full})
+
+    def remove(self, indices: Iterable[int], from_inputs: Collection[str] = ()) -> None:
+        """Remove the conditions of these texts, except the conditions `from_inputs` of text 0, which all texts share."""
+        for index in indices:
+            full = self.by_text.pop(index).full
+            if index == 0:
+                self.by_text[0] = PromptConditions(full={name: full[name] for name in from_inputs if name in full})
+
+
+def encode_all_texts(model: Model, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[VideoConditions]:
+    """Yield the work of encoding all texts of the video."""
     first, *later = Script(request).texts
-    conditions = dict((yield from model.encode(weights, first, inputs)))
-    for number, text in enumerate(later, 1):
-        conditions |= yield from encode_later_text(model, weights, text, number, inputs)
-    return conditions
+    by_text = {0: (yield from model.encode(weights, first, inputs))}
+    for index, text in enumerate(later, 1):
+        by_text[index] = yield from encode_later_text(model, weights, text, inputs)
+    return VideoConditions(by_text=by_text)
 
 
-def encode_later_text(
-    model: Model, weights: Weights, text: GenerationRequest, number: int, inputs: Inputs
-) -> Generator[Effect, Any, dict[str, Any]]:
-    """Yield the work of encoding text `number` of the script, which is not the first text (0). Its conditions' names get a
-    prefix.
+def encode_later_text(model: Model, weights: Weights, text: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
+    """Yield the work of encoding a text of the script that is not the first.
 
     Conditions that depend on the inputs alone (`from_inputs`) are not encoded again.
     """
     spec = model.spec
     later = {} if spec.from_inputs else {role: value for role, value in inputs.items() if role not in spec.first_only}
-    own = yield from model.encode(weights, text, later)
-    return {f"{_prefix(number)}{name}": value for name, value in own.items()}
-
-
-def remove_conditions(conditions: dict[str, Any], numbers: Iterable[int], from_inputs: Collection[str] = ()) -> None:
-    """Remove the conditions of the texts with these numbers, except conditions that all texts share."""
-    for number in numbers:
-        prefix = _prefix(number)
-        for name in [name for name in conditions if (name.startswith(prefix) if number else not name.startswith(_LATER))]:
-            if name not in from_inputs:
-                del conditions[name]
-
-
-def select_conditions(conditions: Conditions, number: int, from_inputs: Collection[str] = ()) -> Conditions:
-    """Return the conditions of text `number`, without prefixes, and the conditions `from_inputs` that all texts share."""
-    if not number:
-        return {name: value for name, value in conditions.items() if not name.startswith(_LATER)}
-    prefix = _prefix(number)
-    shared = {name: conditions[name] for name in from_inputs if name in conditions}
-    return shared | {name.removeprefix(prefix): value for name, value in conditions.items() if name.startswith(prefix)}
-
-
-def _prefix(number: int) -> str:
-    return f"{_LATER}{number}."
+    return (yield from model.encode(weights, text, later))

@@ -1,8 +1,9 @@
 """Write the files that each stage of a video leaves in its folder, and read them in another process.
 
-`stage1_embeddings.safetensors` contains the denoiser's inputs. The model family defines their names. Embeddings of prompts have
-the format of diffusers' pipelines. `stage2_state.safetensors` is an unfinished denoising, `stage2_latents.safetensors` the result
-of a finished one. `stage3_frames.safetensors` is an unfinished decoding, `stage3_sound.wav` the audio before AAC encoding.
+`stage1_embeddings.safetensors` contains the denoiser's inputs. The model family defines their names. Arrays of later texts and of
+the half size have prefixes, as in `later_1.half.first_frame`. Embeddings of prompts have the format of diffusers' pipelines.
+`stage2_state.safetensors` is an unfinished denoising, `stage2_latents.safetensors` the result of a finished one.
+`stage3_frames.safetensors` is an unfinished decoding, `stage3_sound.wav` the audio before AAC encoding.
 
 Each file also contains the request that it was written for, the model's source, and the seconds of work so far. Arrays of streams
 other than the video are prefixed with the stream, as in `sound.latents`. Files are replaced atomically. Only the first of several
@@ -24,17 +25,19 @@ from safetensors.numpy import save_file
 
 from backend.files import replace_file
 from backend.media.sound import MODEL_SOUND, Sound
-from backend.models.model import VIDEO, Conditions, Latents
+from backend.models.model import VIDEO, Latents, PromptConditions
+from backend.pipeline.prompt_schedule import VideoConditions
 from backend.pipeline.run import Denoised, Run
 from backend.runtime.hosts import THIS_HOST, put
 from backend.sampling.solvers import SamplerState
-from backend.schemas.progressive import request_at_first_size
+from backend.schemas.progressive import HALF, request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS
 
 CONFIG = "generation_config.json"
 EMBEDDINGS, STATE, LATENTS = "stage1_embeddings.safetensors", "stage2_state.safetensors", "stage2_latents.safetensors"
 FRAMES = "stage3_frames.safetensors"
+_LATER = "later_"  # with the index of a text that is not the first: prefix of the names of its arrays
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
     *(one.name for one in INPUTS),
@@ -67,10 +70,10 @@ class Decoded:
     decoder_state: Any
 
 
-def write_conditions(run: Run, conditions: Conditions) -> None:
+def write_conditions(run: Run, conditions: VideoConditions) -> None:
     """Write the denoiser's inputs, and the main settings as `generation_config.json`."""
     folder, request = run.folder, run.request
-    _save_arrays(EMBEDDINGS, {name: np.asarray(value, np.float32) for name, value in conditions.items()}, run)
+    _save_arrays(EMBEDDINGS, _flatten_conditions(conditions), run)
     config = {
         "prompt": request.prompt,
         "negative_prompt": request.negative_prompt,
@@ -88,7 +91,7 @@ def write_conditions(run: Run, conditions: Conditions) -> None:
         (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
 
 
-def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | None:
+def read_conditions(folder: Path, request: GenerationRequest) -> VideoConditions | None:
     """Read the file of `write_conditions`.
 
     Returns None if the file is missing, or was written for another prompt, input or size. Also None if the request needs the
@@ -104,7 +107,26 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
         return None
     # Images are also encoded at the size of the first steps, so the two requests must have the same size in the first steps.
     sizes = {request_at_first_size(one).geometry() for one in (request, written_for)}
-    return arrays if len(sizes) == 1 or not request.inputs() else None
+    return _group_conditions(arrays) if len(sizes) == 1 or not request.inputs() else None
+
+
+def _flatten_conditions(conditions: VideoConditions) -> dict[str, np.ndarray]:
+    """Return all arrays by their names in the file. Names of the first text's arrays for full size have no prefix."""
+    arrays = {}
+    for index, own in conditions.by_text.items():
+        for size, named in (("", own.full), (HALF, own.half)):
+            prefix = (f"{_LATER}{index}." if index else "") + size
+            arrays |= {prefix + name: np.asarray(value, np.float32) for name, value in named.items()}
+    return arrays
+
+
+def _group_conditions(arrays: Mapping[str, np.ndarray]) -> VideoConditions:
+    """Group the arrays of a file by text and size: the inverse of `_flatten_conditions`."""
+    by_text: dict[int, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
+    for name, array in arrays.items():
+        index, _, rest = name.removeprefix(_LATER).partition(".") if name.startswith(_LATER) else ("0", "", name)
+        by_text.setdefault(int(index), ({}, {}))[rest.startswith(HALF)][rest.removeprefix(HALF)] = array
+    return VideoConditions(by_text={index: PromptConditions(full=full, half=half) for index, (full, half) in by_text.items()})
 
 
 def write_state(run: Run, denoised: Denoised) -> None:
@@ -174,7 +196,7 @@ def write_frames(run: Run, decoded: Decoded) -> None:
     _save_arrays(FRAMES, arrays, run)
 
 
-def read_frames_so_far(folder: Path, request: GenerationRequest, describe_state: Callable[[], Any]) -> Decoded | None:
+def read_frames_so_far(folder: Path, request: GenerationRequest, describe_state: Callable[[], object]) -> Decoded | None:
     """Read the file of `write_frames`. None if the file is missing or was written for another video.
 
     `describe_state` returns the shapes, dtypes and shardings of the decoder's state.

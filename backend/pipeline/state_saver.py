@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from backend.files import is_disk_full
 
@@ -35,7 +35,7 @@ class StateSaver(Generic[State]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
 
     def is_due(self) -> bool:
@@ -74,7 +74,7 @@ class StateSaver(Generic[State]):
 
 
 @contextlib.contextmanager
-def save_if_closed(saver: StateSaver, copy: Callable[[], Any] | None) -> Generator[None]:
+def save_if_closed(saver: StateSaver, copy: Callable[[], object] | None) -> Generator[None]:
     """Save the state `copy()` if the generator that uses this block is closed inside the block.
 
     Do nothing if no `copy` is given.

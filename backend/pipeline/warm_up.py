@@ -18,7 +18,7 @@ from backend.host_memory import free_memory
 from backend.models.model import STAGES, VIDEO, Latents, Model, Stage
 from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode_all, decode_preview
-from backend.pipeline.denoising import Denoising, select_conditions_for_size
+from backend.pipeline.denoising import Denoising
 from backend.pipeline.inputs import blank_inputs
 from backend.pipeline.run import Described
 from backend.runtime.compile_times import CompileTimes, Forecast, program_kind
@@ -122,8 +122,7 @@ def _video_work(model: Model, request: GenerationRequest, stages: Collection[Sta
         # If this condition is false, the preview uses the decoder's program, which the stage "decode" yields below.
         if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:
             yield from decode_preview(run, _describe_latents(model, sized)[VIDEO])
-    own = select_conditions_for_size(prompt_schedule.select_conditions(conditions, 0), is_full=True)
-    latents = describe(model.finish(own, _describe_latents(model, request)))
+    latents = describe(model.finish(conditions.select(0).full, _describe_latents(model, request)))
     if "decode" in stages:
         yield from decode_all(run, latents)
 

@@ -46,13 +46,13 @@ class _Running:
             self.waiting.append(message)
             self.arrived.notify_all()
 
-    def next_message(self, seconds: float) -> dict[str, Any] | None:
+    def next_message(self, seconds: float) -> dict[str, object] | None:
         """Return the next message, or None if no message arrives within `seconds`."""
         with self.arrived:
             self.arrived.wait_for(lambda: self.waiting, seconds)
             return self.waiting.pop(0) if self.waiting else None
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, object]) -> None:
         """Write a line to the process, unless it has ended."""
         assert self.process.stdin is not None, "the process was started with pipes"
         with contextlib.suppress(OSError):

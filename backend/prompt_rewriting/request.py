@@ -90,7 +90,7 @@ def extract_suggestion(answer: str) -> str:
 
 
 @functools.cache
-def _instructions_by_series() -> dict[str, Mapping[str, Any]]:
+def _instructions_by_series() -> dict[str, Mapping[str, object]]:
     """Read the files in `INSTRUCTIONS`. Return their contents by series of models."""
     files = [tomllib.loads(path.read_text("utf-8")) for path in sorted(INSTRUCTIONS.glob("*.toml"))]
     return {series: words for words in files for series in words["series"]}

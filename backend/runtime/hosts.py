@@ -44,7 +44,7 @@ def join_hosts(index: int, count: int, coordinator: str, bind: str | None = None
     THIS_HOST.index, THIS_HOST.count = index, count
 
 
-def put(tree: Any, sharding: Sharding) -> Any:
+def put(tree: object, sharding: Sharding) -> Any:
     """Copy arrays to the devices, as `jax.device_put` does, also to devices of several hosts.
 
     All hosts must pass equal values. `jax.device_put` would compare the values with a program for each array, which takes time.
@@ -55,7 +55,7 @@ def put(tree: Any, sharding: Sharding) -> Any:
     return jax.tree.map(lambda leaf: _put_on_this_host(leaf, sharding), tree)
 
 
-def _put_on_this_host(leaf: Any, sharding: Sharding) -> jax.Array:
+def _put_on_this_host(leaf: object, sharding: Sharding) -> jax.Array:
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated:
         return jax.device_put(leaf, sharding)
     values = np.asarray(leaf)

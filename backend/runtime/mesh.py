@@ -71,7 +71,7 @@ def replicated_spec(name: str, shape: tuple[int, ...]) -> P:
     return P()
 
 
-def with_sharding(shapes: Any, sharding: Sharding) -> Any:
+def with_sharding(shapes: object, sharding: Sharding) -> Any:
     """Return the shapes of a tree of arrays, all with this sharding."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
 
@@ -205,7 +205,7 @@ class Layout:
         """
         return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in KERNEL_FALLBACKS
 
-    def on_each_chip(self, one_chip: Callable, in_specs: Any, out_specs: Any) -> Callable:
+    def on_each_chip(self, one_chip: Callable, in_specs: object, out_specs: object) -> Callable:
         """Return a function that runs `one_chip`, attention for one chip, on every chip's part of the arguments.
 
         The function uses `shard_map`, except on a single device that is not a TPU. A single TPU chip needs `shard_map`, because

@@ -74,7 +74,7 @@ class Program:
         *,
         key: str = "",
         donated: Sequence[int] = (),
-        places: Callable[[Any], Any] | None = None,
+        places: Callable[[object], object] | None = None,
         compiler: Compiler = compile_now,
     ) -> None:
         self.name, self.key = name, key or name
@@ -87,7 +87,7 @@ class Program:
         self._described: dict[Any, Any] = {}
         self._has_run: set[Any] = set()
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         signature = _signature(arguments)
         executable = self._compile_if_needed(arguments, signature).executable
         assert executable is not None, "this compiler creates no executable"
@@ -101,40 +101,40 @@ class Program:
         self._has_run.add(signature)
         return result
 
-    def is_ready(self, *arguments: Any) -> bool:
+    def is_ready(self, *arguments: object) -> bool:
         """Return whether the program can run without compiling for `arguments`, which are arrays or `jax.ShapeDtypeStruct`s."""
         return _signature(arguments) in self._compiled
 
-    def variant_key(self, *arguments: Any) -> Hashable:
+    def variant_key(self, *arguments: object) -> Hashable:
         """Return a key for this program with arguments of these shapes. Other shapes and other programs have other keys."""
         return id(self), _signature(arguments)
 
-    def has_run(self, *arguments: Any) -> bool:
+    def has_run(self, *arguments: object) -> bool:
         """Return whether the program has run with arguments of these shapes."""
         return _signature(arguments) in self._has_run
 
-    def is_loaded(self, *arguments: Any) -> bool:
+    def is_loaded(self, *arguments: object) -> bool:
         """Return whether the executable for these shapes was loaded from a file."""
         return self.is_ready(*arguments) and self._compile_if_needed(arguments).is_loaded
 
-    def executable(self, *arguments: Any) -> jax.stages.Compiled | None:
+    def executable(self, *arguments: object) -> jax.stages.Compiled | None:
         """Return the executable for arguments of these shapes, None if it is not compiled."""
         return self._compile_if_needed(arguments).executable if self.is_ready(*arguments) else None
 
-    def trace(self, *arguments: Any) -> Callable[[], Compilation]:
+    def trace(self, *arguments: object) -> Callable[[], Compilation]:
         """Trace the function for arguments of these shapes, and return a function that compiles the trace.
 
         Only one thread at a time may trace. Any thread may compile.
         """
         return self._trace(arguments, _signature(arguments))
 
-    def prepare(self, *arguments: Any) -> Any:
+    def prepare(self, *arguments: object) -> Any:
         """Compile for arguments of these shapes if needed. Return the result's shapes and shardings, as
         `jax.ShapeDtypeStruct`s."""
         self._compile_if_needed(arguments)
         return self.describe(*arguments)
 
-    def describe(self, *arguments: Any) -> Any:
+    def describe(self, *arguments: object) -> Any:
         """Return the result's shapes and shardings, without compiling.
 
         The function is traced with the shapes and shardings that lowering uses, so that JAX does not trace again for lowering. A
@@ -147,13 +147,13 @@ class Program:
             )
         return self._described[signature]
 
-    def _compile_if_needed(self, arguments: tuple, signature: Any = None) -> Compilation:
+    def _compile_if_needed(self, arguments: tuple, signature: object = None) -> Compilation:
         signature = signature or _signature(arguments)
         if signature not in self._compiled:
             self._trace(arguments, signature)()
         return self._compiled[signature]
 
-    def _trace(self, arguments: tuple, signature: Any) -> Callable[[], Compilation]:
+    def _trace(self, arguments: tuple, signature: object) -> Callable[[], Compilation]:
         places = jax.tree.map(lambda leaf: leaf.sharding, self.describe(*arguments))
         jitted = jax.jit(self._function, donate_argnums=self._donated, out_shardings=places)
         lowered = jitted.lower(*jax.tree.map(self._describe_leaf, arguments))
@@ -174,11 +174,11 @@ class Program:
     def _describe_leaf(self, leaf: Any) -> jax.ShapeDtypeStruct:
         return with_sharding(leaf, leaf.sharding if self._is_on_mesh(leaf) else self.layout.replicated)
 
-    def _is_on_mesh(self, leaf: Any) -> bool:
+    def _is_on_mesh(self, leaf: object) -> bool:
         sharding = getattr(leaf, "sharding", None)
         return isinstance(sharding, NamedSharding) and sharding.mesh.devices.size == self.layout.mesh.size
 
 
-def _signature(arguments: tuple) -> Any:
+def _signature(arguments: tuple) -> object:
     leaves, structure = jax.tree.flatten(arguments)
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)

@@ -110,7 +110,7 @@ def _linear_on_cpu(value: jax.Array, weight: jax.Array, bias: jax.Array | None) 
     return (product if bias is None else product + bias).astype(value.dtype)
 
 
-def call_module(module: torch.nn.Module, parameters: Mapping[str, jax.Array], function: Callable, *arguments: Any) -> Any:
+def call_module(module: torch.nn.Module, parameters: Mapping[str, jax.Array], function: Callable, *arguments: object) -> Any:
     """Call `function(module, *arguments)` on jax arrays, with these parameters in place of the module's own.
 
     Arrays in `arguments` are passed to the function as tensors, and returned tensors become arrays. The module may be on the meta

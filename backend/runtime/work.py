@@ -6,7 +6,7 @@ shardings (`jax.ShapeDtypeStruct`). So the programs that are compiled ahead are 
 
 import dataclasses
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -68,13 +68,16 @@ class Wait:
 
 
 Effect = Call | OnHost | Put | Zeros | Make | Wait
-Work = Generator[Effect, Any, Any]
+Result = TypeVar("Result")
+Effects = Generator[Effect, Any, Result]
+"""Work whose result has the given type, such as `Effects[jax.Array]`. The result of each effect has another type, hence `Any`."""
+Work = Effects[Any]
 
 
-def run(work: Work, is_stopped: Callable[[], bool] = lambda: False) -> Any:
+def run(work: Effects[Result], is_stopped: Callable[[], bool] = lambda: False) -> Result:
     """Run the work and return its result. Raises: Stopped before the next effect once `is_stopped()` is true."""
 
-    def answer(effect: Effect) -> Any:
+    def answer(effect: Effect) -> object:
         if is_stopped():
             work.close()
             raise Stopped
@@ -83,7 +86,7 @@ def run(work: Work, is_stopped: Callable[[], bool] = lambda: False) -> Any:
     return _drive(work, answer)
 
 
-def describe(work: Work) -> Any:
+def describe(work: Effects[Result]) -> Result:
     """Return the shapes and shardings of the work's result. Compiles and runs nothing."""
     return _drive(work, describe_effect)
 
@@ -92,7 +95,7 @@ def list_calls(work: Work) -> list[Call]:
     """Return the calls of programs in this work, in order, from shapes alone."""
     calls: list[Call] = []
 
-    def answer(effect: Effect) -> Any:
+    def answer(effect: Effect) -> object:
         if isinstance(effect, Call):
             calls.append(effect)
         return describe_effect(effect)
@@ -101,7 +104,7 @@ def list_calls(work: Work) -> list[Call]:
     return calls
 
 
-def describe_effect(effect: Effect) -> Any:
+def describe_effect(effect: Effect) -> object:
     """Return the shapes and shardings of one effect's result."""
     match effect:
         case Call(program, arguments):
@@ -116,7 +119,7 @@ def describe_effect(effect: Effect) -> Any:
             return None
 
 
-def _run_effect(effect: Effect) -> Any:
+def _run_effect(effect: Effect) -> object:
     match effect:
         case Call(program, arguments):
             return program(*arguments)
@@ -133,7 +136,7 @@ def _run_effect(effect: Effect) -> Any:
             return None
 
 
-def _drive(work: Work, answer: Callable[[Effect], Any]) -> Any:
+def _drive(work: Effects[Result], answer: Callable[[Effect], object]) -> Result:
     result = None
     while True:
         try:

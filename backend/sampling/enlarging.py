@@ -6,12 +6,15 @@ product with one matrix along the height and one along the width. Source: Xiao e
 
 import functools
 import math
-from typing import Any
+from typing import Any, TypeVar
 
+import jax
 import numpy as np
 
+LatentArray = TypeVar("LatentArray", np.ndarray, jax.Array)
 
-def enlarge_noisy_latents(latents: Any, noise: Any, *, sigma: float) -> Any:
+
+def enlarge_noisy_latents(latents: LatentArray, noise: LatentArray, *, sigma: float) -> LatentArray:
     """Enlarge latents [..., h, w] at noise level `sigma` to [..., H, W], float32.
 
     The high frequencies, which the small latents do not have, are taken from `noise` [..., H, W]. The result's noise level is
@@ -26,7 +29,7 @@ def enlarge_noisy_latents(latents: Any, noise: Any, *, sigma: float) -> Any:
     return scale * (signal + np.float32(sigma) * high)
 
 
-def resize_latents(latents: Any, rows: int, columns: int) -> Any:
+def resize_latents(latents: LatentArray, rows: int, columns: int) -> LatentArray:
     """Resize clean latents [..., h, w] to [..., rows, columns], float32. Higher frequencies are zero."""
     small = latents.shape[-2:]
     growth = np.float32(math.sqrt(rows * columns / math.prod(small)))
@@ -50,5 +53,5 @@ def cosine_transform(length: int) -> np.ndarray:
     return rows
 
 
-def _apply_to_sides(latents: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
+def _apply_to_sides(latents: LatentArray, rows: np.ndarray, columns: np.ndarray) -> Any:
     return rows @ latents @ columns.T

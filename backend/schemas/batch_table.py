@@ -7,7 +7,7 @@ import io
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 from backend.errors import RequestError, shorten
 from backend.schemas.request import SEED_LIMIT, GenerationRequest
@@ -110,7 +110,7 @@ def _parse_size(row: Mapping[str, str]) -> dict[str, int]:
     return {"width": int(match[1]), "height": int(match[2])}
 
 
-def _parse_value(name: str, text: str) -> Any:
+def _parse_value(name: str, text: str) -> object:
     """Convert the cell to the setting's type. Cells of text settings are returned unchanged, because the request checks text.
     Raises: RequestError."""
     kind = SETTINGS[name].type

@@ -40,7 +40,7 @@ def read_characters(rows: object) -> dict[str, tuple[Any, ...]]:
     return {"figures": figures, "figure_images": tuple(images)} if figures else {}
 
 
-def _read_character(row: object, number: int, images: list[str]) -> dict[str, Any]:
+def _read_character(row: object, number: int, images: list[str]) -> dict[str, object]:
     if not isinstance(row, Mapping) or row.keys() - _FIELDS or not isinstance(row.get("name") or "", str):
         raise RequestError(f"character {number}, {shorten(row, 40)},", "must have a name and an image", "correct it")
     name, image = plain_name(row.get("name") or ""), row.get("image") or None

@@ -126,7 +126,7 @@ def max_frames_within(seconds: float, fps: int) -> int:
     return int(seconds * fps + ROUNDING)
 
 
-def infer_clip_settings(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def infer_clip_settings(values: Mapping[str, Any], given: Mapping[str, object]) -> dict[str, Any]:
     """Compute `trim` from `num_frames`, or `num_frames` from `trim`, if only one was set. Without `trim`, the part starts at the
     clip's start and is as long as the video.
 

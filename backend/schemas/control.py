@@ -33,7 +33,7 @@ def extend_directions(preset: Preset) -> tuple[Extend, ...]:
     return get_args(Extend) if preset.has_control_blocks else ("after",) if preset.continues else ()
 
 
-def infer_control_settings(values: Mapping[str, Any], given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def infer_control_settings(values: Mapping[str, Any], given: Mapping[str, object], preset: Preset) -> dict[str, Any]:
     """Return missing settings of clips, computed from the settings in `given`. Values of a wrong type are ignored here, because
     the request's checks refuse them."""
     if values.get("extend"):

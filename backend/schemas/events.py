@@ -47,7 +47,7 @@ class VideoResult:
             if rate
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return plain values for `from_json`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {"request": self.request.to_json()}
@@ -93,7 +93,7 @@ class Event:
     def __init_subclass__(cls, kind: str, is_final: bool = False) -> None:
         cls.kind, cls.is_final = kind, is_final
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return plain values with the kind, for `from_json`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if isinstance(values.get("result"), VideoResult):

@@ -1,7 +1,5 @@
 """Requests that only upscale a finished video. This module opens no file."""
 
-from typing import Any
-
 from backend.errors import RequestError
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
@@ -57,7 +55,7 @@ def _count_frames(seconds: float, fps: float) -> tuple[int, int]:
     return max(1, int(seconds * rate + 0.01)), rate
 
 
-def _build_upscale_request(values: dict[str, Any]) -> GenerationRequest:
+def _build_upscale_request(values: dict[str, object]) -> GenerationRequest:
     request = GenerationRequest.from_stored(values)
     if not request.upscale:
         raise RequestError("upscale=0", "must be 2 or 4", "choose 2 or 4")

@@ -16,7 +16,7 @@ _WHOLE = re.compile(r"[0-9]{1,6}(\.0)?")
 OFFERED = (1, 2)  # numbers of guided steps that the form offers, because users of 4-step models report that these help
 
 
-def guide_first_steps(preset: Preset, count: object, values: Mapping[str, Any]) -> dict[str, Any]:
+def guide_first_steps(preset: Preset, count: object, values: Mapping[str, object]) -> dict[str, Any]:
     """Return the settings that guide only the first `count` steps. `values` are the request's other settings, not yet validated.
 
     If the guidance in `values` is 1 or less for every expert, the preset's `first_guidance` replaces it. Raises: RequestError.

@@ -8,14 +8,12 @@ Source: Ma et al. 2025, arXiv:2506.09045, "MagCache", and its authors' code for 
 import dataclasses
 import functools
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 from backend.errors import RequestError
-from backend.schemas.settings import VideoSettings, find_preset
-from backend.settings import from_environment
+from backend.schemas.settings import VideoSettings
 from presets import Preset
-from presets.magnitude_files import BranchRatios, Magnitudes, magnitudes_file_name, published_magnitudes, read_magnitudes
+from presets.magnitude_files import BranchRatios, Magnitudes, published_magnitudes
 
 REUSED_COST = 0.02
 """Cost of a step that reuses the layers' output, relative to a full step, for estimates. The compiler predicts 0.0012 (14B
@@ -44,10 +42,6 @@ def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
     if not preset.takes_mag_cache:
         rule = f"and {preset.name} does not support it: the model has few steps, blocks or audio"
         raise RequestError("mag_cache was given,", rule, "leave it out")
-    if find_magnitudes(request) is None:
-        rule = f"and {preset.model} has no measured ratios"
-        words = f"measure-cache --preset {preset.name}" + (" --image FILE" if request.task == "i2v" else "")
-        raise RequestError("mag_cache was given,", rule, f"`python app.py {words}` measures it")
     for name, is_there, fix in (
         ("step_cache", request.step_cache > 0, "set step_cache to 0"),
         ("cfg_zero", request.cfg_zero, "leave one out"),
@@ -68,23 +62,6 @@ def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
         }
         return published.model_copy(update={"ratios": own}) if published else Magnitudes(source="the request", ratios=own)
     return published if published and request.task in published.ratios else None
-
-
-def load_measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return `mag_ratios` for a new request: the ratios measured for its model on this machine. The values of the two guidance
-    branches alternate.
-
-    The request stores the ratios, so that it gives the same video on every machine and after a later measurement. The tuple is
-    empty if the request does not use MagCache or no ratios were measured.
-    """
-    if not values.get("mag_cache"):
-        return ()
-    if values.get("mag_ratios"):
-        return values["mag_ratios"]
-    measured = read_magnitudes(from_environment().magnitudes_dir / magnitudes_file_name(find_preset(values["preset"]).model))
-    if measured is None or values["task"] not in measured.ratios:
-        return ()
-    return measured.ratios[values["task"]].interleaved
 
 
 def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | None = None) -> tuple[bool, ...]:

@@ -19,7 +19,7 @@ from backend.schemas.driving_video import check_drive
 from backend.schemas.film import check_film, check_times, total_frames
 from backend.schemas.guidance_steps import guide_first_steps
 from backend.schemas.loras import MAX_LORAS, check_loras
-from backend.schemas.mag_cache import check_mag_cache, load_measured_ratios
+from backend.schemas.mag_cache import check_mag_cache
 from backend.schemas.numbers import (
     check_flow_shift,
     check_guidance,
@@ -93,7 +93,7 @@ class GenerationRequest(VideoSettings):
         return cls(**values)
 
     @classmethod
-    def from_stored(cls, data: dict[str, Any]) -> Self:
+    def from_stored(cls, data: dict[str, object]) -> Self:
         """Return the request of an earlier job or video, without checking the presets' current limits.
 
         Raises: RequestError, also for values that no preset has ever allowed.
@@ -114,8 +114,8 @@ class GenerationRequest(VideoSettings):
     @model_validator(mode="wrap")
     @classmethod
     def _validate(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        if info.context != _STORED and all(isinstance(data.get(name), str) for name in ("preset", "task")):
-            data = {**data, "mag_ratios": load_measured_ratios(data)}
+        if info.context != _STORED and not data.get("mag_cache"):
+            data = {**data, "mag_ratios": ()}  # only MagCache reads the ratios
         try:
             request = handler(data)
         except ValidationError as error:
@@ -136,13 +136,13 @@ def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, *
     return GenerationRequest.from_preset(preset, **given)
 
 
-def _first_prompt(shots: Sequence[Any]) -> Any:
+def _first_prompt(shots: Sequence[object]) -> Any:
     """Return the first non-empty prompt of the shots, "" without one."""
     prompts = (shot["prompt"] if isinstance(shot, Mapping) else getattr(shot, "prompt", "") for shot in shots)
     return next((prompt for prompt in prompts if prompt), "")
 
 
-def _check_guidance_given_once(given: Mapping[str, Any]) -> None:
+def _check_guidance_given_once(given: Mapping[str, object]) -> None:
     if "guidance_interval" in given:
         raise RequestError("guided_steps was given", "together with guidance_interval, which means the same", "leave one out")
 

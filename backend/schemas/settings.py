@@ -70,7 +70,7 @@ class Shot(BaseModel):
     fade: float = 0.0
 
     @model_serializer(mode="wrap")
-    def _omit_unset_new_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_unset_new_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
         """Omit fields that older versions do not know, unless they are set."""
         rare = {"cut": False, "image": None, "video": None, "drive": None, "trim": None, "fade": 0.0}
         return {name: value for name, value in handler(self).items() if name not in rare or value != rare[name]}
@@ -445,7 +445,7 @@ class VideoSettings(BaseModel):
         "size, length and frame rate of the file.")
     # fmt: on
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return plain values for `GenerationRequest.from_stored`."""
         rare = {one.name: one.default for one in FIELDS if not one.is_stored}
         return {
@@ -463,7 +463,7 @@ class VideoSettings(BaseModel):
         """Return a validated copy with these fields replaced."""
         return type(self)(**{**self.model_dump(), **changes})
 
-    def for_sharing(self) -> dict[str, Any]:
+    def for_sharing(self) -> dict[str, object]:
         """Return `to_json` with file names instead of paths. A shared video must not reveal folder names."""
         names = {role: [Path(path).name for path in paths] for role, paths in self.inputs().items()}
         return self.to_json() | to_input_fields(names, list)
@@ -592,7 +592,7 @@ FROM_INPUTS = frozenset(one.name for one in FIELDS if one.media or one.subject i
 """The input files, and the settings that define how input files are used. Links to a request leave them out."""
 
 
-def to_input_fields(paths: Mapping[str, Sequence[str]], sequence: type = tuple) -> dict[str, Any]:
+def to_input_fields(paths: Mapping[str, Sequence[str]], sequence: type = tuple) -> dict[str, object]:
     """Return values for the request's input fields: a sequence of paths for a list setting, otherwise a single path.
 
     `paths` maps input fields to files.
@@ -600,7 +600,7 @@ def to_input_fields(paths: Mapping[str, Sequence[str]], sequence: type = tuple) 
     return {role: sequence(value) if SETTINGS[role].is_list else value[0] for role, value in paths.items()}
 
 
-def subject_defaults(subject: Subject) -> dict[str, Any]:
+def subject_defaults(subject: Subject) -> dict[str, object]:
     """Return the defaults of all settings with this subject (`Setting.subject`), except inputs."""
     return {one.name: one.default for one in FIELDS if one.subject == subject and not one.media}
 

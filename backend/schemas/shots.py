@@ -54,7 +54,7 @@ def read_shots(rows: object, preset: Preset, fps: object) -> dict[str, tuple[Any
     return {"shots": shots} | {FILES[kind]: tuple(paths) for kind, paths in files.items() if paths}
 
 
-def _read_shot(row: object, number: int, preset: Preset, fps: object, files: dict[str, list[Any]]) -> Any:
+def _read_shot(row: object, number: int, preset: Preset, fps: object, files: dict[str, list[Any]]) -> object:
     if not isinstance(row, Mapping):
         return row
     unknown = next((name for name in row if name not in _FIELDS), None)

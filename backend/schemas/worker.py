@@ -78,7 +78,7 @@ class WorkerFacts:
     notice: UnusedAccelerator | None = None
     rates: dict[str, Rate] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return plain values for `from_json`."""
         return _FACTS.dump_python(self, mode="json")
 

@@ -82,7 +82,7 @@ def _run_check(name: str, compare: Comparison) -> Check:
     return Check(name=name, state="ok" if is_close else "fault", found=found, fix="" if is_close else REPORT)
 
 
-def compile_option_checks(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> dict[str, Comparison]:
+def compile_option_checks(options: Mapping[str, object], devices: Sequence[jax.Device]) -> dict[str, Comparison]:
     """Return comparisons for each compile option alone and for all together.
 
     The comparisons use a program with matrix products and exchanges between the devices.

@@ -16,6 +16,7 @@ from backend.accelerators import MOST_FLOPS_ON_A_CPU
 from backend.chips import CHIPS, DEVICE_KINDS, GIB, Chip, memory_bytes
 from backend.errors import StudioError, one_line
 from backend.models import find_family
+from backend.models.model import Model
 from backend.pipeline.load import describe_model
 from backend.pipeline.memory import weight_bytes
 from backend.pipeline.warm_up import calls
@@ -105,7 +106,7 @@ def check_weights(name: str, needed: int, room: int | None) -> Check:
     return Check(name="memory", state="fault", found=found, fix=SMALLER)
 
 
-def time_step(model: Any, request: GenerationRequest, inspector: Inspector | None, chip: Chip | None) -> Check:
+def time_step(model: Model, request: GenerationRequest, inspector: Inspector | None, chip: Chip | None) -> Check:
     """Measure one step, or report why it does not run. With an `inspector`, also report the predicted seconds."""
     try:
         prepared = _compile_step(model, request, inspector)
@@ -125,7 +126,7 @@ def time_step(model: Any, request: GenerationRequest, inspector: Inspector | Non
     return Check(name="one step", state="ok", found=f"{request.preset}, {size}: measured {seconds:.3g} s, {beside}")
 
 
-def _compile_step(model: Any, request: GenerationRequest, inspector: Inspector | None) -> Prepared | None:
+def _compile_step(model: Model, request: GenerationRequest, inspector: Inspector | None) -> Prepared | None:
     """Compile the step. None if it does not fit into the memory."""
     call = next(call for call in calls(model, request) if call.program.key == STEP)
     call.program.prepare(*call.arguments)

@@ -4,14 +4,13 @@
 """
 
 import json
-from typing import Any
 
 from presets.loader import PRESET_FOLDER
 
 STEPS_FILE = PRESET_FOLDER / "published_steps.json"
 
 
-def published_step(preset: str, chip: str, num_devices: int) -> dict[str, Any] | None:
+def published_step(preset: str, chip: str, num_devices: int) -> dict[str, object] | None:
     """Return {"step_seconds", "source"} for this preset on `num_devices` devices, or None."""
     wanted = {"preset": preset, "chip": chip, "devices": num_devices}
     rows = json.loads(STEPS_FILE.read_text("utf-8"))

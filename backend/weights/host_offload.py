@@ -52,14 +52,14 @@ def load_onto_devices(weights: Mapping[str, Any]) -> Generator[dict[str, Any]]:
                 copy.delete()
 
 
-def _copy_to_device(leaf: Any) -> Any:
+def _copy_to_device(leaf: Any) -> object:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         place = NamedSharding(leaf.sharding.mesh, leaf.sharding.spec)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
     return jax.device_put(leaf, leaf.sharding.with_memory_kind("device"))
 
 
-def device_bytes(tree: Any, tied: Sequence[str] = (), among: Any = None) -> int:
+def device_bytes(tree: Any, tied: Sequence[str] = (), among: object = None) -> int:
     """Return how many bytes described weights need on each device. Weights on the host need 0, and tied weights count once.
 
     With `among`, a tree of shapes such as a program's arguments, only weights whose shape objects are also in `among` count.

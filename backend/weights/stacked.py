@@ -47,7 +47,7 @@ def stack_weights(state: Mapping[str, jax.Array], prefixes: Iterable[str]) -> St
     return StackedWeights(outer=outer, stacks=stacks)
 
 
-def split_name(name: str, stacks: Mapping[str, Mapping[str, Any]]) -> tuple[str | None, int, str]:
+def split_name(name: str, stacks: Mapping[str, Mapping[str, object]]) -> tuple[str | None, int, str]:
     """Return the stack's prefix, the layer and the name within it; or None, 0 and the name for a tensor outside all stacks."""
     prefix = next((prefix for prefix in stacks if name.startswith(prefix)), None)
     layer, _, inner = name.removeprefix(prefix or "").partition(".")

@@ -1,10 +1,12 @@
 """Load, replace and prepare the model that a worker uses. Reports the progress of loading to the waiting jobs."""
 
+from __future__ import annotations
+
 import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backend.errors import DeviceError, KernelRefused, ModelError, StudioError, is_memory_short, one_line
 from backend.pipeline.live_events import stop_when
@@ -20,6 +22,10 @@ from backend.workers.prefetch import Prefetch
 from backend.workers.reports import Reports
 from backend.workers.tasks import Tasks
 from presets import Preset
+
+if TYPE_CHECKING:
+    from backend.pipeline.loaded import LoadedModel
+    from backend.pipeline.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)
 
@@ -105,8 +111,8 @@ class WorkerModel:
         return True
 
     def _load_with_retry(
-        self, preset: Preset, report: Callable[[Event], None], files: object, request: GenerationRequest | None
-    ) -> Any:
+        self, preset: Preset, report: Callable[[Event], None], files: ModelFiles, request: GenerationRequest | None
+    ) -> LoadedModel:
         """Load the model. If memory is short, unload the cached models and try again."""
         try:
             return self.started.load(preset, self._model, report, files=files, request=request)
@@ -157,7 +163,10 @@ class WorkerModel:
                 self._prefetch_model(preset, tell)
 
         def compile_ahead(tell: Callable[[Event], None]) -> None:
-            for event in self.started.warm_up(model_cache.peek(key), request):
+            loaded = model_cache.peek(key)
+            if loaded is None:  # another model has taken its memory
+                return
+            for event in self.started.warm_up(loaded, request):
                 tell(event)
             self.mark_warm(request)
             self.report_facts()

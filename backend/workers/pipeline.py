@@ -1,11 +1,13 @@
 """The pipeline's functions for a worker. They are imported late, because they import jax."""
 
+from __future__ import annotations
+
 import functools
 import importlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from backend.schemas.events import Event, Proposal
 from backend.schemas.prompt_cues import Cue
@@ -15,39 +17,31 @@ from backend.settings import from_environment
 from backend.workers.unused_accelerator import find_unused
 from presets import Preset
 
+if TYPE_CHECKING:
+    from backend.pipeline.loaded import LoadedModel
+    from backend.pipeline.model_cache import ModelCache
+    from backend.pipeline.model_files import ModelFiles
+
 Key = tuple[str, str]  # a checkpoint and the dtype of its model
 
 
-class ModelCache(Protocol):
-    """The cached models, by checkpoint and dtype. See `backend.pipeline.model_cache`."""
+class NoModelCache:
+    """A cache without models, for pipelines of tests. It has the methods of `ModelCache` that workers call."""
 
-    def activate(self, key: Key) -> Any | None:
-        """Use a cached model from now on and return it. None if it is not cached or its files have changed."""
+    def activate(self, key: Key) -> None:
+        return None
 
-    def peek(self, key: Key) -> Any | None:
-        """Return a cached model without moving its weights to the devices, None if the model is not cached."""
+    def peek(self, key: Key) -> None:
+        return None
 
     def set_expected(self, models: Sequence[str]) -> None:
-        """Set the checkpoints whose models queued jobs need."""
+        return None
 
     def pin(self, model: str, is_pinned: bool) -> None:
-        """Keep this checkpoint's model loaded, or stop keeping it loaded."""
+        return None
 
     def unload(self, key: Key) -> None:
-        """Unload a model."""
-
-    def unload_idle(self, model: str | None = None) -> bool:
-        """Unload all models that are not in use or, if given, only `model`. Return whether any model was unloaded."""
-
-    def list_models(self) -> tuple[CachedModel, ...]:
-        """Return the cached models, last used first."""
-
-    def count_bytes(self) -> tuple[int, int]:
-        """Return the bytes of the cached models on the devices and in host memory."""
-
-
-class NoModelCache(ModelCache):
-    """A cache without models, for pipelines of tests."""
+        return None
 
     def unload_idle(self, model: str | None = None) -> bool:
         return False
@@ -57,6 +51,25 @@ class NoModelCache(ModelCache):
 
     def count_bytes(self) -> tuple[int, int]:
         return 0, 0
+
+
+class Load(Protocol):
+    """The function that reads a model. See `backend.pipeline.load.load`."""
+
+    def __call__(
+        self,
+        preset: Preset,
+        model: str | None,
+        on_event: Callable[[Event], None],
+        *,
+        files: ModelFiles | None = None,
+        request: GenerationRequest | None = None,
+        is_used: bool = True,
+    ) -> LoadedModel:
+        """Load the model of the preset or the checkpoint `model`. `files` is the result of `check`.
+
+        The programs of `request` are prepared meanwhile. If not `is_used`, the current model stays in use.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,18 +87,18 @@ class Pipeline:
         model_cache: the models that `load` caches.
     """
 
-    check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
-    load: Callable[..., Any]
-    warm_up: Callable[[Any, GenerationRequest], Generator[Event]]
-    generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Generator[Event]]
-    live: Callable[[GenerationRequest, Any, Path, Callable[[], bool], Callable[[], list[Cue]]], Generator[Event]]
+    check: Callable[[Preset, str | None, Callable[[Event], None]], ModelFiles]
+    load: Load
+    warm_up: Callable[[LoadedModel, GenerationRequest], Generator[Event]]
+    generate: Callable[[GenerationRequest, LoadedModel, Path, Callable[[], bool]], Generator[Event]]
+    live: Callable[[GenerationRequest, LoadedModel, Path, Callable[[], bool], Callable[[], list[Cue]]], Generator[Event]]
     device_facts: Callable[[], list[Device]]
     find_unused: Callable[[Sequence[Device] | Exception], UnusedAccelerator | None]
     refusals: Callable[[], tuple[str, ...]]
     disable_crashed_kernels: Callable[[Callable[[str], list[str]]], object]
     forget_running_kernels: Callable[[], object]
     suggest_smaller_requests: Callable[[GenerationRequest, Callable[[Event], None]], tuple[Proposal, ...]]
-    model_cache: ModelCache = field(default_factory=NoModelCache)
+    model_cache: ModelCache | NoModelCache = field(default_factory=NoModelCache)
 
     @property
     def keeps_models(self) -> bool:

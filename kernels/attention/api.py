@@ -293,8 +293,7 @@ def _run_tpu(call: _Call, arrays: _Arrays) -> Attended:
     options, chip = call.tpu, call.tpu.chip or target_chip()
     lengths = arrays.query.shape[1], call.num_keys
     find = default_sizes if chip is None else functools.partial(block_sizes, chip)
-    return pallas_tpu.tpu_attention(
-        **arrays._asdict(),
+    kernel = pallas_tpu.KernelOptions(
         scale=call.scale,
         window=call.window,
         layout=options.layout,
@@ -307,3 +306,4 @@ def _run_tpu(call: _Call, arrays: _Arrays) -> Attended:
         online_sizes=options.online_sizes or find(*lengths, form="online"),
         vmem_limit_bytes=min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip],
     )
+    return pallas_tpu.tpu_attention(**arrays._asdict(), options=kernel)

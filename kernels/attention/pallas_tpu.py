@@ -125,26 +125,45 @@ class Problem:
         return max(0, min(stop, num_unmasked // LANES * LANES) - start)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KernelOptions:
+    """Options of `tpu_attention`.
+
+    Attributes:
+        sizes, online_sizes: block sizes of the form with a constant maximum and of the online form.
+        window: (before, after). Query i sees the keys i - before to i + after.
+        smooth_keys: subtract the mean key. The result does not change, and more heads can use the form with a constant maximum.
+        num_keys: keys from this index on are padding that no query sees. The padding must be finite.
+        bounds: the largest norms and values of each head. Must be set if `kernels.qkv` has prepared the arrays, and only then:
+            `kernels.qkv` has scaled the query, and may have subtracted the mean key. `scale` and `smooth_keys` are then ignored.
+        tests_bounds: if False, every head uses the online form. For few keys that costs less than computing norms.
+        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, for `key` as it is passed. The kernel must
+            then not subtract the mean key (`smooth_keys`), because that changes the log-sum-exp.
+    """
+
+    scale: float
+    sizes: BlockSizes
+    online_sizes: BlockSizes
+    window: Window | None = None
+    layout: Layout = "heads"
+    smooth_keys: bool = True
+    num_keys: int | None = None
+    bounds: HeadBounds | None = None
+    tests_bounds: bool = True
+    return_lse: bool = False
+    vmem_limit_bytes: int | None = None
+    interpret: bool | pltpu.InterpretParams = False
+
+
 def tpu_attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
+    options: KernelOptions,
     bias: jax.Array | None = None,
     *,
-    scale: float,
-    sizes: BlockSizes,
-    online_sizes: BlockSizes,
-    window: Window | None = None,
-    layout: Layout = "heads",
-    smooth_keys: bool = True,
-    num_keys: int | None = None,
     kv_lengths: KvLengths | None = None,
-    bounds: HeadBounds | None = None,
-    tests_bounds: bool = True,
     layer: jax.Array | None = None,
-    return_lse: bool = False,
-    vmem_limit_bytes: int | None = None,
-    interpret: bool | pltpu.InterpretParams = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Compute softmax(scale * Q K^T + bias) V, [B, S_q, H, D] bfloat16. A query that sees no key yields 0.
 
@@ -152,21 +171,17 @@ def tpu_attention(
         query: [B, S_q, H, D] bfloat16, D a multiple of 128.
         key, value: [B, S_kv, H, D] bfloat16.
         bias: one number for each key, broadcasts to [B, 1, 1, S_kv].
-        window: (before, after). Query i sees the keys i - before to i + after.
-        smooth_keys: subtract the mean key. The result does not change, and more heads can use the form with a constant maximum.
-        num_keys: keys from this index on are padding that no query sees. The padding must be finite.
         kv_lengths: like `num_keys`, but with a number for each sample. Cannot be combined with `bias` or `window`.
-        bounds: the largest norms and values of each head. Must be set if `kernels.qkv` has prepared the arrays, and only then:
-            `kernels.qkv` has scaled the query, and may have subtracted the mean key. `scale` and `smooth_keys` are then ignored.
-        tests_bounds: if False, every head uses the online form. For few keys that costs less than computing norms.
         layer: scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the kernel reads this layer in place. Allowed if
             `reads_layers`.
-        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, for `key` as it is passed. The kernel must
-            then not subtract the mean key (`smooth_keys`), because that changes the log-sum-exp.
 
     Raises: NotImplementedError for other arguments.
     """
-    assert not (return_lse and smooth_keys and bounds is None and tests_bounds), "the log-sum-exp would lack the mean key"
+    layout, bounds, tests_bounds = options.layout, options.bounds, options.tests_bounds
+    num_keys = options.num_keys or key.shape[-3]
+    assert not (options.return_lse and options.smooth_keys and bounds is None and tests_bounds), (
+        "the log-sum-exp would lack the mean key"
+    )
     check_supported(query, key, value, bias)
     assert layer is None or reads_layers(layout, bounds, tests_bounds), "api selects the layer"
     if layout == "heads":
@@ -176,46 +191,50 @@ def tpu_attention(
     bias = None if bias is None else _bias_column(bias, query.shape[0], key.shape[1])
     scaled = query
     if bounds is None:
-        scaled = (query.astype(jnp.float32) * (scale * LOG2_E)).astype(query.dtype)
+        scaled = (query.astype(jnp.float32) * (options.scale * LOG2_E)).astype(query.dtype)
     if bounds is None and tests_bounds:
-        key = subtract_mean_key(key) if smooth_keys else key
+        key = subtract_mean_key(key) if options.smooth_keys else key
         bounds = head_bounds(scaled, key, value)
     problem = functools.partial(
         Problem,
         batch=query.shape[0],
         length_q=query.shape[1],
-        length_kv=num_keys or key.shape[-3],
+        length_kv=num_keys,
         heads=query.shape[2],
         width=query.shape[3],
-        window=window,
+        window=options.window,
         layout=layout,
         has_bias=bias is not None,
         min_kv_length=None if kv_lengths is None else kv_lengths.minimum,
         has_layers=layer is not None,
-        return_lse=return_lse,
+        return_lse=options.return_lse,
     )
-    assert kv_lengths is None or (bias is None and window is None), "api rejects this combination"
+    assert kv_lengths is None or (bias is None and options.window is None), "api rejects this combination"
     arrays = [_to_kernel_layout(array, layout) for array in (scaled, key, value)] + ([] if bias is None else [bias])
     call = functools.partial(
         attend_heads,
         arrays=arrays,
         kv_lengths=None if kv_lengths is None else kv_lengths.values,
         layer=layer,
-        vmem_limit_bytes=vmem_limit_bytes,
-        interpret=interpret,
+        vmem_limit_bytes=options.vmem_limit_bytes,
+        interpret=options.interpret,
     )
     if not tests_bounds:
-        written = call(problem(uses_online_softmax=True, sizes=online_sizes), jnp.arange(query.shape[0] * query.shape[2]), None)
+        written = call(
+            problem(uses_online_softmax=True, sizes=options.online_sizes), jnp.arange(query.shape[0] * query.shape[2]), None
+        )
         return _restore_layout(written, query, layout)
     assert bounds is not None, "computed above"
-    safe = bounds_are_safe(bounds, num_keys or key.shape[-3], bias).reshape(-1)
+    safe = bounds_are_safe(bounds, num_keys, bias).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
     # The grid needs at least one head. If the constant form is safe for no head, the result of this head is replaced below.
-    written = call(problem(uses_online_softmax=False, sizes=sizes), _order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1))
+    written = call(
+        problem(uses_online_softmax=False, sizes=options.sizes), _order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1)
+    )
 
     def replace_unsafe(written: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        online = call(problem(uses_online_softmax=True, sizes=online_sizes), _order_heads(~safe), unsafe_count)
-        kept = [_broadcast_flags(safe, query, layout), *([safe.reshape(query.shape[0], -1, 1, 1)] if return_lse else [])]
+        online = call(problem(uses_online_softmax=True, sizes=options.online_sizes), _order_heads(~safe), unsafe_count)
+        kept = [_broadcast_flags(safe, query, layout), *([safe.reshape(query.shape[0], -1, 1, 1)] if options.return_lse else [])]
         return tuple(jnp.where(*arrays) for arrays in zip(kept, written, online, strict=True))
 
     written = jax.lax.cond(unsafe_count > 0, replace_unsafe, lambda written: written, written)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from kernels.attention import AttentionOptions, TpuOptions, attention_with_lse, join_attentions
+from kernels.attention import AttentionOptions, attention_with_lse, join_attentions
 from kernels.attention.block_sizes import BlockSizes
-from kernels.attention.pallas_tpu import tpu_attention
+from kernels.attention.pallas_tpu import KernelOptions, tpu_attention
 from kernels.attention.reference import reference_attention
 
 FRAMES, PLACES = 3, 40
@@ -79,14 +79,16 @@ def test_the_tpu_kernel_gives_the_same(norm, uses_online_softmax, layout):
             query,
             key,
             value,
-            scale=SCALE,
-            sizes=sizes(),
-            online_sizes=sizes(),
-            layout=layout,
-            smooth_keys=False,
-            tests_bounds=not uses_online_softmax,
-            return_lse=True,
-            interpret=pltpu.InterpretParams(),
+            KernelOptions(
+                scale=SCALE,
+                sizes=sizes(),
+                online_sizes=sizes(),
+                layout=layout,
+                smooth_keys=False,
+                tests_bounds=not uses_online_softmax,
+                return_lse=True,
+                interpret=pltpu.InterpretParams(),
+            ),
         )
         _, exact = reference_attention(
             *(array.astype(jnp.float32) for array in (query, key, value)), scale=SCALE, return_lse=True
@@ -117,19 +119,16 @@ def test_the_pass_joins_as_the_formula_does(before, padding):
 def test_heads_of_both_forms_have_their_own_log_sums():
     small, large = arrays_of(1.0, jnp.bfloat16, heads=1), arrays_of(40.0, jnp.bfloat16, heads=1)
     query, key, value = (jnp.concatenate(pair, axis=2) for pair in list(zip(small, large, strict=True))[:3])
-    options = TpuOptions(layout="columns", sizes=sizes(), online_sizes=sizes())
-    _, ours = tpu_attention(
-        query,
-        key,
-        value,
+    options = KernelOptions(
         scale=SCALE,
-        sizes=options.sizes,
-        online_sizes=options.online_sizes,
-        layout=options.layout,
+        sizes=sizes(),
+        online_sizes=sizes(),
+        layout="columns",
         smooth_keys=False,
         return_lse=True,
         interpret=pltpu.InterpretParams(),
     )
+    _, ours = tpu_attention(query, key, value, options)
     _, exact = reference_attention(*(array.astype(jnp.float32) for array in (query, key, value)), scale=SCALE, return_lse=True)
     np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-5)
 

@@ -15,7 +15,14 @@ from jax.experimental.pallas import tpu as pltpu
 
 from kernels.attention import AttentionOptions, KvLengths, TpuOptions, api, attention
 from kernels.attention.block_sizes import BlockSizes
-from kernels.attention.pallas_tpu import LOG2_E, constant_maximum_is_safe, head_bounds, subtract_mean_key, tpu_attention
+from kernels.attention.pallas_tpu import (
+    LOG2_E,
+    KernelOptions,
+    constant_maximum_is_safe,
+    head_bounds,
+    subtract_mean_key,
+    tpu_attention,
+)
 from kernels.attention.reference import reference_attention
 
 
@@ -43,16 +50,17 @@ def random_arrays(length_q, length_kv, *, batch=1, heads=1, norm=1.0, seed=0):
     return [jnp.asarray(array.astype(jnp.bfloat16)) for array in drawn]
 
 
-def run(arrays, bias=None, *, scale=EXACT_SCALE, visited=None, **options):
+def run(arrays, bias=None, *, scale=EXACT_SCALE, visited=None, kv_lengths=None, layer=None, **options):
     """Return the kernel's result in float32. `visited` collects the grid steps of both forms."""
 
     def record(token, point, core):
         visited.append(point)
         return token
 
-    options = {"sizes": sizes(), "online_sizes": online_sizes(), "smooth_keys": False} | options
+    options = {"sizes": sizes(), "online_sizes": online_sizes(), "smooth_keys": False, "scale": scale} | options
     interpret = pltpu.InterpretParams(grid_point_recorder=None if visited is None else record)
-    return np.asarray(tpu_attention(*arrays, bias, scale=scale, interpret=interpret, **options).astype(jnp.float32))
+    options = KernelOptions(interpret=interpret, **options)
+    return np.asarray(tpu_attention(*arrays, options, bias, kv_lengths=kv_lengths, layer=layer).astype(jnp.float32))
 
 
 def check(ours, arrays, bias=None, *, scale=EXACT_SCALE, window=None):
@@ -237,13 +245,14 @@ def test_chunks_must_divide_their_blocks():
 
 
 def test_options_reach_the_kernel(monkeypatch):
-    seen = {}
-    monkeypatch.setattr(api.pallas_tpu, "tpu_attention", lambda *arrays, **options: seen.update(options))
+    seen = []
+    monkeypatch.setattr(api.pallas_tpu, "tpu_attention", lambda options, **arrays: seen.append(options))
     tpu = TpuOptions(chip="v7x", sizes=sizes())
     attention(*random_arrays(300, 300), options=AttentionOptions(implementation="pallas_tpu", window_size=7, tpu=tpu))
-    assert seen["sizes"] == sizes() and seen["window"] == (7, 7)
-    assert seen["vmem_limit_bytes"] == api.VMEM_LIMIT_BYTES["v7x"]
-    assert seen["scale"] * LOG2_E == pytest.approx(128**-0.5 * math.log2(math.e))
+    [options] = seen
+    assert options.sizes == sizes() and options.window == (7, 7)
+    assert options.vmem_limit_bytes == api.VMEM_LIMIT_BYTES["v7x"]
+    assert options.scale * LOG2_E == pytest.approx(128**-0.5 * math.log2(math.e))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.models.model import SOUND, VIDEO, ModelPlan, Network
+from backend.models.model import SOUND, VIDEO, ModelPlan, Network, PromptConditions
 from backend.runtime.mesh import Layout, plan_mesh, replicated_spec
 from backend.runtime.program import Program
 from backend.runtime.work import Call, OnHost, Put, Zeros
@@ -103,7 +103,7 @@ class DotsModel:
             conditions[part] = yield OnHost(lambda xp, values: values.astype(np.float32), (embedded,))
         pictures = [np.asarray(picture, np.float32) / 255 for role in ("references", "image") for picture in inputs.get(role, ())]
         conditions["colour"] = np.mean([picture.mean((0, 1)) for picture in pictures] or [np.zeros(3)], axis=0, dtype=np.float32)
-        return conditions
+        return PromptConditions(full=conditions)
 
     def make_step_context(self, weights, request, conditions, step_plan, step_state):
         branches = 2 if step_plan.is_guided else 1

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import gradio as gr
 
@@ -85,7 +84,7 @@ class CompareHandlers(Panel):
         comparison = self.context.engine.user_presets.comparison(values[self.panel.shown])
         return {self.panel.view: compare_html(self._read_content(comparison, caller), caller.texts)} if comparison else {}
 
-    def render_again(self, shown: str, request: gr.Request) -> Any:
+    def render_again(self, shown: str, request: gr.Request) -> object:
         """Render the shown comparison."""
         caller, found = self.context.identify_caller(request), self.context.engine.user_presets.comparison(shown)
         return compare_html(self._read_content(found, caller), caller.texts) if found else gr.skip()
@@ -237,11 +236,11 @@ class CompareHandlers(Panel):
         return Message(text=caller.texts.compare_linked, copy=f"?compare={comparison.id}").html(caller.texts)
 
 
-def _also_values(also: str) -> Any:
+def _also_values(also: str) -> object:
     """Show the text field for the values of the second varied setting `also`. Hide the field if `also` is ""."""
     return gr.update(visible=bool(also))
 
 
-def _values_or_presets(what: str) -> tuple[Any, Any]:
+def _values_or_presets(what: str) -> tuple[object, object]:
     """Show the text field, or the list of models if the model varies. Hide both if the LoRAs vary: they have no values."""
     return gr.update(visible=what not in ("preset", "loras")), gr.update(visible=what == "preset")

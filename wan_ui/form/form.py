@@ -54,7 +54,7 @@ class Draft:
         return values
 
 
-def omit_input_files(settings: Mapping[str, Any]) -> dict[str, Any]:
+def omit_input_files(settings: Mapping[str, Any]) -> dict[str, object]:
     """Return the settings of a request without its files, and without settings about these files."""
     kept = {name: value for name, value in settings.items() if name not in FROM_INPUTS}
     if kept.get("shots"):
@@ -139,7 +139,7 @@ class Form:
         follow = [self.tabs, shots.editor, shots.max_characters, self.sound.box]
         return [*follow, *sorted(self.inputs, key=lambda component: component._id)]
 
-    def show_settings(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.blocks.Block, Any]:
+    def show_settings(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates that show a request's settings. Prompt, seed and images stay as they are."""
         preset = request.resolved_preset
         choices = preset_choices(request.task, can_run)
@@ -158,7 +158,7 @@ class Form:
             **self.prompt.shots.show_shots(request, texts),
         }
 
-    def show_prompt(self, request: GenerationRequest, *, is_seed_new: bool) -> dict[gr.blocks.Block, Any]:
+    def show_prompt(self, request: GenerationRequest, *, is_seed_new: bool) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates for the prompt and the seed, which `show_settings` leaves out."""
         return {
             self.prompt.prompt: request.prompt,
@@ -192,7 +192,7 @@ class Form:
             | read_storyboard(values[self.prompt.shots.timeline])
         )
 
-    def _read_images(self, values: dict[gr.blocks.Block, Any]) -> dict[str, str | None]:
+    def _read_images(self, values: dict[gr.blocks.Block, object]) -> dict[str, str | None]:
         """Return the path of each image by the name of its setting. Text to video has no images."""
         is_image = values[self.task] == "i2v"
         return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_setting.items()}

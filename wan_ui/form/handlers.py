@@ -175,7 +175,7 @@ class FormHandlers:
         engine.prepare_for(wanted)
         return estimate_html(engine.estimates.estimate(wanted), engine.estimates.is_warm(engine.estimates.shape(wanted)), texts)
 
-    def show_edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
+    def show_edit_mode(self, editing: str | None, request: gr.Request) -> tuple[object, object]:
         """Update the Generate button's label, and show the button that discards changes while a queued video is edited."""
         texts = self.context.identify_caller(request).texts
         return gr.update(value=texts.save_changes if editing else texts.generate), gr.update(visible=bool(editing))
@@ -244,7 +244,7 @@ class FormHandlers:
         start, end = found.get("guidance_interval", (0.0, 1.0))
         return high, others[0] if others else high, round(100 * start, 6), round(100 * end, 6)
 
-    def keep_guided_steps(self, count: float, name: str | None, steps: float) -> Any:
+    def keep_guided_steps(self, count: float, name: str | None, steps: float) -> object:
         """Return the end of guidance in per cent, so that the first `count` of `steps` steps have guidance.
 
         Only presets that show the control for guided first steps need this.

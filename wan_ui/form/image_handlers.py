@@ -39,18 +39,20 @@ class ImageHandlers:
         chosen = [image.image, self.form.prompt.prompt]
         image.examples.choose(self.choose_example_image, self.form.settings.preset, chosen, **QUIET, **LAST)
 
-    def choose_example_image(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:
+    def choose_example_image(self, name: str | None, event: gr.EventData) -> tuple[object, object]:
         """Return the image and the prompt of one of the preset's examples."""
         examples = load_preset(name).image_examples if name else ()
         if not 0 <= event.index < len(examples):
             return gr.skip(), gr.skip()
         return str(examples[event.index].path), examples[event.index].prompt
 
-    async def show_new_image(self, file: object, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
+    async def show_new_image(self, file: object, resolution: str, request: gr.Request) -> tuple[object, str, tuple[float, float]]:
         """Return the preview of the crop, the note and the focus for a new image."""
         return *(await self.show_crop(file, resolution, CENTRE, request)), CENTRE
 
-    async def show_crop(self, file: object, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
+    async def show_crop(
+        self, file: object, resolution: str, focus: tuple[float, float], request: gr.Request
+    ) -> tuple[object, str]:
         """Return the preview of the crop and the image's note."""
         caller = await asyncio.to_thread(self.context.identify_caller, request)
         try:
@@ -79,7 +81,7 @@ class ImageHandlers:
         except StudioError:
             return CENTRE
 
-    async def pad_image(self, file: object, resolution: str, request: gr.Request) -> Any:
+    async def pad_image(self, file: object, resolution: str, request: gr.Request) -> object:
         """Return the whole image with bars in place of a crop."""
         try:
             path, size = uploaded_picture(file), parse_size(resolution)

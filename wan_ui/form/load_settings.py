@@ -106,7 +106,7 @@ class LoadHandlers:
         except StudioError as error:
             return {self.message: Message.from_error(error).html(texts)}
 
-    def load_session(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
+    def load_session(self, settings: dict[str, object] | None, texts: Texts) -> Updates:
         """Load the settings of the last session, if the browser has remembered valid settings."""
         try:
             given = dict(settings or {})

@@ -113,7 +113,7 @@ class OwnPresetHandlers:
                 return {self.message: Message(text=text, copy=copy).html(texts)}
         return {}
 
-    def _load(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
+    def _load(self, settings: dict[str, object] | None, texts: Texts) -> Updates:
         if settings is None:
             return {}
         request = check_settings(settings)
@@ -153,12 +153,12 @@ def _omitted_files_text(given: Mapping[str, Any], texts: Texts) -> str:
     return texts.settings_linked_without.format(settings=named) if names else ""
 
 
-def preset_settings(request: GenerationRequest) -> dict[str, Any]:
+def preset_settings(request: GenerationRequest) -> dict[str, object]:
     """Return the settings that a named preset stores."""
     return {name: value for name, value in request.for_sharing().items() if name not in _PERSONAL}
 
 
-def check_settings(settings: dict[str, Any]) -> GenerationRequest:
+def check_settings(settings: dict[str, object]) -> GenerationRequest:
     """Validate stored settings. Return them as a request without personal data. Raises: RequestError."""
     request = GenerationRequest.from_stored(
         {name: value for name, value in settings.items() if name not in _PERSONAL} | {"prompt": "", "seed": 0}

@@ -4,7 +4,6 @@ Element ids: `own-sound`, `input-sound`, `sound-start`, `sound-note`.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import gradio as gr
 
@@ -25,11 +24,11 @@ class SoundPanel:
     start: gr.Number
     note: gr.HTML
 
-    def show_preset(self, preset: Preset) -> dict[gr.blocks.Block, Any]:
+    def show_preset(self, preset: Preset) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates for this preset."""
         return {self.box: gr.update(visible=takes_sound(preset))}
 
-    def load_audio(self, request: GenerationRequest, path: str | None) -> dict[gr.blocks.Block, Any]:
+    def load_audio(self, request: GenerationRequest, path: str | None) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates that show a request's audio. `path` is the file, None if it is missing."""
         box = gr.update(visible=takes_sound(request.resolved_preset), open=request.sound is not None)
         return {self.file: path, self.start: request.sound_start, self.box: box}

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import gradio as gr
 
@@ -112,7 +111,7 @@ class RewriteHandlers:
             return {prompt: act.value, panel.put: None, panel.suggestion: ""}
         return {panel.suggestion: ""}
 
-    async def clear_if_changed(self, prompt: str | None, put: str | None, request: gr.Request) -> Any:
+    async def clear_if_changed(self, prompt: str | None, put: str | None, request: gr.Request) -> object:
         """Hide the suggestion when the prompt is no longer the inserted suggestion."""
         if put is not None and prompt == put:
             return gr.skip()

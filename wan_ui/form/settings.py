@@ -43,7 +43,7 @@ class SettingsPanel:
     note: gr.HTML
     controls: dict[str, Component]
 
-    def show_values(self, shown: GenerationRequest, preset: Preset, texts: Texts) -> dict[gr.blocks.Block, Any]:
+    def show_values(self, shown: GenerationRequest, preset: Preset, texts: Texts) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates that show the request's values and the preset's other choices."""
         return {self.controls[name]: gr.update(**update) for name, update in control_updates(preset, texts, shown).items()}
 
@@ -157,7 +157,7 @@ def control_updates(preset: Preset, texts: Texts, values: GenerationRequest | No
     return {name: _component_values(control) for name, control in describe_controls(preset, texts, values).items()}
 
 
-def preset_updates(preset: Preset, texts: Texts) -> list[dict[str, Any]]:
+def preset_updates(preset: Preset, texts: Texts) -> list[dict[str, object]]:
     """Return Gradio updates of `SettingsPanel.follows_preset` for a newly chosen preset."""
     return [gr.update(**given) for given in control_updates(preset, texts).values()]
 

@@ -42,15 +42,15 @@ class ShotsPanel:
     sent_job: gr.HTML
     max_characters: gr.HTML
 
-    def show_preset(self, preset: Preset) -> dict[gr.blocks.Block, Any]:
+    def show_preset(self, preset: Preset) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates for this preset."""
         return {self.max_characters: max_characters_html(preset)}
 
-    def show_shots(self, request: GenerationRequest, texts: Texts) -> dict[gr.blocks.Block, Any]:
+    def show_shots(self, request: GenerationRequest, texts: Texts) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates that show the request's shots without their files."""
         return self._updates(storyboard_values(request), texts) | self.show_preset(request.resolved_preset)
 
-    def load_job(self, job: Job, texts: Texts) -> dict[gr.blocks.Block, Any]:
+    def load_job(self, job: Job, texts: Texts) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates that show a job's shots with images, characters, soundtrack and finished videos.
 
         Return no updates for a job without a storyboard.
@@ -68,7 +68,7 @@ class ShotsPanel:
         track = {"track": copy_to_cache(request.track)} if request.track else {}
         return self._updates(film | track, texts)
 
-    def _updates(self, film: dict[str, Any], texts: Texts) -> dict[gr.blocks.Block, Any]:
+    def _updates(self, film: dict[str, object], texts: Texts) -> dict[gr.blocks.Block, object]:
         text = json.dumps(film, ensure_ascii=False) if film["shots"] else ""
         return {self.timeline: text, self.editor: storyboard_html(text, texts)}
 
@@ -103,12 +103,12 @@ def read_storyboard(text: object) -> dict[str, Any]:
     return {"shots": tuple(map(_read_row, rows)), **figures, **track}
 
 
-def convert_frame_rate(rows: Sequence[dict[str, Any]], fps: object) -> list[dict[str, Any]]:
+def convert_frame_rate(rows: Sequence[dict[str, object]], fps: object) -> list[dict[str, object]]:
     """Convert the frame numbers of finished shots to the frame rate `fps`. Values of a wrong type are left for validation."""
     return [_convert_row(dict(row), fps) for row in rows]
 
 
-def _convert_row(row: dict[str, Any], fps: object) -> dict[str, Any]:
+def _convert_row(row: dict[str, Any], fps: object) -> dict[str, object]:
     own, count = row.pop("fps", None), row.get("num_frames")
     if all(isinstance(one, int) and 0 < one <= 100_000 for one in (own, count, fps)):
         row["num_frames"] = round(count / own * fps)
@@ -127,7 +127,7 @@ def sent_job_html(text: object, job: Job) -> str:
     return f'<i data-job="{escape(job.id)}" data-blocks="{named}"></i>'
 
 
-def _parse_timeline(text: Any) -> dict[str, Any]:
+def _parse_timeline(text: Any) -> dict[str, object]:
     if not text:
         return {}
     try:
@@ -139,19 +139,19 @@ def _parse_timeline(text: Any) -> dict[str, Any]:
     return film
 
 
-def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:
+def _read_row(row: Mapping[str, object]) -> dict[str, object]:
     given = {name: row[name] for name in _ROW if row.get(name) not in ("", None, False)}
     return given if "job" in given else given | {"prompt": row.get("prompt") or ""}
 
 
-def storyboard_values(request: GenerationRequest) -> dict[str, Any]:
+def storyboard_values(request: GenerationRequest) -> dict[str, object]:
     """Return the timeline of this request, without files."""
     track = {name: getattr(request, name) for name in _TRACK} if request.track else {}
     figures = [{"name": figure.name, "image": None} for figure in request.figures]
     return {"shots": _shot_rows(request.shots, request.fps), "figures": figures, **track}
 
 
-def _shot_rows(shots: Sequence[Shot], fps: int) -> list[dict[str, Any]]:
+def _shot_rows(shots: Sequence[Shot], fps: int) -> list[dict[str, object]]:
     return [
         {
             "prompt": shot.prompt,

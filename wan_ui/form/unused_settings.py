@@ -51,7 +51,7 @@ def unused_settings_text(request: GenerationRequest, shown: Collection[str], tex
     return texts.not_used.format(settings=texts.list_separator.join(named)) if named else ""
 
 
-def setting_text(name: str, value: Any, texts: Texts) -> str:
+def setting_text(name: str, value: object, texts: Texts) -> str:
     """Return a setting's label and value, such as "sampler euler" or "LoRA style.safetensors × 0.8".
 
     Args:

@@ -12,7 +12,7 @@ from backend.errors import StudioError
 from wan_ui.components.field_errors import error_sentence
 
 
-def parse_json(body: bytes) -> Any:
+def parse_json(body: bytes) -> object:
     """Parse JSON. Raises: ValueError if `body` is not JSON or is nested too deeply."""
     try:
         return json.loads(body)
@@ -30,7 +30,7 @@ async def read_json_object(request: Request) -> dict[str, Any]:
 
 
 def json_endpoint(
-    endpoint: Callable[[Request], Awaitable[Response | dict[str, Any]]],
+    endpoint: Callable[[Request], Awaitable[Response | dict[str, object]]],
 ) -> Callable[[Request], Awaitable[Response]]:
     """Decorate an endpoint: send the dict that it returns as JSON, and a StudioError as one sentence in the field `error`."""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from wan_ui.gateway.limits import LOG_BYTES, LOG_FILE_BYTES, LOG_LINES
 
@@ -59,7 +59,7 @@ class GuardedStream:
         self._rotate_log(len(shown))
         return len(text)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     def _limit_text(self, text: str, request: RequestLog) -> str:

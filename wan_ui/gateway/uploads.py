@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gradio.processing_utils import save_file_to_cache
 from gradio.route_utils import upload_fn
@@ -80,7 +80,7 @@ def public_upload_path(path: Path) -> str:
     return str(folder / path.resolve().relative_to(folder.resolve()))
 
 
-def uploaded_path(file: dict[str, Any], what: UploadKind = "image") -> Path:
+def uploaded_path(file: dict[str, object], what: UploadKind = "image") -> Path:
     """Check the path in Gradio's file data, and return it. Raises: the errors of `check_upload_path`."""
     return check_upload_path(file.get("path") if is_file_obj_with_meta(file) else None, what)
 
@@ -201,7 +201,7 @@ def _is_example(path: object) -> bool:
         return False
 
 
-def _find_files(data: object) -> Iterator[dict[str, Any]]:
+def _find_files(data: object) -> Iterator[dict[str, object]]:
     """Yield all file data objects of Gradio in a JSON value."""
     unvisited = [data]
     while unvisited:

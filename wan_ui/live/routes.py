@@ -90,12 +90,12 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
     ]
 
 
-async def _submit_live(context: StudioContext, caller: Caller, given: dict[str, Any]) -> Job:
+async def _submit_live(context: StudioContext, caller: Caller, given: dict[str, object]) -> Job:
     """Queue a live video. Raises: StudioError."""
     return await context.submit(await asyncio.to_thread(to_request, given), caller)
 
 
-def to_request(given: dict[str, Any]) -> GenerationRequest:
+def to_request(given: dict[str, object]) -> GenerationRequest:
     """Build the request from untrusted values of the page. Raises: StudioError."""
     preset = find_preset(str(given.get("preset", "")))
     prompt, image = (given.get(name) for name in ("prompt", "image"))
@@ -129,7 +129,7 @@ async def _packet_stream(context: StudioContext, watch: LiveWatcher, job: Job, c
                 yield struct.pack(">II", STATE, len(state)) + state
 
 
-def _state_packet(job: Job, view: StageView, watch: LiveWatcher, caller: Caller) -> dict[str, Any]:
+def _state_packet(job: Job, view: StageView, watch: LiveWatcher, caller: Caller) -> dict[str, object]:
     headline, detail, _ = progress_texts(view, caller.texts)
     left = watch.seconds_left(job.id)
     return {

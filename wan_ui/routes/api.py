@@ -59,7 +59,9 @@ def describe_endpoint() -> str:
     return "\n".join([_DESCRIPTION, *(f"- {name}: {text}" for name, text in settings.items())])
 
 
-def _make_generate(context: StudioContext) -> Callable[..., Coroutine[Any, Any, tuple[dict[str, Any], dict[str, Any]]]]:
+def _make_generate(
+    context: StudioContext,
+) -> Callable[..., Coroutine[object, object, tuple[dict[str, object], dict[str, object]]]]:
     # Gradio builds the API description from these annotations. It recognizes a JSON object only by a plain `dict`.
     async def generate(
         prompt: str,
@@ -97,7 +99,7 @@ def _split_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
     return {name: value for name, value in settings.items() if name != "again"}, (again["job"], again["from_shot"])
 
 
-def split_files(settings: object) -> tuple[Any, dict[str, Any] | None]:
+def split_files(settings: object) -> tuple[object, dict[str, object] | None]:
     """Return the settings without files, and the files by setting. A value that is not an object is returned unchanged."""
     if not isinstance(settings, dict):
         return settings, None
@@ -139,7 +141,7 @@ class GenerateArguments:
         preset, values = self.resolve_settings(default_preset)
         return GenerationRequest.from_preset(preset, **values)
 
-    def resolve_settings(self, default_preset: str = "") -> tuple[Preset, dict[str, Any]]:
+    def resolve_settings(self, default_preset: str = "") -> tuple[Preset, dict[str, object]]:
         """Return the preset and the request's settings. Raises: RequestError."""
         unknown = sorted(set(self.settings) - FOR_PROGRAMS)
         if unknown:
@@ -148,7 +150,7 @@ class GenerateArguments:
         preset = find_preset(self.preset or default_preset or list_presets()[0].name)
         return preset, {"prompt": self.prompt, **self._upload_paths(), **self.settings}
 
-    def _upload_paths(self) -> dict[str, Any]:
+    def _upload_paths(self) -> dict[str, object]:
         """Return the paths of uploaded files by request field. Raises: ImageError, ClipError, SoundError, RequestError."""
         files = {name: value for name, value in {"image": self.image, **self.files}.items() if value}
         paths: dict[str, Any] = {}
@@ -166,13 +168,13 @@ class GenerateArguments:
         return paths
 
 
-def _parse_keyframe(given: object) -> tuple[Any, str]:
+def _parse_keyframe(given: object) -> tuple[object, str]:
     if not isinstance(given, dict) or given.keys() != {"frame", "image"}:
         raise RequestError(f"keyframes has {shorten(given)}", 'and must have {"frame": 0, "image": a file}', "correct it")
     return given["frame"], _upload_path(given["image"], "image")
 
 
-def _parse_character(given: object) -> dict[str, Any]:
+def _parse_character(given: object) -> dict[str, object]:
     if not isinstance(given, dict) or given.keys() != {"name", "image"}:
         raise RequestError(f"figures has {shorten(given)}", 'and must have {"name": "Anna", "image": a file}', "correct it")
     return {"name": given["name"], "image": _upload_path(given["image"], "image")}
@@ -198,7 +200,7 @@ def finished_video(view: StageView | None) -> VideoResult:
     return view.result
 
 
-def _file_data(address: str) -> dict[str, Any]:
+def _file_data(address: str) -> dict[str, object]:
     """Return Gradio's file data with the video's address.
 
     The video is marked as a stream, because Gradio copies other files and serves the copy to all visitors who are logged in.
@@ -206,7 +208,7 @@ def _file_data(address: str) -> dict[str, Any]:
     return gr.FileData(path=address, url=address, mime_type="video/mp4", is_stream=True).model_dump()
 
 
-def video_facts(job_id: str, result: VideoResult) -> dict[str, Any]:
+def video_facts(job_id: str, result: VideoResult) -> dict[str, object]:
     """Return the facts of a finished video as JSON values."""
     names = ("width", "height", "num_frames", "fps", "seconds")
     return {"job_id": job_id, "seed": result.request.seed} | {name: getattr(result, name) for name in names}

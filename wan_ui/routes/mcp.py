@@ -87,7 +87,7 @@ def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-async def _last_message(messages: AsyncGenerator[dict[str, Any] | None, None], request: Request) -> dict[str, Any] | None:
+async def _last_message(messages: AsyncGenerator[dict[str, object] | None, None], request: Request) -> dict[str, object] | None:
     """Return the last message, which is the answer. Return None if the assistant disconnects."""
     message = None
     async with aclosing(messages):
@@ -97,25 +97,25 @@ async def _last_message(messages: AsyncGenerator[dict[str, Any] | None, None], r
     return message
 
 
-def _params(message: dict[str, Any]) -> dict[str, Any]:
+def _params(message: dict[str, object]) -> dict[str, object]:
     return _dict_or_empty(message.get("params"))
 
 
-def _dict_or_empty(given: object) -> dict[str, Any]:
+def _dict_or_empty(given: object) -> dict[str, object]:
     return given if isinstance(given, dict) else {}
 
 
-def _wants_video(message: dict[str, Any]) -> bool:
+def _wants_video(message: dict[str, object]) -> bool:
     return message.get("method") == "tools/call" and _params(message).get("name") == "generate_video"
 
 
-def _progress_token(message: dict[str, Any]) -> str | int | None:
+def _progress_token(message: dict[str, object]) -> str | int | None:
     """Return the assistant's token for progress messages, None without one."""
     token = _dict_or_empty(_params(message).get("_meta")).get("progressToken")
     return token if isinstance(token, str | int) else None
 
 
-def _reply(message: dict[str, Any], presets: list[str]) -> dict[str, Any]:
+def _reply(message: dict[str, object], presets: list[str]) -> dict[str, object]:
     """Return the answer to a message that does not call the tool. `presets` are the names that the caller may use."""
     params = _params(message)
     match message.get("method"):
@@ -137,7 +137,7 @@ def _reply(message: dict[str, Any], presets: list[str]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
-def describe_tool(presets: list[str]) -> dict[str, Any]:
+def describe_tool(presets: list[str]) -> dict[str, object]:
     """Return the tool's description for assistants who may use these presets."""
     return {
         "name": "generate_video",
@@ -160,8 +160,8 @@ def describe_tool(presets: list[str]) -> dict[str, Any]:
 
 
 async def _run_tool(
-    context: StudioContext, message: dict[str, Any], request: Request
-) -> AsyncGenerator[dict[str, Any] | None, None]:
+    context: StudioContext, message: dict[str, object], request: Request
+) -> AsyncGenerator[dict[str, object] | None, None]:
     """Run the tool. Yield the answer as the last message.
 
     Before the answer, yield progress messages if the assistant sent a token, and None while the progress does not change.
@@ -187,7 +187,7 @@ async def _run_tool(
     yield {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
-def _parse_request(context: StudioContext, arguments: dict[str, Any], caller: Caller) -> GenerationRequest:
+def _parse_request(context: StudioContext, arguments: dict[str, object], caller: Caller) -> GenerationRequest:
     """Build the request. Raises: StudioError."""
     wanted = GenerateArguments.parse_arguments(
         arguments.get("prompt") or "", arguments.get("preset"), None, arguments.get("settings")
@@ -195,22 +195,22 @@ def _parse_request(context: StudioContext, arguments: dict[str, Any], caller: Ca
     return wanted.to_request(context.preset_names(caller)[0])
 
 
-def _progress_message(token: str | int, view: StageView) -> dict[str, Any]:
+def _progress_message(token: str | int, view: StageView) -> dict[str, object]:
     words = " · ".join(part for part in progress_texts(view, ENGLISH) if part)
     params = {"progressToken": token, "progress": round(view.fraction, 4), "total": 1, "message": words}
     return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
 
 
-async def _as_events(messages: AsyncIterator[dict[str, Any] | None]) -> AsyncIterator[str]:
+async def _as_events(messages: AsyncIterator[dict[str, object] | None]) -> AsyncIterator[str]:
     """Yield server-sent events. None becomes a comment, which keeps the connection open."""
     async for message in messages:
         yield ": still here\n\n" if message is None else f"event: message\ndata: {json.dumps(message)}\n\n"
 
 
-def _tool_result(result: VideoResult, job_id: str, url: str) -> dict[str, Any]:
+def _tool_result(result: VideoResult, job_id: str, url: str) -> dict[str, object]:
     facts = {"url": url} | video_facts(job_id, result)
     return {"content": [{"type": "text", "text": json.dumps(facts)}], "structuredContent": facts}
 
 
-def _error_message(message_id: object, code: int, text: str) -> dict[str, Any]:
+def _error_message(message_id: object, code: int, text: str) -> dict[str, object]:
     return {"jsonrpc": "2.0", "id": message_id, "error": {"code": code, "message": text}}

@@ -122,7 +122,7 @@ async def _store_body(request: Request, path: Path) -> None:
         raise BodyTooLarge("the body", f"must have at most {LARGEST_BODY // 1_000_000} MB", "make the image or the clip smaller")
 
 
-def _parse_json_body(body: Path) -> dict[str, Any]:
+def _parse_json_body(body: Path) -> dict[str, object]:
     """Return the fields. Long data URLs are cut out before parsing, and each becomes a `DataUrl`.
 
     Raises: RequestError, BodyTooLarge.
@@ -158,7 +158,7 @@ def _insert_data_urls(given: Any, cut: dict[str, Any]) -> Any:
     return {key: cut.pop(value, value) if isinstance(value, str) else value for key, value in given.items()}
 
 
-async def _parse_form_body(request: Request, body: Path) -> tuple[dict[str, Any], dict[str, UploadFile]]:
+async def _parse_form_body(request: Request, body: Path) -> tuple[dict[str, object], dict[str, UploadFile]]:
     """Return the texts and the files of a form by name."""
     with body.open("rb") as file:
         parser = MultiPartParser(
@@ -189,7 +189,7 @@ async def _read_pieces(file: BinaryIO) -> AsyncGenerator[bytes, None]:
         await asyncio.sleep(0)  # let other requests run
 
 
-def _split_form(form: FormData) -> tuple[dict[str, Any], dict[str, UploadFile]]:
+def _split_form(form: FormData) -> tuple[dict[str, object], dict[str, UploadFile]]:
     fields: dict[str, Any] = {}
     files: dict[str, UploadFile] = {}
     for name, value in form.multi_items():
@@ -208,7 +208,7 @@ def _split_form(form: FormData) -> tuple[dict[str, Any], dict[str, UploadFile]]:
     return fields, files
 
 
-def _parse_list(text: str) -> Any:
+def _parse_list(text: str) -> object:
     """Parse a list in JSON. A single value becomes a list of one."""
     try:
         value = parse_json(text.encode())
@@ -217,7 +217,7 @@ def _parse_list(text: str) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-def _store_file(fields: dict[str, Any], uploaded: UploadFile | None, name: str, path: Path) -> Path | None:
+def _store_file(fields: dict[str, object], uploaded: UploadFile | None, name: str, path: Path) -> Path | None:
     """Write a file of the request to `path`, and remove its field from `fields`. Return None without a file.
 
     Raises: ImageError, ClipError, SoundError.
@@ -234,7 +234,7 @@ def _store_file(fields: dict[str, Any], uploaded: UploadFile | None, name: str, 
     return path
 
 
-def _store_characters(fields: dict[str, Any], files: Mapping[str, UploadFile], folder: Path) -> tuple[dict[str, Any], ...]:
+def _store_characters(fields: dict[str, object], files: Mapping[str, UploadFile], folder: Path) -> tuple[dict[str, object], ...]:
     """Write the characters' images to `folder`, and remove their field from `fields`. Raises: RequestError, ImageError."""
     given = fields.pop(FIGURES, None) or []
     sent = {match[1]: file for name, file in files.items() if (match := _FIGURE.fullmatch(name))}

@@ -36,7 +36,7 @@ class UnknownModel(RequestError):
     """No preset has the name in `model`."""
 
 
-def parse_settings(sent: VideoBody, default_model: str) -> tuple[Preset, dict[str, Any]]:
+def parse_settings(sent: VideoBody, default_model: str) -> tuple[Preset, dict[str, object]]:
     """Return the preset and the settings of the requested video. `default_model` is used without a `model`.
 
     Raises: RequestError.
@@ -53,7 +53,7 @@ def parse_settings(sent: VideoBody, default_model: str) -> tuple[Preset, dict[st
     return preset, {"prompt": _text_field(sent.fields, "prompt"), **given, **settings}
 
 
-def _text_field(fields: dict[str, Any], name: str) -> str:
+def _text_field(fields: dict[str, object], name: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
         raise RequestError(f"{name}={shorten(value)}", "must be a text", f"correct {name}")
@@ -67,7 +67,7 @@ def _find_model(name: str) -> Preset:
         raise UnknownModel(f"model={name[:60]!r}", error.allowed, error.fix) from None
 
 
-def _parse_size(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
+def _parse_size(fields: dict[str, object], preset: Preset) -> dict[str, int]:
     """Return width and height from the field `size`. Return an empty dict if the field is missing. Raises: RequestError."""
     if "size" not in fields:
         return {}
@@ -87,7 +87,7 @@ def _parse_size(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
     raise RequestError(f"size={size[:20]!r}", rule, "choose one, or leave it out")
 
 
-def _parse_seconds(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
+def _parse_seconds(fields: dict[str, object], preset: Preset) -> dict[str, int]:
     """Return `num_frames` from the field `seconds`. Return an empty dict if the field is missing. Raises: RequestError."""
     if "seconds" not in fields:
         return {}
@@ -103,7 +103,7 @@ def _parse_seconds(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
     raise RequestError(f"seconds={seconds[:20]!r}", rule, "choose one, or leave it out")
 
 
-def _parse_fps(fields: dict[str, Any], preset: Preset) -> int:
+def _parse_fps(fields: dict[str, object], preset: Preset) -> int:
     fps = str(fields.get("fps", preset.fps))
     if not (_WHOLE.fullmatch(fps) and 1 <= int(fps) <= preset.max_fps):
         raise RequestError(f"fps={fps[:20]!r}", f"must be between 1 and {preset.max_fps}", f"{preset.fps} is usual")
@@ -117,7 +117,7 @@ def _describe_lengths(preset: Preset, fps: int) -> str:
     return f"from {first} to {last} seconds, {preset.frame_step} frames apart, at {fps} frames per second"
 
 
-def _refuse_both(name: str, fields: dict[str, Any], *others: str) -> None:
+def _refuse_both(name: str, fields: dict[str, object], *others: str) -> None:
     """Check that a value is given by only one field. Raises: RequestError."""
     if given := next((other for other in others if other in fields), None):
         raise RequestError(f"{given} was given", f"together with {name}, which sets the same value", "leave one of the two out")
@@ -128,7 +128,7 @@ def format_seconds(num_frames: int, fps: int) -> str:
     return f"{(num_frames - 1) / fps:.3f}".rstrip("0").rstrip(".")
 
 
-def video_object(job: ListedJob, view: StageView, limits: Limits) -> dict[str, Any]:
+def video_object(job: ListedJob, view: StageView, limits: Limits) -> dict[str, object]:
     """Return the job as OpenAI's `video` object, with the studio's additional fields. `view` is the job's progress."""
     request, is_done = job.summary, job.state == "finished"
     expires = None
@@ -154,7 +154,7 @@ def video_object(job: ListedJob, view: StageView, limits: Limits) -> dict[str, A
     }
 
 
-def _error_object(job: ListedJob, view: StageView) -> dict[str, Any] | None:
+def _error_object(job: ListedJob, view: StageView) -> dict[str, object] | None:
     if job.state == "cancelled":
         return {"code": "cancelled", "message": "The video was stopped."}
     if job.state != "failed":

@@ -16,7 +16,6 @@ import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 from starlette.requests import Request
@@ -143,7 +142,7 @@ class Videos:
         self._context.engine.library.delete(job.id)
         self._context.engine.count_change()  # refreshes open pages, which may still show the video
 
-    def _list_page(self, query: dict[str, str], caller: Caller) -> dict[str, Any]:
+    def _list_page(self, query: dict[str, str], caller: Caller) -> dict[str, object]:
         limit, after, order = query.get("limit", str(DEFAULT_PAGE)), query.get("after") or None, query.get("order", "desc")
         if not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= MOST_ON_PAGE):
             raise RequestError(
@@ -166,7 +165,7 @@ class Videos:
             "has_more": len(jobs) > len(shown),
         }
 
-    def _video_object(self, job: ListedJob) -> dict[str, Any]:
+    def _video_object(self, job: ListedJob) -> dict[str, object]:
         return video_object(job, list_view(self._context, job), self._context.engine.cleaner.limits)
 
     def _find_own_job(self, request: Request, caller: Caller) -> Job:
@@ -215,7 +214,7 @@ def _describe_state(job: Job) -> str:
     return {"queued": "queued", "running": "running", "failed": "failed", "cancelled": "stopped"}[job.state]
 
 
-def _model_object(preset: Preset) -> dict[str, Any]:
+def _model_object(preset: Preset) -> dict[str, object]:
     """Return a preset as OpenAI's `model` object. `created` is 0, because presets have no date."""
     return {"id": preset.name, "object": "model", "created": 0, "owned_by": _OWNER}
 

@@ -32,7 +32,7 @@ def characters_route(context: StudioContext) -> Route:
     return Route(PATH, serve, methods=["GET"])
 
 
-def _list_characters(context: StudioContext, caller: Caller) -> list[dict[str, Any]]:
+def _list_characters(context: StudioContext, caller: Caller) -> list[dict[str, object]]:
     """Return names and image addresses. `services.shots` accepts the addresses in place of uploads."""
     current = context.engine.projects.current(caller.owner)
     images = context.engine.library.characters(caller.owner, current, MOST_OFFERED)

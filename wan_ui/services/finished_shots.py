@@ -1,7 +1,6 @@
 """List the finished shots of a storyboard and the addresses of their videos, for the page's timeline."""
 
 import asyncio
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -32,12 +31,12 @@ def shots_route(engine: Engine, access: Access) -> Route:
     return Route(f"/{_PREFIX}/{{job_id}}", serve, methods=["GET"])
 
 
-def _describe_shots(engine: Engine, job: Job) -> dict[str, Any]:
+def _describe_shots(engine: Engine, job: Job) -> dict[str, object]:
     shots = [_describe_shot(engine, job, number) for number in range(1, len(job.request.shots) + 1)]
     return {"has_ended": job.has_ended, "shots": [shot for shot in shots if shot is not None]}
 
 
-def _describe_shot(engine: Engine, story: Job, number: int) -> dict[str, Any] | None:
+def _describe_shot(engine: Engine, story: Job, number: int) -> dict[str, object] | None:
     """Describe the shot with this number, from 1. None if it is unfinished or deleted."""
     request, place = story.request, story.request.shots[number - 1].video
     if place is not None:  # an uploaded video

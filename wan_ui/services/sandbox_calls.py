@@ -29,7 +29,7 @@ def requester_from_caller(caller: Caller) -> Requester:
     )
 
 
-def runs_sandbox_calls(handler: Callable[..., Steps[Result]]) -> Callable[..., Coroutine[Any, Any, Result]]:
+def runs_sandbox_calls(handler: Callable[..., Steps[Result]]) -> Callable[..., Coroutine[object, object, Result]]:
     """Decorate a handler of the page that yields `SandboxCall`s and receives their results.
 
     The handler must be a method of an object with the attribute `context`. It waits for each result in the event loop,
@@ -45,7 +45,7 @@ def runs_sandbox_calls(handler: Callable[..., Steps[Result]]) -> Callable[..., C
     return waiting
 
 
-async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+async def cancel_on_disconnect(request: Request, work: Coroutine[object, object, Result]) -> Result:
     """Return the result of `work`. Cancel it if the caller disconnects. Raises: ClientDisconnect."""
     task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
     try:

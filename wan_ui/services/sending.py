@@ -103,7 +103,7 @@ async def send_generated_file(
     request: Request,
     downloads: Downloads,
     who: Requester,
-    make: Callable[[Path], Coroutine[Any, Any, Any]],
+    make: Callable[[Path], Coroutine[object, object, object]],
     *,
     name: str,
     media_type: str,

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import gradio as gr
 
@@ -159,7 +158,7 @@ class StageHandlers(Panel):
             return (yield from self.context.revise_steps(old, wanted, caller))
         return (yield from self.context.submit_steps(wanted, caller))
 
-    async def follow(self, job_id: str | None, request: gr.Request) -> AsyncIterator[Any]:
+    async def follow(self, job_id: str | None, request: gr.Request) -> AsyncIterator[object]:
         """Yield the stage after each of the job's events, until the job ends or the page shows another job."""
         caller, page = await asyncio.to_thread(self.context.identify_caller, request), request.session_hash or ""
         job = self.context.find_job(job_id, caller)
@@ -203,7 +202,7 @@ class StageHandlers(Panel):
         newest = running or self.context.engine.jobs.list_jobs(caller.owner, most=1)
         return newest[0].id if newest and not newest[0].deleted else None
 
-    def keep_seed(self, job_id: str | None, request: gr.Request) -> tuple[Any, Any]:
+    def keep_seed(self, job_id: str | None, request: gr.Request) -> tuple[object, object]:
         """Copy the seed of the video on the stage to the form, and turn off random seeds."""
         job = self.context.find_job(job_id, self.context.identify_caller(request))
         return (job.request.seed, False) if job else (gr.skip(), gr.skip())

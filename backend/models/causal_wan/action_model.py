@@ -6,7 +6,7 @@ step state stores these actions. See `backend.models.model.Model`.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -19,11 +19,21 @@ from backend.models.causal_wan.picture import STILL_FRAMES, WholeImageEncoder, c
 from backend.models.causal_wan.transformer import Window
 from backend.models.common.pixels import as_float32, cast_to, image_to_pixels
 from backend.models.common.whole_clip import transformer_part
-from backend.models.model import VIDEO, AttentionLengths, Conditions, Inputs, Latents, ModelPlan, StepState, Weights
+from backend.models.model import (
+    VIDEO,
+    AttentionLengths,
+    Conditions,
+    Inputs,
+    Latents,
+    ModelPlan,
+    PromptConditions,
+    StepState,
+    Weights,
+)
 from backend.models.wan.conditions import encode_clip, image_channels, image_mask
 from backend.models.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
-from backend.runtime.work import Call, Effect, OnHost, Put, Zeros
+from backend.runtime.work import Call, Effects, OnHost, Put, Zeros
 from backend.sampling.plan import StepPlan
 from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
@@ -84,7 +94,7 @@ class ActionWanModel(CausalWanModel):
         """See `Model`. One prompt is enough, because the model reads no prompt."""
         return [example]
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
         """Encode the action as `keyboard` and `mouse`, and the image, if given, as `image_seen` and `image_channels`.
 
         `image_channels` covers the first `STILL_FRAMES` latent frames. Raises: RequestError for an unknown action.
@@ -93,7 +103,7 @@ class ActionWanModel(CausalWanModel):
         conditions: dict[str, Any] = {"keyboard": keyboard} | ({"mouse": mouse} if len(mouse) else {})
         images = list(inputs.get("image", ()))
         if not images:
-            return conditions
+            return PromptConditions(full=conditions)
         programs = self._programs(False)
         encoder_pixels = self._image_encoder.preprocess(images).astype(self.dtype)
         tokens = yield Call(programs.embed_image, (weights["image_encoder"], encoder_pixels))
@@ -105,7 +115,7 @@ class ActionWanModel(CausalWanModel):
         pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights["vae"], geometry, pixels)
         mask = image_mask(geometry, has_last=False)
         conditions["image_channels"] = yield OnHost(image_channels, (mask, *pieces))
-        return conditions
+        return PromptConditions(full=conditions)
 
     def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
         num_images = len(self._input_images(request))
@@ -114,7 +124,7 @@ class ActionWanModel(CausalWanModel):
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Generator[Effect, Any, tuple[ActionStepContext, ActionStepState]]:
+    ) -> Effects[tuple[ActionStepContext, ActionStepState]]:
         """Compute the cross-attention's keys and values for the image, and the next block's steering.
 
         `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has an
@@ -148,7 +158,7 @@ class ActionWanModel(CausalWanModel):
         step_context: ActionStepContext,
         clean: Latents,
         step_state: ActionStepState,
-    ) -> Generator[Effect, Any, ActionStepState]:
+    ) -> Effects[ActionStepState]:
         """See `Model`. The keys and values of the clean block replace the keys and values from the block's last step."""
         committed = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
         shape = self.spec.shape
@@ -159,7 +169,7 @@ class ActionWanModel(CausalWanModel):
 
     def _add_steering(
         self, request: GenerationRequest, step_context: ActionStepContext, step_state: ActionStepState
-    ) -> Generator[Effect, Any, ActionStepState]:
+    ) -> Effects[ActionStepState]:
         """Add the next block's steering and channels to the step state."""
         denoiser = cast(ActionDenoiser, step_context.programs.denoiser)
         shape, frames = self.spec.shape, self._block_shape(request, step_state.first)[2]

@@ -10,10 +10,9 @@ hao-ai-lab/FastVideo, fastvideo/configs/models/dits/matrixgame2.py (the layout o
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from backend.checkpoints.json_files import AGAIN
+from backend.checkpoints.json_files import AGAIN, Config
 from backend.chips import StepFlops
 from backend.errors import ModelError, RequestError
 from backend.models.causal_wan.spec import BLOCK, SINK, TRAINED, WINDOW, CausalWanFamily, CausalWanSpec, check_window
@@ -127,7 +126,7 @@ class ActionWanFamily(CausalWanFamily):
     # This replaces causal Wan's method, which reads single-file checkpoints. This family does not support them.
     complete_checkpoint = Family.complete_checkpoint
 
-    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> ActionWanSpec:
+    def read_spec(self, index: Config, configs: Configs) -> ActionWanSpec:
         """See `Family`."""
         _check_networks(configs)
         spec = _make_spec(configs)
@@ -177,7 +176,7 @@ def diffusers_name(name: str) -> str:
     return apply_patterns(name, CHECKPOINT_NAMES)
 
 
-def read_action_shape(transformer: Mapping[str, Any]) -> ActionShape:
+def read_action_shape(transformer: Config) -> ActionShape:
     """Read the action modules' sizes from a transformer's configuration. Raises: ModelError for unsupported entries."""
     config = transformer["action_config"]
     missing = [name for name in _needed_entries(config) if name not in config]
@@ -200,14 +199,14 @@ def read_action_shape(transformer: Mapping[str, Any]) -> ActionShape:
     return shape
 
 
-def _needed_entries(config: Mapping[str, Any]) -> Sequence[str]:
+def _needed_entries(config: Config) -> Sequence[str]:
     always = ("blocks", "heads_num", "hidden_size", "keyboard_dim_in", "keyboard_hidden_dim", "rope_dim_list", "rope_theta",
               "vae_time_compression_ratio", "windows_size")  # fmt: skip
     for_mouse = ("mouse_dim_in", "mouse_hidden_dim", "mouse_qk_dim_list")
     return (*always, *for_mouse) if config.get("enable_mouse", True) else always
 
 
-def _check_shape(shape: ActionShape, config: Mapping[str, Any], transformer: Mapping[str, Any], blocks: list[int]) -> None:
+def _check_shape(shape: ActionShape, config: Config, transformer: Config, blocks: list[int]) -> None:
     """Check the action modules' configuration. Raises: ModelError for the first unsupported value."""
     head_width, channels = shape.width // shape.heads, list(config["rope_dim_list"])
     is_same_mouse_shape = not shape.mouse_width or (

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
+from backend.checkpoints.json_files import Config
 from backend.models.causal_wan.action_spec import ACTIONS, ActionShape
 from backend.models.causal_wan.actions import (
     ActionPlace,
@@ -59,7 +60,7 @@ class SteeredRing:
 class ActionDenoiser(BlockDenoiser):
     """Shapes and modules of one transformer with action modules. Weights are passed to every call. Methods are pure."""
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout, window: Window, shape: ActionShape, image_width: int) -> None:
+    def __init__(self, config: Config, layout: Layout, window: Window, shape: ActionShape, image_width: int) -> None:
         """Build the modules. `image_width` is the number of channels of the image encoder's tokens."""
         replaced = {"text_dim": 1, "image_dim": image_width, "added_kv_proj_dim": None, "qk_norm": "rms_norm_across_heads"}
         super().__init__({**config, **replaced}, layout, window)

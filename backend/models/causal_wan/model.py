@@ -20,7 +20,7 @@ pass, in which a block also sees the later blocks.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -41,7 +41,7 @@ from backend.models.wan.text_encoder import TextTokens
 from backend.models.wan.transformer import Context, TextContext
 from backend.runtime.mesh import Layout, with_sharding
 from backend.runtime.program import Program
-from backend.runtime.work import Call, Effect, Put, Zeros
+from backend.runtime.work import Call, Effects, Put, Zeros
 from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, make_step_inputs
 from backend.schemas.request import GenerationRequest
@@ -72,7 +72,7 @@ class BlockStepState:
     past: Past
     first: int
     positions: Positions
-    clean: tuple[tuple[int, Any], ...] = ()
+    clean: tuple[tuple[int, jax.Array], ...] = ()
     uncounted: int = 0
 
 
@@ -135,7 +135,7 @@ class CausalWanModel(WanModel):
 
     def _encode_images(
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, images: Sequence[Image.Image]
-    ) -> Generator[Effect, Any, tuple[str, Any]]:
+    ) -> Effects[tuple[str, jax.Array]]:
         """Encode the image as a still clip of the first block's frames."""
         pixels, scale = image_to_pixels(images[0], self.dtype), self.spec.scales[1]
         num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
@@ -148,7 +148,7 @@ class CausalWanModel(WanModel):
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockStepState]]:
+    ) -> Effects[tuple[BlockStepContext, BlockStepState]]:
         """Compute the cross-attention's keys and values for the prompt, and the step state.
 
         `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has no
@@ -172,7 +172,7 @@ class CausalWanModel(WanModel):
 
     def _recache_past(
         self, weights: Weights, request: GenerationRequest, programs: BlockPrograms, text: TextContext, step_state: BlockStepState
-    ) -> Generator[Effect, Any, BlockStepState]:
+    ) -> Effects[BlockStepState]:
         """Commit the clean blocks in the window again, with the keys and values `text` of the new prompt.
 
         The sink (the video's first latent frames) is recomputed only if the whole video is still in the window. Otherwise the
@@ -195,7 +195,7 @@ class CausalWanModel(WanModel):
 
     def _make_step_state(
         self, programs: BlockPrograms, request: GenerationRequest, past: Past, first: int
-    ) -> Generator[Effect, Any, BlockStepState]:
+    ) -> Effects[BlockStepState]:
         positions = yield from programs.denoiser.block_positions(self._block_shape(request, first), first)
         return BlockStepState(past=past, first=first, positions=positions)
 
@@ -212,7 +212,7 @@ class CausalWanModel(WanModel):
         step_inputs: StepInputs,
         step_state: BlockStepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[SamplerState, BlockStepState]]:
+    ) -> Effects[tuple[SamplerState, BlockStepState]]:
         """See `WholeClipModel`. If the block is an input image, the steps only insert the image's latents."""
         if step_state.first == 0 and step_context.image_latents is not None:
             return dataclasses.replace(state, sample=step_context.image_latents, clean=step_context.image_latents), step_state
@@ -228,7 +228,7 @@ class CausalWanModel(WanModel):
         state: SamplerState,
         step_inputs: StepInputs,
         step_state: BlockStepState,
-    ) -> Generator[Effect, Any, tuple[SamplerState, BlockStepState]]:
+    ) -> Effects[tuple[SamplerState, BlockStepState]]:
         """Run all steps of the first block in the request's first step. The request's later steps do nothing."""
         if float(step_inputs.sigma) < ALL_NOISE:
             return state, step_state
@@ -245,7 +245,7 @@ class CausalWanModel(WanModel):
         state: SamplerState,
         step_inputs: StepInputs,
         step_state: BlockStepState,
-    ) -> Generator[Effect, Any, tuple[SamplerState, BlockStepState]]:
+    ) -> Effects[tuple[SamplerState, BlockStepState]]:
         arguments = (
             weights[transformer_part(0)],
             state,
@@ -264,7 +264,7 @@ class CausalWanModel(WanModel):
         step_context: BlockStepContext,
         clean: Latents,
         step_state: BlockStepState,
-    ) -> Generator[Effect, Any, BlockStepState]:
+    ) -> Effects[BlockStepState]:
         """See `Model`. The keys and values of the clean block replace the keys and values from the block's last step."""
         clean = clean[VIDEO]
         denoiser, first = step_context.programs.denoiser, step_state.first + clean.shape[2]
@@ -276,7 +276,7 @@ class CausalWanModel(WanModel):
             following, clean=self._list_clean_blocks(step_state, clean, first), uncounted=step_state.uncounted
         )
 
-    def _list_clean_blocks(self, step_state: BlockStepState, clean: Any, first: int) -> tuple[tuple[int, Any], ...]:
+    def _list_clean_blocks(self, step_state: BlockStepState, clean: jax.Array, first: int) -> tuple[tuple[int, jax.Array], ...]:
         """List the clean blocks that must be committed again if the prompt changes before latent frame `first`."""
         if not self.spec.recaches:
             return ()

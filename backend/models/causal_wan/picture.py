@@ -1,7 +1,7 @@
 """Matrix-Game 2.0's input image: preprocessing for the image encoder, and the image channels of the transformer's input."""
 
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import jax
 import numpy as np
@@ -35,7 +35,7 @@ class WholeImageEncoder(ImageEncoder):
         return (resized.numpy() - mean) / deviation
 
 
-def cut_block_channels(xp: Any, channels: jax.Array, first: int, frames: int) -> jax.Array:
+def cut_block_channels(xp: ModuleType, channels: jax.Array, first: int, frames: int) -> jax.Array:
     """Return the channels of one block of `frames` latent frames, which begins with latent frame `first`.
 
     `channels` [1, C, F, H, W] covers at most `STILL_FRAMES` latent frames. Later latent frames repeat its last frame.

@@ -11,11 +11,10 @@ frames only as a multiple of the block length (guandeh17/Self-Forcing pipeline/c
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from backend.checkpoints.checkpoint import TRANSFORMER as PART
 from backend.checkpoints.checkpoint import Checkpoint
+from backend.checkpoints.json_files import Config
 from backend.checkpoints.single_file import file_path
 from backend.checkpoints.torch_file import TorchFile
 from backend.chips import StepFlops
@@ -63,7 +62,7 @@ class CausalWanFamily(WanFamily):
     pipelines = PIPELINES
     body = "backend.models.causal_wan.model:CausalWanModel"
 
-    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> CausalWanSpec:
+    def read_spec(self, index: Config, configs: Configs) -> CausalWanSpec:
         """See `Family`."""
         check_networks(index, configs, TRANSFORMER)
         if configs["transformer"]["in_channels"] != configs["vae"]["z_dim"]:
@@ -106,7 +105,7 @@ def is_causal(checkpoint: Checkpoint, preset: Preset | None) -> bool:
     return TRANSFORMER in named or isinstance(checkpoint.transformer_files[PART], TorchFile)
 
 
-def _transformer_configs(checkpoint: Checkpoint, preset: Preset | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _transformer_configs(checkpoint: Checkpoint, preset: Preset | None) -> tuple[Config, Config]:
     """Return the configurations of the checkpoint's transformer and of the preset's transformer, {} if missing."""
     return checkpoint.configs.get(PART, {}), preset.network_configs().get(PART, {}) if preset else {}
 

@@ -14,14 +14,13 @@ Source: guandeh17/Self-Forcing (algorithm, ring), NVlabs/LongLive (sink).
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from diffusers import WanTransformer3DModel
 
+from backend.checkpoints.json_files import Config
 from backend.models.causal_wan.attention import RingAttention
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser
 from backend.runtime.mesh import Layout, as_leaf, with_sharding
@@ -61,7 +60,7 @@ class Past:
 class BlockDenoiser(Denoiser):
     """Shapes and modules of one causal transformer. Weights are passed to every call. Methods are pure and can be compiled."""
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout, window: Window) -> None:
+    def __init__(self, config: Config, layout: Layout, window: Window) -> None:
         # diffusers' class rejects entries of config.json that it does not know, such as the entries about training.
         known = inspect.signature(WanTransformer3DModel.__init__).parameters
         super().__init__({name: value for name, value in config.items() if name in known}, layout)

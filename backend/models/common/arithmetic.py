@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -10,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from backend.runtime.mesh import Shaped
 
 
-def count_flops(call: Callable[[], Any]) -> float:
+def count_flops(call: Callable[[], object]) -> float:
     """Return the number of operations of the matrix products, convolutions and attentions in `call()`, run on the meta device."""
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         call()

@@ -7,7 +7,6 @@ of its length.
 """
 
 import dataclasses
-from collections.abc import Generator
 from typing import Any, Protocol
 
 import jax
@@ -16,7 +15,7 @@ import numpy as np
 
 from backend.runtime.mesh import Layout, with_sharding
 from backend.runtime.program import Compiler, Program
-from backend.runtime.work import Call, Effect, Zeros
+from backend.runtime.work import Call, Effects, Work, Zeros
 from backend.sampling.solvers import SamplerState, StepInputs
 from backend.schemas.windows import Window, windows_at
 
@@ -42,7 +41,7 @@ class WindowContexts(Protocol):
     length: int
     lead: int
 
-    def for_window(self, window: Window) -> Generator[Effect, Any, Any]:
+    def for_window(self, window: Window) -> Work:
         """Compute the inputs of this window that are the same in all steps. Yields work."""
 
 
@@ -57,7 +56,7 @@ class ContextsByPlace:
     last: Any
     lead: int = 0
 
-    def for_window(self, window: Window) -> Generator[Effect, Any, Any]:
+    def for_window(self, window: Window) -> Work:
         """See `WindowContexts`."""
         yield from ()
         return self.first if window.is_first else self.last if window.is_last else self.inner
@@ -72,12 +71,12 @@ def make_window_programs(layout: Layout, compiler: Compiler) -> WindowPrograms:
 
 def step_in_windows(
     step: Program,
-    weights: Any,
+    weights: object,
     state: SamplerState,
     step_inputs: StepInputs,
     contexts: WindowContexts,
     index: int,
-) -> Generator[Effect, Any, SamplerState]:
+) -> Effects[SamplerState]:
     """Take step `index` of the solver, window by window. Yields work."""
     lead = contexts.lead
     windows = windows_at(index, state.sample.shape[2] - lead, contexts.length)
@@ -92,7 +91,7 @@ def step_in_windows(
     return blend
 
 
-def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> Any:
+def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
     """Return a window of the state: the frames of the video from frame `begin` on, as many as `shares` has values.
 
     The state can start with frames before the video, such as reference images. `leading` has one value for each of

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import PartitionSpec as P
 
+from backend.checkpoints.json_files import Config
 from backend.runtime.mesh import Layout
 
 NOT_SETTINGS = ("architectures", "transformers_version", "dtype", "torch_dtype")  # entries about how the file was saved
@@ -30,12 +31,12 @@ def module_parameters(state: Mapping[str, jax.Array], name: str) -> dict[str, ja
     return select_prefix(state, f"{name}.")
 
 
-def call(module: torch.nn.Module, *arguments: Any) -> Any:
+def call(module: torch.nn.Module, *arguments: object) -> Any:
     """Call `module` with the arguments. This function serves as an argument where a function of a module is needed."""
     return module(*arguments)
 
 
-def network_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def network_settings(config: Config) -> dict[str, Any]:
     """Return the entries of a config.json that describe the network."""
     return {name: value for name, value in config.items() if name not in NOT_SETTINGS}
 

@@ -26,7 +26,7 @@ def encoder_network(part: str, encoder: Encoder, plan: ModelPlan, layout: Layout
     return Network(part=part, stages=ENCODE, described=encoder.describe_weights(plan.dtype, layout), **options)
 
 
-def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes: int, **options: Any) -> Network:
+def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes: int, **options: object) -> Network:
     """Describe the text encoder.
 
     `others_bytes` is the size of the other networks on a device. The encoder's weights stay in host memory if a device has too

@@ -5,15 +5,14 @@ Imports neither jax nor torch.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from backend.checkpoints.checkpoint import named_parts
-from backend.checkpoints.json_files import AGAIN
+from backend.checkpoints.json_files import AGAIN, Config
 from backend.errors import ModelError
 from backend.models.spec import Configs, unsupported_checkpoint
 
 
-def transformer_width(transformer: Mapping[str, Any]) -> int:
+def transformer_width(transformer: Config) -> int:
     """Return the number of channels of a token in the transformer."""
     return transformer["num_attention_heads"] * transformer["attention_head_dim"]
 
@@ -25,12 +24,12 @@ def apply_patterns(name: str, patterns: Iterable[tuple[str, str]]) -> str:
     return name
 
 
-def t5_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def t5_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Return the name and shape of a tensor in the last layer of a T5 text encoder."""
     return {f"encoder.block.{config['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (config["d_model"], config["d_ff"])}
 
 
-def check_parts(index: Mapping[str, Any], configs: Configs, needed: Mapping[str, Sequence[str]], whole: str) -> None:
+def check_parts(index: Config, configs: Configs, needed: Mapping[str, Sequence[str]], whole: str) -> None:
     """Check that model_index.json, given as `index`, names all parts in `needed`.
 
     Also check that each part's configuration has the entries that `needed` lists for the part. The error message tells the user

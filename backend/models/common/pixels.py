@@ -4,7 +4,7 @@ Functions with the argument `xp` compute with numpy, or with jax.numpy if only s
 """
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -23,20 +23,20 @@ def clip_to_pixels(frames: np.ndarray, dtype: DTypeLike) -> np.ndarray:
     return (frames.astype(np.float32).transpose(3, 0, 1, 2)[None] / 127.5 - 1.0).astype(dtype)
 
 
-def join_frames(xp: Any, *pieces: jax.Array) -> jax.Array:
+def join_frames(xp: ModuleType, *pieces: jax.Array) -> jax.Array:
     """Join latent frames [1, C, F, H, W] along F, in float32."""
     return xp.concatenate([as_float32(xp, piece) for piece in pieces], axis=2)
 
 
-def replace_first_frames(xp: Any, first: jax.Array, latents: jax.Array) -> jax.Array:
+def replace_first_frames(xp: ModuleType, first: jax.Array, latents: jax.Array) -> jax.Array:
     """Replace the start of `latents` along axis 2, the time, by the latents `first`."""
     return xp.concatenate([first, latents[:, :, first.shape[2] :]], axis=2)
 
 
-def as_float32(xp: Any, array: jax.Array) -> jax.Array:
+def as_float32(xp: ModuleType, array: jax.Array) -> jax.Array:
     return array.astype(np.float32)
 
 
-def cast_to(dtype: jnp.dtype) -> Callable[[Any, jax.Array], jax.Array]:
+def cast_to(dtype: jnp.dtype) -> Callable[[ModuleType, jax.Array], jax.Array]:
     """Return a function of (xp, array) that casts the array to `dtype`."""
     return lambda xp, array: array.astype(dtype)

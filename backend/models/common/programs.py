@@ -104,7 +104,7 @@ def common_programs(
 
 
 def _step_function(denoiser: ClipTransformer, guided: Callable = guide) -> Callable:
-    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any) -> SamplerState:
+    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: object) -> SamplerState:
         """Take one denoising step, with or without guidance. Latents are [1, C, F, H, W] float32."""
         velocity = denoiser.velocity(weights, state.sample, denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs, guided)
@@ -113,7 +113,7 @@ def _step_function(denoiser: ClipTransformer, guided: Callable = guide) -> Calla
 
 
 def _kept_step_function(denoiser: ClipTransformer) -> Callable:
-    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any) -> tuple[SamplerState, jax.Array]:
+    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: object) -> tuple[SamplerState, jax.Array]:
         """Take one denoising step. Also return the change that all layers made to the tokens."""
         velocity, added = denoiser.kept_velocity(weights, state.sample, denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs), added
@@ -122,7 +122,7 @@ def _kept_step_function(denoiser: ClipTransformer) -> Callable:
 
 
 def _reused_step_function(denoiser: ClipTransformer) -> Callable:
-    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any, added: jax.Array) -> SamplerState:
+    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: object, added: jax.Array) -> SamplerState:
         """Take one denoising step without running layers: add the change that the layers made in an earlier step."""
         velocity = denoiser.reused_velocity(weights, state.sample, denoiser.times(inputs), context, added)
         return take_guided_step(state, velocity, inputs)
@@ -135,7 +135,7 @@ def _cached_step_function(denoiser: ClipTransformer) -> Callable:
         weights: StackedWeights,
         state: SamplerState,
         inputs: StepInputs,
-        context: Any,
+        context: object,
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[SamplerState, StepCache]:

@@ -5,7 +5,6 @@ Source: first-block caching as in chengzeyi/ParaAttention and diffusers' `FirstB
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +37,7 @@ def describe_cache(layout: Layout, shape: tuple[int, int, int], dtype: jnp.dtype
     return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)
 
 
-def cached_sharding(layout: Layout, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
+def cached_sharding(layout: Layout, shapes: tuple[object, StepCache]) -> tuple[object, StepCache]:
     """Return the shardings of the result of a step with a cache: the state is replicated, the cache as in `describe_cache`."""
     state, cache = shapes
     tokens = layout.sharding(TOKENS)

@@ -125,7 +125,7 @@ class StripRunner(abc.ABC):
         assert total is not None, "the epilogue keeps the sum"
         return total
 
-    def _swap_cache(self, place: Any, frames: jax.Array) -> jax.Array:
+    def _swap_cache(self, place: object, frames: jax.Array) -> jax.Array:
         """Return the frames that the previous call cached under the key `place`, and cache the current frames.
 
         A convolution needs only the last two frames. The new cache still has all current frames, because extracting two frames

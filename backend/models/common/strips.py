@@ -76,7 +76,7 @@ class Strips:
         return jnp.pad(frames, ((0, 0), *((0, count) for count in added)))
 
     def run_on_chips(
-        self, one_chip: Callable, weights: Any, frames: jax.Array, caches: Any, *shared: jax.Array
+        self, one_chip: Callable, weights: object, frames: jax.Array, caches: object, *shared: jax.Array
     ) -> tuple[jax.Array, Any]:
         """Run `one_chip(weights, frames, caches, *shared)` on every chip's strip of frames and caches.
 

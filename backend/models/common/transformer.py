@@ -111,11 +111,11 @@ class StackedTransformer:
         num_tokens = self.num_tokens(latent_shape) + room
         return num_tokens + -num_tokens % self._layout.token_multiple
 
-    def cached_sharding(self, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
+    def cached_sharding(self, shapes: tuple[object, StepCache]) -> tuple[object, StepCache]:
         """Return the shardings of the result of a step with a cache."""
         return cached_sharding(self._layout, shapes)
 
-    def kept_sharding(self, shapes: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+    def kept_sharding(self, shapes: tuple[object, jax.Array]) -> tuple[object, jax.Array]:
         """Return the shardings of the result of `kept_step`: the state and the change by all layers."""
         state, added = shapes
         return with_sharding(state, self._layout.replicated), with_sharding(added, self._layout.sharding(TOKENS))
@@ -132,7 +132,7 @@ class StackedTransformer:
     def _cuts_copy(self, name: str) -> bool:
         return self._cuts_copies and not any(part in name for part in self._for_few)
 
-    def _call_outer(self, name: str, weights: StackedWeights, *arguments: Any, function: Callable = call) -> Any:
+    def _call_outer(self, name: str, weights: StackedWeights, *arguments: object, function: Callable = call) -> Any:
         """Call `function(module, *arguments)` for the module of this name outside the layers."""
         return call_module(self._model.get_submodule(name), select_prefix(weights.outer, f"{name}."), function, *arguments)
 
@@ -193,7 +193,7 @@ class ClipTransformer(StackedTransformer):
         after, cache = self._reuse_or_run(weights, tokens, time, context, cache, threshold)
         return self._finish(weights, after, time, context.positions, latents.shape), cache
 
-    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array, ...], time: Any, context: Any) -> jax.Array:
+    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array, ...], time: object, context: object) -> jax.Array:
         """Run all layers and return the video's tokens [B, S, D]."""
         return run_layers(self._layer_runner(time, context), tokens, self._layers(weights, context))
 
@@ -201,7 +201,7 @@ class ClipTransformer(StackedTransformer):
         self,
         weights: StackedWeights,
         tokens: tuple[jax.Array, ...],
-        time: Any,
+        time: object,
         context: Any,
         cache: StepCache,
         threshold: jax.Array,
@@ -228,11 +228,11 @@ class ClipTransformer(StackedTransformer):
         return first[0] + rest, cache
 
 
-def run_layers(run_layer: RunLayer, tokens: tuple[jax.Array, ...], layers: Any) -> jax.Array:
+def run_layers(run_layer: RunLayer, tokens: tuple[jax.Array, ...], layers: object) -> jax.Array:
     """Run all layers and return the first array of tokens. `layers` is a tree of arrays with the layers along the first axis."""
     return jax.lax.scan(lambda tokens, layer: (run_layer(tokens, layer), None), tokens, layers)[0][0]
 
 
-def layer_at(layers: Any, index: jax.Array | int) -> Any:
+def layer_at(layers: object, index: jax.Array | int) -> Any:
     """Return layer `index` of `layers`, a tree of arrays with the layers along the first axis."""
     return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), layers)

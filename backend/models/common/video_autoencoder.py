@@ -117,7 +117,7 @@ class StreamedAutoencoder(abc.ABC):
         frames = 1 + (count - 1) * geometry.temporal_scale
         return count_flops(lambda: self._vae.encode(torch.empty(1, 3, frames, geometry.height, geometry.width)))
 
-    def encoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
+    def encoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[object, Caches]:
         """Return the shardings of the encoder's results: latents are replicated, caches are divided over space."""
         latents, caches = shapes
         return with_sharding(latents, self._layout.replicated), self._place_caches(latents.shape[3:], caches)
@@ -188,10 +188,14 @@ class StreamedAutoencoder(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def _encode_frames(vae: Any, pixels: torch.Tensor, before: Mapping[Any, torch.Tensor] | None) -> tuple[torch.Tensor, dict]:
+    def _encode_frames(
+        vae: object, pixels: torch.Tensor, before: Mapping[object, torch.Tensor] | None
+    ) -> tuple[torch.Tensor, dict]:
         """Return the moments [1, 2 C, 1, H, W] of one latent frame's posterior, and the new caches."""
 
     @staticmethod
     @abc.abstractmethod
-    def _decode_frame(vae: Any, latents: torch.Tensor, before: Mapping[Any, torch.Tensor] | None) -> tuple[torch.Tensor, dict]:
+    def _decode_frame(
+        vae: object, latents: torch.Tensor, before: Mapping[object, torch.Tensor] | None
+    ) -> tuple[torch.Tensor, dict]:
         """Return the pixels of one latent frame in [-1, 1], and the new caches."""

@@ -6,13 +6,15 @@ latent frame at a time.
 
 import dataclasses
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.arithmetic import encoder_flops
-from backend.models.common.context_windows import WindowContexts, step_in_windows
+from backend.models.common.context_windows import step_in_windows
 from backend.models.common.modules import to_transformers_5_name
 from backend.models.common.networks import DENOISE, autoencoder_network, encoder_network, text_network
 from backend.models.common.programs import ClipPrograms
@@ -30,7 +32,7 @@ from backend.models.model import (
     Weights,
 )
 from backend.runtime.mesh import Layout
-from backend.runtime.work import Call, Effect, Work
+from backend.runtime.work import Call, Effects, Work
 from backend.sampling.solvers import SamplerState, StepInputs, add_noise, schedule_for_request, start_state
 from backend.schemas.cfg_zero import num_zero_steps
 from backend.schemas.progressive import request_at_first_size
@@ -48,7 +50,7 @@ class WholeClipStepContext:
     """The data that all steps with the same expert, guidance and size share.
 
     Attributes:
-        context: the constant inputs of the step, for the whole video or for its context windows.
+        context: the constant inputs of the step for the whole video, or `WindowContexts`.
         copies: matrices of the expert of which every chip has a copy while the expert's steps run.
     """
 
@@ -56,7 +58,7 @@ class WholeClipStepContext:
     is_guided: bool
     is_small: bool = False
     programs: Any
-    context: Any | WindowContexts
+    context: Any
     copies: Stacks = dataclasses.field(default_factory=dict)
 
     @property
@@ -79,7 +81,7 @@ class WholeClipModel:
     _text_tokens: int  # number of tokens of a prompt that the transformer sees
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
     # The function of (config, itemsize) that returns the bytes of each matrix of a layer by name, for `plan_layouts`.
-    _layer_matrix_bytes: ClassVar[Callable[[Mapping[str, Any], int], dict[str, int]]]
+    _layer_matrix_bytes: ClassVar[Callable[[Config, int], dict[str, int]]]
     _text_encoder: Any  # None if the model reads no text
     _image_encoder: Any  # None if the model has no image encoder
 
@@ -195,7 +197,7 @@ class WholeClipModel:
         step_inputs: StepInputs,
         step_state: StepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[States, StepState]]:
+    ) -> Effects[tuple[States, StepState]]:
         """See `Model`."""
         state, step_state = yield from self._step(weights, request, step_context, states[VIDEO], step_inputs, step_state, index)
         return {VIDEO: state}, step_state
@@ -209,7 +211,7 @@ class WholeClipModel:
         step_inputs: StepInputs,
         step_state: StepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[SamplerState, StepState]]:
+    ) -> Effects[tuple[SamplerState, StepState]]:
         """Take the step of the video stream. Yields work."""
         programs, own = step_context.programs, weights[transformer_part(step_context.expert)]
         if step_context.is_guided and index < num_zero_steps(request):
@@ -230,7 +232,7 @@ class WholeClipModel:
             return (yield Call(programs.small_step if step_context.is_small else programs.step, arguments)), None
         return (yield Call(programs.cached_step, (*arguments, step_state, jnp.float32(request.step_cache))))
 
-    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, step_state: StepState) -> Work:
+    def decode(self, weights: Weights, request: GenerationRequest, latents: jax.Array, step_state: StepState) -> Work:
         """Decode one latent frame to pixels [1, 3, 1 or 4, height, width]. Also return the new caches. Yields work."""
         programs = self._programs(request.is_guided)
         if step_state is not None:
@@ -238,7 +240,7 @@ class WholeClipModel:
         room = yield from self._first_decode_arguments(request)
         return (yield Call(programs.decode_first, (weights["vae"], latents, *room)))
 
-    def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+    def preview(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
         """See `Model`."""
         return (yield from self.decode(weights, request, latents, None))[0]
 
@@ -270,7 +272,7 @@ class WholeClipModel:
         return 0
 
     def commit_chunk(
-        self, weights: Weights, request: GenerationRequest, step_context: Any, clean: Latents, step_state: StepState
+        self, weights: Weights, request: GenerationRequest, step_context: object, clean: Latents, step_state: StepState
     ) -> Work:
         """Return the step state unchanged."""
         yield from ()
@@ -280,7 +282,7 @@ class WholeClipModel:
         """See `Model`."""
         return {VIDEO: (yield from self._finish(conditions, latents[VIDEO]))}
 
-    def _finish(self, conditions: Conditions, latents: Any) -> Work:
+    def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
         """Return the video's latents unchanged. Families override this method to insert or remove latent frames."""
         yield from ()
         return latents

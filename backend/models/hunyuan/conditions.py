@@ -14,6 +14,7 @@ Functions with the argument `xp` compute with numpy, or with jax.numpy if only s
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -27,7 +28,7 @@ from backend.models.hunyuan.transformer import Tokens
 PREFIXES = ("", "negative_")
 
 
-def text_conditions(xp: Any, embeddings: Any, counts: Any, letters: Any, letter_counts: Any) -> dict[str, Any]:
+def text_conditions(xp: ModuleType, embeddings: Any, counts: Any, letters: Any, letter_counts: Any) -> dict[str, Any]:
     """Return the arrays of all prompts by name.
 
     Args:
@@ -52,7 +53,7 @@ def text_conditions(xp: Any, embeddings: Any, counts: Any, letters: Any, letter_
     }
 
 
-def make_context_tokens(xp: Any, *branches: Mapping[str, Any], num_seen: int, length: int, dtype: jnp.dtype) -> Tokens:
+def make_context_tokens(xp: ModuleType, *branches: Mapping[str, object], num_seen: int, length: int, dtype: jnp.dtype) -> Tokens:
     """Return the prompts' embeddings and the order of the context tokens, for all guidance branches.
 
     The order moves padding to the end: `num_seen` tokens of the image, then the tokens of the quoted text and of the prompt, then
@@ -71,7 +72,7 @@ def make_context_tokens(xp: Any, *branches: Mapping[str, Any], num_seen: int, le
     )
 
 
-def count_most_tokens(*branches: Mapping[str, Any]) -> int | None:
+def count_most_tokens(*branches: Mapping[str, object]) -> int | None:
     """Count the tokens of prompt and quoted text together, without padding, in each branch. Return the largest number.
 
     Returns None if only shapes are known.
@@ -82,11 +83,11 @@ def count_most_tokens(*branches: Mapping[str, Any]) -> int | None:
     return max(sum(int(np.asarray(mask).sum()) for mask in both) for both in masks)
 
 
-def join_quoted_embeddings(xp: Any, *branches: Mapping[str, Any]) -> jax.Array:
+def join_quoted_embeddings(xp: ModuleType, *branches: Mapping[str, object]) -> jax.Array:
     """Join the embeddings of quoted text of all guidance branches to [B, Q, D']."""
     return xp.concatenate([branch["prompt_embeds_2"] for branch in branches])
 
 
-def _make_mask(xp: Any, counts: Any, length: int) -> Any:
+def _make_mask(xp: ModuleType, counts: Any, length: int) -> Any:
     """Return a mask [B, length] float32 that is 1 for the first `counts` [B] tokens."""
     return (xp.arange(length) < counts[:, None]).astype(np.float32)

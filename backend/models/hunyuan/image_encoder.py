@@ -1,7 +1,6 @@
 """The SigLIP vision encoder of HunyuanVideo 1.5's image-to-video models. It turns an image into context tokens."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ from PIL import Image
 from transformers import SiglipVisionConfig, SiglipVisionModel
 from transformers.image_processing_utils import BaseImageProcessor
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.modules import Encoder, network_settings
 from backend.models.hunyuan.transformer import norm_in_float32
 from backend.runtime.torch_modules import call_module
@@ -19,7 +19,7 @@ from backend.runtime.torch_modules import call_module
 class ImageEncoder(Encoder):
     """The checkpoint's image preprocessor and the modules of the encoder. Methods take the weights as an argument."""
 
-    def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
+    def __init__(self, config: Config, processor: BaseImageProcessor | None) -> None:
         settings = SiglipVisionConfig(**network_settings(config) | {"vision_use_head": False})  # the pooled output is not used
         with torch.device("meta"):
             self._model = SiglipVisionModel(settings).eval()

@@ -6,8 +6,7 @@ Context tokens are padded to one of a few lengths. Each length has its own progr
 import dataclasses
 import functools
 import math
-from collections.abc import Generator, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 from transformers import SiglipImageProcessorPil
@@ -34,10 +33,10 @@ from backend.models.hunyuan.spec import QUOTED_TOKENS, SHORT_TOKENS, TEXT_TOKENS
 from backend.models.hunyuan.text_encoder import LENGTHS, MOST_TOKENS, TextEncoder
 from backend.models.hunyuan.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.models.hunyuan.vae import VideoAutoencoder
-from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, Network, StepState, Weights
+from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, Network, PromptConditions, StepState, Weights
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
-from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
+from backend.runtime.work import Call, Effects, OnHost, Put, Work, Zeros
 from backend.sampling.plan import StepPlan
 from backend.schemas.progressive import HALF
 from backend.schemas.request import GenerationRequest
@@ -100,7 +99,7 @@ class HunyuanModel(WholeClipModel):
             tokens["image_encoder"] = num_pictures * self._image_encoder.num_tokens
         return tokens, num_pictures
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
         """See `Model`. The module `conditions` lists the results."""
         programs, text = self._programs(request.is_guided), self._tokenize_prompts(request)
         quoted = self._quoted.tokenize(self._prompts(request))
@@ -112,15 +111,16 @@ class HunyuanModel(WholeClipModel):
             pixels = self._image_encoder.preprocess(picture).astype(self.dtype)
             seen = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
             conditions["image_embeds"] = yield OnHost(as_float32, (seen,))
-        for prefix in ("", HALF):
+        half: dict[str, np.ndarray] = {}
+        for prefix, found in (("", conditions), (HALF, half)):
             for picture in inputs.get(f"{prefix}image", ()):
                 latents = yield Call(programs.encode_image, (weights["vae"], image_to_pixels(picture, self.dtype)))
-                conditions[f"{prefix}first_frame"] = yield OnHost(as_float32, (latents,))
-        return conditions
+                found["first_frame"] = yield OnHost(as_float32, (latents,))
+        return PromptConditions(full=conditions, half=half)
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
+    ) -> Effects[tuple[WholeClipStepContext, StepCache | None]]:
         """See `Model`. Compute the tokens that do not depend on the step, and copy the other inputs to the devices."""
         del step_state  # its cache does not fit this context: the caches of guided and unguided steps have different shapes
         programs, branches = self._programs(step_plan.is_guided), 2 if step_plan.is_guided else 1

@@ -3,7 +3,6 @@ the text."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ import torch
 from diffusers.pipelines.hunyuan_video1_5.pipeline_hunyuan_video1_5 import extract_glyph_texts
 from transformers import PreTrainedTokenizerBase, T5Config, T5EncoderModel
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.modules import Encoder, network_settings
 from backend.models.common.text import pad_ids
 from backend.models.hunyuan.spec import QUOTED_TOKENS
@@ -33,7 +33,7 @@ class QuotedTokens:
 class QuotedTextEncoder(Encoder):
     """The checkpoint's tokenizer and encoder for quoted text. Methods take the weights as an argument."""
 
-    def __init__(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> None:
+    def __init__(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> None:
         with torch.device("meta"):
             self._model = T5EncoderModel(T5Config(**network_settings(config))).eval()
         self._tokenizer = tokenizer

@@ -7,9 +7,8 @@ which it ends (`use_meanflow`).
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Any
 
+from backend.checkpoints.json_files import Config
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.models.common.parts import (
@@ -103,7 +102,7 @@ class HunyuanFamily(Family):
     pipelines = tuple(TASKS)
     body = "backend.models.hunyuan.model:HunyuanModel"
 
-    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> HunyuanSpec:
+    def read_spec(self, index: Config, configs: Configs) -> HunyuanSpec:
         """See `Family`."""
         tasks = TASKS[index["_class_name"]]
         needed = {part: entries for part, entries in NEEDED_ENTRIES.items() if part != "image_encoder" or tasks == ("i2v",)}

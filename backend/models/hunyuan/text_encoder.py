@@ -8,7 +8,6 @@ loaded.
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from diffusers.pipelines.hunyuan_video1_5.pipeline_hunyuan_video1_5 import forma
 from transformers import PreTrainedTokenizerBase, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRotaryEmbedding
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.modules import network_settings
 from backend.models.common.text import TextEncoder as TextEncoderBase
 from backend.models.common.text import note_cut_prompts, pad_ids
@@ -53,9 +53,7 @@ class TextEncoder(TextEncoderBase):
 
     _columns = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
 
-    def __init__(
-        self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, lengths: tuple[int, ...] = LENGTHS
-    ) -> None:
+    def __init__(self, config: Config, tokenizer: PreTrainedTokenizerBase | None, lengths: tuple[int, ...] = LENGTHS) -> None:
         settings = Qwen2_5_VLTextConfig(**network_settings(config), attn_implementation="eager")
         settings.num_hidden_layers -= UNUSED_LAYERS
         self._rotation = Qwen2_5_VLRotaryEmbedding(config=settings).inv_freq.numpy()

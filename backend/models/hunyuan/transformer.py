@@ -8,7 +8,6 @@ moved to the end. The number of tokens before the padding is an input of the ste
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from diffusers import HunyuanVideo15Transformer3DModel
 from diffusers.models.normalization import FP32LayerNorm
 from jax.sharding import PartitionSpec as P
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.flat_attention import Positions
 from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.transformer import ClipTransformer, RunLayer
@@ -67,7 +67,7 @@ class Context:
     first_frame: jax.Array | None
 
 
-def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
+def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
     """Return the bytes of a layer's matrices by name. The matrices whose copies save the most time come first."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, wide = width * width * itemsize, round(config.get("mlp_ratio", 4.0) * width) * width * itemsize
@@ -87,7 +87,7 @@ class Denoiser(ClipTransformer):
     _for_few = ("add_", "ff_context.", ".linear.")
     _patch = (1, 1, 1)
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
             super().__init__(HunyuanVideo15Transformer3DModel.from_config(dict(config)), layout)
         self._block = self._model.transformer_blocks[0]

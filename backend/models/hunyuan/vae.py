@@ -8,13 +8,13 @@ in the shapes of `describe_keys`. Each later call takes the caches that the prev
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import torch
 from diffusers import AutoencoderKLHunyuanVideo15
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.video_autoencoder import StreamedAutoencoder, Weights
 from backend.models.hunyuan import vae_tpu
 from backend.models.hunyuan.vae_stream import FRAMES_SEEN, KEYS_AND_VALUES, FrameRunner
@@ -28,7 +28,7 @@ class VideoAutoencoder(StreamedAutoencoder):
     _convolution = "decoder.conv_in.conv.weight"
     _pads_strips = True
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
             super().__init__(AutoencoderKLHunyuanVideo15.from_config(dict(config)), layout)
         self.spatial_scale: int = self._vae.config.spatial_compression_ratio

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from kernels.causal_conv import Epilogue, causal_conv, rms_norm
 from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 
-def _list_steps(name: str, block: Any, lists: Sequence[str]) -> list[Step]:
+def _list_steps(name: str, block: object, lists: Sequence[str]) -> list[Step]:
     """Return the modules of a block in the order in which they run. `lists` are the names of its module lists, in this order."""
     return [
         Step(name=f"{name}.{kind}.{place}", module=module)
@@ -30,7 +30,7 @@ def _list_steps(name: str, block: Any, lists: Sequence[str]) -> list[Step]:
     ]
 
 
-def _middle_steps(name: str, block: Any) -> list[Step]:
+def _middle_steps(name: str, block: object) -> list[Step]:
     """Return the first residual block, then attentions and residual blocks in turn."""
     residuals, attentions = (_list_steps(name, block, [kind]) for kind in ("resnets", "attentions"))
     pairs = zip(attentions, residuals[1:], strict=True)

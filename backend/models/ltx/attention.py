@@ -51,11 +51,11 @@ class StreamAttention:
         attn: Any,
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor | None = None,
-        attention_mask: Any = None,
+        attention_mask: object = None,
         query_rotary_emb: RotaryInputs | None = None,
-        key_rotary_emb: Any = None,
-        perturbation_mask: Any = None,
-        all_perturbed: Any = None,
+        key_rotary_emb: object = None,
+        perturbation_mask: object = None,
+        all_perturbed: object = None,
     ) -> torch.Tensor:
         keys_from = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         projected = attn.to_q(hidden_states), attn.to_k(keys_from), attn.to_v(keys_from)

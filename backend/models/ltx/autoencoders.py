@@ -11,6 +11,7 @@ import torch
 from diffusers import AutoencoderKLLTX2Audio, AutoencoderKLLTX2Video
 from diffusers.pipelines.ltx2 import vocoder as vocoders
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.arithmetic import count_flops
 from backend.models.common.flat_attention import as_array
 from backend.models.common.modules import parameter_shapes
@@ -31,7 +32,7 @@ class VideoAutoencoder:
     Pixels are float32 in [-1, 1]. Latents are normalised, as the transformer sees them.
     """
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
             self._vae = AutoencoderKLLTX2Video.from_config(dict(config)).eval()
         self._layout = layout
@@ -70,7 +71,7 @@ class VideoAutoencoder:
         own = {name: value for name, value in weights.items() if name.startswith(f"{part}.")}
         return strips.run_on_chips(one_chip, own, array)
 
-    def decoded_sharding(self, shapes: Any) -> Any:
+    def decoded_sharding(self, shapes: object) -> Any:
         """Return the sharding of `decode`'s result. The height or width of the pixels is divided over the chips."""
         return self._layout.describe_spread({"pixels": shapes})["pixels"]
 
@@ -88,7 +89,7 @@ class VideoAutoencoder:
 class SoundNetworks:
     """The audio autoencoder and the vocoder: from a spectrum to latents, and from latents to samples."""
 
-    def __init__(self, config: Mapping[str, Any], vocoder: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, config: Config, vocoder: Config, layout: Layout) -> None:
         with torch.device("meta"):
             self._vae = AutoencoderKLLTX2Audio.from_config(dict(config)).eval()
             self._vocoder = getattr(vocoders, vocoder["_class_name"]).from_config(dict(vocoder)).eval()

@@ -1,13 +1,15 @@
 """The text encoders of LTX-2's versions: transformers' Gemma models. They return the states of all layers."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from transformers import Gemma3TextConfig, Gemma3TextModel, Gemma4UnifiedTextConfig, Gemma4UnifiedTextModel
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
 from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextRotaryEmbedding
+
+from backend.checkpoints.json_files import Config
 
 EMBEDDING_SCALE = "embed_tokens.embed_scale"  # name of the buffer with the factor of the token embeddings
 
@@ -26,7 +28,7 @@ class Gemma:
 
     _classes: ClassVar[tuple[type, type, type]]  # transformers' configuration, rotary embedding and model
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Config) -> None:
         """Create the model. `settings` is the config.json of the text part."""
         configuration, rotation, model = self._classes
         config = configuration(**settings, attn_implementation="eager")
@@ -36,7 +38,7 @@ class Gemma:
             self.model = model(config).eval()
 
     def run_layer(
-        self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: Any, shared: dict[str, Any]
+        self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: object, shared: dict[str, object]
     ) -> torch.Tensor:
         """Run one layer on the states `hidden` [B, L, D].
 
@@ -62,7 +64,7 @@ class Gemma4(Gemma):
     _classes = Gemma4UnifiedTextConfig, Gemma4UnifiedTextRotaryEmbedding, Gemma4UnifiedTextModel
 
     def run_layer(
-        self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: Any, shared: dict[str, Any]
+        self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: object, shared: dict[str, object]
     ) -> torch.Tensor:
         """See `Gemma`. The last layers may use the keys and values that earlier layers stored in `shared`."""
         return layer(hidden, shared_kv_states=shared, position_embeddings=rotation, attention_mask=mask)

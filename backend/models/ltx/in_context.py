@@ -8,8 +8,6 @@ Source: diffusers, `LTX2InContextPipeline`.
 """
 
 import dataclasses
-from collections.abc import Generator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +18,7 @@ from backend.models.common.pixels import as_float32, clip_to_pixels
 from backend.models.ltx.transformer import Context
 from backend.models.model import Conditions, States
 from backend.runtime.program import Program
-from backend.runtime.work import Call, Effect, OnHost
+from backend.runtime.work import Call, OnHost, Work
 from backend.sampling.solvers import SamplerState, StepInputs, add_noise, start_state
 from backend.schemas.request import GenerationRequest
 
@@ -30,9 +28,7 @@ CONTROL = "control"
 _NOISE = 3  # combined with the request's seed, so that the control clip and the video have different noise
 
 
-def encode_control(
-    encode: Program, vae: Any, request: GenerationRequest, frames: np.ndarray, dtype: jnp.dtype
-) -> Generator[Effect, Any, Any]:
+def encode_control(encode: Program, vae: object, request: GenerationRequest, frames: np.ndarray, dtype: jnp.dtype) -> Work:
     """Encode the control clip `frames` uint8 [F, H, W, 3] to latents [1, C, F, H, W]. Yields work.
 
     The request's `control_kind` can require that the frames are first converted, for example to edges.

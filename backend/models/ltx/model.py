@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, cast
 
 import jax
@@ -36,13 +37,14 @@ from backend.models.model import (
     Latents,
     ModelPlan,
     Network,
+    PromptConditions,
     States,
     StepState,
     Weights,
 )
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
-from backend.runtime.work import Call, Effect, OnHost, Put, Work
+from backend.runtime.work import Call, Effects, OnHost, Put, Work
 from backend.sampling.fresh_noise import FreshNoise, add_fresh_noise, make_fresh_noise
 from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import Schedule, StepInputs, frozen_state, schedule_for_request, start_state
@@ -225,20 +227,21 @@ class LtxModel(WholeClipModel):
             return np.zeros(self._given_sound_shape(request), np.float32), np.float32(0)
         return conditions["first_sound"], np.float32(1)
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
         """See `Model`. The conditions are the connectors' embeddings of each prompt, and the latents of all inputs."""
         programs, tokens, conditions = self._programs(request.is_guided), self._tokenize_prompts(request), {}
         with load_onto_devices(weights["text_encoder"]) as resting:
             made = yield Call(programs.encode_text, (resting, weights["connectors"], tokens.ids, tokens.mask))
             for name, embeddings in zip(_TEXTS, made, strict=True):
                 conditions[name] = yield OnHost(as_float32, (embeddings,))
-        pictures_of = _group_images(request, inputs) | _group_images(request, inputs, HALF)
-        for name, pictures in pictures_of.items():
-            latents = []
-            for picture in pictures:
-                latents.append((yield Call(programs.encode_image, (weights["vae"], image_to_pixels(picture, self.dtype)))))
-            if latents:
-                conditions[name] = yield OnHost(join_frames, tuple(latents))
+        half: dict[str, np.ndarray] = {}
+        for prefix, found in (("", conditions), (HALF, half)):
+            for name, pictures in _group_images(request, inputs, prefix).items():
+                latents = []
+                for picture in pictures:
+                    latents.append((yield Call(programs.encode_image, (weights["vae"], image_to_pixels(picture, self.dtype)))))
+                if latents:
+                    found[name] = yield OnHost(join_frames, tuple(latents))
         for frames in inputs.get("control", ()):
             program = programs.encode_image
             conditions[CONTROL] = yield from encode_control(program, weights["vae"], request, frames, self.dtype)
@@ -249,11 +252,11 @@ class LtxModel(WholeClipModel):
             spectrum = programs.sound.spectrum(samples, self._given_sound_shape(request)[2])
             latents = yield Call(programs.encode_sound, (weights["audio_vae"], spectrum))
             conditions["first_sound" if keeps_clip_audio(request) else _GIVEN[SOUND]] = yield OnHost(as_float32, (latents,))
-        return conditions
+        return PromptConditions(full=conditions, half=half)
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Generator[Effect, Any, tuple[LtxStepContext, None]]:
+    ) -> Effects[tuple[LtxStepContext, None]]:
         """See `Model`."""
         branches = Branches.for_step(request, step_plan, self.spec)
         # The layout for guided steps divides the branches over dp, which needs an even number of branches.
@@ -328,7 +331,7 @@ class LtxModel(WholeClipModel):
         step_inputs: StepInputs,
         step_state: StepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[States, None]]:
+    ) -> Effects[tuple[States, None]]:
         """See `Model`."""
         noise = make_fresh_noise(step_context.schedule, request.seed, index)
         arguments = (weights["transformer"], states, step_inputs, step_context.context, step_context.scales, noise)
@@ -344,21 +347,21 @@ class LtxModel(WholeClipModel):
                 latents = {**latents, name: (yield OnHost(replace_first_frames, (conditions[first], latents[name])))}
         return latents
 
-    def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+    def enlarge(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
         """See `Model`."""
         programs = self._programs(request.is_guided)
         latents = yield Put(latents, programs.layout.replicated)
         return (yield Call(programs.enlarge, (weights[UPSAMPLER], weights["vae"], latents)))
 
-    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, step_state: StepState) -> Work:
+    def decode(self, weights: Weights, request: GenerationRequest, latents: jax.Array, step_state: StepState) -> Work:
         """See `Model`."""
         return (yield Call(self._programs(request.is_guided).decode, (weights["vae"], latents))), None
 
-    def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+    def preview(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
         """See `Model`."""
         return (yield Call(self._programs(request.is_guided).preview, (weights["vae"], latents)))
 
-    def decode_sound(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+    def decode_sound(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
         """See `Model`."""
         programs = self._programs(request.is_guided)
         spectrum = yield Call(programs.decode_sound, (weights["audio_vae"], latents))
@@ -372,18 +375,20 @@ _TEXTS = ("prompt_embeds", "sound_prompt_embeds")
 _GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # names of the conditions with the latents of a whole stream
 
 
-def _group_images(request: GenerationRequest, inputs: Inputs, size: str = "") -> dict[str, list[Any]]:
+def _group_images(request: GenerationRequest, inputs: Inputs, prefix: str) -> dict[str, list[Any]]:
     """Group the images by the condition that holds their latents: `first_frame`, or `keyframes` for images at later frames.
 
-    The images in `keyframes` have the order of `Appended.frames`. `size` is a prefix of both conditions and of the inputs' roles:
-    `HALF` for the images at half size, which the first steps use.
+    The images in `keyframes` have the order of `Appended.frames`. `prefix` is before the inputs' roles: `HALF` for the images at
+    half size, which the first steps use, else "".
     """
-    placed = list(zip(request.keyframe_at, inputs.get(f"{size}keyframes", ()), strict=False))
-    first = [*inputs.get(f"{size}image", ()), *(picture for place, picture in placed if place == 0)]
-    later = [*(picture for place, picture in placed if place > 0), *inputs.get(f"{size}last_image", ())]
-    return {f"{size}first_frame": first, f"{size}keyframes": later}
+    placed = list(zip(request.keyframe_at, inputs.get(f"{prefix}keyframes", ()), strict=False))
+    first = [*inputs.get(f"{prefix}image", ()), *(picture for place, picture in placed if place == 0)]
+    later = [*(picture for place, picture in placed if place > 0), *inputs.get(f"{prefix}last_image", ())]
+    return {"first_frame": first, "keyframes": later}
 
 
-def _stack_branch_texts(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:
+def _stack_branch_texts(
+    xp: ModuleType, *embeddings: jax.Array, texts: tuple[int, ...], dtype: jnp.dtype
+) -> tuple[jax.Array, ...]:
     """Stack the prompts' embeddings in the order of the branches. `texts` is `Branches.prompt_indices`."""
     return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)

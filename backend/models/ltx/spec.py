@@ -2,8 +2,8 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
+from backend.checkpoints.json_files import Config
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.models.common.parts import apply_patterns, channel_mismatch, check_classes, check_parts, transformer_width
@@ -73,7 +73,7 @@ class LtxFamily(Family):
     pipelines = PIPELINES
     body = "backend.models.ltx.model:LtxModel"
 
-    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> LtxSpec:
+    def read_spec(self, index: Config, configs: Configs) -> LtxSpec:
         """See `Family`."""
         check_parts(index, configs, NEEDED_ENTRIES, "a whole LTX-2 checkpoint")
         classes = {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,), "audio_vae": (SOUND_AUTOENCODER,), "vocoder": VOCODERS}
@@ -139,7 +139,7 @@ class LtxFamily(Family):
 LTX = LtxFamily()
 
 
-def _read_scales(config: Mapping[str, Any]) -> tuple[int, int]:
+def _read_scales(config: Config) -> tuple[int, int]:
     """Return the pixels per latent position along each side, and the pixel frames per latent frame."""
     return config["spatial_compression_ratio"], config["temporal_compression_ratio"]
 
@@ -166,7 +166,7 @@ def _check_networks(configs: Configs) -> None:
         raise unsupported_checkpoint("its decoder adds noise", [SUPPORTED])
 
 
-def _doubles_size(upsampler: Mapping[str, Any], latents: int) -> bool:
+def _doubles_size(upsampler: Config, latents: int) -> bool:
     """Return whether the upsampler doubles the width and height of latents with this number of channels, but not their frames."""
     scale = upsampler.get("rational_spatial_scale", 2.0) if upsampler.get("use_rational_resampler", True) else 2.0
     return (

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from diffusers.models.modeling_utils import ModelMixin
 from diffusers.pipelines.ltx2.connectors import LTX2TextConnectors
 from transformers import PreTrainedTokenizerBase
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.modules import Encoder, network_settings
 from backend.models.common.text import TextEncoder as TextEncoderBase
 from backend.models.common.text import note_cut_prompts
@@ -50,7 +50,7 @@ class TextEncoder(TextEncoderBase):
 
     _columns = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
 
-    def __init__(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, length: int = TEXT_TOKENS) -> None:
+    def __init__(self, config: Config, tokenizer: PreTrainedTokenizerBase | None, length: int = TEXT_TOKENS) -> None:
         kind = Gemma4 if config.get("model_type") == GEMMA_4 else Gemma3
         self._gemma = kind(network_settings(config.get("text_config", config)))
         self._model = self._gemma.model
@@ -98,7 +98,7 @@ class TextEncoder(TextEncoderBase):
 class Connectors(Encoder):
     """The connectors, which turn the text encoder's states into embeddings for each stream. `length` is the padded length."""
 
-    def __init__(self, config: Mapping[str, Any], length: int = TEXT_TOKENS) -> None:
+    def __init__(self, config: Config, length: int = TEXT_TOKENS) -> None:
         with torch.device("meta"):
             self._model: ModelMixin = LTX2TextConnectors.from_config(dict(config)).eval()
         for connector in (self._model.video_connector, self._model.audio_connector):

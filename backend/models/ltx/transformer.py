@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from diffusers import LTX2VideoTransformer3DModel
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.modules import call
 from backend.models.common.transformer import StackedTransformer
 from backend.models.ltx.attention import RotaryInputs, Sort, StreamAttention
@@ -99,7 +100,7 @@ class _Modulations:
     sound_embedding: jax.Array
 
 
-def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
+def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
     """Return the bytes of a layer's matrices by name. The matrices whose copies save the most time come first."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
@@ -122,7 +123,7 @@ class Denoiser(StackedTransformer):
     # 0.182 s a step without `cuts_copies`, 0.207 s with it.
     _cuts_copies = False
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout, crosses_timesteps: bool) -> None:
+    def __init__(self, config: Config, layout: Layout, crosses_timesteps: bool) -> None:
         with torch.device("meta"):
             super().__init__(LTX2VideoTransformer3DModel.from_config(dict(config)), layout)
         self._block, self._crosses_timesteps = self._model.transformer_blocks[0], crosses_timesteps

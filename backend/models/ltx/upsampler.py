@@ -5,14 +5,12 @@ channels, and equal blocks run in a loop, as in `video_layers`. The TPU's compil
 own class.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import torch
 from diffusers.pipelines.ltx2.latent_upsampler import LTX2LatentUpsamplerModel
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.modules import Encoder, module_parameters, network_settings
 from backend.models.ltx.autoencoders import denormalise_latents, normalise_latents
 from backend.models.ltx.video_layers import TAPS, Weights, convolve_frames, stack_frames, unpack_channels
@@ -27,7 +25,7 @@ class LatentUpsampler(Encoder):
     The network reads the autoencoder's latents, so the transformer's latents are converted before and after it.
     """
 
-    def __init__(self, config: Mapping[str, Any], scaling_factor: float) -> None:
+    def __init__(self, config: Config, scaling_factor: float) -> None:
         """Create the modules. `scaling_factor` is the autoencoder's factor, by which normalised latents are multiplied."""
         self._factor = scaling_factor
         with torch.device("meta"):

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.modules import module_parameters
 
 Weights = Mapping[str, jax.Array]
@@ -22,7 +23,7 @@ QUIETEST = 1e-5  # smallest magnitude before the logarithm; source: diffusers, M
 RESAMPLER_WIDTH, RESAMPLER_ROLLOFF = 6, 0.99  # source: diffusers, UpSample1d with a Hann window
 
 
-def vocode(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Array) -> jax.Array:
+def vocode(weights: Weights, settings: Config, spectrum: jax.Array) -> jax.Array:
     """Convert a spectrum [channels, T, bins] to samples [channels, N], as an `LTX2Vocoder` with these `settings` does."""
     values = spectrum.swapaxes(1, 2).reshape(-1, spectrum.shape[1])
     values = _convolve(weights, "conv_in", values)
@@ -42,7 +43,7 @@ def vocode(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Array) -
     return ends.get(settings["final_act_fn"], lambda samples: samples)(values)
 
 
-def vocode_with_bandwidth_extension(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Array) -> jax.Array:
+def vocode_with_bandwidth_extension(weights: Weights, settings: Config, spectrum: jax.Array) -> jax.Array:
     """Convert a spectrum to samples as an `LTX2VocoderWithBWE` does.
 
     A first vocoder computes samples, and a second vocoder adds higher frequencies.
@@ -58,7 +59,7 @@ def vocode_with_bandwidth_extension(weights: Weights, settings: Mapping[str, Any
     return made.clip(-1, 1)[:, : count * wanted // rate]
 
 
-def _run_level(blocks: Sequence[Weights], settings: Mapping[str, Any], values: jax.Array) -> jax.Array:
+def _run_level(blocks: Sequence[Weights], settings: Config, values: jax.Array) -> jax.Array:
     """Run each block of a level on `values`, and return the mean of the blocks' results."""
     taps, (dilations, *others) = max(settings["resnet_kernel_sizes"]), settings["resnet_dilations"]
     assert all(other == dilations for other in others), "the blocks of a level have equal dilations"
@@ -93,7 +94,7 @@ def _pad_kernel(value: jax.Array, taps: int) -> jax.Array:
     return jnp.pad(value, ((0, 0), (0, 0), (missing, missing))) if missing else value
 
 
-def _activate(own: Weights, settings: Mapping[str, Any], values: jax.Array) -> jax.Array:
+def _activate(own: Weights, settings: Config, values: jax.Array) -> jax.Array:
     if settings["act_fn"] == "leaky_relu":
         return _leaky_relu(values, settings["leaky_relu_negative_slope"])
     return _antialiased_snake(own, values, settings["antialias_ratio"]) if settings["antialias"] else _snake(own, values)

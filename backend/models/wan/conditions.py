@@ -12,7 +12,8 @@ With progressive resolution, `first_frame` or `image_channels` also exists at ha
 Functions with an argument `xp` compute with numpy, or with jax.numpy if only shapes are known.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -20,22 +21,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.models.common.pixels import clip_to_pixels, join_frames
+from backend.models.model import Conditions
 from backend.models.wan.spec import TEXT_TOKENS
 from backend.models.wan.transformer import Condition, FirstFrames, ImageChannels
 from backend.runtime.program import Program
-from backend.runtime.work import Call, Effect, OnHost
+from backend.runtime.work import Call, Effects, OnHost
 from backend.schemas.geometry import Geometry
 
 EMBEDDINGS = ("prompt_embeds", "negative_prompt_embeds")
 
 
-def pad_embeddings(xp: Any, embeddings: jax.Array) -> tuple[jax.Array, ...]:
+def pad_embeddings(xp: ModuleType, embeddings: jax.Array) -> tuple[jax.Array, ...]:
     """Split embeddings [B, L, D] into one array [1, 512, D] float32 for each prompt, padded with zeros."""
     padded = xp.pad(embeddings.astype(np.float32), ((0, 0), (0, TEXT_TOKENS - embeddings.shape[1]), (0, 0)))
     return tuple(padded[row : row + 1] for row in range(len(padded)))
 
 
-def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.dtype) -> Generator[Effect, Any, tuple]:
+def branch_embeddings(conditions: Conditions, branches: int, dtype: jnp.dtype) -> Effects[tuple]:
     """Prepare the transformer's text and image inputs.
 
     `branches` is 1 for the prompt, 2 for the prompt and the negative prompt. Returns embeddings [branches, L, D], the bias of
@@ -44,7 +46,7 @@ def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.d
     bias, image_tokens = conditions.get("text_bias"), conditions.get("image_seen")
     length = TEXT_TOKENS if bias is None else bias.shape[-1]
 
-    def join(xp: Any, *padded: jax.Array) -> jax.Array:
+    def join(xp: ModuleType, *padded: jax.Array) -> jax.Array:
         return xp.concatenate(padded)[:, :length].astype(dtype)
 
     embeddings = yield OnHost(join, tuple(conditions[name] for name in EMBEDDINGS[:branches]))
@@ -62,9 +64,7 @@ def make_condition(conditions: Mapping[str, Any]) -> Condition:
     return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None
 
 
-def window_conditions(
-    conditions: Mapping[str, Any], length: int, has_last: bool
-) -> Generator[Effect, Any, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
+def window_conditions(conditions: Conditions, length: int, has_last: bool) -> Effects[tuple[Conditions, Conditions, Conditions]]:
     """Return the conditions of the first context window, of the inner windows, and of the last window. Yields work.
 
     A window has `length` latent frames. If the condition is `first_frame`, only the first window reads it. The other windows
@@ -90,11 +90,11 @@ def window_conditions(
 def encode_clip(
     first_program: Program,
     next_program: Program,
-    weights: Mapping[str, Any],
+    weights: Mapping[str, object],
     geometry: Geometry,
     first: np.ndarray,
     last: np.ndarray | None = None,
-) -> Generator[Effect, Any, list[jax.Array]]:
+) -> Effects[list[jax.Array]]:
     """Encode a clip that is grey (0) except for its `first` and, if given, `last` frame [1, 3, 1, height, width] in [-1, 1].
 
     Returns latents [1, C, 1, H, W] for each latent frame. Each latent frame is encoded separately to limit memory. Yields work.
@@ -111,8 +111,8 @@ def encode_clip(
 
 
 def encode_frames(
-    first_program: Program, next_program: Program, weights: Mapping[str, Any], frames: np.ndarray, scale: int, dtype: jnp.dtype
-) -> Generator[Effect, Any, jax.Array]:
+    first_program: Program, next_program: Program, weights: Mapping[str, object], frames: np.ndarray, scale: int, dtype: jnp.dtype
+) -> Effects[jax.Array]:
     """Encode a clip's `frames`, uint8 [F, height, width, 3], to the posterior's mode, latents [1, C, F, H, W] float32.
 
     Each latent frame is encoded separately. The first latent frame has one pixel frame, each later latent frame has `scale` pixel
@@ -128,11 +128,11 @@ def encode_frames(
 def encode_pixels(
     first_program: Program,
     next_program: Program,
-    weights: Mapping[str, Any],
+    weights: Mapping[str, object],
     pixels: Callable[[int, int], np.ndarray],
     num_frames: int,
     scale: int,
-) -> Generator[Effect, Any, jax.Array]:
+) -> Effects[jax.Array]:
     """Encode frames like `encode_frames`. `pixels(begin, end)` returns [1, 3, end - begin, height, width] in [-1, 1]."""
     latents, caches = yield Call(first_program, (weights, pixels(0, 1)))
     pieces = [latents]
@@ -142,7 +142,7 @@ def encode_pixels(
     return (yield OnHost(join_frames, tuple(pieces)))
 
 
-def image_channels(xp: Any, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
+def image_channels(xp: ModuleType, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
     """Join `mask` and `pieces`, the latent frames of a clip, as the channels of one array [1, 4 + C, F, H, W] float32."""
     return xp.concatenate([mask, join_frames(xp, *pieces)], axis=1)
 

@@ -1,7 +1,6 @@
 """The CLIP vision encoder of Wan 2.1's image-to-video models. It encodes images to tokens for the cross-attention."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ from PIL import Image
 from transformers import CLIPVisionConfig, CLIPVisionModel
 from transformers.image_processing_utils import BaseImageProcessor
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.modules import Encoder, network_settings
 from backend.runtime.torch_modules import call_module
 
@@ -20,7 +20,7 @@ HIDDEN_STATE = -2  # Wan reads the second-to-last layer
 class ImageEncoder(Encoder):
     """A preprocessor and the modules of CLIP's vision encoder. Methods take the weights as an argument."""
 
-    def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
+    def __init__(self, config: Config, processor: BaseImageProcessor | None) -> None:
         settings = CLIPVisionConfig(**network_settings(config))
         with torch.device("meta"):
             self._model = CLIPVisionModel(settings).eval()

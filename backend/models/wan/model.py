@@ -3,9 +3,10 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import jax
 import numpy as np
 from PIL import Image
 from transformers import CLIPImageProcessorPil
@@ -18,7 +19,7 @@ from backend.models.common.programs import ClipPrograms, common_programs
 from backend.models.common.step_cache import StepCache
 from backend.models.common.text import TIED
 from backend.models.common.whole_clip import CLIP, WholeClipModel, WholeClipStepContext, transformer_part
-from backend.models.model import Conditions, Inputs, ModelPlan, StepState, Weights
+from backend.models.model import Conditions, Inputs, ModelPlan, PromptConditions, StepState, Weights
 from backend.models.wan.conditions import (
     EMBEDDINGS,
     branch_embeddings,
@@ -38,7 +39,7 @@ from backend.models.wan.transformer import Context, Denoiser, TextContext, layer
 from backend.models.wan.vae import VideoAutoencoder
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
-from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
+from backend.runtime.work import Call, Effects, OnHost, Put, Work, Zeros
 from backend.sampling.plan import StepPlan
 from backend.schemas.geometry import latent_frames
 from backend.schemas.progressive import HALF, request_at_first_size
@@ -110,7 +111,7 @@ class WanModel(WholeClipModel):
     def _prompts(self, request: GenerationRequest) -> list[str]:
         return list(self._named_prompts(request).values())
 
-    def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Generator[Effect, Any, dict[str, Any]]:
+    def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Effects[dict[str, Any]]:
         """Encode the texts to embeddings. Yields work.
 
         The result includes `text_bias` if the texts are padded to less than the full length. This bias gives the last position
@@ -125,29 +126,29 @@ class WanModel(WholeClipModel):
             conditions["text_bias"] = tokens.bias
         return conditions
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
         """See `Model`. The module `conditions` lists the results."""
         programs = self._programs(request.is_guided)
-        conditions = yield from self._encode_texts(weights, request)
+        conditions, half = (yield from self._encode_texts(weights, request)), {}
         images = [*inputs.get("image", ()), *inputs.get("last_image", ())]
         if self._image_encoder is not None:
             pixels = self._image_encoder.preprocess(images).astype(self.dtype)
             image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
             conditions["image_seen"] = yield OnHost(as_float32, (image_tokens,))
-        for prefix, sized in (("", request), (HALF, request_at_first_size(request))):
+        for prefix, sized, found in (("", request, conditions), (HALF, request_at_first_size(request), half)):
             own = [*inputs.get(f"{prefix}image", ()), *inputs.get(f"{prefix}last_image", ())]
             if own:
                 name, value = yield from self._encode_images(weights["vae"], sized, programs, own)
-                conditions[prefix + name] = value
+                found[name] = value
         for frames in inputs.get("video", ()):
             encoders = programs.encode_first, programs.encode_next
             latents = yield from encode_frames(*encoders, weights["vae"], frames, self.spec.scales[1], self.dtype)
             conditions["first_frame" if request.extend else CLIP] = latents
-        return conditions
+        return PromptConditions(full=conditions, half=half)
 
     def _encode_images(
         self, weights: Any, request: GenerationRequest, programs: Programs, images: Sequence[Image.Image]
-    ) -> Generator[Effect, Any, tuple[str, Any]]:
+    ) -> Effects[tuple[str, jax.Array]]:
         geometry, pixels = request.geometry(), [image_to_pixels(image, self.dtype) for image in images]
         if self.spec.conditioning == "first_frame":
             latents = yield Call(programs.encode_image, (weights, pixels[0]))
@@ -158,7 +159,7 @@ class WanModel(WholeClipModel):
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
+    ) -> Effects[tuple[WholeClipStepContext, StepCache | None]]:
         """Compute the keys and values of text and images for one expert, and place the expert's other inputs on the devices."""
         del step_state  # the previous expert's cache is invalid for this expert
         programs, has_nag = self._programs(step_plan.is_guided), request.uses_nag and not step_plan.is_guided
@@ -186,7 +187,7 @@ class WanModel(WholeClipModel):
 
     def _make_context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
-    ) -> Generator[Effect, Any, Context | WindowContexts]:
+    ) -> Effects[Context | WindowContexts]:
         """Build the inputs that do not change between steps, for the whole video or for each context window. Yields work.
 
         `text` and `positions` are already on the devices.
@@ -203,7 +204,7 @@ class WanModel(WholeClipModel):
             contexts[name] = plain(condition=(yield Put(make_condition(own), programs.layout.replicated)))
         return cast(WindowContexts, ContextsByPlace(programs=programs.windows, length=length, **contexts))
 
-    def _finish(self, conditions: Conditions, latents: Any) -> Work:
+    def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
         """Replace the first latent frames by the input's clean latents, if the model reads the input as first frames."""
         if "first_frame" not in conditions:
             return latents

@@ -4,9 +4,9 @@ Source: Wan-Video/Wan2.1 wan/modules/model.py (names, sizes); guandeh17/Self-For
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint
+from backend.checkpoints.json_files import Config
 from backend.checkpoints.single_file import file_path
 from backend.errors import ModelError
 from backend.models.common.parts import apply_patterns, transformer_width
@@ -67,7 +67,7 @@ def original_tensor_name(name: str) -> str:
     return f"{original_name(stem)}.{kind}" if kind in ("weight", "bias") else original_name(name)
 
 
-def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
+def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, object] | None:
     """Derive the sizes in config.json from the shapes of a transformer's tensors, with Wan's original names.
 
     Returns None for another model's tensors.
@@ -120,7 +120,7 @@ def _check_order(checkpoint: Checkpoint) -> None:
         )
 
 
-def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> None:
+def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: Config) -> None:
     """Check that a file with tensors of these shapes is the transformer that the checkpoint's `config` describes.
 
     The tensors have Wan's original names or diffusers' names. Raises: ModelError if the transformer is a different one.
@@ -156,7 +156,7 @@ def _tensor_features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int, i
     return width, layers, channels, _PICTURE in shapes, _TWO_PICTURES in shapes
 
 
-def _config_features(config: Mapping[str, Any]) -> tuple[int, int, int, bool, bool]:
+def _config_features(config: Config) -> tuple[int, int, int, bool, bool]:
     sees, sees_two = config.get("image_dim") is not None, config.get("pos_embed_seq_len") is not None
     return transformer_width(config), config["num_layers"], config["in_channels"], sees, sees_two
 

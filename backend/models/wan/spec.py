@@ -7,9 +7,10 @@ also takes the output of a CLIP image encoder. A model has one transformer, or t
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from backend.checkpoints.checkpoint import Checkpoint, named_parts
+from backend.checkpoints.json_files import Config
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.errors import ModelError
@@ -82,7 +83,7 @@ class WanFamily(Family):
     pipelines = PIPELINES
     body = "backend.models.wan.model:WanModel"
 
-    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> WanSpec:
+    def read_spec(self, index: Config, configs: Configs) -> WanSpec:
         """See `Family`."""
         check_networks(index, configs, TRANSFORMER)
         transformer = configs["transformer"]
@@ -139,7 +140,7 @@ class WanFamily(Family):
 WAN = WanFamily()
 
 
-def transformer_flops(config: Mapping[str, Any], queries: int, keys: int, branches: int) -> StepFlops:
+def transformer_flops(config: Config, queries: int, keys: int, branches: int) -> StepFlops:
     """Count the operations of a Wan transformer in one step, for all guidance branches.
 
     The operations are self-attention of `queries` tokens to `keys`, cross-attention to 512 text positions, projections and
@@ -159,7 +160,7 @@ def vae_scales(configs: Configs) -> tuple[int, int]:
     return configs["vae"].get("scale_factor_spatial", space), configs["vae"].get("scale_factor_temporal", time)
 
 
-def check_networks(index: Mapping[str, Any], configs: Configs, transformer: str) -> None:
+def check_networks(index: Config, configs: Configs, transformer: str) -> None:
     """Check a checkpoint's networks. `transformer` is the expected class of its transformers.
 
     Raises: ModelError if a part or entry is missing, the class of a network is not supported, or the experts differ.
@@ -170,7 +171,7 @@ def check_networks(index: Mapping[str, Any], configs: Configs, transformer: str)
         _check_experts(configs["transformer"], configs["transformer_2"])
 
 
-def _check_experts(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+def _check_experts(first: Config, second: Config) -> None:
     names = [name for name in first if not name.startswith("_") and first[name] != second.get(name)]
     if names:
         raise ModelError(

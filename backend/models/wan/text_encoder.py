@@ -8,7 +8,6 @@ fewer positions.
 import dataclasses
 import html
 from collections.abc import Mapping
-from typing import Any
 
 import ftfy
 import jax
@@ -18,6 +17,7 @@ import torch
 from jax.sharding import PartitionSpec as P
 from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.modules import network_settings
 from backend.models.common.text import TIED, note_cut_prompts, pad_ids
 from backend.models.common.text import TextEncoder as TextEncoderBase
@@ -49,7 +49,7 @@ class TextEncoder(TextEncoderBase):
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Config,
         tokenizer: PreTrainedTokenizerBase | None,
         lengths: tuple[int, ...] = LENGTHS,
         is_cleaned: bool = True,

@@ -10,8 +10,7 @@ all tokens share one time embedding.
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from diffusers import ModelMixin, WanTransformer3DModel
 from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 from jax.sharding import PartitionSpec as P
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.flat_attention import Positions
 from backend.models.common.modules import select_prefix
 from backend.models.common.step_cache import StepCache, describe_cache
@@ -119,7 +119,7 @@ BLOCKS = "blocks."  # prefix of the layers' names in the checkpoint
 WIDE = 3072
 
 
-def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
+def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
     """Return the bytes, by name, of each matrix of a layer that every step uses.
 
     Every chip can store some matrices whole, so that no step gathers them (see `plan_copies`). The matrices for which this saves
@@ -141,7 +141,7 @@ class Denoiser(ClipTransformer):
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
     _rows = ("to_out.0.weight", "ffn.net.2.weight")
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
             super().__init__(self._network.from_config(dict(config)), layout)
         self._cuts_copies = self.heads * self.head_width >= WIDE

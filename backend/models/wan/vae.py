@@ -8,7 +8,6 @@ zeros. In this module a cache always has two frames, and contains these zeros. T
 for the first latent frame and one for all others.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, patchify, unpatchify
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.video_autoencoder import StreamedAutoencoder, Weights
 from backend.models.wan import vae_tpu
 from backend.runtime.mesh import Layout
@@ -33,7 +33,7 @@ class VideoAutoencoder(StreamedAutoencoder):
     _on_tpu = vae_tpu
     _convolution = "decoder.conv_in.weight"
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
             super().__init__(AutoencoderKLWan.from_config(dict(config)), layout)
         full_config = self._vae.config  # includes defaults for entries that older files lack
@@ -79,7 +79,7 @@ class VideoAutoencoder(StreamedAutoencoder):
         return pixels.clamp(-1.0, 1.0), _to_cache_dictionary(state)
 
 
-def _to_cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[Any]:
+def _to_cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[object]:
     """Return the list that diffusers' layers read and write, with one entry per convolution.
 
     The layers use only as many entries as there are convolutions with a cache.

@@ -6,8 +6,6 @@ it. Numerics are the same as in `backend.models.wan.vae` with bfloat16, except t
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +13,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.strip_layers import Caches, Chip, Weights
 from backend.models.common.strips import Strips, padded_vector
 from backend.models.wan.vae_tpu_layers import LayerRunner
@@ -27,7 +26,7 @@ SPATIAL_SCALE = 8  # size of the network's input divided by the latents' size; W
 RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}
 
 
-def can_run(config: Mapping[str, Any]) -> bool:
+def can_run(config: Config) -> bool:
     """Return whether this module can run a VAE with this configuration."""
     if config.get("attn_scales") or config["scale_factor_spatial"] != SPATIAL_SCALE * (config.get("patch_size") or 1):
         return False

@@ -6,6 +6,7 @@ in float32. Source: diffusers, transformer_wan_animate.py.
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ BLUR = np.array([1, 3, 3, 1], np.float32)
 _BLURRED = ("conv2", "conv_skip")
 
 
-def motion_basis(xp: Any, span: Any) -> Any:
+def motion_basis(xp: ModuleType, span: Any) -> Any:
     """Return `motion` orthogonal directions of motion vectors, [out, motion] float32, from the weight `span`."""
     return xp.linalg.qr(span.astype(np.float32) + np.float32(1e-8))[0]
 

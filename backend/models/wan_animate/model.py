@@ -8,9 +8,10 @@ resized to the image encoder's size without the checkpoint's preprocessor.
 import dataclasses
 import functools
 import math
-from collections.abc import Generator
-from typing import Any, ClassVar, cast
+from types import ModuleType
+from typing import Any, ClassVar
 
+import jax
 import numpy as np
 import torch
 
@@ -18,7 +19,7 @@ from backend.models.common.flat_attention import Positions
 from backend.models.common.networks import read_tokenizer
 from backend.models.common.pixels import as_float32, clip_to_pixels, image_to_pixels
 from backend.models.common.whole_clip import WholeClipStepContext, transformer_part
-from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, Weights
+from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, PromptConditions, Weights
 from backend.models.wan.conditions import branch_embeddings
 from backend.models.wan.image_encoder import ImageEncoder
 from backend.models.wan.model import Programs, text_lengths
@@ -29,7 +30,7 @@ from backend.models.wan_animate.segments import PICTURE, SegmentModel, SegmentPr
 from backend.models.wan_animate.transformer import DrivenContext, DrivenDenoiser
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
-from backend.runtime.work import Call, Effect, OnHost, Put
+from backend.runtime.work import Call, Effects, OnHost, Put, Work
 from backend.schemas.driving_video import count_segments, driving_prompt
 from backend.schemas.request import GenerationRequest
 from backend.weights.read import checkpoint_shapes
@@ -78,7 +79,7 @@ class AnimateModel(SegmentModel):
         extract = program("the driving clip's keys", denoiser.extracted, key="clip_keys", places=denoiser.clip_keys_sharding)
         return super()._make_programs(plan, layout, denoiser, group=DrivenPrograms, extract=extract)
 
-    def _name_mapping(self, transformer: StackedWeights) -> Any:
+    def _name_mapping(self, transformer: StackedWeights) -> object:
         return map_file_names(checkpoint_shapes(transformer))
 
     def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
@@ -92,7 +93,7 @@ class AnimateModel(SegmentModel):
         """See `WanModel`. Adds the driving video's prompt."""
         return {**super()._named_prompts(request), "drive_prompt_embeds": driving_prompt(request)}
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
         """See `Model`. Add the conditions `PICTURE`, `DRIVE` and, with an image encoder, `drive_seen` to Wan's conditions."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
@@ -108,9 +109,9 @@ class AnimateModel(SegmentModel):
                 conditions["drive_seen"] = yield from self._embed_image(weights, programs, clip_to_pixels(frames[:1], np.float32))
             pieces.append((yield from self._encode_clip(weights, programs, frames)))
         conditions[DRIVE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(pieces))
-        return conditions
+        return PromptConditions(full=conditions)
 
-    def _embed_image(self, weights: Weights, programs: Programs, image: np.ndarray) -> Generator[Effect, Any, Any]:
+    def _embed_image(self, weights: Weights, programs: Programs, image: np.ndarray) -> Work:
         """Encode an image [1, 3, 1, height, width] in [-1, 1] to tokens [1, tokens, D] float32. Yields work."""
         pixels = preprocess_image(image[:, :, 0], self._image_encoder.size).astype(self.dtype)
         assert programs.embed_image is not None, "the model has an image encoder"
@@ -119,7 +120,7 @@ class AnimateModel(SegmentModel):
 
     def _make_shared_fields(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
-    ) -> Generator[Effect, Any, dict[str, Any]]:
+    ) -> Effects[dict[str, object]]:
         """See `SegmentModel`. The fields are the driving video's encoded prompt and rotary embedding."""
         programs = step_context.programs
         copies = programs.layout.size("dp")  # one equal copy of the prompt for each index on dp, because dp divides the batch
@@ -129,7 +130,7 @@ class AnimateModel(SegmentModel):
         positions = yield from programs.denoiser.clip_positions(self._clip_shape(request))
         return {"clip_text": text, "clip_positions": positions}
 
-    def _clip_embeddings(self, conditions: Conditions, copies: int) -> Generator[Effect, Any, tuple]:
+    def _clip_embeddings(self, conditions: Conditions, copies: int) -> Effects[tuple]:
         """Return the result of `branch_embeddings` for the driving video's prompt. Yields work.
 
         Embeddings and bias are repeated `copies` times, image tokens are not. `text_bias` has one row per prompt. The last row
@@ -142,7 +143,7 @@ class AnimateModel(SegmentModel):
             clip_conditions["image_seen"] = conditions["drive_seen"]
         embeddings, bias, image_tokens = yield from branch_embeddings(clip_conditions, 1, self.dtype)
 
-        def repeat(xp: Any, array: Any) -> Any:
+        def repeat(xp: ModuleType, array: jax.Array) -> Any:
             return xp.repeat(array, copies, axis=0)
 
         embeddings = yield OnHost(repeat, (embeddings,))
@@ -164,8 +165,13 @@ class AnimateModel(SegmentModel):
         return dataclasses.replace(lengths, beside=(frame, frames * lengths.heads * lengths.batch))
 
     def _make_segment_context(
-        self, weights: Weights, request: GenerationRequest, step_context: DrivenStepContext, index: int, last_frame: Any
-    ) -> Generator[Effect, Any, DrivenContext]:
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        step_context: DrivenStepContext,
+        index: int,
+        last_frame: jax.Array | None,
+    ) -> Effects[DrivenContext]:
         """See `SegmentModel`. The context has the segment's input channels, and every layer's driving keys and values."""
         programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
         channels = yield from self._encode_segment_channels(programs, weights["vae"], request, conditions[PICTURE], last_frame)
@@ -177,7 +183,7 @@ class AnimateModel(SegmentModel):
             text=step_context.clip_text, positions=step_context.clip_positions, condition=ImageChannels(values=clip_channels)
         )
         keys = yield Call(programs.extract, (weights[transformer_part(0)], clip, context))
-        shared = cast(Context, step_context.context)  # not `WindowContexts`: Animate has no context windows
+        shared: Context = step_context.context
         return DrivenContext(text=shared.text, positions=shared.positions, condition=ImageChannels(values=channels), clip=keys)
 
 

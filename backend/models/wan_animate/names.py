@@ -4,9 +4,9 @@
 names of `WanTransformer3DModel`, the code for Wan also runs Animate-2. Source: diffusers, transformer_wan_animate_2.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.parts import apply_patterns
 from backend.models.spec import Configs
 from backend.models.wan.original import OUTER_NAMES
@@ -35,12 +35,12 @@ def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
     return lambda name: by_own.get(name, name)
 
 
-def with_wan_config(configs: Configs) -> dict[str, Mapping[str, Any]]:
+def with_wan_config(configs: Configs) -> dict[str, Config]:
     """Return all configurations, with the transformer's configuration converted by `to_wan_config`."""
     return {**configs, "transformer": to_wan_config(configs["transformer"])}
 
 
-def to_wan_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def to_wan_config(config: Config) -> dict[str, object]:
     """Convert Animate-2's transformer configuration to the equivalent configuration of plain Wan."""
     width, sees_pictures = config["dim"], config.get("use_img_emb", True)
     return {

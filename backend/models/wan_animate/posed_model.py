@@ -10,22 +10,23 @@ Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 
 import dataclasses
 import functools
-from collections.abc import Generator
-from typing import Any, cast
+from types import ModuleType
+from typing import Any
 
+import jax
 import numpy as np
 
 from backend.media.driving_video import split_into_segments
 from backend.models.common.pixels import as_float32, clip_to_pixels
 from backend.models.common.whole_clip import transformer_part
-from backend.models.model import Conditions, Inputs, ModelPlan, Weights
+from backend.models.model import Inputs, ModelPlan, PromptConditions, Weights
 from backend.models.wan.transformer import Context, ImageChannels
 from backend.models.wan_animate.faces import AT_ONCE, SPAN, motion_basis
 from backend.models.wan_animate.posed_transformer import FaceKeys, PosedContext, PosedDenoiser
 from backend.models.wan_animate.segments import PICTURE, SegmentModel, SegmentPrograms, SegmentStepContext
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
-from backend.runtime.work import Call, Effect, OnHost, Put
+from backend.runtime.work import Call, Effects, OnHost, Put
 from backend.schemas.driving_video import count_segments
 from backend.schemas.request import GenerationRequest
 
@@ -65,7 +66,7 @@ class PosedModel(SegmentModel):
         tokens, _ = super()._count_encoded(request)
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
         """See `Model`. Add the conditions `PICTURE`, `POSE` and `FACES` to Wan's conditions.
 
         With a background clip, also add `BACKGROUND` and `KNOWN`.
@@ -88,11 +89,16 @@ class PosedModel(SegmentModel):
             scale = self.spec.scales[0]
             is_known = (~mask[::scale, ::scale] for mask in inputs["mask"][0])
             conditions[KNOWN] = np.stack(list(split_into_segments(is_known, **segmentation))).astype(np.float32)
-        return conditions
+        return PromptConditions(full=conditions)
 
     def _make_segment_context(
-        self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, last_frame: Any
-    ) -> Generator[Effect, Any, PosedContext]:
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        step_context: SegmentStepContext,
+        index: int,
+        last_frame: jax.Array | None,
+    ) -> Effects[PosedContext]:
         """See `SegmentModel`. The context has the segment's input channels, poses and face keys."""
         programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
         clip = [None if name not in conditions else conditions[name][index] for name in (BACKGROUND, KNOWN)]
@@ -103,13 +109,13 @@ class PosedModel(SegmentModel):
         pose = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[POSE],))
         face = yield from self._encode_faces(programs, weights[transformer_part(0)], step_context, conditions[FACES][index])
         channels, pose = yield Put((channels, pose), layout.replicated)
-        # `step_context.context` is never `WindowContexts`, because Animate has no context windows.
-        shared, condition = cast(Context, step_context.context), ImageChannels(values=channels)
+        shared: Context = step_context.context
+        condition = ImageChannels(values=channels)
         return PosedContext(text=shared.text, positions=shared.positions, condition=condition, pose=pose, face=face)
 
     def _encode_faces(
         self, programs: PosedPrograms, weights: Any, step_context: SegmentStepContext, frames: np.ndarray
-    ) -> Generator[Effect, Any, FaceKeys]:
+    ) -> Effects[FaceKeys]:
         """Encode faces, uint8 [frames, side, side, 3], to face keys. The branch with the negative prompt has blank faces.
 
         Yields work.
@@ -126,7 +132,7 @@ class PosedModel(SegmentModel):
         return (yield Call(programs.face_keys, (weights, motion)))
 
 
-def _stack_branches(count: int, is_guided: bool, xp: Any, *motions: Any) -> Any:
+def _stack_branches(count: int, is_guided: bool, xp: ModuleType, *motions: jax.Array) -> jax.Array:
     """Join batches of motion vectors, and stack the vectors of the guidance branches: [B, count, out].
 
     The first `count` vectors are for the branch with the prompt. Under guidance, the next vector is the vector of the blank face.

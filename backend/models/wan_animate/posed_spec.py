@@ -4,9 +4,7 @@ The person in the image moves like a clip of poses and a clip of faces. With a f
 replaces the person in the masked area. Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
+from backend.checkpoints.json_files import Config
 from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models.common.parts import channel_mismatch, check_classes, check_parts
@@ -32,7 +30,7 @@ class WanPosedFamily(SegmentFamily):
     pipelines = PIPELINES
     body = "backend.models.wan_animate.posed_model:PosedModel"
 
-    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> SegmentSpec:
+    def read_spec(self, index: Config, configs: Configs) -> SegmentSpec:
         """See `Family`."""
         check_parts(index, configs, NEEDED_ENTRIES, "a whole checkpoint of Wan 2.2 Animate")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)

@@ -6,7 +6,6 @@ frames. This costs less than grouping the tokens by frame, because the tokens ar
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import torch
 from diffusers import WanAnimateTransformer3DModel
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.flat_attention import as_array
 from backend.models.common.transformer import layer_at
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser, to_patches, weight_dtype
@@ -51,7 +51,7 @@ class PosedDenoiser(Denoiser):
     _stacks = (BLOCKS, ADAPTERS)
     _text_stacks = (BLOCKS,)
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, config: Config, layout: Layout) -> None:
         super().__init__(config, layout)
         self._adapter = self._model.face_adapter[0]
         self._every = self._model.config.inject_face_latents_blocks

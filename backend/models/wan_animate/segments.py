@@ -10,7 +10,7 @@ Source: diffusers modular_pipelines/wan_animate_2 (`denoise.py`) and pipelines/w
 import abc
 import dataclasses
 import functools
-from collections.abc import Generator
+from types import ModuleType
 from typing import Any, ClassVar
 
 import jax
@@ -25,7 +25,7 @@ from backend.models.wan.transformer import Context, Denoiser
 from backend.models.wan_animate.spec import SegmentSpec
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
-from backend.runtime.work import Call, Effect, OnHost, Work
+from backend.runtime.work import Call, Effects, OnHost, Work
 from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs
 from backend.schemas.driving_video import OVERLAP, count_segments
@@ -74,7 +74,7 @@ class SegmentModel(WanModel, abc.ABC):
         self.segment = plan.spec.chunk - 1
         super().__init__(plan)
 
-    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser, **own: Any) -> Any:
+    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser, **own: object) -> Any:
         last = Program("the last frame", _last, key="last_frame", layout=layout, compiler=plan.compiler)
         return super()._make_programs(plan, layout, denoiser, last_frame=last, **own)
 
@@ -96,19 +96,19 @@ class SegmentModel(WanModel, abc.ABC):
         """See `Model`. All segments except the last are decoded twice, because the next segment begins with their last frame."""
         return (2 * count_segments(request) - 1) * self._guided.vae.decode_flops(step_geometry(request))
 
-    def _encode_image(self, weights: Weights, programs: Programs, inputs: Inputs) -> Generator[Effect, Any, Any]:
+    def _encode_image(self, weights: Weights, programs: Programs, inputs: Inputs) -> Work:
         """Encode the input image to latents [1, C, 1, H, W] float32. Yields work."""
         image = image_to_pixels(inputs["image"][0], self.dtype)
         return (yield OnHost(as_float32, ((yield Call(programs.encode_image, (weights["vae"], image))),)))
 
-    def _encode_clip(self, weights: Weights, programs: Programs, frames: np.ndarray) -> Generator[Effect, Any, Any]:
+    def _encode_clip(self, weights: Weights, programs: Programs, frames: np.ndarray) -> Work:
         """Encode one segment's frames, uint8 [F, height, width, 3], to latents [1, C, F, H, W] float32. Yields work."""
         encoders = programs.encode_first, programs.encode_next
         return (yield from encode_frames(*encoders, weights["vae"], frames, self.spec.scales[1], self.dtype))
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Generator[Effect, Any, tuple[SegmentStepContext, SegmentStepState]]:
+    ) -> Effects[tuple[SegmentStepContext, SegmentStepState]]:
         """See `Model`. The step context also has the fields of `_make_shared_fields`.
 
         The returned step state has no inputs of the current segment, so that the segment's next step computes them again.
@@ -121,7 +121,7 @@ class SegmentModel(WanModel, abc.ABC):
 
     def _make_shared_fields(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
-    ) -> Generator[Effect, Any, dict[str, Any]]:
+    ) -> Effects[dict[str, object]]:
         """Compute further fields of the step context, the same for all segments. Yields work."""
         yield from ()
         return {}
@@ -135,7 +135,7 @@ class SegmentModel(WanModel, abc.ABC):
         step_inputs: StepInputs,
         step_state: SegmentStepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[SamplerState, SegmentStepState]]:
+    ) -> Effects[tuple[SamplerState, SegmentStepState]]:
         """See `WholeClipModel`. Before a segment's first step, this computes the inputs of the segment's steps."""
         if step_state.context is None:
             last_frame = yield from self._last_frame(step_context.programs, weights["vae"], step_state.previous)
@@ -147,14 +147,19 @@ class SegmentModel(WanModel, abc.ABC):
 
     @abc.abstractmethod
     def _make_segment_context(
-        self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, last_frame: Any
-    ) -> Generator[Effect, Any, Context]:
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        step_context: SegmentStepContext,
+        index: int,
+        last_frame: jax.Array | None,
+    ) -> Effects[Context]:
         """Compute the inputs of the steps of segment `index`. Yields work.
 
         `last_frame` is the last pixel frame [1, 3, 1, height, width] of the previous segment, None for the first segment.
         """
 
-    def _last_frame(self, programs: SegmentPrograms, vae: Any, latents: Any) -> Generator[Effect, Any, Any]:
+    def _last_frame(self, programs: SegmentPrograms, vae: object, latents: jax.Array | None) -> Effects[jax.Array | None]:
         """Decode a segment's `latents` to its last pixel frame, [1, 3, 1, height, width]. Yields work.
 
         The first segment has no previous segment. The caller then passes None for `latents`, and gets None.
@@ -175,11 +180,11 @@ class SegmentModel(WanModel, abc.ABC):
         programs: Programs,
         vae: Any,
         request: GenerationRequest,
-        image: Any,
-        last_frame: Any,
+        image: jax.Array | np.ndarray,
+        last_frame: jax.Array | None,
         background: np.ndarray | None = None,
         is_known: np.ndarray | None = None,
-    ) -> Generator[Effect, Any, Any]:
+    ) -> Work:
         """Encode the channels [1, 4 + C, 1 + F, H, W] float32 that the transformer reads next to a segment's noisy latents.
 
         The first latent frame is the image, and the F others are a clip. The clip's first frame is `last_frame`, if given. Its
@@ -210,17 +215,17 @@ class SegmentModel(WanModel, abc.ABC):
         step_context: SegmentStepContext,
         clean: Latents,
         step_state: SegmentStepState,
-    ) -> Generator[Effect, Any, SegmentStepState]:
+    ) -> Effects[SegmentStepState]:
         """See `Model`. Store the segment's `clean` latents, which the first step of the next segment needs."""
         yield from ()
         return SegmentStepState(index=step_state.index + 1, previous=clean[VIDEO])
 
-    def _finish(self, conditions: Conditions, latents: Any) -> Work:
+    def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
         """Remove the image's latent frame from each segment."""
         return (yield OnHost(functools.partial(_drop_image_frames, self.segment + 1), (latents,)))
 
 
-def add_mask_channels(channels: int, xp: Any, latents: Any) -> Any:
+def add_mask_channels(channels: int, xp: ModuleType, latents: jax.Array) -> jax.Array:
     """Add `channels` mask channels of ones before latents [1, C, F, H, W]. Ones mean that all pixels are given."""
     return xp.concatenate([xp.ones((1, channels, *latents.shape[2:]), np.float32), latents], axis=1)
 
@@ -230,11 +235,11 @@ def _last(pixels: jax.Array) -> jax.Array:
     return pixels[:, :, -1:]
 
 
-def _take_frame(index: int, xp: Any, latents: Any) -> Any:
+def _take_frame(index: int, xp: ModuleType, latents: jax.Array) -> jax.Array:
     return latents[:, :, index : index + 1]
 
 
-def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: Any, image: Any, clip: Any) -> Any:
+def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: ModuleType, image: jax.Array, clip: jax.Array) -> jax.Array:
     """Join the channels of the image and of the clip. See `SegmentModel._encode_segment_channels`.
 
     `known` [pixel frames, H, W] is 1 where the clip's pixels are given.
@@ -246,7 +251,7 @@ def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: Any, image
     return xp.concatenate([add_mask_channels(mask_channels, xp, image), xp.concatenate([mask, clip], axis=1)], axis=2)
 
 
-def _drop_image_frames(chunk: int, xp: Any, latents: Any) -> Any:
+def _drop_image_frames(chunk: int, xp: ModuleType, latents: jax.Array) -> jax.Array:
     shape = latents.shape
     split = xp.asarray(latents).reshape(*shape[:2], -1, chunk, *shape[3:])
     return split[:, :, :, 1:].reshape(*shape[:2], -1, *shape[3:])

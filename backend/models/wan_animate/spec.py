@@ -7,9 +7,8 @@ segments' length. Source: diffusers modular_pipelines/wan_animate_2; the publish
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
+from backend.checkpoints.json_files import Config
 from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models.common.parts import channel_mismatch, check_classes, check_parts
@@ -52,7 +51,7 @@ class WanAnimateFamily(SegmentFamily):
     pipelines = PIPELINES
     body = "backend.models.wan_animate.model:AnimateModel"
 
-    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> SegmentSpec:
+    def read_spec(self, index: Config, configs: Configs) -> SegmentSpec:
         """See `Family`."""
         check_parts(index, configs, NEEDED, "a whole checkpoint of Animate-2")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)

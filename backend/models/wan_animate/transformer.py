@@ -10,13 +10,14 @@ rotate these keys by the same angles, so this module stores the rotated keys.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.flat_attention import Positions
 from backend.models.common.transformer import RunLayer
 from backend.models.wan.transformer import Context, Denoiser
@@ -51,7 +52,7 @@ class DrivenDenoiser(Denoiser):
     Weights are passed to every call. All methods are pure and can be compiled.
     """
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, config: Config, layout: Layout) -> None:
         super().__init__(to_wan_config(config), layout)
         self._attention = DrivenAttention(layout)
         self._block.attn1.set_processor(self._attention)

@@ -7,7 +7,8 @@
 The reference images become latent frames before the video's frames, the last image first. Source: diffusers, WanVACEPipeline.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -17,9 +18,10 @@ from PIL import Image
 
 from backend.media.source import Source
 from backend.models.common.pixels import clip_to_pixels, image_to_pixels, join_frames
+from backend.models.model import Conditions
 from backend.models.wan.conditions import encode_pixels
 from backend.models.wan.model import Programs
-from backend.runtime.work import Call, Effect, OnHost
+from backend.runtime.work import Call, Effects, OnHost
 from backend.schemas.geometry import Geometry
 
 CONTROL, REFERENCES = "control_latents", "reference_latents"
@@ -27,13 +29,13 @@ CONTROL, REFERENCES = "control_latents", "reference_latents"
 
 def encode_source(
     programs: Programs, weights: Mapping[str, Any], geometry: Geometry, source: Source | None, dtype: jnp.dtype
-) -> Generator[Effect, Any, jax.Array]:
+) -> Effects[jax.Array]:
     """Encode `source`, a clip with its mask, to `control_latents`. Yields work.
 
     For a `source` of None, encode a grey clip that is fully regenerated.
     """
 
-    def encode(is_new: bool) -> Generator[Effect, Any, jax.Array]:
+    def encode(is_new: bool) -> Effects[jax.Array]:
         def pixels(begin: int, end: int) -> np.ndarray:
             return _source_pixels(geometry, source, begin, end, is_new).astype(dtype)
 
@@ -47,7 +49,7 @@ def encode_source(
 
 def encode_references(
     programs: Programs, weights: Mapping[str, Any], images: Sequence[Image.Image], dtype: jnp.dtype
-) -> Generator[Effect, Any, jax.Array]:
+) -> Effects[jax.Array]:
     """Encode images of the video's size to `reference_latents`. Yields work."""
     frames = []
     for image in reversed(images):
@@ -55,13 +57,13 @@ def encode_references(
     return (yield OnHost(join_frames, tuple(frames)))
 
 
-def prepare_control(conditions: Mapping[str, Any], dtype: jnp.dtype) -> Generator[Effect, Any, jax.Array]:
+def prepare_control(conditions: Conditions, dtype: jnp.dtype) -> Effects[jax.Array]:
     """Build the input of the control blocks, the frames of reference images first. Yields work."""
 
-    def cast(xp: Any, control: jax.Array) -> jax.Array:
+    def cast(xp: ModuleType, control: jax.Array) -> jax.Array:
         return control.astype(dtype)
 
-    def append_to_references(xp: Any, references: jax.Array, control: jax.Array) -> jax.Array:
+    def append_to_references(xp: ModuleType, references: jax.Array, control: jax.Array) -> jax.Array:
         missing = control.shape[1] - references.shape[1]
         padded = xp.pad(references, ((0, 0), (0, missing), (0, 0), (0, 0), (0, 0)))
         return xp.concatenate([padded, control], axis=2).astype(dtype)
@@ -98,5 +100,5 @@ def _source_pixels(geometry: Geometry, source: Source | None, begin: int, end: i
     return np.where(source.is_new[begin:end] == is_new, pixels, np.float32(0))
 
 
-def _join_channels(xp: Any, *parts: jax.Array) -> jax.Array:
+def _join_channels(xp: ModuleType, *parts: jax.Array) -> jax.Array:
     return xp.concatenate([part.astype(np.float32) for part in parts], axis=1)

@@ -1,21 +1,21 @@
 """VACE's networks and the generation of a video: like plain Wan, with additional inputs for the control blocks."""
 
 import dataclasses
-from collections.abc import Generator
 from typing import Any
 
+import jax
 import numpy as np
 
 from backend.media.source import build_source
 from backend.models.common.context_windows import WindowPrograms
 from backend.models.common.flat_attention import Positions
-from backend.models.model import Conditions, Inputs, ModelPlan, Weights
+from backend.models.model import Conditions, Inputs, ModelPlan, PromptConditions, Weights
 from backend.models.wan.model import Programs, WanModel
 from backend.models.wan.transformer import TextContext
 from backend.models.wan_vace.conditions import CONTROL, REFERENCES, encode_references, encode_source, prepare_control
 from backend.models.wan_vace.transformer import ControlContext, ControlledDenoiser
 from backend.runtime.mesh import Layout
-from backend.runtime.work import Call, Effect, OnHost, Put, Work
+from backend.runtime.work import Call, Effects, OnHost, Put, Work
 from backend.schemas.request import GenerationRequest
 from backend.schemas.windows import Window
 
@@ -29,7 +29,7 @@ class ControlWindows:
     lead: int
     whole: ControlContext
 
-    def for_window(self, window: Window) -> Generator[Effect, Any, ControlContext]:
+    def for_window(self, window: Window) -> Effects[ControlContext]:
         """See `WindowContexts`."""
         place = np.int32(window.begin), np.zeros(self.length, np.float32), np.zeros(self.lead, np.float32) if self.lead else None
         return dataclasses.replace(self.whole, control=(yield Call(self.programs.cut, (self.whole.control, *place))))
@@ -66,19 +66,19 @@ class VaceModel(WanModel):
         passes = 2 if request.inputs().keys() - {"references"} else 1
         return tokens, passes * request.geometry().num_latent_frames + len(request.references)
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
         """See `Model`. The modules `conditions` of Wan and of VACE list the results."""
-        conditions: dict[str, Any] = dict((yield from super().encode(weights, request, {})))
+        conditions: dict[str, Any] = yield from self._encode_texts(weights, request)
         programs, vae = self._programs(request.is_guided), weights["vae"]
         source = build_source(request, inputs)
         conditions[CONTROL] = yield from encode_source(programs, vae, request.geometry(), source, self.dtype)
         if request.references:
             conditions[REFERENCES] = yield from encode_references(programs, vae, inputs["references"], self.dtype)
-        return conditions
+        return PromptConditions(full=conditions)
 
     def _make_context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
-    ) -> Generator[Effect, Any, ControlContext | ControlWindows]:
+    ) -> Effects[ControlContext | ControlWindows]:
         control = yield from prepare_control(conditions, self.dtype)
         control, scale = yield Put((control, np.float32(request.control_scale)), programs.layout.replicated)
         whole = ControlContext(text=text, positions=positions, condition=None, control=control, scale=scale)
@@ -87,7 +87,7 @@ class VaceModel(WanModel):
         lead = len(request.references)
         return ControlWindows(programs=programs.windows, length=self.step_shape(request)[2] - lead, lead=lead, whole=whole)
 
-    def _finish(self, conditions: Conditions, latents: Any) -> Work:
+    def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
         """Remove the frames of reference images."""
         if REFERENCES not in conditions:
             return latents

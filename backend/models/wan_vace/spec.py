@@ -6,9 +6,8 @@ blocks read one clip with a mask, and any number of reference images (`backend/m
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
-from backend.checkpoints.json_files import AGAIN
+from backend.checkpoints.json_files import AGAIN, Config
 from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models.common.parts import transformer_width
@@ -32,7 +31,7 @@ class WanVaceFamily(WanFamily):
     pipelines = (PIPELINE,)
     body = "backend.models.wan_vace.model:VaceModel"
 
-    def read_spec(self, index: Mapping[str, Any], configs: Configs) -> WanSpec:
+    def read_spec(self, index: Config, configs: Configs) -> WanSpec:
         """See `Family`."""
         check_networks(index, configs, TRANSFORMER)
         _check_control(configs)

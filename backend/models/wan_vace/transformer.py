@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import torch
 from diffusers import WanVACETransformer3DModel
 
+from backend.checkpoints.json_files import Config
 from backend.models.common.flat_attention import Positions
 from backend.models.common.step_cache import StepCache, reuse_or_run
 from backend.models.common.transformer import layer_at
@@ -82,14 +83,16 @@ class ControlledDenoiser(Denoiser):
     _network = WanVACETransformer3DModel
     _stacks = (BLOCKS, CONTROL_BLOCKS)
 
-    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, config: Config, layout: Layout) -> None:
         super().__init__(config, layout)
         self._control_block = copy.deepcopy(self._model.vace_blocks[0])
         self._control_block.proj_in = None  # `_embed_control` applies the projection once, before the first block
         self._attend_by_kernel(self._control_block)
         self._segments = tuple(group_layers(self._model.config.vace_layers, self._model.config.num_layers))
 
-    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: ControlContext) -> jax.Array:
+    def _after_layers(
+        self, weights: StackedWeights, tokens: tuple[jax.Array], time: object, context: ControlContext
+    ) -> jax.Array:
         """See `ClipTransformer`."""
         return self._run_all_layers(_Step(weights=weights, time=time, context=context), *tokens)
 
@@ -97,7 +100,7 @@ class ControlledDenoiser(Denoiser):
         self,
         weights: StackedWeights,
         tokens: tuple[jax.Array],
-        time: Any,
+        time: object,
         context: ControlContext,
         cache: StepCache,
         threshold: jax.Array,

@@ -139,7 +139,7 @@ def test_the_clips_latents_are_those_of_the_whole_clip_at_once(loaded, clip):
     short, long = make_request(clip), make_request(clip, trim=(0.25, 0.25 + 33 / 32), fps=32, num_frames=33)
     inputs = [pipeline.open_inputs(request) for request in (short, long)]
     latents = [
-        work.run(loaded.model.encode(loaded.weights, request, given))["clip"]
+        work.run(loaded.model.encode(loaded.weights, request, given)).full["clip"]
         for request, given in zip((short, long), inputs, strict=True)
     ]
     assert [one.shape[2] for one in latents] == [5, 9] and all(isinstance(one, np.ndarray) for one in latents)

@@ -146,7 +146,7 @@ def test_image_to_video_begins_with_the_picture(loaded, tmp_path):
     prompt = "a yellow square moving right over a navy background"
     run(make_request(prompt=prompt, image=str(tmp_path / "square.png")), loaded, tmp_path)
     pictures = {"image": (Image.fromarray(picture),)}
-    encoded = work.run(loaded.model.encode(loaded.weights, make_request(image="/image.png"), pictures))["first_frame"]
+    encoded = work.run(loaded.model.encode(loaded.weights, make_request(image="/image.png"), pictures)).full["first_frame"]
     latents = load_file(tmp_path / "stage2_latents.safetensors")["latents"]
     np.testing.assert_allclose(latents[:, :, :1], encoded, atol=1e-6)  # the picture's own latents, untouched by the steps
     seen = Run(request=make_request(), loaded=loaded, folder=tmp_path, is_cancelled=lambda: False)

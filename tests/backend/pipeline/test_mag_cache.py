@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from app import main
+from backend.catalog.measured_ratios import add_measured_ratios
 from backend.media.video import read_request
 from backend.pipeline import generate as pipeline
 from backend.pipeline.denoising import Denoising
@@ -110,7 +111,9 @@ def test_the_command_that_measures_gives_what_the_tree_has(tmp_path, monkeypatch
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)  # measured on another processor, and rounded to five digits
     data = json.loads(path.read_text())
     path.write_text(json.dumps(data | {"ratios": {"t2v": {"prompt": [2.0] * 20, "other": [2.0] * 20}}}))
-    assert not any(reused_steps(a_request())), "the data folder counts before the tree, and --data-dir names it"
+    assert not any(reused_steps(add_measured_ratios(a_request(), path.parent))), (
+        "the data folder counts before the tree, and --data-dir names it"
+    )
 
 
 def test_the_command_refuses_in_one_sentence(capfd):

@@ -65,7 +65,7 @@ class Shelf:
         found = {part: one for part, content in contents.items() if (one := self.model_cache.find_network(content))}
         self.model_cache.make_room_for(found.values(), SIZE * (2 - len(found)), SIZE * (2 - len(found)))
         networks = {part: found.get(part) or network(path) for part, path in paths.items()}
-        loaded = LoadedModel(source=name, family=None, model=None, networks=networks, versions={}, model_cache=self.model_cache)
+        loaded = LoadedModel(source=name, family=None, model=None, networks=networks, versions={}, reserve_program_memory=None)
         self.model_cache.add((name, "bfloat16"), loaded, fingerprint_files(paths.values()))
         return loaded
 
@@ -147,7 +147,7 @@ def test_programs_that_need_more_push_others_out(tmp_path):
     for name in "abc":
         current = shelf.load(name)
     assert shelf.model_cache.must_reserve_program_memory and shelf.model_cache.count_bytes() == (4 * SIZE, 0)
-    shelf.model_cache.reserve_program_memory(current, int(2.5 * SIZE))
+    shelf.model_cache.reserve_program_memory(current, lambda: int(2.5 * SIZE))
     assert shelf.places == {"c": (2 * SIZE, 0), "b": (2 * SIZE, 0), "a": (SIZE, SIZE)}
     shelf.use("b")
     shelf.use("a")
@@ -178,7 +178,9 @@ def test_a_model_comes_beside_the_one_in_use_if_it_has_room(tmp_path):
         current = shelf.load(name)
     assert not shelf.model_cache.try_make_room_beside([], 3 * SIZE, 3 * SIZE) and list(shelf.places) == ["c", "b", "a"]
     assert shelf.model_cache.try_make_room_beside([], SIZE, SIZE) and list(shelf.places) == ["c", "b"]
-    coming = LoadedModel(source="d", family=None, model=None, networks={"t": network(tmp_path / "d")}, versions={})
+    coming = LoadedModel(
+        source="d", family=None, model=None, networks={"t": network(tmp_path / "d")}, versions={}, reserve_program_memory=None
+    )
     shelf.model_cache.add(("d", "bfloat16"), coming, fingerprint_files([tmp_path / "d"]), is_used=False)
     assert shelf.places["c"] == (2 * SIZE, 0) and shelf.use("c") is current
     assert shelf.model_cache.unload_idle("d")  # it is not the current model

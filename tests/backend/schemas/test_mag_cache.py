@@ -2,6 +2,7 @@
 
 import pytest
 
+from backend.catalog.measured_ratios import add_measured_ratios
 from backend.engine.estimate import predicted_seconds
 from backend.errors import RequestError
 from backend.sampling.plan import plan_for_request
@@ -9,7 +10,6 @@ from backend.schemas.mag_cache import REUSED_COST, find_magnitudes, reused_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.windows import equivalent_tokens, num_step_calls
-from backend.settings import DATA_VARIABLE
 from presets import list_presets, load_preset
 from presets.magnitude_files import (
     MAGNITUDES_FOLDER,
@@ -161,21 +161,20 @@ def test_presets_in_few_steps_with_sound_or_live_take_none(name):
         asked(name, mag_cache=0.1)
 
 
-def test_a_model_that_nobody_has_measured_is_refused_with_the_command_that_does():
+def test_a_model_that_nobody_has_measured_is_refused_with_the_command_that_does(tmp_path):
     with pytest.raises(RequestError, match="`python app.py measure-cache --preset hunyuanvideo-1.5-t2v-720p` measures it"):
-        asked("hunyuanvideo-1.5-t2v-720p", mag_cache=0.1)
+        add_measured_ratios(asked("hunyuanvideo-1.5-t2v-720p", mag_cache=0.1), tmp_path)
     with pytest.raises(RequestError, match="--preset hunyuanvideo-1.5-i2v-720p --image FILE` measures it"):
-        asked("hunyuanvideo-1.5-i2v-720p", mag_cache=0.1)
+        add_measured_ratios(asked("hunyuanvideo-1.5-i2v-720p", mag_cache=0.1), tmp_path)
 
 
-def test_measured_ratios_come_from_the_data_folder_into_the_request(tmp_path, monkeypatch):
-    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+def test_measured_ratios_come_from_the_data_folder_into_the_request(tmp_path):
     preset = load_preset("hunyuanvideo-1.5-t2v-720p")
     own = BranchRatios(prompt=(1.0, 0.99, 0.98), other=(1.0, 0.97, 0.96))
     write_magnitudes(
         Magnitudes(source="a test", ratios={"t2v": own}), tmp_path / "magnitudes" / magnitudes_file_name(preset.model)
     )
-    wanted = asked(preset.name, mag_cache=0.1)
+    wanted = add_measured_ratios(asked(preset.name, mag_cache=0.1), tmp_path / "magnitudes")
     assert wanted.mag_ratios == (1.0, 1.0, 0.99, 0.97, 0.98, 0.96) and any(reused_steps(wanted))
     (tmp_path / "magnitudes" / magnitudes_file_name(preset.model)).unlink()
     assert reused_steps(GenerationRequest.from_stored(wanted.to_json())) == reused_steps(wanted)

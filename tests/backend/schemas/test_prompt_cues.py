@@ -3,7 +3,8 @@
 import pytest
 
 from backend.errors import RequestError
-from backend.pipeline.prompt_schedule import Script, remove_conditions, select_conditions
+from backend.models.model import PromptConditions
+from backend.pipeline.prompt_schedule import Script, VideoConditions
 from backend.schemas.prompt_cues import Cue, merge_cues, parse_actions, parse_prompts
 from backend.schemas.request import GenerationRequest
 from presets import Preset, list_presets, load_preset
@@ -89,9 +90,9 @@ def test_what_was_said_long_ago_is_forgotten_and_new_when_it_comes_again(preset)
         script.add_cue(Cue(block=block, prompt=prompt))
     assert script.forget_oldest(2) == [0, 2]  # "one" was used after "two"
     assert not script.add_cue(Cue(block=5, prompt="one")) and script.add_cue(Cue(block=6, prompt="two"))
-    conditions = {"a": 0, "later_1.a": 1, "later_12.a": 12}
-    remove_conditions(conditions, [0, 1])
-    assert conditions == {"later_12.a": 12}
+    conditions = VideoConditions(by_text={index: PromptConditions(full={"a": index}, half={"a": 0}) for index in (0, 1, 12)})
+    conditions.remove([0, 1])
+    assert conditions.by_text == {0: PromptConditions(full={}), 12: PromptConditions(full={"a": 12}, half={"a": 0})}
 
 
 def test_a_cue_for_the_first_block_takes_the_beginnings_place(preset):
@@ -134,12 +135,13 @@ def test_a_model_that_reads_no_prompt_needs_none_and_hears_none(steered):
 
 
 def test_what_follows_from_the_inputs_holds_for_all_that_is_said():
-    conditions = {"picture": 0, "keys": 1, "later_1.keys": 2}
-    assert select_conditions(conditions, 0, {"picture"}) == {"picture": 0, "keys": 1}
-    assert select_conditions(conditions, 1, {"picture"}) == {"picture": 0, "keys": 2}
-    assert select_conditions(conditions, 1) == {"keys": 2}
-    remove_conditions(conditions, [0], {"picture"})
-    assert conditions == {"picture": 0, "later_1.keys": 2}
+    first, later = PromptConditions(full={"picture": 0, "keys": 1}), PromptConditions(full={"keys": 2})
+    conditions = VideoConditions(by_text={0: first, 1: later})
+    assert conditions.select(0, {"picture"}) == first and conditions.select(1) == later
+    assert conditions.select(1, {"picture"}) == PromptConditions(full={"picture": 0, "keys": 2})
+    conditions.remove([0], {"picture"})
+    assert conditions.by_text == {0: PromptConditions(full={"picture": 0}), 1: later}
+    assert conditions.select(1, {"picture"}) == PromptConditions(full={"picture": 0, "keys": 2})
 
 
 def test_ten_thousand_actions_at_once_are_refused_with_one_sentence(preset):

@@ -63,6 +63,6 @@ def test_a_model_with_a_parked_text_encoder_understands_the_same(monkeypatch):
         loaded = load_module.load(preset, None, lambda event: None)
         kinds = {array.sharding.memory_kind for array in loaded.weights["text_encoder"].values()}
         assert kinds == ({HOST} if parks else {"device"})
-        return work.run(loaded.model.encode(loaded.weights, request, {}))["prompt_embeds"]
+        return work.run(loaded.model.encode(loaded.weights, request, {})).full["prompt_embeds"]
 
     np.testing.assert_array_equal(embedded(parks=True), embedded(parks=False))
