@@ -103,7 +103,7 @@ class Setting:
     `wan_ui.i18n`. If `needs` names a field of presets, the form shows the setting only for presets whose field is true.
     `excludes` names other fields of the request: a request that sets such a field cannot use this setting, and no view shows it.
     `offered` is (smallest, largest, step) of the form's slider, if its range is narrower than `limits`. User presets leave out
-    `personal` settings.
+    `personal` settings. `default` is `...` for settings that every request must set.
     """
 
     subject: Subject = "core"
@@ -147,7 +147,7 @@ class Setting:
         """The default as text, or "" if nothing is set by default."""
         if self.name in Preset.model_fields and self.default != ():
             return "the preset's own"
-        is_set = self.default not in (None, (), "") and self.type is not bool
+        is_set = self.default not in (None, (), "", ...) and self.type is not bool
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default) if is_set else ""
 
     @property
@@ -571,7 +571,7 @@ class VideoSettings(BaseModel):
 def _build_setting(name: str, field: Any) -> Setting:
     kinds = get_args(field.annotation)  # for "str | None", the setting's type is `str`
     kind = kinds[0] if type(None) in kinds else field.annotation
-    default = None if field.is_required() else field.default
+    default = ... if field.is_required() else field.default
     return Setting(name=name, type=kind, default=default, **field.json_schema_extra["setting"])
 
 
