@@ -28,7 +28,7 @@ def test_forty_requests_of_one_visitor_share_two_lookups(tmp_path):
             gate.set()
         return SimpleNamespace(owner="ann")
 
-    projects, library = SimpleNamespace(current=lambda owner: ""), SimpleNamespace(figures=look_up)
+    projects, library = SimpleNamespace(current=lambda owner: ""), SimpleNamespace(characters=look_up)
     context = SimpleNamespace(identify_caller=identify, engine=SimpleNamespace(projects=projects, library=library))
 
     async def ask_together() -> list[httpx.Response]:
