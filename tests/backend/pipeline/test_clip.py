@@ -145,7 +145,7 @@ def test_the_clips_latents_are_those_of_the_whole_clip_at_once(loaded, clip):
     assert [one.shape[2] for one in latents] == [5, 9] and all(isinstance(one, np.ndarray) for one in latents)
     np.testing.assert_allclose(latents[0][:, :, :1], latents[1][:, :, :1], atol=1e-5)
     described = work.describe(loaded.model.encode(_at_rest(loaded), short, inputs[0]))
-    assert described["clip"].shape == latents[0].shape
+    assert described.full["clip"].shape == latents[0].shape
 
 
 def _at_rest(loaded) -> dict:
