@@ -21,9 +21,11 @@ from backend.engine.storyboards import add_shot
 from backend.errors import StudioError
 from backend.files import remove_half_written
 from backend.schemas.events import Cancelled, Event, Failed, Finished, Interrupted, Queued, ShotFinished
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest, check_current_limits
 from backend.schemas.shape import Shape
 from backend.worker_pool.pool import WorkerPool
+from backend.worker_pool.supervisor import Supervisor
 from backend.workers.process import WorkerPlan
 
 _LOOK_SECONDS = 1.0
@@ -89,6 +91,7 @@ class Dispatcher:
         self._expected: tuple[str, ...] = ()  # the last list of needed models that was sent to the workers
         self._next_report = 0.0  # monotonic time of the next report of all places
         self._running: dict[str, QueueEntry] = {}  # by job id, in the order of their starts
+        self._workers: dict[str, Supervisor] = {}  # the worker of each running job, by job id
         self._last: QueueEntry | None = None  # the job that started last
         self._last_fault = time.monotonic()  # monotonic time of the last fault; held jobs resume `QUIET_SECONDS` later
         self._next_adoption = math.inf
@@ -173,13 +176,19 @@ class Dispatcher:
                 self._sort_and_report()
             elif job_id in self._running:
                 self._event_log.apply_change(functools.partial(self._store.states.request_stop, job_id))
-                self.pool.cancel(job_id)
+                self._workers[job_id].cancel(job_id)
             elif not self._store.jobs.find(job_id).has_ended and self._store.states.owning_engine(job_id) != self._lock.name:
                 raise StudioError(
                     "another server on the same data folder makes this video and",
                     "must stop it itself",
                     "use that server's page; if it has ended, try again in ten seconds",
                 )
+
+    def send_cue(self, job_id: str, cue: Cue) -> None:
+        """Send a prompt or action to the live video of this job. Do nothing if the job does not run."""
+        with self._event_log.changed:
+            if worker := self._workers.get(job_id):
+                worker.send_cue(job_id, cue)
 
     def resume(self, job_id: str) -> None:
         """Release a held job. Do nothing to other jobs."""
@@ -252,6 +261,7 @@ class Dispatcher:
 
     def _remove_running(self, job_id: str) -> QueueEntry:
         """Remove a job from the running jobs and return its entry."""
+        self._workers.pop(job_id, None)
         return self._running.pop(job_id)
 
     def _end_job(self, job_id: str, event: Failed | Cancelled) -> None:
@@ -404,7 +414,8 @@ class Dispatcher:
     def _assign_job(self, entry: QueueEntry, job: Job) -> bool:
         """Give the job to a worker. Return False and requeue the job if no worker is idle any more."""
         try:
-            if self.pool.assign(job.id, job.request, job.folder, entry.shape):
+            if worker := self.pool.assign(job.id, job.request, job.folder, entry.shape):
+                self._workers[job.id] = worker
                 return True
         except OSError as error:
             self._remove_running(job.id)
@@ -448,8 +459,7 @@ class Dispatcher:
 
     def _record_timing(self, job_id: str, event: Event) -> None:
         """Report the timings of a finished video. Ignore interrupted, live and storyboard videos: their timings differ."""
-        worker = self.pool.worker_of(job_id)
-        if not isinstance(event, Finished) or worker is None:
+        if not isinstance(event, Finished):
             return
         try:
             request = self._store.jobs.find(job_id).request
@@ -457,7 +467,7 @@ class Dispatcher:
         except sqlite3.Error:
             is_representative = False
         if is_representative:
-            self._on_finished(self._running[job_id], event, worker.device_kind)
+            self._on_finished(self._running[job_id], event, self._workers[job_id].view().device_kind)
 
     def _store_final_request(self, job_id: str, event: Event) -> None:
         """Replace the stored request of an ended live video with the request that regenerates the same video."""

@@ -194,7 +194,7 @@ class Engine:
             raise RequestError("this job", "must be a running live video", "start a live video first")
         cue = Cue(block=0, prompt=prompt, action=action)
         check_cue(cue, job.request.resolved_preset)
-        self.pool.send_cue(job_id, cue)
+        self.queue.send_cue(job_id, cue)
 
     def export_project_steps(self, project: Project, path: Path) -> Steps[int]:
         """Return `Steps` that write a project to one file and return the number of written videos. See `submit_steps`.

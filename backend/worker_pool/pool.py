@@ -1,8 +1,9 @@
-"""Choose a worker for each job, and remember which worker has which job. The engine orders the queue.
+"""Choose a worker for each job. The engine orders the queue, and remembers which worker has which job.
 
 Workers on other machines can join and leave while other workers run.
 """
 
+import contextlib
 import math
 import threading
 import time
@@ -10,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backend.schemas.events import Event, Interrupted, Step, Upscaling
-from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.worker import CacheAction, Device, WorkerFacts, WorkerStatus, WorkerView, summarize_status
@@ -33,7 +33,6 @@ class WorkerPool:
         self._is_closed = False
         self._workers = tuple(map(self._supervisor, plans))
         self._ends: dict[str, float] = {}  # the expected end of each job in monotonic seconds, estimated from the job's last step
-        self._worker_by_job: dict[str, Supervisor] = {}  # by job id, until the job's final event was handled
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -64,31 +63,18 @@ class WorkerPool:
         fit = [view for view in views if view.is_healthy] or views
         return any(view.job_id is None for view in fit)
 
-    def assign(self, job_id: str, request: GenerationRequest, folder: Path, shape: Shape) -> bool:
-        """Give the job to the idle worker that can start it soonest. Return False if no worker is idle. Raises: OSError."""
+    def assign(self, job_id: str, request: GenerationRequest, folder: Path, shape: Shape) -> Supervisor | None:
+        """Give the job to the idle worker that can start it soonest, and return this worker. None if no worker is idle.
+
+        Raises: OSError.
+        """
         views = [(worker, worker.view()) for worker in self._workers]
         idle = [(worker, view) for worker, view in views if view.job_id is None]
         for worker, _ in sorted(idle, key=lambda pair: _start_cost(pair[1], shape)):
-            self._worker_by_job[job_id] = worker
-            try:
+            with contextlib.suppress(WorkerLost):  # the worker was lost after its view was read
                 worker.run(job_id, request, folder)
-                return True
-            except WorkerLost:  # the worker was lost after its view was read
-                self._worker_by_job.pop(job_id, None)
-            except OSError:
-                self._worker_by_job.pop(job_id, None)
-                raise
-        return False
-
-    def cancel(self, job_id: str) -> None:
-        """Ask the job's worker to stop the job. The worker then sends the job's final event."""
-        if worker := self._worker_by_job.get(job_id):
-            worker.cancel(job_id)
-
-    def send_cue(self, job_id: str, cue: Cue) -> None:
-        """Send a prompt or action to the live video of this job."""
-        if worker := self._worker_by_job.get(job_id):
-            worker.send_cue(job_id, cue)
+                return worker
+        return None
 
     def expect_models(self, models: Sequence[str], preset: str | None = None) -> None:
         """Tell the workers which checkpoints' models the queued jobs need, the next job's model first.
@@ -138,11 +124,6 @@ class WorkerPool:
         now = time.monotonic()
         return min(self._ends.get(view.job_id, math.inf) - now for view in having_model) < load_seconds
 
-    def worker_of(self, job_id: str) -> WorkerView | None:
-        """Return the job's worker until the job's final event was handled. None if no worker has the job."""
-        worker = self._worker_by_job.get(job_id)
-        return worker.view() if worker else None
-
     def workers(self) -> tuple[WorkerView, ...]:
         """All workers, always in the same order."""
         return tuple(worker.view() for worker in self._workers)
@@ -159,8 +140,9 @@ class WorkerPool:
 
     def status(self, job_id: str | None = None) -> WorkerStatus:
         """Return the status of the job's worker, or a summary of all workers, which is "failed" only if all have failed."""
-        worker = self.worker_of(job_id) if job_id else None
-        return worker.status if worker else summarize_status(self.workers())
+        workers = self.workers()
+        running = next((worker.status for worker in workers if job_id is not None and worker.job_id == job_id), None)
+        return running or summarize_status(workers)
 
     def close(self) -> None:
         """Stop all workers in parallel. No callback follows."""
@@ -184,11 +166,7 @@ class WorkerPool:
             self._ends[job_id] = time.monotonic() + event.seconds_left
         elif isinstance(event, Interrupted) or event.is_final:
             self._ends.pop(job_id, None)
-        if isinstance(event, Interrupted):  # removed before `_on_event`, which may assign the job to another worker
-            self._worker_by_job.pop(job_id, None)
         self._on_event(job_id, event)
-        if event.is_final:
-            self._worker_by_job.pop(job_id, None)
 
 
 def _start_cost(view: WorkerView, shape: Shape) -> tuple[bool, bool, bool, bool, int]:
