@@ -10,9 +10,8 @@ from pathlib import Path
 
 from backend.schemas.settings import find_preset
 from backend.worker_pool.transports import OnExit, OnMessage
-from backend.workers.channel import Channel
 from backend.workers.loop import Worker
-from backend.workers.messages import Message, Stop
+from backend.workers.messages import Channel, Message, Stop
 from backend.workers.pipeline import import_pipeline
 from backend.workers.process import WorkerPlan
 

@@ -111,11 +111,7 @@ class _Process:
     def end(self) -> None:
         """End the process. The process need not save progress, because the first host saves it."""
         self._is_over.set()
-        self.worker.send(ExitNow())
-        if not self.worker.wait(_LEAVE_SECONDS):
-            with contextlib.suppress(ProcessLookupError):
-                self.worker.kill_at_once()
-            self.worker.wait(_LEAVE_SECONDS)
+        self.worker.stop(ExitNow, _LEAVE_SECONDS)
 
     def _receive(self, message: Message) -> None:
         self._last_report = time.monotonic()

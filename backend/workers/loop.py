@@ -8,23 +8,27 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from backend.errors import KernelRefused, Stopped, StudioError, is_memory_short, one_line
 from backend.files import folder_lock, is_disk_full
 from backend.pipeline.live_events import stop_when
 from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Proposal, VideoResult
 from backend.schemas.prompt_cues import Cue
-from backend.schemas.request import example_request
-from backend.workers.channel import Channel
+from backend.schemas.request import GenerationRequest, example_request
 from backend.workers.exit_reasons import DEVICE_LOST
 from backend.workers.failures import explain_error, failure_outcome, is_device_lost, is_runtime_error
 from backend.workers.messages import (
     AddCue,
     Cancel,
+    Channel,
+    Decide,
     Exiting,
     ExitNow,
     ExpectModels,
+    Gathered,
     Heartbeat,
     ManageModel,
     Message,
@@ -35,10 +39,9 @@ from backend.workers.messages import (
     encode_message,
 )
 from backend.workers.model import WorkerModel, is_from_file
-from backend.workers.multihost_sync import MultihostSync, SingleProcess
+from backend.workers.multihost_sync import MultihostSync
 from backend.workers.pipeline import Pipeline
 from backend.workers.reports import Reports
-from backend.workers.tasks import Task, Tasks
 from backend.workers.watchdog import HEARTBEAT_SECONDS
 from presets import Preset
 
@@ -46,6 +49,80 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
 SAVE_SECONDS = 5.0  # time limit for the running job to save its progress after the engine ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A job in the worker. `arrived` is a monotonic time in seconds. Other threads may set `is_cancelled` and add `cues`."""
+
+    job_id: str
+    request: GenerationRequest
+    folder: Path
+    arrived: float = field(default_factory=time.monotonic)
+    is_cancelled: threading.Event = field(default_factory=threading.Event)
+    cues: queue.SimpleQueue[Cue] = field(default_factory=queue.SimpleQueue)
+
+    def new_cues(self) -> list[Cue]:
+        """Return the cues that arrived since the last call."""
+        return [self.cues.get() for _ in range(self.cues.qsize())]
+
+
+class Tasks:
+    """All tasks of a worker, in order. One thread runs them, another thread adds and cancels them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: queue.Queue[Task | None] = queue.Queue()
+        self._tasks: dict[str, Task] = {}  # by job id
+        self._running: str | None = None  # the id of the running job
+
+    def add(self, task: Task) -> None:
+        """Append a new task."""
+        with self._lock:
+            self._tasks[task.job_id] = task
+        self._waiting.put(task)
+
+    def wait_for_next(self) -> Task | None:
+        """Wait for the next task. Return None after `cancel_all`."""
+        return self._waiting.get()
+
+    def find(self, job_id: str) -> Task | None:
+        """Return the job's task, None if the job has ended."""
+        with self._lock:
+            return self._tasks.get(job_id)
+
+    def uncancelled(self) -> list[Task]:
+        """Return the tasks that are not cancelled."""
+        with self._lock:
+            return [task for task in self._tasks.values() if not task.is_cancelled.is_set()]
+
+    def begin(self, task: Task) -> bool:
+        """Mark the task as running. Return False if the task was already cancelled."""
+        with self._lock:
+            is_cancelled = task.is_cancelled.is_set()
+            self._running = None if is_cancelled else task.job_id
+        return not is_cancelled
+
+    def remove(self, task: Task) -> None:
+        """Remove an ended task."""
+        with self._lock:
+            self._running = None
+            self._tasks.pop(task.job_id, None)
+
+    def cancel(self, job_id: str) -> bool:
+        """Cancel a task. Return True if the task exists but does not run. The caller must then report the task's end."""
+        with self._lock:
+            task = self._tasks.get(job_id)
+            if task is not None:
+                task.is_cancelled.set()
+            return task is not None and self._running != job_id
+
+    def cancel_all(self) -> None:
+        """Cancel all tasks. `wait_for_next` returns None after the tasks that already wait."""
+        with self._lock:
+            for task in self._tasks.values():
+                task.is_cancelled.set()
+        self._waiting.put(None)
 
 
 class EngineGone(BaseException):
@@ -60,7 +137,7 @@ class Worker:
     its jobs and returns from `run`.
 
     A multihost worker has a `Worker` on each host. All hosts get the same jobs in the same order. All other decisions about
-    the next program are made equal on all hosts by `sync`.
+    the next program are made equal on all hosts by `sync`. A worker on one host has no `sync`.
     """
 
     def __init__(
@@ -72,10 +149,10 @@ class Worker:
         sync: MultihostSync | None = None,
     ):
         self._channel, self._end = channel, end
-        self._sync = sync or SingleProcess()
-        self._reports = Reports(channel, self._sync)
+        self._sync = sync
+        self._reports = Reports(channel, sync)
         self._tasks = Tasks()
-        self._model = WorkerModel(import_pipeline, model, self._reports, self._sync, self._tasks)
+        self._model = WorkerModel(import_pipeline, model, self._reports, sync, self._unfinished_jobs)
         self._model_messages: queue.SimpleQueue[ExpectModels | PrepareFor | ManageModel] = queue.SimpleQueue()
         self._last_error = ""
         self._searching: threading.Thread | None = None  # searches for settings that fit into memory
@@ -116,9 +193,9 @@ class Worker:
         self._tasks.cancel_all()
 
     def _handle_message(self, message: Message) -> None:
-        if self._sync.handle(message):
-            return
         match message:
+            case Decide() | Gathered() if self._sync is not None:
+                self._sync.handle(message)
             case ExitNow():
                 self._exit_process(0)
             case Run():
@@ -131,7 +208,7 @@ class Worker:
                     task.cues.put(cue)
             case ExpectModels() | PrepareFor() | ManageModel():
                 self._model_messages.put(message)
-                if self._sync.is_alone:  # handled in a thread, so that neither the running job nor the next message waits
+                if self._sync is None:  # handled in a thread, so that neither the running job nor the next message waits
                     threading.Thread(target=self._handle_model_messages, name="models", daemon=True).start()
 
     def _handle_model_messages(self) -> None:
@@ -140,7 +217,7 @@ class Worker:
         All hosts of a multihost worker call this between two jobs, and handle the messages of the first host.
         """
         new = [encode_message(self._model_messages.get()) for _ in range(self._model_messages.qsize())]
-        for message in map(decode_message, self._sync.decide("model messages", new)):
+        for message in map(decode_message, self._decide("model messages", new)):
             match message:
                 case ManageModel(model=model, how=how):
                     self._model.manage(model, how)
@@ -174,7 +251,7 @@ class Worker:
         self._report_idle_status()
 
     def _run_task(self, task: Task) -> None:
-        if not self._sync.is_alone:
+        if self._sync is not None:
             self._handle_model_messages()
         try:
             with folder_lock(task.folder):
@@ -209,11 +286,11 @@ class Worker:
             outcome = failure_outcome(error)
             if is_disk_full(error):
                 return Interrupted(cause="The disk is full", fix="Free disk space", by="disk"), outcome
-            if is_device_lost(error) or (not self._sync.is_alone and is_runtime_error(error)):
+            if is_device_lost(error) or (self._sync is not None and is_runtime_error(error)):
                 self._channel.send(Exiting(reason=f"A device was lost ({one_line(str(error))[:200]})"))
                 self._end(DEVICE_LOST)
             failed, is_short = self._to_failed(error), is_memory_short(error) and not isinstance(error, StudioError)
-        may_propose = is_short and self._sync.is_alone and not task.request.finished_video
+        may_propose = is_short and self._sync is None and not task.request.finished_video
         return (self._add_proposals(failed, task) if may_propose else failed), outcome
 
     def _generate_with_fallbacks(self, task: Task) -> Event:
@@ -257,11 +334,15 @@ class Worker:
         finally:
             self._is_idle.set()
 
+    def _decide(self, what: str, value: object) -> Any:
+        """Return the first host's `value`, so that all hosts decide equally. See `MultihostSync.decide`."""
+        return value if self._sync is None else self._sync.decide(what, value)
+
     def _is_cancelled(self, task: Task) -> bool:
-        return self._sync.decide("cancelled", task.is_cancelled.is_set())
+        return self._decide("cancelled", task.is_cancelled.is_set())
 
     def _new_cues(self, task: Task) -> list[Cue]:
-        return [Cue(**cue) for cue in self._sync.decide("cues", [cue.model_dump() for cue in task.new_cues()])]
+        return [Cue(**cue) for cue in self._decide("cues", [cue.model_dump() for cue in task.new_cues()])]
 
     def _is_load_abandoned(self, task: Task) -> bool:
         """Return whether the load can be abandoned: `task` was cancelled, and no other task needs the model of `task`."""
@@ -269,6 +350,9 @@ class Worker:
             return False
         models = [self._model.shape_for(other.request).model for other in self._tasks.uncancelled()]
         return self._model.shape_for(task.request).model not in models
+
+    def _unfinished_jobs(self) -> list[str]:
+        return [task.job_id for task in self._tasks.uncancelled()]
 
     def _to_failed(self, error: Exception) -> Failed:
         """Convert an error to a Failed event, and store the error's text for the worker's status."""
@@ -314,7 +398,7 @@ class Worker:
             logger.exception("The search for settings that fit failed")
 
     def _begin_task(self, task: Task) -> bool:
-        if self._sync.decide("begin", not self._tasks.begin(task)):
+        if self._decide("begin", not self._tasks.begin(task)):
             return False
         self._reports.send_status("busy", "Generating a video")
         return True

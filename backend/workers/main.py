@@ -19,10 +19,9 @@ from backend.imports import hide_unused_libraries
 from backend.schemas.settings import find_preset
 from backend.schemas.worker import AXES, HostPlace
 from backend.settings import leave_out_idle_libtpu, own_cores
-from backend.workers.channel import Channel
 from backend.workers.loop import Worker
-from backend.workers.messages import Begin
-from backend.workers.multihost_sync import SeveralHosts
+from backend.workers.messages import Begin, Channel
+from backend.workers.multihost_sync import MultihostSync
 from backend.workers.pipeline import import_ahead, import_pipeline
 
 POLITENESS = 10  # increase of the nice value; without it, loading and compiling on two cores delay the page for seconds
@@ -74,7 +73,7 @@ def main() -> None:
     if arguments.hosts is not None:
         index, coordinator = arguments.host_index, arguments.coordinator
         place = HostPlace(index=index, count=arguments.hosts, coordinator=coordinator, bind=arguments.bind)
-        sync = SeveralHosts(index, channel)
+        sync = MultihostSync(index, channel)
     kept = arguments.resident_chips_gb, arguments.resident_host_gb
     options = {"mesh": mesh, "executables": arguments.executables, "resident_gb": kept}
     make = functools.partial(import_pipeline, arguments.pipeline, profile, place, **options)

@@ -1,8 +1,11 @@
-"""The messages between the engine, its workers and the hosts of a worker, as frozen values with a JSON form."""
+"""The messages between the engine, its workers and the hosts of a worker, with a JSON form, and the channel that sends them."""
 
+import json
+import threading
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import IO, Any, get_args
 
 from backend.schemas import events
 from backend.schemas.events import Event
@@ -214,3 +217,40 @@ def decode_message(data: dict[str, Any]) -> Message:
     """
     values = {name: _CODECS[name][1](value) if name in _CODECS else value for name, value in data.items() if name != "type"}
     return _TYPES[data["type"]](**values)
+
+
+class Channel:
+    """One end of the pipes between the engine and its worker: one JSON object per line.
+
+    Several threads may send, only one may receive.
+    """
+
+    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]):
+        self._incoming, self._outgoing = incoming, outgoing
+        self._lock = threading.Lock()
+
+    def send(self, message: Message) -> bool:
+        """Send one message. Return False if the other process has ended."""
+        line = json.dumps(encode_message(message)).encode("ascii") + b"\n"
+        with self._lock:
+            try:
+                self._outgoing.write(line)
+                self._outgoing.flush()
+            except (BrokenPipeError, ValueError):  # ValueError means that this side closed the pipe
+                return False
+        return True
+
+    def receive(self) -> Iterator[Message]:
+        """Yield the messages until the other process ends. Raises the exceptions of `decode_message` for an invalid line."""
+        for line in self._incoming:
+            if not line.endswith(b"\n"):
+                return  # the other process died while it wrote the line
+            yield decode_message(json.loads(line))
+
+    def close(self) -> None:
+        """Close both directions."""
+        for stream in (self._outgoing, self._incoming):
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass  # the other process has ended, so unsent messages are lost

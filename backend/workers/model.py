@@ -20,7 +20,6 @@ from backend.workers.multihost_sync import MultihostSync
 from backend.workers.pipeline import Key, Pipeline
 from backend.workers.prefetch import Prefetch
 from backend.workers.reports import Reports
-from backend.workers.tasks import Tasks
 from presets import Preset
 
 if TYPE_CHECKING:
@@ -33,14 +32,20 @@ logger = logging.getLogger(__name__)
 class WorkerModel:
     """The model in use and the pipeline that runs it. The pipeline may cache other models.
 
-    The argument `model` is a checkpoint that replaces the presets' checkpoints.
+    The argument `model` is a checkpoint that replaces the presets' checkpoints. `jobs` returns the ids of the worker's jobs,
+    without cancelled jobs.
     """
 
     def __init__(
-        self, import_pipeline: Callable[[], Pipeline], model: str | None, reports: Reports, sync: MultihostSync, tasks: Tasks
+        self,
+        import_pipeline: Callable[[], Pipeline],
+        model: str | None,
+        reports: Reports,
+        sync: MultihostSync | None,
+        jobs: Callable[[], list[str]],
     ):
         self._import_pipeline, self._model = import_pipeline, model
-        self._reports, self._sync, self._tasks = reports, sync, tasks
+        self._reports, self._sync, self._jobs = reports, sync, jobs
         self.pipeline: Pipeline | None = None
         self.loaded: Any = None  # the result of the pipeline's `load`
         self.can_serve = False  # False if all requests are expected to fail
@@ -77,7 +82,7 @@ class WorkerModel:
         """
         wanted = self._key(preset)
         self.start()
-        report = stop_when(is_stopped, self._report) if self._sync.is_alone else self._report
+        report = stop_when(is_stopped, self._report) if self._sync is None else self._report
         self._finish_prefetch(wanted, self.shape_for(request) if request else None, report)
         if self._use_cached(wanted):
             return
@@ -127,7 +132,7 @@ class WorkerModel:
 
         With several hosts, do nothing: one host must not decide alone.
         """
-        if self.pipeline is None or not self._sync.is_alone or not self.pipeline.model_cache.unload_idle():
+        if self.pipeline is None or self._sync is not None or not self.pipeline.model_cache.unload_idle():
             return False
         self.report_facts()
         return True
@@ -176,7 +181,7 @@ class WorkerModel:
     @property
     def _may_prefetch(self) -> bool:
         """True if another model may be loaded next to the model in use. False with several hosts, which do not prefetch."""
-        return self._source is not None and self._sync.is_alone and self.started.keeps_models
+        return self._source is not None and self._sync is None and self.started.keeps_models
 
     def _prefetch_model(self, preset: Preset, tell: Callable[[Event], None]) -> None:
         files = self.started.check(preset, self._model, tell)
@@ -185,7 +190,7 @@ class WorkerModel:
 
     def _start_prefetch(self, key: Key, shape: Shape | None, *work: Callable[[Callable[[Event], None]], None]) -> None:
         with self._prefetch_lock:
-            if shape is not None and self._tasks.uncancelled():  # a job has arrived, and its `load` abandons the prefetch
+            if shape is not None and self._jobs():  # a job has arrived, and its `load` abandons the prefetch
                 return
             before = self._prefetch
             if before is not None and before.is_running:
@@ -234,8 +239,10 @@ class WorkerModel:
     def _warm_up(self, request: GenerationRequest) -> None:
         self._reports.send_status("warming", "Compiling before the first video")
         for event in self.started.warm_up(self.loaded, request):
-            if not is_from_file(event) and self._sync.decide("waiting", self._tasks.has_waiting()):
-                return
+            if not is_from_file(event):
+                has_job = bool(self._jobs())
+                if has_job if self._sync is None else self._sync.decide("waiting", has_job):
+                    return
             if isinstance(event, Compiling):
                 detail = f"Loaded {event.what} precompiled" if event.is_loaded else f"Compiling {event.what}"
                 self._reports.send_status("warming", detail)
@@ -282,8 +289,8 @@ class WorkerModel:
             self._reports.send_status("loading", f"Loading {event.what}{_progress_text(event)}")
         elif isinstance(event, Compiling):  # the weights are loaded, but the programs are not all compiled
             self._reports.send_status("warming", f"Compiling {event.what}")
-        for task in self._tasks.uncancelled():
-            self._reports.send_event(task.job_id, event)
+        for job_id in self._jobs():
+            self._reports.send_event(job_id, event)
 
 
 def is_from_file(event: Event) -> bool:

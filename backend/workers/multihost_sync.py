@@ -6,54 +6,17 @@ goes through `decide`, which all hosts call in the same order. `gather` is a bar
 
 import queue
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from backend.workers.channel import Channel
-from backend.workers.messages import Decide, Gather, Gathered, Message
+from backend.workers.messages import Channel, Decide, Gather, Gathered
 
 FAILED = "failed: "
 """Prefix of the outcome of failed work; the kind of the error follows."""
 _SECONDS_BETWEEN_REPORTS = 5.0
 
 
-class MultihostSync(Protocol):
-    """The interface between the processes of a worker. `is_alone` is True for a single process."""
-
-    is_alone: bool
-
-    def decide(self, what: str, value: object) -> Any:
-        """Return the first host's `value` (JSON) on all hosts. `what` names the decision and must be equal on all hosts."""
-
-    def gather(self, what: str, value: str, waiting: Callable[[], object] = ...) -> list[str]:
-        """Wait until all hosts call this, then return their values in host order.
-
-        `what` names the barrier or the outcome of a job. If `what` differs between hosts, all processes are ended.
-        `waiting` is called every few seconds during the wait.
-        """
-
-    def handle(self, message: Message) -> bool:
-        """Handle a `Decide` or `Gathered` message. Return False for other messages. The thread that reads messages calls this."""
-
-
-class SingleProcess(MultihostSync):
-    """The synchronization of a worker with one process: values are returned unchanged."""
-
-    is_alone = True
-
-    def decide(self, what: str, value: object) -> Any:
-        return value
-
-    def gather(self, what: str, value: str, waiting: Callable[[], object] = lambda: None) -> list[str]:
-        return [value]
-
-    def handle(self, message: Message) -> bool:
-        return False
-
-
-class SeveralHosts(MultihostSync):
+class MultihostSync:
     """The synchronization of one of several processes. The first host's hub (`backend.multihost.transport`) forwards messages."""
-
-    is_alone = False
 
     def __init__(self, index: int, channel: Channel):
         self._is_first, self._channel = index == 0, channel
@@ -61,7 +24,10 @@ class SeveralHosts(MultihostSync):
         self._gathered: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
 
     def decide(self, what: str, value: object) -> Any:
-        """See `MultihostSync.decide`. The first host does not wait. Raises: RuntimeError if `what` differs between hosts."""
+        """Return the first host's `value` (JSON) on all hosts. The first host does not wait.
+
+        `what` names the decision. Raises: RuntimeError if `what` differs between hosts.
+        """
         if self._is_first:
             self._channel.send(Decide(what=what, value=value))
             return value
@@ -71,6 +37,11 @@ class SeveralHosts(MultihostSync):
         return message.value
 
     def gather(self, what: str, value: str, waiting: Callable[[], object] = lambda: None) -> list[str]:
+        """Wait until all hosts call this, then return their values in host order.
+
+        `what` names the barrier or the outcome of a job. If `what` differs between hosts, all processes are ended.
+        `waiting` is called every few seconds during the wait.
+        """
         self._channel.send(Gather(what=what, value=value))
         while True:
             try:
@@ -78,11 +49,9 @@ class SeveralHosts(MultihostSync):
             except queue.Empty:
                 waiting()
 
-    def handle(self, message: Message) -> bool:
+    def handle(self, message: Decide | Gathered) -> None:
+        """Handle a message of the hub. The thread that reads messages calls this."""
         if isinstance(message, Decide):
             self._decided.put(message)
-        elif isinstance(message, Gathered):
-            self._gathered.put(message.values)
         else:
-            return False
-        return True
+            self._gathered.put(message.values)

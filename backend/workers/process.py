@@ -16,8 +16,7 @@ from typing import Any
 from backend.schemas.worker import HostPlace, Hosts, WorkerOptions
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 from backend.shares import Share
-from backend.workers.channel import Channel
-from backend.workers.messages import Begin, Message, Stop
+from backend.workers.messages import Begin, Channel, ExitNow, Message, Stop
 from backend.workers.stale_processes import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -76,8 +75,8 @@ class WorkerPlan:
         ]
 
 
-class WorkerProcess:
-    """A worker process. A separate thread calls `on_message`, and at the end `on_exit` once."""
+class WorkerProcess(Channel):
+    """A worker process and the channel to it. A separate thread calls `on_message`, and at the end `on_exit` once."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class WorkerProcess:
         self._on_message, self._on_exit = on_message, on_exit
         self._process = process or _start_process(plan.command(), plan, log)
         assert self._process.stdin is not None and self._process.stdout is not None, "it has pipes"
-        self._channel = Channel(self._process.stdout, self._process.stdin)
+        super().__init__(self._process.stdout, self._process.stdin)
         self._thread = threading.Thread(target=self._read, name="worker", daemon=True)
         self._thread.start()
 
@@ -99,10 +98,6 @@ class WorkerProcess:
     def pid(self) -> int:
         """The process's id."""
         return self._process.pid
-
-    def send(self, message: Message) -> None:
-        """Send a message. If the process is dead, the message is dropped, and `on_exit` reports the death."""
-        self._channel.send(message)
 
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds` for the end of the process. Return whether it has ended."""
@@ -117,31 +112,29 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGUSR1)
             time.sleep(_STACK_SECONDS)
-            self.kill_at_once()
+            os.killpg(self._process.pid, signal.SIGKILL)
 
-    def kill_at_once(self) -> None:
-        """Kill the process with the processes that it started. Raises: ProcessLookupError if it has ended."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+    def stop(self, request: type[Stop | ExitNow] = Stop, seconds: float = _STOP_SECONDS) -> None:
+        """Ask the process to save its work and end. Kill it if it does not end in time. Must not be called from a callback.
 
-    def stop(self) -> None:
-        """Ask the process to save its work and end. Kill it if it does not end in time. Must not be called from a callback."""
-        self.send(Stop())
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill_at_once()
+        With `ExitNow` as the `request`, the process ends without saving.
+        """
+        self.send(request())
+        if not self.wait(seconds):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        self._thread.join(_STOP_SECONDS)
+        self._thread.join(seconds)
 
     def _read(self) -> None:
         try:
-            for message in self._channel.receive():
+            for message in self.receive():
                 self._on_message(message)
         except Exception:  # after any error the job must end and the queue continue
             logger.exception("Killing the worker: its message could not be handled")
             self._process.kill()
         code = self._process.wait()
-        self._channel.close()
+        self.close()
         self._on_exit(code)
 
 

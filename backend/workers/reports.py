@@ -2,15 +2,14 @@
 
 from backend.schemas.events import Event
 from backend.schemas.worker import WorkerFacts, WorkerState, WorkerStatus
-from backend.workers.channel import Channel
-from backend.workers.messages import Facts, JobEvent, Status
+from backend.workers.messages import Channel, Facts, JobEvent, Status
 from backend.workers.multihost_sync import MultihostSync
 
 
 class Reports:
     """Sends reports from any thread. While the worker waits for other hosts, the last status is repeated to show progress."""
 
-    def __init__(self, channel: Channel, sync: MultihostSync):
+    def __init__(self, channel: Channel, sync: MultihostSync | None):
         self._channel, self._sync = channel, sync
         self._status: WorkerStatus | None = None
 
@@ -29,7 +28,7 @@ class Reports:
 
     def gather(self, what: str, value: str = "") -> list[str]:
         """Return the values of all hosts. See `MultihostSync.gather`."""
-        return self._sync.gather(what, value, self._repeat_status)
+        return [value] if self._sync is None else self._sync.gather(what, value, self._repeat_status)
 
     def _repeat_status(self) -> None:
         if self._status is not None:

@@ -26,7 +26,7 @@ from backend.multihost.transport import _job_for_members
 from backend.multihost.versions import describe_difference, versions_here
 from backend.schemas.events import Cancelled, Failed, Finished, Interrupted, Step
 from backend.workers.messages import Decide, Run, RunWithFiles
-from backend.workers.multihost_sync import SeveralHosts
+from backend.workers.multihost_sync import MultihostSync
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within
 from tests.many_hosts import SECRET, end_member, hosts, members, processes_of, start_member
@@ -258,7 +258,7 @@ def test_a_members_files_stay_in_its_folder(tmp_path, name):
 
 
 def test_hosts_that_do_not_ask_the_same_are_noticed():
-    follower = SeveralHosts(1, channel=None)
+    follower = MultihostSync(1, channel=None)
     follower.handle(Decide(what="begin", value=True))
     with pytest.raises(RuntimeError, match="the hosts do not do the same"):
         follower.decide("cancelled", False)

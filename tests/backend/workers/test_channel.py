@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from backend.workers.channel import Channel
-from backend.workers.messages import Exiting
+from backend.workers.messages import Channel, Exiting
 
 
 @pytest.fixture
