@@ -9,11 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from backend.schemas.settings import find_preset
-from backend.worker_pool.transports import OnExit, OnMessage
 from backend.workers.loop import Worker
 from backend.workers.messages import Channel, Message, Stop
 from backend.workers.pipeline import import_pipeline
-from backend.workers.process import WorkerPlan
+from backend.workers.process import OnExit, OnMessage, WorkerPlan
 
 _STOP_SECONDS = 5.0
 

@@ -1,7 +1,7 @@
 """Run a worker process on a node of the cluster, and forward its messages and files.
 
 A `NodeWorker` is a Ray actor on the first host of a slice. A `NodeMember` is a Ray actor on each other host. Neither imports Ray:
-`backend.cluster.nodes` turns them into actors.
+`backend.worker_pool.nodes` turns them into actors.
 """
 
 import shutil

@@ -9,7 +9,6 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +20,7 @@ from backend.files import is_disk_full
 from backend.schemas.events import Interrupted
 from backend.workers.exit_reasons import HOST_LOST, LOST
 from backend.workers.messages import Cancel, Heartbeat, JobEvent, Message, Run
-from backend.workers.process import WorkerPlan
+from backend.workers.process import OnExit, OnMessage, WorkerPlan
 
 _ANSWER_SECONDS = 20.0  # time limit of one call, which may transfer 4 MB
 _FETCH_SECONDS = 6.0  # time limit for fetching a batch; the node waits up to one second for a message
@@ -34,11 +33,11 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterTransport:
-    """One worker process on a node. A separate thread calls `on_message`, and at the end `on_exit` once."""
+    """The `Transport` of a worker on a node of a Ray cluster."""
 
     pid = None
 
-    def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
+    def __init__(self, plan: WorkerPlan, log: Path, on_message: OnMessage, on_exit: OnExit):
         self._plan, self._ask_node, self._log = plan, plan.node, log
         self._on_message, self._on_exit = on_message, on_exit
         self._outgoing: queue.SimpleQueue[Message | None] = queue.SimpleQueue()

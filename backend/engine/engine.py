@@ -12,7 +12,6 @@ from backend.catalog.measured_ratios import add_measured_ratios
 from backend.catalog.models import Models, required_sources
 from backend.catalog.weights_here import check_weights_installed, has_weights
 from backend.checkpoints.upscalers import check_upscaler_exists, count_weights, list_upscalers
-from backend.cluster.nodes import Cluster
 from backend.engine.cleaning import Cleaner
 from backend.engine.disk import capacity_shortage, find_shortage, needed_bytes
 from backend.engine.dispatcher import Dispatcher, make_queue_entry
@@ -44,6 +43,7 @@ from backend.schemas.shots import needs_only_cutting
 from backend.schemas.upscaling import upscaler_name
 from backend.schemas.worker import WorkerStatus
 from backend.settings import from_environment
+from backend.worker_pool.nodes import Cluster
 from backend.workers.stale_processes import kill_stale_workers
 from presets import Preset
 

@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +38,7 @@ from backend.workers.messages import (
     Status,
 )
 from backend.workers.multihost_sync import FAILED
-from backend.workers.process import WorkerPlan, WorkerProcess
+from backend.workers.process import OnExit, OnMessage, WorkerPlan, WorkerProcess
 
 # After a job failed on one host, every other host must reach the end of the job within this time. Otherwise all processes are
 # ended.
@@ -56,9 +55,9 @@ logger = logging.getLogger(__name__)
 
 
 class MultihostTransport:
-    """The transport of a worker on several hosts. See `backend.worker_pool.transports.Transport`."""
+    """The `Transport` of a worker on several hosts."""
 
-    def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
+    def __init__(self, plan: WorkerPlan, log: Path, on_message: OnMessage, on_exit: OnExit):
         self._plan, self._log, self._on_message, self._on_exit = plan, log, on_message, on_exit
         assert plan.hosts is not None, "this transport is for several hosts"
         self._hosts: Hosts = plan.hosts

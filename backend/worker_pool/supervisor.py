@@ -13,7 +13,7 @@ from backend.schemas.events import Event, Interrupted
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
-from backend.worker_pool.transports import TRANSPORTS, Transport
+from backend.worker_pool.transports import TRANSPORTS
 from backend.workers.exit_reasons import LOST, count_out_of_memory_kills, describe_exit_code, explain_exit
 from backend.workers.messages import (
     AddCue,
@@ -29,7 +29,7 @@ from backend.workers.messages import (
     Run,
     Status,
 )
-from backend.workers.process import Standby, WorkerPlan
+from backend.workers.process import Standby, Transport, WorkerPlan
 from backend.workers.unused_accelerator import explain_from_log
 from backend.workers.watchdog import Watchdog
 

@@ -152,7 +152,11 @@ class Worker:
         self._sync = sync
         self._reports = Reports(channel, sync)
         self._tasks = Tasks()
-        self._model = WorkerModel(import_pipeline, model, self._reports, sync, self._unfinished_jobs)
+
+        def jobs() -> list[str]:
+            return [task.job_id for task in self._tasks.uncancelled()]
+
+        self._model = WorkerModel(import_pipeline, model, self._reports, sync, jobs)
         self._model_messages: queue.SimpleQueue[ExpectModels | PrepareFor | ManageModel] = queue.SimpleQueue()
         self._last_error = ""
         self._searching: threading.Thread | None = None  # searches for settings that fit into memory
@@ -350,9 +354,6 @@ class Worker:
             return False
         models = [self._model.shape_for(other.request).model for other in self._tasks.uncancelled()]
         return self._model.shape_for(task.request).model not in models
-
-    def _unfinished_jobs(self) -> list[str]:
-        return [task.job_id for task in self._tasks.uncancelled()]
 
     def _to_failed(self, error: Exception) -> Failed:
         """Convert an error to a Failed event, and store the error's text for the worker's status."""

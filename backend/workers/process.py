@@ -1,4 +1,4 @@
-"""Start a worker process and exchange messages with it."""
+"""Start a worker process and exchange messages with it. Other transports do the same with workers on other machines."""
 
 import contextlib
 import logging
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from backend.schemas.worker import HostPlace, Hosts, WorkerOptions
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
@@ -24,6 +24,27 @@ logger = logging.getLogger(__name__)
 # and shorter than the ten seconds in which a server must end.
 _STOP_SECONDS = 7.0
 _STACK_SECONDS = 1.0
+
+OnMessage = Callable[[Message], None]
+OnExit = Callable[[int], None]
+"""Receives the worker's exit code: negative if a signal killed the worker, `exit_reasons.LOST` if the code is not known."""
+
+
+class Transport(Protocol):
+    """A running worker. A separate thread calls `on_message`, and at the end `on_exit` once."""
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None if it does not run on this machine."""
+
+    def send(self, message: Message) -> object:
+        """Send a message. If the worker is dead, the message is dropped."""
+
+    def kill(self) -> None:
+        """Kill a worker that does not answer. If possible, the worker first writes its threads' stacks to its log."""
+
+    def stop(self) -> None:
+        """Ask the worker to save its work and end. Kill it if it does not end in time. Must not be called from a callback."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +97,14 @@ class WorkerPlan:
 
 
 class WorkerProcess(Channel):
-    """A worker process and the channel to it. A separate thread calls `on_message`, and at the end `on_exit` once."""
+    """The `Transport` of a process on this machine, which is also the channel to the process."""
 
     def __init__(
         self,
         plan: WorkerPlan,
         log: Path,
-        on_message: Callable[[Message], None],
-        on_exit: Callable[[int], None],
+        on_message: OnMessage,
+        on_exit: OnExit,
         process: subprocess.Popen | None = None,
     ):
         """Start a process, or use the given standby `process`."""
@@ -154,9 +175,7 @@ class Standby:
         """The process's id."""
         return self._process.pid
 
-    def become_worker(
-        self, plan: WorkerPlan, on_message: Callable[[Message], None], on_exit: Callable[[int], None]
-    ) -> WorkerProcess | None:
+    def become_worker(self, plan: WorkerPlan, on_message: OnMessage, on_exit: OnExit) -> WorkerProcess | None:
         """Turn the process into a worker. `plan` may differ in preset and warm-up only. Return None if the process is dead."""
         if self._process.poll() is not None:
             self.stop()

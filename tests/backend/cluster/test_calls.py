@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from backend.cluster.calls import Calls, Disconnected
-from backend.cluster.nodes import Cluster
 from backend.cluster.transport import ClusterTransport
 from backend.settings import from_environment
+from backend.worker_pool.nodes import Cluster
 from backend.workers.process import WorkerPlan
 from tests.backend.conftest import wait_for
 
@@ -86,7 +86,7 @@ def ray(monkeypatch):
 
 @pytest.fixture
 def cluster(ray, monkeypatch):
-    monkeypatch.setattr("backend.cluster.nodes._join_cluster", lambda address: None)
+    monkeypatch.setattr("backend.worker_pool.nodes._join_cluster", lambda address: None)
     return Cluster("somewhere:1")
 
 
@@ -109,7 +109,7 @@ def test_a_link_that_waits_for_its_node_calls_nothing_after_the_end(ray, cluster
 
 
 def test_without_an_answer_of_ray_the_connection_stays(ray, cluster, monkeypatch, caplog):
-    monkeypatch.setattr("backend.cluster.nodes._DISCONNECT_SECONDS", 0.05)
+    monkeypatch.setattr("backend.worker_pool.nodes._DISCONNECT_SECONDS", 0.05)
     with cluster._calls.count_call():
         cluster.disconnect()
     assert not ray.is_down and "given back when this process ends" in caplog.text

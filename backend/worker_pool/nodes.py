@@ -16,16 +16,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 from backend.cluster.calls import Calls, Disconnected
 from backend.cluster.node import NodeMember, NodeWorker
 from backend.errors import RequestError, StudioError, one_line
 from backend.multihost.versions import fingerprint
-from backend.schemas.worker import Hosts, WorkerView
+from backend.schemas.worker import Hosts
+from backend.worker_pool.pool import WorkerPool
 from backend.workers.process import WorkerPlan
 
-LINK = "cluster"
 SLICE_LABEL, TOPOLOGY_LABEL, HOST_LABEL = "ray.io/tpu-slice-name", "ray.io/tpu-topology", "ray.io/tpu-worker-id"
 _HEAD = re.compile(r"TPU-.+-head")  # the resource that only a slice's first host has
 _ADDRESS = re.compile(r"auto|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.\-]+):\d{1,5}")
@@ -133,19 +133,6 @@ class _ClaimedSlot:
     has_worker: bool = False
 
 
-class WorkerPool(Protocol):
-    """The interface of `backend.worker_pool.pool.WorkerPool` that a cluster uses."""
-
-    def add_worker(self, plan: WorkerPlan) -> None:
-        """Start one more worker. Raises: OSError if it cannot be started."""
-
-    def remove_worker(self, name: str) -> None:
-        """Remove a worker whose machine was lost or is no longer needed."""
-
-    def workers(self) -> tuple[WorkerView, ...]:
-        """Return the state of each worker, as the studio shows it."""
-
-
 class Cluster:
     """The connection to a Ray cluster. A thread looks for new and lost machines every second."""
 
@@ -248,7 +235,7 @@ class Cluster:
                 raise StudioError("its copy of the project", "is another version", "bring both to the same")
             hosts = self._connect_hosts(claimed) if len(slot.hosts) > 1 else None
             ask = partial(self._calls.ask, claimed.actors[0])
-            pool.add_worker(replace(plan, transport=LINK, name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
+            pool.add_worker(replace(plan, transport="cluster", name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
         except Exception as error:  # Ray raises many kinds of errors, for example for a missing project, package or machine
             self._warn_once(slot, f"{slot.machine} cannot work: {_last_line(error)}")
             self._next_claim[key] = time.monotonic() + _AGAIN_SECONDS

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from backend.cluster import nodes
-from backend.cluster.nodes import Cluster, Host, find_slots
 from backend.errors import RequestError, StudioError
+from backend.worker_pool import nodes
+from backend.worker_pool.nodes import Cluster, Host, find_slots
 
 
 def node(name: str, *, alive: bool = True, labels: dict | None = None, **resources: float) -> dict:
