@@ -14,13 +14,12 @@ import numpy as np
 
 from backend.models.common.video_autoencoder import StreamedAutoencoder
 from backend.pipeline.generate import generate
-from backend.pipeline.load import load
+from backend.pipeline.load import load as load_model
 from backend.pipeline.model_files import check_model as check
 from backend.pipeline.warm_up import warm_up
 from backend.runtime import kernel_crash_guard, program
+from backend.runtime.context import RuntimeContext
 from backend.runtime.devices import device_facts
-from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
-from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.settings import from_environment
 from tests import fake_pipeline
 
@@ -29,8 +28,10 @@ __getattr__ = functools.partial(getattr, fake_pipeline)  # other names come from
 
 program.PLATFORMS = ("cpu",)
 kernel_crash_guard.HANGS_SECONDS = 3.0
-refusals, forget_running_kernels = KERNEL_FALLBACKS.sentences, KERNEL_CRASH_GUARD.forget_recent_runs
-disable_crashed_kernels = functools.partial(KERNEL_CRASH_GUARD.withdraw_recorded, from_environment().kernels_dir)
+RUNTIME = RuntimeContext()
+load = functools.partial(load_model, runtime=RUNTIME)
+refusals, forget_running_kernels = RUNTIME.fallbacks.sentences, RUNTIME.crash_guard.forget_recent_runs
+disable_crashed_kernels = functools.partial(RUNTIME.crash_guard.withdraw_recorded, from_environment().kernels_dir)
 
 
 def _fail(latents: np.ndarray) -> np.ndarray:
@@ -51,7 +52,7 @@ _plain = StreamedAutoencoder.decode_first
 
 
 def _decode_first(self, weights, latents, before=None):
-    return _plain(self, weights, latents if "convolution" in KERNEL_FALLBACKS else causal_conv(latents), before)
+    return _plain(self, weights, latents if "convolution" in RUNTIME.fallbacks else causal_conv(latents), before)
 
 
 StreamedAutoencoder.decode_first = _decode_first

@@ -30,6 +30,7 @@ from backend.media.video import read_request as read_video_request
 from backend.pipeline.chunks import divide_into_chunks
 from backend.pipeline.generate import decode, denoise, encode_conditions, finish_latents, prepare
 from backend.pipeline.load import load
+from backend.pipeline.model_cache import ModelCache
 from backend.pipeline.run import Run
 from backend.pipeline.stage_files import (
     EMBEDDINGS,
@@ -40,7 +41,7 @@ from backend.pipeline.stage_files import (
     write_latents,
     write_state,
 )
-from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
+from backend.runtime.context import RuntimeContext
 from backend.sampling.plan import plan_for_request
 from backend.schemas.events import Cancelled, Event, Finished
 from backend.schemas.guidance_steps import guide_first_steps
@@ -73,11 +74,21 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
     if _is_finished(arguments.command, folder, request):
         return _print_result(arguments, product, {"total": time.monotonic() - began}, "already existed")
     progress, stop = Progress(sys.stderr), threading.Event()
-    KERNEL_CRASH_GUARD.withdraw_recorded(settings.kernels_dir)
+    runtime, model_cache = RuntimeContext(), ModelCache()
+    runtime.crash_guard.withdraw_recorded(settings.kernels_dir)
     with _stop_on_signal(stop, folder), folder_lock(folder):
         while True:
             stages = (arguments.command,)
-            loaded = load(request.resolved_preset, model, progress.show, options.mesh, options.executables, stages)
+            loaded = load(
+                request.resolved_preset,
+                model,
+                progress.show,
+                options.mesh,
+                options.executables,
+                stages,
+                model_cache=model_cache,
+                runtime=runtime,
+            )
             load_seconds = time.monotonic() - began
             run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
             try:
@@ -85,6 +96,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
                     message = _show_events(stage, progress)
                 break
             except KernelRefused:  # the next loop loads the model without the refused kernel
+                model_cache.unload((loaded.source, request.resolved_preset.dtype))
                 del loaded, run, stage
     progress.end()
     if message is not None:

@@ -43,5 +43,5 @@ def plan_layouts(plan: ModelPlan, layer_matrix_bytes: Callable[[Config, int], di
         copied = frozenset(itertools.islice(sizes, best.copies))
     else:
         copied = plan_copies(sizes, layers, plans[0], memory_bytes(kind), experts)
-    guided = Layout.create(plans[0], plan.devices, copied, copies_on_demand=experts > 1)
+    guided = Layout.create(plans[0], plan.devices, copied, copies_on_demand=experts > 1, runtime=plan.runtime)
     return guided, guided.regroup(plans[1])

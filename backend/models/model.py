@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.models.spec import Configs, ModelSpec
+from backend.runtime.context import RuntimeContext
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler
 from backend.runtime.work import Effects, Work
@@ -121,6 +122,7 @@ class ModelPlan:
     dtype: jnp.dtype
     compiler: Compiler
     num_copies: int | None = None
+    runtime: RuntimeContext = dataclasses.field(default_factory=RuntimeContext)
 
 
 class StepContext(Protocol):

@@ -22,7 +22,7 @@ from backend.pipeline.rates import add_flops
 from backend.pipeline.run import Described, Run
 from backend.pipeline.stage_files import Decoded, read_frames_so_far, remove_unfinished, write_frames, write_generated_audio
 from backend.pipeline.state_saver import StateSaver, save_if_closed
-from backend.runtime.hosts import THIS_HOST, gather_to_host
+from backend.runtime.hosts import gather_to_host
 from backend.runtime.work import OnHost, Work, describe
 from backend.runtime.work import run as do
 from backend.schemas.clip import Part
@@ -92,7 +92,7 @@ class _DecodingLoop:
 
     def __init__(self, run: Run, latents: np.ndarray) -> None:
         self._run, self._latents = run, latents
-        resumed_from = read_frames_so_far(run.folder, run.request, self._describe_state) if THIS_HOST.is_alone else None
+        resumed_from = read_frames_so_far(run.folder, run.request, self._describe_state) if run.place.is_alone else None
         self._latent_frames = resumed_from.latent_frames if resumed_from else 0
         self._state = resumed_from.decoder_state if resumed_from else None
         self._kept_pixels = run.kept_pixels
@@ -149,11 +149,11 @@ def decode(run: Run, latents: Latents) -> Generator[Event]:
         yield Decoding(decoding.num_frames, run.request.num_frames)
     with StateSaver(functools.partial(write_frames, run)) as saver:
         for _ in decoding.decode_remaining():
-            with save_if_closed(saver, decoding.copy_to_host if THIS_HOST.is_alone else None):
+            with save_if_closed(saver, decoding.copy_to_host if run.place.is_alone else None):
                 yield Decoding(decoding.num_frames, run.request.num_frames)
             if run.is_cancelled():
                 break
-            if THIS_HOST.is_alone and saver.is_due():
+            if run.place.is_alone and saver.is_due():
                 with run.clock.measure("decode"):
                     saver.save(decoding.copy_to_host)
     result = write_result(run, decoding.pieces, latents)
@@ -183,12 +183,12 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
             sound = _decode_audio(run, latents[SOUND])
         pieces = run.match_colors(pieces)
         count = sum(map(len, pieces))
-        if THIS_HOST.is_first:
+        if run.place.is_first:
             write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
         # For a shot, every host writes the audio file, because each host needs the file if the next shot continues the audio.
-        if sound is not None and (THIS_HOST.is_first or run.is_shot):
+        if sound is not None and (run.place.is_first or run.is_shot):
             write_generated_audio(run, sound)
-        if THIS_HOST.is_first:
+        if run.place.is_first:
             has_sound = _add_audio(run, path, count, sound)
     return run.create_result(path, count, has_sound=has_sound)
 

@@ -39,7 +39,7 @@ from backend.pipeline.stage_files import (
 )
 from backend.pipeline.state_saver import StateSaver, save_if_closed
 from backend.pipeline.warm_up import calls, warm_up
-from backend.runtime.hosts import THIS_HOST, gather_to_host
+from backend.runtime.hosts import gather_to_host
 from backend.runtime.work import OnHost, Work
 from backend.runtime.work import run as do
 from backend.sampling.enlarging import LatentArray, resize_latents
@@ -151,7 +151,7 @@ def _merge_loras(run: Run) -> Generator[Event]:
     yield Loading(0, 0, "the LoRAs")
 
     def merge(tell: Callable[[Event], None]) -> None:
-        report = stop_when(run.is_cancelled, tell) if THIS_HOST.is_alone else tell
+        report = stop_when(run.is_cancelled, tell) if run.place.is_alone else tell
         downscale = run.request.control_downscale if run.request.control else None
         run.notes.extend(merge_loras(run.loaded, run.request.loras, report, downscale))
 
@@ -171,7 +171,7 @@ def encode_conditions(run: Run) -> Generator[Event, None, VideoConditions]:
         run.notes.extend(run.model.notes(run.request))
         inputs = open_inputs(run.request, run.kept_pixels)
         work = encode_all_texts(run.model, run.loaded.weights, run.request, inputs)
-        conditions = do(work, run.is_cancelled) if THIS_HOST.is_alone else do(work)
+        conditions = do(work, run.is_cancelled) if run.place.is_alone else do(work)
         write_conditions(run, conditions)
     return conditions
 
@@ -274,7 +274,7 @@ def _create_previews(run: Run) -> StepPreviews:
     def first_frames(latents: np.ndarray) -> jax.Array:
         return gather_to_host(do(decode_preview(run, latents)))
 
-    return StepPreviews(first_frames, run.folder, fps, can_run_concurrently(run.model, run.request))
+    return StepPreviews(first_frames, run.folder, fps, can_run_concurrently(run.model, run.request), run.place.is_first)
 
 
 def finish_latents(run: Run, conditions: VideoConditions, denoised: Denoised, clean: bool = False) -> Latents:

@@ -31,7 +31,6 @@ from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.previews import can_run_concurrently, frames_to_uint8
 from backend.pipeline.rates import add_flops
 from backend.pipeline.run import Run
-from backend.runtime.hosts import THIS_HOST
 from backend.runtime.work import run as do
 from backend.schemas.events import Block, Cancelled, Event, Finished, VideoResult
 from backend.schemas.live import FOLDER, KEPT_SECONDS, frame_name
@@ -116,7 +115,7 @@ def _generate_blocks(
         loop.free_committed_chunk()
         yield from decoder.finished_blocks()
         block += 1
-        while not is_repeated and pace.is_ahead(decoder.num_frames) and not (THIS_HOST.is_alone and run.is_cancelled()):
+        while not is_repeated and pace.is_ahead(decoder.num_frames) and not (run.place.is_alone and run.is_cancelled()):
             time.sleep(_PAUSE_SECONDS)
             yield from decoder.finished_blocks()
     yield from decoder.finished_blocks(waits=True)
@@ -190,7 +189,7 @@ class _BlockDecoder:
         self._state: StepState = None
         # With several hosts, blocks are not decoded during the denoising. All hosts must call programs in the same order, but two
         # threads could call programs in another order on each host.
-        self._is_beside = THIS_HOST.is_alone and can_run_concurrently(run.model, run.request)
+        self._is_beside = run.place.is_alone and can_run_concurrently(run.model, run.request)
         self._kept_frames = KEPT_SECONDS * run.request.fps
         self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")
         self._frames: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=4 * run.request.fps)

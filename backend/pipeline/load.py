@@ -25,6 +25,7 @@ from backend.pipeline.background_warm_up import BackgroundWarmUp
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.model_cache import ModelCache
 from backend.pipeline.model_files import ModelFiles, find_lora_file, open_model
+from backend.runtime.context import RuntimeContext
 from backend.runtime.executables import ExecutableFolders
 from backend.runtime.program import Compiler
 from backend.schemas.events import Event, Loading
@@ -53,19 +54,21 @@ def load(
     request: GenerationRequest | None = None,
     model_cache: ModelCache | None = None,
     is_used: bool = True,
+    runtime: RuntimeContext | None = None,
 ) -> LoadedModel:
     """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, and report the bytes read.
 
     `mesh` maps names of mesh axes to fixed sizes. `executables` is a folder of precompiled programs. `files` is the checkpoint if
     it is already open. The programs of `request` are prepared while weights are read. Networks that none of the `stages` uses are
     not read. Networks in the `model_cache` are shared, and the cache keeps the new model. If not `is_used`, the model is loaded
-    for a later job, and must fit on the devices beside the current model.
+    for a later job, and must fit on the devices beside the current model. `runtime` is the context of this process, by default
+    a new one.
 
     Raises: Stopped if such a model does not fit. ModelError if the checkpoint is missing, incomplete or of another kind.
     RequestError if the devices or the model do not allow the mesh. Any error of `on_event`.
     """
     use_compilation_cache()
-    model_cache = model_cache or ModelCache()
+    model_cache, runtime = model_cache or ModelCache(), runtime or RuntimeContext()
     files = files or open_model(preset, model, on_event)
     fingerprints = fingerprint_files(files.paths)  # before reading, so that a later check detects a change during reading
     folders = [folder for folder in (executables, from_environment().executables_dir) if folder]
@@ -78,6 +81,7 @@ def load(
         stages=frozenset(stages),
         dtype=jnp.dtype(preset.dtype),
         compiler=ExecutableFolders(folders),
+        runtime=runtime,
     )
     instance = files.family.model()(plan)
     with BackgroundWarmUp(instance, request, on_event):
@@ -90,6 +94,7 @@ def load(
         networks=networks,
         versions=versions,
         reserve_program_memory=model_cache.reserve_program_memory,
+        runtime=runtime,
     )
     model_cache.add((files.source, preset.dtype), loaded, fingerprints, is_used=is_used)
     return loaded
@@ -102,6 +107,7 @@ def describe_model(
     mesh: Mapping[str, int | None] | None = None,
     folder: Path | None = None,
     num_copies: int | None = None,
+    runtime: RuntimeContext | None = None,
 ) -> Model:
     """Return the preset's model on these devices without weights, for compiling its programs. If the checkpoint's `folder` is
     given, the tokenizer is read from there. `num_copies` is the number of matrices of a layer of which every chip has a copy;
@@ -120,6 +126,7 @@ def describe_model(
         dtype=jnp.dtype(preset.dtype),
         compiler=compiler,
         num_copies=num_copies,
+        runtime=runtime or RuntimeContext(),
     )
     return family.model()(plan)
 

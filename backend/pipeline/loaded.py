@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from backend.models.model import Model, Weights
 from backend.models.spec import Family, check_preset
+from backend.runtime.context import RuntimeContext
 from backend.weights.cached_network import CachedNetwork
 from backend.weights.expert import Expert
 from presets import Preset
@@ -26,6 +27,7 @@ class LoadedModel:
     networks: Mapping[str, CachedNetwork]
     versions: dict[str, str]
     reserve_program_memory: Callable[[LoadedModel, Callable[[], int]], None]
+    runtime: RuntimeContext
 
     @property
     def weights(self) -> Weights:

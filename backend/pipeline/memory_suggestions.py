@@ -17,6 +17,7 @@ from backend.pipeline.load import describe_model
 from backend.pipeline.memory import program_bytes, weight_bytes
 from backend.pipeline.memory_candidates import CAUTION, fewer_frames, find_first_fitting, fitting_share_of_tokens, smaller_sizes
 from backend.pipeline.warm_up import calls
+from backend.runtime.context import RuntimeContext
 from backend.runtime.program import Compilation, Program, compile_with
 from backend.schemas.events import Compiling, Event, Proposal
 from backend.schemas.request import GenerationRequest
@@ -30,7 +31,11 @@ logger = logging.getLogger(__name__)
 
 
 def suggest_smaller_requests(
-    request: GenerationRequest, tell: Tell, mesh: Mapping[str, int | None] | None = None, memory: int | None = None
+    request: GenerationRequest,
+    tell: Tell,
+    mesh: Mapping[str, int | None] | None = None,
+    memory: int | None = None,
+    runtime: RuntimeContext | None = None,
 ) -> tuple[Proposal, ...]:
     """Suggest at most one request with fewer frames and one of a smaller size.
 
@@ -43,7 +48,7 @@ def suggest_smaller_requests(
     memory = memory or _device_memory(devices)
     if memory is None:
         return ()
-    measured = measure_memory(request, devices, mesh, tell)
+    measured = measure_memory(request, devices, mesh, tell, runtime=runtime)
     needed = UNKNOWN_SIZE_FACTOR * memory if math.isinf(measured.peak) else measured.peak
     # If `needed` is at most `memory`, the request ran out of memory because other data occupied a part of the memory. Less than
     # `needed` was free, so the candidates must need less than `needed`.
@@ -53,7 +58,7 @@ def suggest_smaller_requests(
     share = fitting_share_of_tokens(weights=measured.weights, needed=int(needed), capacity=int(room))
 
     def peak_if_fitting(candidate: GenerationRequest) -> int | None:
-        peak = measure_memory(candidate, devices, mesh, tell, only=measured.largest).peak
+        peak = measure_memory(candidate, devices, mesh, tell, only=measured.largest, runtime=runtime).peak
         return int(peak) if peak <= room else None
 
     kinds = (fewer_frames(request, share), smaller_sizes(request, share))
@@ -102,9 +107,10 @@ def measure_memory(
     mesh: Mapping[str, int | None] | None,
     tell: Tell,
     only: str | None = None,
+    runtime: RuntimeContext | None = None,
 ) -> MemoryNeeds:
     meter = Meter(only)
-    model = describe_model(request.resolved_preset, devices, meter, mesh)
+    model = describe_model(request.resolved_preset, devices, meter, mesh, runtime=runtime)
     what = f"settings that fit: {request.width}x{request.height}, {request.num_frames} frames"
     counted: dict[str, int] = {}
     for program, arguments in _unprepared_programs(model, request):
@@ -123,7 +129,7 @@ def _unprepared_programs(model: Model, request: GenerationRequest) -> Iterator[t
 
 def _bytes_needed(program: Program, lowered: jax.stages.Lowered) -> float:
     try:
-        compiled = compile_with(lowered, program.layout.compiler_options)
+        compiled = compile_with(lowered, program.layout.compiler_options, program.layout.runtime.fallbacks)
     except jax.errors.JaxRuntimeError as error:
         if not is_memory_short(error):
             raise

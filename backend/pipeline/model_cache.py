@@ -14,7 +14,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import jax
 
@@ -22,7 +21,6 @@ from backend.checkpoints.fingerprints import Fingerprint, is_unchanged
 from backend.chips import memory_bytes
 from backend.host_memory import free_memory
 from backend.pipeline.loaded import LoadedModel
-from backend.runtime.hosts import THIS_HOST
 from backend.schemas.worker import CachedModel
 from backend.weights.cached_network import CachedNetwork, Content
 
@@ -49,12 +47,12 @@ class Bounds:
     device_bytes: int | None = None
 
     @classmethod
-    def for_this_process(cls, chips: int | None = None, host: int | None = None) -> Bounds:
+    def for_this_process(cls, chips: int | None = None, host: int | None = None, is_alone: bool = True) -> Bounds:
         """Return the limits for this process's devices. All hosts of a slice must decide equally, so the limits do not depend on
-        a single host."""
+        a single host. `is_alone` is True if the devices belong to one host."""
         device = jax.local_devices()[0]
         size = (device.memory_stats() or {}).get("bytes_limit") or memory_bytes(device.device_kind)
-        if not THIS_HOST.is_alone:
+        if not is_alone:
             chips = 0 if size is None and chips is None else chips
             host = 0
         return cls(chips=chips, host=host, device_bytes=size)
@@ -80,9 +78,6 @@ class _CachedModel:
 class ModelCache:
     """All cached models, the most recently used last. One thread uses a model while another thread may load the next model."""
 
-    _has_loaded: ClassVar[bool] = False
-    """True once this process has loaded a model. Before, no memory needs to be freed."""
-
     def __init__(self, bounds: Callable[[], Bounds] = lambda: NO_CACHE, available: Callable[[], int] = free_memory) -> None:
         """Create an empty cache.
 
@@ -94,6 +89,7 @@ class ModelCache:
         self._models: dict[Key, _CachedModel] = {}
         self._current: Key | None = None
         self._expected: frozenset[str] = frozenset()
+        self._has_loaded = False  # before the first model, no memory needs to be freed
 
     @functools.cached_property
     def _bounds(self) -> Bounds:
@@ -137,9 +133,9 @@ class ModelCache:
         with self._lock:
             self._current = None
             self._make_room(cached_networks, num_bytes, bytes_per_device)
-            if ModelCache._has_loaded:
+            if self._has_loaded:
                 gc.collect()  # frees the device memory of models that were removed from the cache
-            ModelCache._has_loaded = True
+            self._has_loaded = True
 
     def try_make_room_beside(self, cached_networks: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> bool:
         """Free memory for a model that is loaded while another model is in use. If the two models do not fit together, free

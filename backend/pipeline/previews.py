@@ -18,7 +18,6 @@ from PIL import Image
 from backend.files import replace_file
 from backend.media.animation import write_animation
 from backend.models.model import Model
-from backend.runtime.hosts import THIS_HOST
 from backend.schemas.request import GenerationRequest
 
 PREVIEW_FOLDER = "previews"
@@ -50,8 +49,16 @@ class StepPreviews:
     second. If `beside_the_next_step` is false, `start_preview` waits until the preview is written.
     """
 
-    def __init__(self, decode: Callable[[np.ndarray], jax.Array], folder: Path, fps: float, beside_the_next_step: bool) -> None:
+    def __init__(
+        self,
+        decode: Callable[[np.ndarray], jax.Array],
+        folder: Path,
+        fps: float,
+        beside_the_next_step: bool,
+        is_first_host: bool,
+    ) -> None:
         self._decode, self._folder, self._fps, self._is_beside = decode, folder, fps, beside_the_next_step
+        self._is_first = is_first_host
         self._thread = ThreadPoolExecutor(1, "preview")
         (folder / PREVIEW_FOLDER).mkdir(exist_ok=True)
 
@@ -77,7 +84,7 @@ class StepPreviews:
     def _write_preview(self, clean: np.ndarray, name: str, moves: bool, called: threading.Event) -> str:
         frames = self._decode(clean)
         called.set()
-        if not THIS_HOST.is_first:
+        if not self._is_first:
             return ""
         first = frames_to_uint8(frames)[0]
         if moves and clean.shape[2] > 1:

@@ -15,7 +15,7 @@ from backend.models.model import Latents, Model, States, Weights
 from backend.pipeline.inputs import open_kept_pixels
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
-from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
+from backend.runtime.hosts import Place
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
 
@@ -94,7 +94,7 @@ class Run:
     @property
     def all_notes(self) -> tuple[str, ...]:
         """The notes, and a sentence for each kernel fallback."""
-        return (*self.notes, *KERNEL_FALLBACKS.sentences())
+        return (*self.notes, *self.loaded.runtime.fallbacks.sentences())
 
     def create_result(
         self, video: Path, num_frames: int, request: GenerationRequest | None = None, has_sound: bool = False
@@ -118,6 +118,11 @@ class Run:
     @property
     def model(self) -> Model:
         return self.loaded.model
+
+    @property
+    def place(self) -> Place:
+        """The place of this process among the hosts that generate the video together."""
+        return self.loaded.runtime.place
 
     @property
     def weights(self) -> Weights:

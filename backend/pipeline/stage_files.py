@@ -28,7 +28,7 @@ from backend.media.sound import MODEL_SOUND, Sound
 from backend.models.model import VIDEO, Latents, PromptConditions
 from backend.pipeline.prompt_schedule import VideoConditions
 from backend.pipeline.run import Denoised, Run
-from backend.runtime.hosts import THIS_HOST, put
+from backend.runtime.hosts import put
 from backend.sampling.solvers import SamplerState
 from backend.schemas.progressive import HALF, request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -87,7 +87,7 @@ def write_conditions(run: Run, conditions: VideoConditions) -> None:
         "seed": request.seed,
         "model_id": request.preset,
     }
-    if THIS_HOST.is_first:
+    if run.place.is_first:
         (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
 
 
@@ -253,7 +253,7 @@ def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
 
 
 def _save_arrays(name: str, arrays: Mapping[str, np.ndarray], run: Run) -> None:
-    if not THIS_HOST.is_first:
+    if not run.place.is_first:
         return
     metadata = {
         "request": json.dumps(run.request.to_json(), ensure_ascii=False),

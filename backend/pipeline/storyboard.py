@@ -18,6 +18,7 @@ from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
 from backend.pipeline.storyboard_loop import StoryboardFiles
 from backend.pipeline.upscaling import upscale_video
+from backend.runtime.context import RuntimeContext
 from backend.schemas.events import Cancelled, Event, Finished, ShotFinished, ShotStarted, Step
 from backend.schemas.request import GenerationRequest
 
@@ -28,14 +29,17 @@ def generate_video(
     folder: Path,
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
+    runtime: RuntimeContext | None = None,
 ) -> Generator[Event]:
     """Generate the request's video, of one shot or of many, and upscale it if requested.
 
-    See `generate`. Raises: the errors of `generate` and `upscale_video`.
+    `runtime` is for upscaling, which needs no `loaded` model. See `generate`.
+
+    Raises: the errors of `generate` and `upscale_video`.
     """
     if request.upscale:
         smaller = functools.partial(generate_video, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile)
-        return upscale_video(request, folder, is_cancelled, smaller)
+        return upscale_video(request, folder, is_cancelled, smaller, runtime)
     if request.shots:
         return generate_storyboard(request, loaded, folder, is_cancelled, profile)
     return generate(request, loaded, folder, is_cancelled, profile)
@@ -56,7 +60,7 @@ def generate_storyboard(
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
-    files, total = StoryboardFiles(request, folder), len(request.shots)
+    files, total = StoryboardFiles(request, folder, loaded.runtime.place.is_first), len(request.shots)
     for index in range(total):
         result = files.read_result(index)
         if result is None and files.given_video(index) is not None:

@@ -22,7 +22,6 @@ from backend.media.film import clip_audio_reader, cross_fade, mix_film_audio
 from backend.media.sound import MODEL_SOUND, Sound, read_sound, replace_audio
 from backend.media.video import read_frames, write_exact_frames, write_video
 from backend.pipeline.previews import PREVIEW_FOLDER
-from backend.runtime.hosts import THIS_HOST
 from backend.schemas.clip import Part
 from backend.schemas.control import extend_directions
 from backend.schemas.events import VideoResult
@@ -50,8 +49,9 @@ LOOK_FRAMES = 81  # number of frames of a given video, spread evenly, from which
 
 
 class StoryboardFiles:
-    def __init__(self, request: GenerationRequest, folder: Path) -> None:
+    def __init__(self, request: GenerationRequest, folder: Path, is_first_host: bool = True) -> None:
         self._request, self.folder, self._preset = request, folder, request.resolved_preset
+        self._is_first_host = is_first_host
         self._extends_clips = bool(extend_directions(self._preset))
 
     def shot_folder(self, index: int) -> Path:
@@ -152,7 +152,7 @@ class StoryboardFiles:
             frames = grade_frames(frames, before, look, num_overlap_frames(request, index, self._preset) - 1)
         else:
             Look.from_frames(frames).write(self.shot_folder(index) / LOOK)
-        if THIS_HOST.is_first:
+        if self._is_first_host:
             with replace_file(self.shot_folder(index) / FRAMES) as part, part.open("wb") as file:
                 np.save(file, frames)
         self._write_last(index, frames[: end_frame(request, index)])
@@ -170,7 +170,7 @@ class StoryboardFiles:
         assert len(results) == count, "these shots are finished"
         pieces = plan_pieces(self._request, self._preset, count)
         num_frames, has_sound, notes = count_film_frames(pieces), False, [note for result in results for note in result.notes]
-        if THIS_HOST.is_first:
+        if self._is_first_host:
             has_sound = self._write_joined_video(pieces, results, notes)
         for previews in self.folder.glob(f"{FOLDER}/*/{PREVIEW_FOLDER}"):
             shutil.rmtree(previews)

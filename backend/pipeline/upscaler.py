@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from backend.checkpoints.upscalers import UpscalerFile
 from backend.errors import ModelError, RequestError
+from backend.runtime.context import RuntimeContext
 from backend.runtime.hosts import put
 from backend.runtime.mesh import Layout, MeshPlan, with_sharding
 from backend.runtime.picture_models import PictureModel, build_picture_model
@@ -134,11 +135,12 @@ class Upscaler:
         *,
         compiler: Compiler = compile_now,
         is_described: bool = False,
+        runtime: RuntimeContext | None = None,
     ) -> None:
         """Put the weights onto the devices. If `is_described`, the devices exist only for compiling and get no weights."""
         self.model, self.scale = model, model.scale
-        self._layout = Layout.create(MeshPlan(sp=len(devices)), devices)
-        self._dtype = jnp.bfloat16 if self._layout.platform == "tpu" else jnp.float32
+        self.layout = Layout.create(MeshPlan(sp=len(devices)), devices, runtime=runtime)
+        self._dtype = jnp.bfloat16 if self.layout.platform == "tpu" else jnp.float32
         self._weights = self.describe_weights() if is_described else self._place_weights()
         self._compiler = compiler
         self._programs: dict[int, Program] = {}
@@ -147,7 +149,7 @@ class Upscaler:
     def describe_weights(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes and shardings of the weights."""
         return {
-            name: with_sharding(leaf, self._layout.replicated) for name, leaf in self.model.describe_weights(self._dtype).items()
+            name: with_sharding(leaf, self.layout.replicated) for name, leaf in self.model.describe_weights(self._dtype).items()
         }
 
     def check_scale(self, scale: int, name: str) -> None:
@@ -166,7 +168,7 @@ class Upscaler:
 
         The number is a multiple of the number of devices.
         """
-        devices, tiles = self._layout.mesh.size, num_frames * tiling.num_tiles
+        devices, tiles = self.layout.mesh.size, num_frames * tiling.num_tiles
         max_tiles = max(1, min(MOST_AT_ONCE, self._max_pixels_at_once // math.prod(tiling.tile))) * devices
         runs = math.ceil(tiles / max_tiles)
         return math.ceil(tiles / runs / devices) * devices
@@ -191,7 +193,7 @@ class Upscaler:
             self._programs[scale] = Program(
                 "the upscaler",
                 functools.partial(_enlarged, self.model, scale != self.scale, self._dtype),
-                self._layout,
+                self.layout,
                 key="upscale",
                 places=lambda shapes: with_sharding(shapes, self._batch_sharding),
                 compiler=self._compiler,
@@ -223,13 +225,13 @@ class Upscaler:
 
     @functools.cached_property
     def _batch_sharding(self) -> NamedSharding:
-        return self._layout.sharding(P(AXES))
+        return self.layout.sharding(P(AXES))
 
     @functools.cached_property
     def _max_pixels_at_once(self) -> int:
         """The number of input pixels that one device can process at once."""
-        devices = self._layout.mesh.devices.flatten()
-        if self._layout.platform == "cpu":
+        devices = self.layout.mesh.devices.flatten()
+        if self.layout.platform == "cpu":
             available_bytes = HOST_BYTES / len(devices)
         else:
             stats = {} if self._is_described else devices[0].memory_stats() or {}

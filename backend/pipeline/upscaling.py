@@ -29,8 +29,7 @@ from backend.media.video import FORMAT
 from backend.pipeline.load import use_compilation_cache
 from backend.pipeline.run import WorkClock
 from backend.pipeline.upscaler import Tiling, Upscaler, read_model
-from backend.runtime.hosts import THIS_HOST
-from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
+from backend.runtime.context import RuntimeContext
 from backend.schemas.clip import Part
 from backend.schemas.events import Cancelled, Compiling, Event, Finished, Loading, Upscaling, VideoResult
 from backend.schemas.request import GenerationRequest
@@ -50,22 +49,27 @@ MakeSmaller = Callable[[GenerationRequest], Generator[Event]]
 
 
 def upscale_video(
-    request: GenerationRequest, folder: Path, is_cancelled: Callable[[], bool], make_smaller: MakeSmaller
+    request: GenerationRequest,
+    folder: Path,
+    is_cancelled: Callable[[], bool],
+    make_smaller: MakeSmaller,
+    runtime: RuntimeContext | None = None,
 ) -> Generator[Event]:
     """Generate the request's video at its original size with `make_smaller`, unless that video exists already. Then upscale the
     video in `folder`.
 
     Ends with Finished, or with Cancelled. Cancelled contains the smaller video if this job generated it. Closing the iterator
-    saves the work so far.
+    saves the work so far. `runtime` is the context of this process, by default a new one.
 
     Raises: RequestError for a scale that the model does not have, or on several hosts; ModelError, ClipError, VideoFileError.
     """
-    if not THIS_HOST.is_alone:
+    runtime = runtime or RuntimeContext()
+    if not runtime.place.is_alone:
         raise RequestError("upscale was given", "to a worker on several hosts, which cannot upscale", "use one host")
     folder.mkdir(parents=True, exist_ok=True)
     clock = WorkClock()
     # The upscaler is loaded before the video is generated, so that its errors are reported at once.
-    upscaler = yield from _load_upscaler(request, clock)
+    upscaler = yield from _load_upscaler(request, clock, runtime)
     larger = functools.partial(_upscale_file, request, folder, is_cancelled, upscaler, clock)
     if request.finished_video:
         yield from larger(Path(request.finished_video), None)
@@ -110,29 +114,31 @@ def _upscale_file(
         return
     with clock.measure("upscale"):
         has_sound = _join_pieces(request, folder, source, pieces)
-    yield Finished(_create_result(request, folder, smaller_result, clock, tiling, has_sound))
+    yield Finished(_create_result(request, folder, smaller_result, clock, tiling, has_sound, upscaler.layout.runtime))
 
 
-def _load_upscaler(request: GenerationRequest, clock: WorkClock) -> Generator[Event, None, Upscaler]:
+def _load_upscaler(request: GenerationRequest, clock: WorkClock, runtime: RuntimeContext) -> Generator[Event, None, Upscaler]:
     name = upscaler_name(request)
     yield Loading(0, 0, "the upscaler")
     with clock.measure(READY):
         file = find_upscaler(name, from_environment().upscalers_dir)
         status = file.path.stat()
-        upscaler = _cached_upscaler(file.name, file.path, tuple(file.modules), status.st_size, status.st_mtime_ns)
+        upscaler = _cached_upscaler(file.name, file.path, tuple(file.modules), status.st_size, status.st_mtime_ns, runtime)
     upscaler.check_scale(request.upscale, name)
     return upscaler
 
 
 @functools.lru_cache(maxsize=KEPT_MODELS)
-def _cached_upscaler(name: str, path: Path, modules: tuple[str, ...], size: int, changed: int) -> Upscaler:
+def _cached_upscaler(
+    name: str, path: Path, modules: tuple[str, ...], size: int, changed: int, runtime: RuntimeContext
+) -> Upscaler:
     """Load the model of this file onto all devices.
 
     `size` and `changed` (the time of the last change) describe the file. They are parts of the cache's key, so that the model is
     loaded again if the file changes.
     """
     use_compilation_cache()
-    return Upscaler(read_model(UpscalerFile(name=name, path=path, modules=modules)), jax.devices())
+    return Upscaler(read_model(UpscalerFile(name=name, path=path, modules=modules)), jax.devices(), runtime=runtime)
 
 
 def _write_frames(
@@ -185,6 +191,7 @@ def _create_result(
     clock: WorkClock,
     tiling: Tiling,
     has_sound: bool,
+    runtime: RuntimeContext,
 ) -> VideoResult:
     width, height = request.final_size
     note = f"The video was upscaled {request.upscale} times by {upscaler_name(request)}, from {request.width}x{request.height}"
@@ -194,7 +201,7 @@ def _create_result(
     own = {"python": platform.python_version()} | {name: installed_version(name) for name in LIBRARIES}
     result = smaller_result or VideoResult(
         path="", fps=request.fps, num_frames=0, width=0, height=0, seconds={}, request=request, versions={},
-        notes=KERNEL_FALLBACKS.sentences(),
+        notes=runtime.fallbacks.sentences(),
     )  # fmt: skip
     return dataclasses.replace(
         result,

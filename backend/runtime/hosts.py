@@ -1,7 +1,7 @@
 """The hosts of one slice. Each host has one process. All processes run the same programs in the same order, on all devices
 together.
 
-Usually a process runs alone and needs nothing of this module: `THIS_HOST` is then the only host.
+Usually a process runs alone. Its `Place` is then the only host.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
     """The index of this process among the processes of `count` hosts. Only the first host writes files."""
 
@@ -31,17 +31,14 @@ class Place:
         return self.count == 1
 
 
-THIS_HOST = Place()
-"""The place of this process."""
-
-
-def join_hosts(index: int, count: int, coordinator: str, bind: str | None = None) -> None:
+def join_hosts(index: int, count: int, coordinator: str, bind: str | None = None) -> Place:
     """Join the other hosts as number `index` of `count`, before jax looks for devices. jax then sees the devices of all hosts.
+    Return the place of this process.
 
     The first host listens at `bind`. The others reach it as `coordinator`, HOST:PORT. Raises: RuntimeError if hosts do not join.
     """
     jax.distributed.initialize(coordinator, count, index, coordinator_bind_address=bind)
-    THIS_HOST.index, THIS_HOST.count = index, count
+    return Place(index=index, count=count)
 
 
 def put(tree: object, sharding: Sharding) -> Any:

@@ -22,7 +22,7 @@ from typing import IO
 import jax
 
 from backend.errors import KernelRefused, one_line
-from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS, KernelFallbacks
+from backend.runtime.kernel_fallbacks import KernelFallbacks
 
 KEPT_SECONDS = 24 * 3600.0  # after this time the kernels are tried again, because something else may have caused the crash
 HANGS_SECONDS = 600.0  # maximum time of a first run; other hosts may still compile the program in this time
@@ -152,7 +152,3 @@ def _installed_versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions
-
-
-KERNEL_CRASH_GUARD = KernelCrashGuard(KERNEL_FALLBACKS)
-"""The guard of this process."""

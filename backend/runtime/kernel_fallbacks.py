@@ -93,7 +93,7 @@ class KernelFallbacks:
             WITHDRAWN_TOGETHER[use], f"{_WORDS[use].capitalize()} {why}, so XLA's slower operations serve instead{more}"
         )
         if use == "attention":
-            disable_implementation("pallas_tpu")
+            disable_implementation("pallas_tpu")  # for the whole process, as are JAX's caches of traces
         jax.clear_caches()  # otherwise cached traces would still run the kernel
 
     def _add_sentence(self, names: Iterable[str], sentence: str) -> None:
@@ -101,7 +101,3 @@ class KernelFallbacks:
         with self._lock:
             for name in names:
                 self._sentences.setdefault(name, sentence)
-
-
-KERNEL_FALLBACKS = KernelFallbacks()
-"""The fallbacks of this process."""

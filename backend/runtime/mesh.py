@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
 from backend.errors import RequestError
-from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
+from backend.runtime.context import RuntimeContext
 from backend.schemas.worker import AXES
 
 LARGE_MATRIX = 2**24  # elements: below this size a copy on every chip costs less than gathering in every step
@@ -152,21 +152,36 @@ class Layout:
     """A mesh, and the partition of each kind of array on it.
 
     `copied` are the names, within a layer, of the matrices of which every chip has a copy. With `copies_on_demand`, used for two
-    transformers that take turns, the copies exist only while steps of their transformer run.
+    transformers that take turns, the copies exist only while steps of their transformer run. `runtime` knows which kernels and
+    compile options are refused.
     """
 
     mesh: Mesh
     weight_axes: tuple[str, ...] = ("dp", "sp")
     copied: frozenset[str] = frozenset()
     copies_on_demand: bool = False
+    runtime: RuntimeContext = dataclasses.field(default_factory=RuntimeContext, compare=False)
 
     @classmethod
     def create(
-        cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = (), copies_on_demand: bool = False
+        cls,
+        plan: MeshPlan,
+        devices: Sequence[jax.Device],
+        copied: Iterable[str] = (),
+        copies_on_demand: bool = False,
+        runtime: RuntimeContext | None = None,
     ) -> Self:
-        """Create the layout of a plan on these devices. Devices that are neighbours in the list are neighbours on the axis sp."""
+        """Create the layout of a plan on these devices. Devices that are neighbours in the list are neighbours on the axis sp.
+
+        Without `runtime`, the layout gets a context of its own, in which no kernel is refused.
+        """
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
-        return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied), copies_on_demand=copies_on_demand)
+        return cls(
+            mesh=Mesh(grid, AXES),
+            copied=frozenset(copied),
+            copies_on_demand=copies_on_demand,
+            runtime=runtime or RuntimeContext(),
+        )
 
     def regroup(self, plan: MeshPlan) -> Self:
         """Return the layout of another plan on the same devices. The plan must have the same tp, so that both layouts
@@ -203,7 +218,9 @@ class Layout:
         They need a TPU, arrays in bfloat16, and all channels of a token on one chip (tp = 1), because the norms read all
         channels. If the compiler has refused one of the passes, no pass is used.
         """
-        return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in KERNEL_FALLBACKS
+        return (
+            self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in self.runtime.fallbacks
+        )
 
     def on_each_chip(self, one_chip: Callable, in_specs: object, out_specs: object) -> Callable:
         """Return a function that runs `one_chip`, attention for one chip, on every chip's part of the arguments.

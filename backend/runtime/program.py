@@ -12,8 +12,7 @@ from jax.sharding import NamedSharding
 
 from backend.errors import KernelRefused
 from backend.runtime.hosts import put
-from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
-from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS, PLATFORMS, find_kernel_uses
+from backend.runtime.kernel_fallbacks import PLATFORMS, KernelFallbacks, find_kernel_uses
 from backend.runtime.mesh import Layout, with_sharding
 
 
@@ -36,23 +35,24 @@ def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
 
     Raises: KernelRefused if the compiler refuses one of our kernels.
     """
+    fallbacks = program.layout.runtime.fallbacks
     try:
-        return Compilation(compile_with(lowered, program.layout.compiler_options))
+        return Compilation(compile_with(lowered, program.layout.compiler_options, fallbacks))
     except jax.errors.JaxRuntimeError as error:
-        kernel = KERNEL_FALLBACKS.refuse_kernel(error)
+        kernel = fallbacks.refuse_kernel(error)
         if kernel is None:
             raise
         raise KernelRefused(f"{program.name} needs {kernel}", "which cannot be compiled here") from error
 
 
-def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
+def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any], fallbacks: KernelFallbacks) -> jax.stages.Compiled:
     """Compile with these options, except options that this version of the compiler refuses. Options only affect speed."""
-    left = {name: value for name, value in options.items() if name not in KERNEL_FALLBACKS}
+    left = {name: value for name, value in options.items() if name not in fallbacks}
     while True:
         try:
             return lowered.compile(compiler_options=left)
         except jax.errors.JaxRuntimeError as error:
-            refused = KERNEL_FALLBACKS.refuse_option(error, left)
+            refused = fallbacks.refuse_option(error, left)
             if refused is None:
                 raise
             del left[refused]
@@ -93,7 +93,7 @@ class Program:
         assert executable is not None, "this compiler creates no executable"
         placed = jax.tree.map(self._place_leaf, arguments)
         if signature in self._untried:
-            with KERNEL_CRASH_GUARD.guard_first_run(self.name, self._untried[signature]):
+            with self.layout.runtime.crash_guard.guard_first_run(self.name, self._untried[signature]):
                 result = jax.block_until_ready(executable(*placed))
             self._untried.pop(signature, None)
         else:

@@ -20,6 +20,7 @@ from backend.models.model import Model
 from backend.pipeline.load import describe_model
 from backend.pipeline.memory import weight_bytes
 from backend.pipeline.warm_up import calls
+from backend.runtime.kernel_fallbacks import KernelFallbacks
 from backend.runtime.program import Compilation, Program, compile_now, compile_with
 from backend.runtime.work import Call
 from backend.schemas.check import Check
@@ -46,10 +47,11 @@ class _Kept:
 
     name: str
     lowered: jax.stages.Lowered
+    fallbacks: KernelFallbacks
     compiled: jax.stages.Compiled | None = None
 
     def compile(self, compiler_options: dict[str, Any]) -> jax.stages.Compiled:
-        self.compiled = compile_with(self.lowered, compiler_options)
+        self.compiled = compile_with(self.lowered, compiler_options, self.fallbacks)
         return self.compiled
 
 
@@ -61,7 +63,7 @@ class KeepingInspector(Inspector):
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
         """Compile the program and store its costs."""
-        kept = _Kept(program.name, lowered)
+        kept = _Kept(program.name, lowered, program.layout.runtime.fallbacks)
         super().__call__(program, cast(jax.stages.Lowered, kept))  # `Inspector` calls only `kept.compile`
         return Compilation(kept.compiled)
 

@@ -138,10 +138,9 @@ def import_pipeline(
         stand_in = importlib.import_module(module)
         needed = [one.name for one in fields(Pipeline) if one.default_factory is MISSING or hasattr(stand_in, one.name)]
         return Pipeline(**{name: getattr(stand_in, name) for name in needed})
-    from backend.runtime import hosts
+    from backend.runtime.hosts import Place, join_hosts
 
-    if place is not None:
-        hosts.join_hosts(place.index, place.count, place.coordinator, place.bind)
+    own = Place() if place is None else join_hosts(place.index, place.count, place.coordinator, place.bind)
     from backend.pipeline.live import live
     from backend.pipeline.load import load
     from backend.pipeline.memory_suggestions import suggest_smaller_requests
@@ -150,26 +149,26 @@ def import_pipeline(
     from backend.pipeline.profiling import Profile
     from backend.pipeline.storyboard import generate_video
     from backend.pipeline.warm_up import warm_up
+    from backend.runtime.context import RuntimeContext
     from backend.runtime.devices import device_facts
-    from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
-    from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 
+    runtime, traced = RuntimeContext(place=own), None
     if profile is not None:
         first, last = map(int, profile[1].split("-"))
-        generate_video = functools.partial(generate_video, profile=Profile(folder=profile[0], first=first, last=last))
+        traced = Profile(folder=profile[0], first=first, last=last)
     chips, host = (None if gigabytes is None else int(gigabytes * 1e9) for gigabytes in resident_gb)
-    model_cache = ModelCache(functools.partial(Bounds.for_this_process, chips=chips, host=host))
+    model_cache = ModelCache(functools.partial(Bounds.for_this_process, chips=chips, host=host, is_alone=own.is_alone))
     return Pipeline(
         check=check_model,
-        load=functools.partial(load, model_cache=model_cache, **options),
+        load=functools.partial(load, model_cache=model_cache, runtime=runtime, **options),
         warm_up=lambda loaded, request: warm_up(loaded.model, request),
-        generate=generate_video,
+        generate=functools.partial(generate_video, profile=traced, runtime=runtime),
         live=live,
         device_facts=device_facts,
-        refusals=KERNEL_FALLBACKS.sentences,
-        disable_crashed_kernels=functools.partial(KERNEL_CRASH_GUARD.withdraw_recorded, from_environment().kernels_dir),
-        forget_running_kernels=KERNEL_CRASH_GUARD.forget_recent_runs,
+        refusals=runtime.fallbacks.sentences,
+        disable_crashed_kernels=functools.partial(runtime.crash_guard.withdraw_recorded, from_environment().kernels_dir),
+        forget_running_kernels=runtime.crash_guard.forget_recent_runs,
         find_unused=find_unused,
-        suggest_smaller_requests=functools.partial(suggest_smaller_requests, mesh=options.get("mesh")),
+        suggest_smaller_requests=functools.partial(suggest_smaller_requests, mesh=options.get("mesh"), runtime=runtime),
         model_cache=model_cache,
     )

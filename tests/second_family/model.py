@@ -56,7 +56,7 @@ class DotsModel:
     def __init__(self, plan: ModelPlan) -> None:
         self.spec, self.dtype, self._config = plan.spec, plan.dtype, plan.configs["transformer"]
         mesh = plan_mesh(len(plan.devices), heads=1, is_guided=False, fixed=plan.mesh)
-        self._layout = Layout.create(mesh, plan.devices)
+        self._layout = Layout.create(mesh, plan.devices, runtime=plan.runtime)
         self.networks = tuple(self._networks())
         program = functools.partial(Program, layout=self._layout, compiler=plan.compiler)
         self._texts = {

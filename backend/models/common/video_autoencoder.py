@@ -15,7 +15,6 @@ import torch
 
 from backend.models.common.arithmetic import count_flops
 from backend.models.common.strips import Strips
-from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.runtime.mesh import Layout, replicated_spec, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.schemas.geometry import Geometry
@@ -165,7 +164,8 @@ class StreamedAutoencoder(abc.ABC):
         return self._layout.constrain(array, self._layout.spatial_partition(*array.shape[3:]))
 
     def _uses_strips(self, dtype: jnp.dtype) -> bool:
-        is_fit = self._layout.platform == "tpu" and dtype == jnp.bfloat16 and "convolution" not in KERNEL_FALLBACKS
+        is_refused = "convolution" in self._layout.runtime.fallbacks
+        is_fit = self._layout.platform == "tpu" and dtype == jnp.bfloat16 and not is_refused
         return is_fit and self._can_use_strips()
 
     def _can_use_strips(self) -> bool:

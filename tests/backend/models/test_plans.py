@@ -83,7 +83,9 @@ class Placed:
 def planned(monkeypatch, **asked: int) -> tuple[MeshPlan, frozenset[str]]:
     """Return the mesh of guided steps and the copies, for a model of `subject` on eight v6e chips."""
     monkeypatch.setattr(
-        layouts.Layout, "create", staticmethod(lambda mesh, devices, *copies, **when: Placed(mesh, *copies, **when))
+        layouts.Layout,
+        "create",
+        staticmethod(lambda mesh, devices, *copies, runtime, **when: Placed(mesh, *copies, **when)),
     )
     monkeypatch.setattr(layouts, "describe_subject", lambda *facts: subject())
     plan = ModelPlan(

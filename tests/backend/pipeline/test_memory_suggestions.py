@@ -86,7 +86,7 @@ class _Refusing:
     def __init__(self, most: int, message: str) -> None:
         self._most, self._message = most, message
 
-    def __call__(self, lowered: jax.stages.Lowered, options: object) -> SimpleNamespace:
+    def __call__(self, lowered: jax.stages.Lowered, *options: object) -> SimpleNamespace:
         leaves = jax.tree.leaves(lowered.in_avals)
         # latents of the step
         if any(leaf.ndim == 5 and leaf.shape[:2] == (1, 16) and leaf.shape[2] > self._most for leaf in leaves):

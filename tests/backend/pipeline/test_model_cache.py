@@ -19,6 +19,7 @@ from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.model_cache import Bounds, ModelCache
 from backend.pipeline.stage_files import read_latents
+from backend.runtime.context import RuntimeContext
 from backend.schemas.events import Finished
 from backend.schemas.request import example_request
 from backend.weights import cached_network
@@ -65,7 +66,15 @@ class Shelf:
         found = {part: one for part, content in contents.items() if (one := self.model_cache.find_network(content))}
         self.model_cache.make_room_for(found.values(), SIZE * (2 - len(found)), SIZE * (2 - len(found)))
         networks = {part: found.get(part) or network(path) for part, path in paths.items()}
-        loaded = LoadedModel(source=name, family=None, model=None, networks=networks, versions={}, reserve_program_memory=None)
+        loaded = LoadedModel(
+            source=name,
+            family=None,
+            model=None,
+            networks=networks,
+            versions={},
+            reserve_program_memory=None,
+            runtime=RuntimeContext(),
+        )
         self.model_cache.add((name, "bfloat16"), loaded, fingerprint_files(paths.values()))
         return loaded
 
@@ -179,7 +188,13 @@ def test_a_model_comes_beside_the_one_in_use_if_it_has_room(tmp_path):
     assert not shelf.model_cache.try_make_room_beside([], 3 * SIZE, 3 * SIZE) and list(shelf.places) == ["c", "b", "a"]
     assert shelf.model_cache.try_make_room_beside([], SIZE, SIZE) and list(shelf.places) == ["c", "b"]
     coming = LoadedModel(
-        source="d", family=None, model=None, networks={"t": network(tmp_path / "d")}, versions={}, reserve_program_memory=None
+        source="d",
+        family=None,
+        model=None,
+        networks={"t": network(tmp_path / "d")},
+        versions={},
+        reserve_program_memory=None,
+        runtime=RuntimeContext(),
     )
     shelf.model_cache.add(("d", "bfloat16"), coming, fingerprint_files([tmp_path / "d"]), is_used=False)
     assert shelf.places["c"] == (2 * SIZE, 0) and shelf.use("c") is current

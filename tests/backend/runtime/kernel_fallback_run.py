@@ -15,8 +15,9 @@ import kernels.attention.api
 import kernels.qkv
 from backend.errors import KernelRefused
 from backend.models.common.flat_attention import attend_flat
+from backend.runtime.context import RuntimeContext
 from backend.runtime.devices import described_devices
-from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS, KERNELS
+from backend.runtime.kernel_fallbacks import KERNELS
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import Program
 from backend.runtime.ulysses import self_attention
@@ -36,8 +37,8 @@ def refuse(what: str) -> None:
         kernels.qkv.VMEM_LIMIT_BYTES = LITTLE
 
 
-def program() -> tuple[Program, tuple]:
-    layout = Layout.create(MeshPlan(), described_devices("v6e:1x1"))
+def program(runtime: RuntimeContext) -> tuple[Program, tuple]:
+    layout = Layout.create(MeshPlan(), described_devices("v6e:1x1"), runtime=runtime)
     attend = functools.partial(attend_flat, head_width=HEAD, num_keys=TOKENS)
 
     def run(query, key, value, weight, table):
@@ -55,16 +56,16 @@ def find_kernel_uses(text: str) -> list[str]:
 
 def main() -> None:
     refuse(sys.argv[1])
-    refused, first = "", None
+    runtime, refused, first = RuntimeContext(), "", None
     while first is None:
-        made, arguments = program()
+        made, arguments = program(runtime)
         try:
             made.prepare(*arguments)
             first = made._compiled.popitem()[1].executable.as_text()
         except KernelRefused as error:
             assert not refused, "refused twice"
             refused = str(error)
-    print(json.dumps({"refused": refused, "sentences": KERNEL_FALLBACKS.sentences(), "kernels": find_kernel_uses(first)}))
+    print(json.dumps({"refused": refused, "sentences": runtime.fallbacks.sentences(), "kernels": find_kernel_uses(first)}))
 
 
 if __name__ == "__main__":

@@ -9,34 +9,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from backend.runtime import program as programs
-from backend.runtime.kernel_fallbacks import KernelFallbacks
+from backend.runtime.context import RuntimeContext
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import Program
 from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
 from tests.many_devices import without_quick
 
 
-def one_device() -> Layout:
-    return Layout.create(MeshPlan(), jax.devices()[:1])
-
-
-@pytest.fixture
-def refusals(monkeypatch) -> KernelFallbacks:
-    """The refusals of this test's compiler."""
-    own = KernelFallbacks()
-    monkeypatch.setattr(programs, "KERNEL_FALLBACKS", own)
-    return own
+def one_device(runtime: RuntimeContext) -> Layout:
+    return Layout.create(MeshPlan(), jax.devices()[:1], runtime=runtime)
 
 
 @pytest.mark.parametrize("option", [("xla_no_such_option", "1"), ("xla_cpu_enable_fast_math", "perhaps")])
-def test_an_option_that_the_compiler_does_not_take_is_left_out_and_said_once(refusals, monkeypatch, option):
+def test_an_option_that_the_compiler_does_not_take_is_left_out_and_said_once(monkeypatch, option):
+    runtime = RuntimeContext()
     monkeypatch.setattr(Layout, "compiler_options", dict([option, ("xla_backend_optimization_level", "1")]))
     for number in (2, 3):
-        doubling = Program("doubling", lambda array, number=number: array * number, one_device())
+        doubling = Program("doubling", lambda array, number=number: array * number, one_device(runtime))
         assert np.array_equal(doubling(jnp.arange(4.0)), np.arange(4.0) * number)
-    [sentence] = refusals.sentences()
-    assert option[0] in sentence and "xla_backend_optimization_level" not in refusals
+    [sentence] = runtime.fallbacks.sentences()
+    assert option[0] in sentence and "xla_backend_optimization_level" not in runtime.fallbacks
 
 
 OTHERS = (
@@ -48,15 +40,17 @@ OTHERS = (
 
 
 @pytest.mark.parametrize("text", OTHERS)
-def test_other_errors_of_the_compiler_are_raised(refusals, monkeypatch, text):
+def test_other_errors_of_the_compiler_are_raised(monkeypatch, text):
+    runtime = RuntimeContext()
+
     def fails(*_, **__):
         raise jax.errors.JaxRuntimeError(text)
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", fails)
     monkeypatch.setattr(Layout, "compiler_options", {"xla_tpu_scoped_vmem_limit_kib": "1"})
     with pytest.raises(jax.errors.JaxRuntimeError, match=text[:30]):
-        Program("doubling", lambda array: array * 2, one_device())(jnp.arange(4.0))
-    assert refusals.sentences() == ()
+        Program("doubling", lambda array: array * 2, one_device(runtime))(jnp.arange(4.0))
+    assert runtime.fallbacks.sentences() == ()
 
 
 @pytest.mark.tpu_compiler
