@@ -64,7 +64,7 @@ def each_stage_is_loaded_once() -> Iterator[None]:
     """Load each stage once in this process. Processes that a test starts load as usual."""
     kept = functools.cache(lambda preset, stages: load(find_preset(preset), None, lambda event: None, stages=stages))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages_run, "load", lambda preset, *others: kept(preset.name, others[-1]))
+        patch.setattr(stages_run, "load", lambda preset, *others, **_: kept(preset.name, others[-1]))
         yield
 
 
