@@ -176,12 +176,8 @@ class Layout:
         Without `runtime`, the layout gets a context of its own, in which no kernel is refused.
         """
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
-        return cls(
-            mesh=Mesh(grid, AXES),
-            copied=frozenset(copied),
-            copies_on_demand=copies_on_demand,
-            runtime=runtime or RuntimeContext(),
-        )
+        mesh, runtime = Mesh(grid, AXES), runtime or RuntimeContext()
+        return cls(mesh=mesh, copied=frozenset(copied), copies_on_demand=copies_on_demand, runtime=runtime)
 
     def regroup(self, plan: MeshPlan) -> Self:
         """Return the layout of another plan on the same devices. The plan must have the same tp, so that both layouts

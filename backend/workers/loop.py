@@ -62,10 +62,6 @@ class Task:
     is_cancelled: threading.Event = field(default_factory=threading.Event)
     cues: queue.SimpleQueue[Cue] = field(default_factory=queue.SimpleQueue)
 
-    def new_cues(self) -> list[Cue]:
-        """Return the cues that arrived since the last call."""
-        return [self.cues.get() for _ in range(self.cues.qsize())]
-
 
 class Tasks:
     """All tasks of a worker, in order. One thread runs them, another thread adds and cancels them."""
@@ -346,7 +342,9 @@ class Worker:
         return self._decide("cancelled", task.is_cancelled.is_set())
 
     def _new_cues(self, task: Task) -> list[Cue]:
-        return [Cue(**cue) for cue in self._decide("cues", [cue.model_dump() for cue in task.new_cues()])]
+        """Return the cues that arrived since the last call."""
+        new = [task.cues.get().model_dump() for _ in range(task.cues.qsize())]
+        return [Cue(**cue) for cue in self._decide("cues", new)]
 
     def _is_load_abandoned(self, task: Task) -> bool:
         """Return whether the load can be abandoned: `task` was cancelled, and no other task needs the model of `task`."""
