@@ -38,7 +38,10 @@ class TlsConnection:
             self._socket.sendall(self._outgoing.read())
             if not is_done:
                 self._receive()
-        return self._tls.get_channel_binding("tls-unique") or b""
+        binding = self._tls.get_channel_binding("tls-unique")
+        if not binding:
+            raise ConnectionError("this connection has no binding")
+        return binding
 
     def send(self, data: bytes) -> None:
         """Encrypt and send the bytes. Raises: OSError."""
