@@ -1,7 +1,7 @@
 """Connect two hosts that authenticate each other with a shared secret. Does not interpret the messages.
 
-Each end proves that it knows the secret by sending an HMAC over random numbers of both ends. The secret itself is never sent. The
-messages that follow are neither encrypted nor signed: only the hosts may have access to their network (docs/security.md).
+All messages are encrypted. Each end proves that it knows the secret by sending an HMAC over random numbers of both ends and the
+binding of the encrypted connection (`backend.multihost.tls`). The secret itself is never sent.
 """
 
 import hashlib
@@ -12,13 +12,13 @@ import socket
 import threading
 from collections.abc import Sequence
 
+from backend.multihost.tls import TlsConnection
 from backend.workers.messages import Heartbeat, Message, decode_message, encode_message
 
 SILENCE_SECONDS = 8.0  # the other host counts as lost after this time without a byte; it sends a heartbeat each second
 BEAT_SECONDS = 1.0
 _MOST_UNAUTHENTICATED_BYTES = 1024
 _MOST_BYTES = 2**32
-_PIECE = 2**20
 _ROLES = ("first", "member")
 
 
@@ -38,7 +38,7 @@ class Wire:
         self._socket = connection
         self._socket.settimeout(SILENCE_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._incoming = connection.makefile("rb")
+        self._tls = TlsConnection(connection)
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._most = _MOST_UNAUTHENTICATED_BYTES
@@ -52,8 +52,7 @@ class Wire:
         with self._lock:
             try:
                 for part in (len(body).to_bytes(8), body, *files):
-                    for start in range(0, len(part), _PIECE):
-                        self._socket.sendall(memoryview(part)[start : start + _PIECE])
+                    self._tls.send(part)
             except OSError:
                 return False
         return True
@@ -78,20 +77,22 @@ class Wire:
     def _read(self, size: int) -> bytes:
         if not 0 <= size <= self._most:
             raise ValueError(f"{size} bytes in one message, at most {self._most} are allowed")
-        data = self._incoming.read(size)
-        if len(data) < size:
-            raise ConnectionError("closed")
-        return data
+        return self._tls.read(size)
 
     def authenticate(self, secret: str, is_first: bool) -> None:
-        """Prove to the other host that this host knows the secret, and check the other host's proof. Then start heartbeats.
+        """Encrypt the connection, prove to the other host that this host knows the secret, and check the other host's proof. Then
+        start heartbeats.
 
         Both hosts must call this first. Raises: ConnectionLost, WrongSecret.
         """
+        try:
+            binding = self._tls.handshake(is_server=is_first).hex()
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
         own = secrets.token_hex(32)
         self._send({"number": own})
         theirs = _read_text(self._receive()[0], "number")
-        numbers = (own, theirs) if is_first else (theirs, own)
+        numbers = (*((own, theirs) if is_first else (theirs, own)), binding)
         mine, others = _ROLES if is_first else _ROLES[::-1]
         if is_first:  # the first host checks the other host's proof before it sends its own
             self._check(secret, others, numbers)
@@ -102,7 +103,7 @@ class Wire:
         self._most = _MOST_BYTES
         threading.Thread(target=self._send_heartbeats, name="beat", daemon=True).start()
 
-    def _check(self, secret: str, role: str, numbers: tuple[str, str]) -> None:
+    def _check(self, secret: str, role: str, numbers: Sequence[str]) -> None:
         proof = _read_text(self._receive()[0], "proof")
         if not hmac.compare_digest(proof.encode(), _make_proof(secret, role, numbers).encode()):
             self._send({"proof": ""})  # the other host then reports the wrong secret too
@@ -119,7 +120,6 @@ class Wire:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the other host closed the connection first
-        self._incoming.close()
         self._socket.close()
 
 
@@ -131,6 +131,6 @@ def _read_text(values: dict[str, object], field: str) -> str:
     return text
 
 
-def _make_proof(secret: str, role: str, numbers: tuple[str, str]) -> str:
+def _make_proof(secret: str, role: str, numbers: Sequence[str]) -> str:
     words = "\n".join(map(str, (role, *numbers)))
     return hmac.new(secret.encode(), words.encode(), hashlib.sha256).hexdigest()

@@ -103,7 +103,7 @@ def _item_html(entry: Entry, texts: Texts) -> str:
     percent = round(entry.view.fraction * 100)
     bar = f'<div class="bar"><i style="width: {percent}%"></i></div>' if job.state == "running" else ""
     return (
-        f'<li data-job="{escape(job.id)}" data-state="{job.state}"{" draggable=true" if job.state == "queued" else ""}>'
+        f'<li data-job="{escape(job.id)}" data-state="{job.state}">'
         f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" title="{label}">'
         f'{_thumbnail_html(entry)}<span class="words"><b>{escape(video_name(request, texts))}</b>'
         f"<small>{escape(_state_text(entry, texts) or facts)}</small>"

@@ -1,28 +1,42 @@
-// The queue: an item that is dragged onto another item takes the place of that item.
+// The queue: an item that is dragged onto another item takes the place of that item. A touch drags an item at its number; elsewhere
+// it scrolls.
 import { act } from '../components/actions.js';
-import { find, on } from '../components/dom.js';
+import { capture, find, findAll, get, on, onRelease } from '../components/dom.js';
 
-const ITEM = '#queue li[draggable]';
+const ITEM = '#queue li[data-state="queued"]';
+const DRAG_PIXELS = 6; // a shorter movement is a click
 
-/** @param {Element} target @returns {HTMLElement | null} */
-const itemOf = target => target.closest(ITEM);
+/** @param {Element | null} target @returns {HTMLElement | null} */
+const itemOf = target => target?.closest(ITEM) ?? null;
 
 export const startQueue = () => {
-  let dragged = '';
-  on(document, 'dragstart', (target, event) => {
+  // The server may render the items again during a drag. Therefore this has ids, and the panel receives the pointer's events.
+  /** @type {{job: string, y: number, target: string} | null} */
+  let drag = null;
+  const show = () => {
+    for (const { dataset } of findAll(ITEM)) {
+      dataset.drag = !drag?.target ? '' : dataset.job === drag.job ? 'from' : dataset.job === drag.target ? 'to' : '';
+    }
+  };
+  on(document, 'pointerdown', (target, event) => {
     const item = itemOf(target);
-    dragged = item?.dataset.job ?? '';
-    if (item) event.dataTransfer?.setData('text/plain', '');
+    const isHandle = event.pointerType !== 'touch' || target.closest('.thumb') !== null;
+    drag = item && isHandle && event.button === 0 ? { job: item.dataset.job ?? '', y: event.clientY, target: '' } : null;
   });
-  on(document, 'dragover', (target, event) => {
-    if (dragged && itemOf(target)) event.preventDefault();
+  on(document, 'pointermove', (_, event) => {
+    if (!drag || (!drag.target && Math.abs(event.clientY - drag.y) < DRAG_PIXELS)) return;
+    if (!drag.target) capture(get('#queue', HTMLElement), event);
+    const item = itemOf(document.elementFromPoint(event.clientX, event.clientY));
+    drag.target = item?.dataset.job ?? drag.job;
+    for (const near of [item?.previousElementSibling, item?.nextElementSibling]) near?.scrollIntoView({ block: 'nearest' });
+    show();
   });
-  on(document, 'drop', (target, event) => {
-    const item = itemOf(target);
-    if (!dragged || !item) return;
-    event.preventDefault();
-    if (item.dataset.job !== dragged) act('queue', 'move', { job: dragged, value: item.dataset.job });
-    dragged = '';
+  onRelease(document, (_, { type }) => {
+    const ended = drag;
+    drag = null;
+    if (!ended?.target) return;
+    show();
+    if (type === 'pointerup' && ended.target !== ended.job) act('queue', 'move', { job: ended.job, value: ended.target });
   });
 };
 

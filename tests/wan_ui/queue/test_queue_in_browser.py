@@ -56,6 +56,51 @@ def test_the_queue_can_be_put_in_order_changed_and_thinned_out(page, close_gate)
     assert ended[:3] == ["three", "three", "two, changed"]
 
 
+def test_a_touch_drags_an_item_at_its_number_also_while_the_queue_changes(visit, close_gate):
+    page = visit(390, 844)
+    close_gate("a held square")
+    generate(page, "a held square")
+    page.locator('.stage[data-phase="denoising"]').wait_for()
+    for prompt in ("one", "two", "three", "four"):
+        generate(page, prompt)
+        page.locator(".queue li", has_text=prompt).wait_for(state="attached")
+    page.locator("#queue-toggle").tap()
+    lists(page, "one", "two", "three", "four")
+    shown, cdp = page.locator(".stage").get_attribute("data-job"), page.context.new_cdp_session(page)
+
+    def touch(kind: str, *points: tuple[float, float]) -> None:
+        cdp.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in points]})
+
+    def drag(prompt: str, target: str, part: str, between=lambda: None) -> None:
+        start, end = (page.locator(".queue li", has_text=text).locator(part).bounding_box() for text in (prompt, target))
+        x, y, distance = start["x"] + 20, start["y"] + 20, end["y"] - start["y"]
+        touch("touchStart", (x, y))
+        for step in range(1, 6):
+            touch("touchMove", (x, y + distance * step / 5))
+            if step == 2:
+                between()
+        touch("touchEnd")
+
+    def queue_changes() -> None:
+        assert page.locator('.queue li[data-drag="from"]').count() == 1
+        four = page.locator(".queue li", has_text="four").get_attribute("data-job")
+        page.evaluate("job => studio.act('queue', 'cancel', {job})", four)
+        lists(page, "one", "two", "three")
+
+    drag("three", "one", ".thumb", queue_changes)
+    lists(page, "three", "one", "two")
+    drag("two", "three", ".words")  # scrolls
+    lists(page, "three", "one", "two")
+    assert (
+        page.locator(".stage").get_attribute("data-job") == shown
+        and page.locator('.queue li:is([data-drag="from"])').count() == 0
+    )
+    page.evaluate("""() => {
+      for (const {dataset} of document.querySelectorAll('.queue li[data-job]')) studio.act('queue', 'cancel', {job: dataset.job});
+    }""")
+    wait_until(page, "document.querySelector('.queue').dataset.count === '0'")
+
+
 def test_each_press_of_generate_counts_and_a_double_click_or_a_key_held_down_is_one(page):
     """Each press counts even if earlier presses are not answered yet."""
     button, sent = page.evaluate(EVENT_OF_GENERATE), defaultdict(list)
