@@ -1,7 +1,10 @@
 """Scaled dot-product attention on B S H D arrays."""
 
 from kernels.attention.api import (
+    IMPLEMENTATIONS,
     AttentionOptions,
+    Call,
+    Implementation,
     TpuOptions,
     attention,
     attention_with_lse,
@@ -14,8 +17,11 @@ from kernels.attention.joined import join_attentions
 from kernels.attention.kv_lengths import KvLengths
 
 __all__ = [
+    "IMPLEMENTATIONS",
     "AttentionOptions",
     "BlockSizes",
+    "Call",
+    "Implementation",
     "KvLengths",
     "TpuOptions",
     "attention",

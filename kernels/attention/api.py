@@ -6,10 +6,12 @@ compile a program for TPUs. Without a mesh, the platform for which jax lowers th
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import logging
-from typing import Literal, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,7 @@ from kernels.attention.kv_lengths import KvLengths
 from kernels.attention.reference import reference_attention
 from kernels.qkv import HeadBounds
 
-Implementation = Literal["reference", "blocked", "cudnn", "pallas_tpu"]
+ImplementationName = Literal["reference", "blocked", "cudnn", "pallas_tpu"]
 Window = tuple[int, int]
 Attended = jax.Array | tuple[jax.Array, jax.Array]
 """The attention, with its log-sum-exp if requested."""
@@ -32,14 +34,10 @@ BLOCK_Q = 1024
 BLOCK_KV = 512
 
 logger = logging.getLogger(__name__)
-_SPECIAL: dict[str, tuple[Implementation, int]] = {
-    "tpu": ("pallas_tpu", SMALL_SCORES_TPU),
-    "gpu": ("cudnn", SMALL_SCORES),
-}  # each platform's own implementation, and the number of scores per head above which it is used
 _disabled: set[str] = set()
 
 
-def disable_implementation(implementation: Implementation) -> None:
+def disable_implementation(implementation: ImplementationName) -> None:
     """Exclude an implementation from the automatic choice in this process, after it failed. Callers can still name it."""
     _disabled.add(implementation)
 
@@ -87,7 +85,7 @@ class AttentionOptions:
     """
 
     scale: float | None = None
-    implementation: Implementation | None = None
+    implementation: str | None = None
     window_size: int | Window | None = None
     num_keys: int | None = None
     kv_lengths: KvLengths | None = None
@@ -95,26 +93,176 @@ class AttentionOptions:
     tpu: TpuOptions = TpuOptions()
 
 
-class _Arrays(NamedTuple):
-    """The arguments that are arrays. If `layer` is set, `key` and `value` have a leading axis for layers."""
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The arguments of one attention. If the options have a `layer`, `key` and `value` have a leading axis for layers."""
 
     query: jax.Array
     key: jax.Array
     value: jax.Array
     bias: jax.Array | None
-    kv_lengths: KvLengths | None
-    layer: jax.Array | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Call:
-    """The options that are not arrays, with their defaults filled in."""
-
-    scale: float
-    window: Window | None
-    num_keys: int
-    tpu: TpuOptions
+    options: AttentionOptions
     return_lse: bool = False
+
+    @property
+    def scale(self) -> float:
+        """The factor of the scores."""
+        return self.query.shape[-1] ** -0.5 if self.options.scale is None else self.options.scale
+
+    @property
+    def window(self) -> Window | None:
+        """The window as (before, after)."""
+        size = self.options.window_size
+        return (size, size) if isinstance(size, int) else size
+
+    @property
+    def num_keys(self) -> int:
+        """Number of keys without padding."""
+        return self.options.num_keys or self.key.shape[-3]
+
+    @property
+    def num_scores(self) -> int:
+        """Number of scores per head."""
+        return self.query.shape[1] * self.key.shape[-3]
+
+    def select_layer(self) -> Self:
+        """Return the call with only the keys and values of its layer."""
+        key, value = (select_layer(array, self.options.layer) for array in (self.key, self.value))
+        return dataclasses.replace(self, key=key, value=value, options=dataclasses.replace(self.options, layer=None))
+
+    def plain_arrays(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return the query, and the layer's keys and values without padding."""
+        key, value = (select_layer(array, self.options.layer)[:, : self.num_keys] for array in (self.key, self.value))
+        return self.query, key, value
+
+    def plain_options(self) -> dict[str, Any]:
+        """Return the options of the implementations in plain XLA."""
+        lengths = None if self.options.kv_lengths is None else self.options.kv_lengths.values
+        return {"scale": self.scale, "window": self.window, "kv_lengths": lengths, "return_lse": self.return_lse}
+
+
+class Implementation(abc.ABC):
+    """One implementation of attention.
+
+    `attention` uses the first implementation in a list that is meant for the program's platform and size (`suits`) and does not
+    refuse the arguments (`refuse`).
+
+    Attributes:
+        name: the name by which callers can ask for the implementation. Only `refuse` then counts.
+        platform: the only platform for which it is chosen, None for all platforms.
+        small_scores: up to this number of scores per head, a later implementation is faster.
+    """
+
+    name: ClassVar[str]
+    platform: ClassVar[str | None] = None
+    small_scores: ClassVar[int] = 0
+
+    def suits(self, platform: str, num_scores: int) -> bool:
+        """Return whether to choose this implementation for a platform and a number of scores per head."""
+        return self.platform in (None, platform) and num_scores > self.small_scores and self.name not in _disabled
+
+    def refuse(self, call: Call) -> str | None:
+        """Return the reason, for an error message, if the implementation does not support the arguments. Otherwise None.
+
+        By default, refuse only arrays that `kernels.qkv` prepared for the TPU kernel.
+        """
+        if call.options.tpu.bounds is None:
+            return None
+        return f"{self.name} attention supports no `bounds`; prepare arrays with use_pallas=False"
+
+    @abc.abstractmethod
+    def attend(self, call: Call) -> Attended:
+        """Compute the attention of a call that `refuse` does not refuse."""
+
+
+class _PallasTpu(Implementation):
+    """The TPU kernel. It reads a layer in place if `pallas_tpu.reads_layers`."""
+
+    name, platform, small_scores = "pallas_tpu", "tpu", SMALL_SCORES_TPU
+
+    def refuse(self, call: Call) -> str | None:
+        if call.options.kv_lengths is not None and (call.bias is not None or call.window is not None):
+            return "the TPU kernel supports kv_lengths only without bias and window; use 'reference'"
+        return pallas_tpu.find_unsupported(call.query, call.key, call.value, call.bias)
+
+    def attend(self, call: Call) -> Attended:
+        """See `Implementation`. An unknown chip gets the default sizes and the smallest memory limit."""
+        tpu, chip = call.options.tpu, call.options.tpu.chip or target_chip()
+        if not pallas_tpu.reads_layers(tpu.layout, tpu.bounds, tpu.tests_bounds):
+            call = call.select_layer()
+        lengths = call.query.shape[1], call.num_keys
+        find = default_sizes if chip is None else functools.partial(block_sizes, chip)
+        options = pallas_tpu.KernelOptions(
+            scale=call.scale,
+            window=call.window,
+            layout=tpu.layout,
+            smooth_keys=tpu.smooth_keys and not call.return_lse,
+            return_lse=call.return_lse,
+            num_keys=call.num_keys,
+            bounds=tpu.bounds,
+            tests_bounds=tpu.tests_bounds,
+            sizes=tpu.sizes or find(*lengths),
+            online_sizes=tpu.online_sizes or find(*lengths, form="online"),
+            vmem_limit_bytes=min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip],
+        )
+        return pallas_tpu.tpu_attention(
+            query=call.query,
+            key=call.key,
+            value=call.value,
+            options=options,
+            bias=call.bias,
+            kv_lengths=call.options.kv_lengths,
+            layer=call.options.layer,
+        )
+
+
+class _Cudnn(Implementation):
+    name, platform, small_scores = "cudnn", "gpu", SMALL_SCORES
+
+    def refuse(self, call: Call) -> str | None:
+        if call.return_lse:
+            return "cudnn attention returns no log-sum-exp; use implementation='blocked'"
+        if call.bias is not None:
+            return "cudnn attention takes no bias; use implementation='reference'"
+        try:
+            jax.eval_shape(lambda: self.attend(call))
+        except (RuntimeError, ValueError, TypeError) as error:
+            return f"{error}; use implementation='blocked'"
+        return super().refuse(call)
+
+    def attend(self, call: Call) -> jax.Array:
+        (batch, length), lengths = call.query.shape[:2], call.options.kv_lengths
+        return jax.nn.dot_product_attention(
+            *call.plain_arrays(),
+            scale=call.scale,
+            local_window_size=call.window,
+            query_seq_lengths=None if lengths is None else jnp.full(batch, length, jnp.int32),
+            key_value_seq_lengths=None if lengths is None else lengths.values,
+            implementation="cudnn",
+        )
+
+
+class _Blocked(Implementation):
+    name, small_scores = "blocked", SMALL_SCORES
+
+    def refuse(self, call: Call) -> str | None:
+        if call.bias is not None:
+            return "blocked attention takes no bias; use implementation='reference'"
+        return super().refuse(call)
+
+    def attend(self, call: Call) -> Attended:
+        return blocked_attention(*call.plain_arrays(), **call.plain_options(), block_q=BLOCK_Q, block_kv=BLOCK_KV)
+
+
+class _Reference(Implementation):
+    name = "reference"
+
+    def attend(self, call: Call) -> Attended:
+        return reference_attention(*call.plain_arrays(), call.bias, **call.plain_options())
+
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (_PallasTpu(), _Cudnn(), _Blocked(), _Reference())
+"""The implementations in the order in which they are asked."""
 
 
 def attention(
@@ -123,13 +271,15 @@ def attention(
     value: jax.Array,
     bias: jax.Array | None = None,
     options: AttentionOptions | None = None,
+    *,
+    implementations: Sequence[Implementation] = IMPLEMENTATIONS,
 ) -> jax.Array:
     """Compute softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype. A query that sees no key yields 0.
 
-    `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv].
+    `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv]. `implementations` are asked in their order.
     Raises: NotImplementedError if the implementation in `options` does not support the arguments.
     """
-    return cast(jax.Array, _dispatch(query, key, value, bias, options or AttentionOptions(), return_lse=False))
+    return cast(jax.Array, _dispatch(Call(query, key, value, bias, options or AttentionOptions()), implementations))
 
 
 def attention_with_lse(
@@ -140,27 +290,61 @@ def attention_with_lse(
     `join_attentions` needs the log-sum-exp. Options with `window_size` or `kv_lengths` are not supported.
     Raises: NotImplementedError if the implementation in `options` does not support the arguments.
     """
-    return cast(tuple[jax.Array, jax.Array], _dispatch(query, key, value, None, options or AttentionOptions(), return_lse=True))
+    options = options or AttentionOptions()
+    if options.window_size is not None or options.kv_lengths is not None:
+        raise NotImplementedError("the log-sum-exp excludes window_size and kv_lengths; leave them out")
+    call = Call(query, key, value, None, options, return_lse=True)
+    return cast(tuple[jax.Array, jax.Array], _dispatch(call, IMPLEMENTATIONS))
 
 
-def _dispatch(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, options: AttentionOptions, *, return_lse: bool
-) -> Attended:
-    scale = query.shape[-1] ** -0.5 if options.scale is None else options.scale
-    window = (options.window_size, options.window_size) if isinstance(options.window_size, int) else options.window_size
-    num_keys = options.num_keys or key.shape[-3]
-    call = _Call(scale=scale, window=window, num_keys=num_keys, tpu=options.tpu, return_lse=return_lse)
-    arrays = _Arrays(query, key, value, bias, options.kv_lengths, options.layer)
-    if options.implementation is not None:
-        return _run_implementation(options.implementation, call, arrays)
+def _dispatch(call: Call, implementations: Sequence[Implementation]) -> Attended:
+    if call.options.implementation is not None:
+        named = next(one for one in implementations if one.name == call.options.implementation)
+        if (reason := named.refuse(call)) is not None:
+            raise NotImplementedError(reason)
+        return named.attend(call)
     platform = target_platform()
     if platform is not None:
-        return _run_implementation(_choose_implementation(platform, call, arrays), call, arrays)
-    chosen = {name: _choose_implementation(name, call, arrays) for name in ("tpu", "cpu")}
-    if chosen["tpu"] == chosen["cpu"]:
-        return _run_implementation(chosen["cpu"], call, arrays)
-    run = {name: functools.partial(_run_implementation, implementation, call) for name, implementation in chosen.items()}
-    return jax.lax.platform_dependent(arrays, tpu=run["tpu"], default=run["cpu"])
+        return choose_implementation(call, platform, implementations).attend(call)
+    # Without a mesh, a program can be lowered for any platform. Platforms without a branch use the branch "default".
+    tpu, cpu, other = (choose_implementation(call, name, implementations) for name in ("tpu", "cpu", "default"))
+    branches = {name: one for name, one in (("tpu", tpu), ("cpu", cpu)) if one is not other}
+    if not branches:
+        return other.attend(call)
+    run = {name: functools.partial(one.attend, call) for name, one in branches.items()}
+    return jax.lax.platform_dependent(**run, default=functools.partial(other.attend, call))
+
+
+def choose_implementation(
+    call: Call, platform: str, implementations: Sequence[Implementation] = IMPLEMENTATIONS
+) -> Implementation:
+    """Return the first implementation that suits the platform and does not refuse the call.
+
+    Logs the reason once if the program will run on this platform and the platform's own implementation refuses the call.
+    Raises: NotImplementedError, with all reasons, if every implementation refuses.
+    """
+    reasons = []
+    for implementation in implementations:
+        if not implementation.suits(platform, call.num_scores):
+            continue
+        reason = implementation.refuse(call)
+        if reason is None:
+            return implementation
+        reasons.append(reason)
+        # Without a mesh, a program is lowered for several platforms. On a CPU, the next implementation is about as fast.
+        if implementation.platform not in (None, "cpu") and platform == (target_platform() or jax.default_backend()):
+            _log_once(f"attention on {platform} falls back from {implementation.name}: {reason}")
+    raise NotImplementedError("; ".join(reasons))
+
+
+@functools.cache
+def _log_once(message: str) -> None:
+    logger.warning(message)
+
+
+def select_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
+    """Return one layer of `array` [layers, ...], or `array` itself without a `layer`."""
+    return array if layer is None else jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)
 
 
 def target_platform() -> str | None:
@@ -182,128 +366,3 @@ def target_chip() -> Chip | None:
 
 def _mesh_device() -> jax.sharding.AbstractDevice | None:
     return jax.sharding.get_abstract_mesh().abstract_device
-
-
-def _choose_implementation(platform: str, call: _Call, arrays: _Arrays) -> Implementation:
-    scores = arrays.query.shape[1] * arrays.key.shape[-3]
-    special = _SPECIAL.get(platform)
-    if special is not None and scores > special[1] and special[0] not in _disabled:
-        implementation, _ = special
-        try:
-            _check_supported(implementation, call, arrays)
-            return implementation
-        except NotImplementedError as reason:
-            # Without a mesh, a program is lowered for several platforms: warn only for the platform that will run it
-            if platform == (target_platform() or jax.default_backend()):
-                _log_once(f"attention on {platform} falls back from {implementation}: {reason}")
-    return "reference" if scores <= SMALL_SCORES or arrays.bias is not None else "blocked"
-
-
-@functools.cache
-def _log_once(message: str) -> None:
-    logger.warning(message)
-
-
-def _check_supported(implementation: Implementation, call: _Call, arrays: _Arrays) -> None:
-    """Check the arguments. Raises: NotImplementedError, with the reason, if the implementation does not support them."""
-    layer_shapes = _describe_layer(arrays)
-    query, key, value, bias, kv_lengths = layer_shapes
-    if call.return_lse and (call.window is not None or kv_lengths is not None):
-        raise NotImplementedError("the log-sum-exp excludes window_size and kv_lengths; leave them out")
-    if call.return_lse and implementation == "cudnn":
-        raise NotImplementedError("cudnn attention returns no log-sum-exp; use implementation='blocked'")
-    if implementation == "pallas_tpu":
-        pallas_tpu.check_supported(query, key, value, bias)
-        if kv_lengths is not None and (bias is not None or call.window is not None):
-            raise NotImplementedError("the TPU kernel supports kv_lengths only without bias and window; use 'reference'")
-    if implementation in ("cudnn", "blocked") and bias is not None:
-        raise NotImplementedError(f"{implementation} attention takes no bias; use implementation='reference'")
-    if implementation == "cudnn":
-        try:
-            jax.eval_shape(functools.partial(_run_cudnn, call), query, key, value, kv_lengths)
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise NotImplementedError(f"{error}; use implementation='blocked'") from error
-
-
-def _run_implementation(implementation: Implementation, call: _Call, arrays: _Arrays) -> Attended:
-    _check_supported(implementation, call, arrays)
-    options = call.tpu
-    if implementation == "pallas_tpu" and pallas_tpu.reads_layers(options.layout, options.bounds, options.tests_bounds):
-        return _run_tpu(call, arrays)
-    key, value = (select_layer(array, arrays.layer) for array in (arrays.key, arrays.value))
-    if implementation == "pallas_tpu":
-        return _run_tpu(call, arrays._replace(key=key, value=value, layer=None))
-    if call.tpu.bounds is not None:
-        raise NotImplementedError(f"{implementation} attention supports no `bounds`; prepare arrays with use_pallas=False")
-    key, value = key[:, : call.num_keys], value[:, : call.num_keys]
-    if implementation == "cudnn":
-        return _run_cudnn(call, arrays.query, key, value, arrays.kv_lengths)
-    query, bias, kv_lengths = arrays.query, arrays.bias, arrays.kv_lengths
-    if call.return_lse:
-        attend = functools.partial(blocked_attention, block_q=BLOCK_Q, block_kv=BLOCK_KV)
-        attend = attend if implementation == "blocked" else reference_attention
-        return attend(query, key, value, scale=call.scale, return_lse=True)
-    lengths = None if kv_lengths is None else kv_lengths.values
-    if implementation == "blocked":
-        attend = functools.partial(blocked_attention, block_q=BLOCK_Q, block_kv=BLOCK_KV)
-        return attend(query, key, value, scale=call.scale, window=call.window, kv_lengths=lengths)
-    return reference_attention(query, key, value, bias, scale=call.scale, window=call.window, kv_lengths=lengths)
-
-
-def select_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
-    """Return one layer of `array` [layers, ...], or `array` itself without a `layer`."""
-    return array if layer is None else jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)
-
-
-class _LayerShapes(NamedTuple):
-    """The arrays of a call. `key` and `value` are only shapes and types, [B, S_kv, H, D]: of one layer if the call has layers."""
-
-    query: jax.Array
-    key: jax.ShapeDtypeStruct
-    value: jax.ShapeDtypeStruct
-    bias: jax.Array | None
-    kv_lengths: KvLengths | None
-
-
-def _describe_layer(arrays: _Arrays) -> _LayerShapes:
-    key, value = (
-        jax.ShapeDtypeStruct(array.shape[arrays.layer is not None :], array.dtype) for array in (arrays.key, arrays.value)
-    )
-    return _LayerShapes(arrays.query, key, value, arrays.bias, arrays.kv_lengths)
-
-
-def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, kv_lengths: KvLengths | None) -> jax.Array:
-    return jax.nn.dot_product_attention(
-        query,
-        key,
-        value,
-        scale=call.scale,
-        local_window_size=call.window,
-        query_seq_lengths=None if kv_lengths is None else jnp.full(query.shape[0], query.shape[1], jnp.int32),
-        key_value_seq_lengths=None if kv_lengths is None else kv_lengths.values,
-        implementation="cudnn",
-    )
-
-
-def _run_tpu(call: _Call, arrays: _Arrays) -> Attended:
-    """Run the TPU kernel with the block sizes for this shape and chip.
-
-    An unknown chip gets the default sizes and the smallest memory limit.
-    """
-    options, chip = call.tpu, call.tpu.chip or target_chip()
-    lengths = arrays.query.shape[1], call.num_keys
-    find = default_sizes if chip is None else functools.partial(block_sizes, chip)
-    kernel = pallas_tpu.KernelOptions(
-        scale=call.scale,
-        window=call.window,
-        layout=options.layout,
-        smooth_keys=options.smooth_keys and not call.return_lse,
-        return_lse=call.return_lse,
-        num_keys=call.num_keys,
-        bounds=options.bounds,
-        tests_bounds=options.tests_bounds,
-        sizes=options.sizes or find(*lengths),
-        online_sizes=options.online_sizes or find(*lengths, form="online"),
-        vmem_limit_bytes=min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip],
-    )
-    return pallas_tpu.tpu_attention(**arrays._asdict(), options=kernel)

@@ -182,7 +182,8 @@ def tpu_attention(
     assert not (options.return_lse and options.smooth_keys and bounds is None and tests_bounds), (
         "the log-sum-exp would lack the mean key"
     )
-    check_supported(query, key, value, bias)
+    if (reason := find_unsupported(query, key, value, bias)) is not None:
+        raise NotImplementedError(reason)
     assert layer is None or reads_layers(layout, bounds, tests_bounds), "api selects the layer"
     if layout == "heads":
         # Keeps the values in the order in which the kernel reads them. For the reduction in `head_bounds`, XLA would choose
@@ -269,15 +270,16 @@ def reads_layers(layout: Layout, bounds: HeadBounds | None, tests_bounds: bool) 
     return layout == "columns" and (bounds is not None or not tests_bounds)
 
 
-def check_supported(query: Shaped, key: Shaped, value: Shaped, bias: Shaped | None) -> None:
-    """Check the arguments' types and shapes. Raises: NotImplementedError, with the reason, for unsupported arguments."""
+def find_unsupported(query: Shaped, key: Shaped, value: Shaped, bias: Shaped | None) -> str | None:
+    """Return the reason if the kernel does not support the arguments' types and shapes. Otherwise None."""
     types = {array.dtype.name for array in (query, key, value)}
     if types != {"bfloat16"}:
-        raise NotImplementedError(f"the TPU kernel takes bfloat16, not {', '.join(sorted(types))}; cast, or use 'blocked'")
+        return f"the TPU kernel takes bfloat16, not {', '.join(sorted(types))}; cast, or use 'blocked'"
     if query.shape[-1] % LANES:
-        raise NotImplementedError(f"the TPU kernel needs a head_dim in steps of 128, not {query.shape[-1]}; use 'blocked'")
+        return f"the TPU kernel needs a head_dim in steps of 128, not {query.shape[-1]}; use 'blocked'"
     if bias is not None and (bias.ndim != 4 or bias.shape[1:3] != (1, 1)):
-        raise NotImplementedError(f"the TPU kernel takes one bias a key, [B, 1, 1, S_kv], not {bias.shape}; use 'reference'")
+        return f"the TPU kernel takes one bias a key, [B, 1, 1, S_kv], not {bias.shape}; use 'reference'"
+    return None
 
 
 def subtract_mean_key(key: jax.Array) -> jax.Array:

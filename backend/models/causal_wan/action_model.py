@@ -33,28 +33,28 @@ from backend.models.model import (
 from backend.models.wan.conditions import encode_clip, image_channels, image_mask
 from backend.models.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
-from backend.runtime.work import Call, Effects, OnHost, Put, Zeros
+from backend.runtime.work import Call, Effects, OnHost, Put
 from backend.sampling.plan import StepPlan
 from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ActionStepState(BlockStepState):
-    """The state of a video before its next block: the past, the latest actions, and the next block's inputs.
+class ActionState:
+    """The `own` part of a `BlockStepState`.
 
     `past_actions` [pixel frames, keys and mouse] are the actions of the video's latest pixel frames, None before the first block.
-    `steering` and `channels` (the image channels) are the next block's inputs, None until `_add_steering` adds them.
+    `steering` and `channels` (the image channels) are the next block's inputs.
     """
 
     past_actions: np.ndarray | None
-    steering: Steering | None = None
-    channels: ImageChannels | None = None
+    steering: Steering
+    channels: ImageChannels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ActionStepContext(BlockStepContext):
-    """The inputs that all blocks share until the action changes.
+class ActionInputs:
+    """The `own` part of a `BlockStepContext`, the same for all blocks until the action changes.
 
     `action` [keys and mouse] is the same in every frame. `channels` [1, 4 + C, latent frames, H, W] is a host array: the
     image channels of the first `STILL_FRAMES` latent frames. Four channels are a mask, the other C channels are latents.
@@ -62,13 +62,6 @@ class ActionStepContext(BlockStepContext):
 
     action: np.ndarray
     channels: Any
-
-    def block_context(self, step_state: ActionStepState) -> SteeredContext:
-        """Return the inputs of a block's steps, except the block's latents."""
-        assert step_state.steering is not None, "`make_step_context` and `commit_chunk` set it"
-        return SteeredContext(
-            text=self.text, positions=step_state.positions, condition=step_state.channels, steering=step_state.steering
-        )
 
 
 class ActionWanModel(CausalWanModel):
@@ -124,7 +117,7 @@ class ActionWanModel(CausalWanModel):
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Effects[tuple[ActionStepContext, ActionStepState]]:
+    ) -> Effects[tuple[BlockStepContext, BlockStepState]]:
         """Compute the cross-attention's keys and values for the image, and the next block's steering.
 
         `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has an
@@ -135,65 +128,62 @@ class ActionWanModel(CausalWanModel):
         image = yield OnHost(cast_to(self.dtype), (conditions["image_seen"],))
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], None, None, image))
         noise_key = yield Put(noise_key_data(request.seed), programs.layout.replicated)
-        step_context = ActionStepContext(
-            expert=0,
-            is_guided=False,
-            programs=programs,
-            text=text,
-            noise_key=noise_key,
+        own = ActionInputs(
             action=np.concatenate([conditions[name] for name in ("keyboard", "mouse") if name in conditions]),
             channels=conditions["image_channels"],
-            image_latents=None,
         )
+        step_context = BlockStepContext(expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key, own=own)
+        past_actions = None if step_state is None else step_state.own.past_actions
         if step_state is None:
-            past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
-            empty_state = yield from self._make_step_state(programs, request, past, 0)
-            step_state = _make_action_state(empty_state, None)
-        return step_context, (yield from self._add_steering(request, step_context, step_state))
+            step_state = yield from self._make_first_state(programs, request)
+        return step_context, (yield from self._add_steering(request, step_context, step_state, past_actions))
+
+    def _make_block_context(self, step_context: BlockStepContext, step_state: BlockStepState) -> SteeredContext:
+        own: ActionState = step_state.own
+        return SteeredContext(
+            text=step_context.text, positions=step_state.positions, condition=own.channels, steering=own.steering
+        )
 
     def commit_chunk(
         self,
         weights: Weights,
         request: GenerationRequest,
-        step_context: ActionStepContext,
+        step_context: BlockStepContext,
         clean: Latents,
-        step_state: ActionStepState,
-    ) -> Effects[ActionStepState]:
+        step_state: BlockStepState,
+    ) -> Effects[BlockStepState]:
         """See `Model`. The keys and values of the clean block replace the keys and values from the block's last step."""
         committed = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
-        shape = self.spec.shape
-        block_actions = np.tile(step_context.action, (shape.stride * clean[VIDEO].shape[2], 1))
-        before = _earlier_actions(step_state, step_context, shape.reach - shape.stride + 1)
+        before = self._earlier_actions(step_context, step_state.own.past_actions)
+        block_actions = np.tile(step_context.own.action, (self.spec.shape.stride * clean[VIDEO].shape[2], 1))
         past_actions = np.concatenate([before, block_actions])[-len(before) :]
-        return (yield from self._add_steering(request, step_context, _make_action_state(committed, past_actions)))
+        return (yield from self._add_steering(request, step_context, committed, past_actions))
 
     def _add_steering(
-        self, request: GenerationRequest, step_context: ActionStepContext, step_state: ActionStepState
-    ) -> Effects[ActionStepState]:
-        """Add the next block's steering and channels to the step state."""
-        denoiser = cast(ActionDenoiser, step_context.programs.denoiser)
-        shape, frames = self.spec.shape, self._block_shape(request, step_state.first)[2]
-        before = _earlier_actions(step_state, step_context, shape.reach - shape.stride + 1)
+        self,
+        request: GenerationRequest,
+        step_context: BlockStepContext,
+        step_state: BlockStepState,
+        past_actions: np.ndarray | None,
+    ) -> Effects[BlockStepState]:
+        """Add the next block's `ActionState` to the step state. Yields work."""
+        denoiser, own = cast(ActionDenoiser, step_context.programs.denoiser), step_context.own
+        frames = self._block_shape(request, step_state.first)[2]
         # The action in the block's last pixel frame is left out, because no latent frame of the block sees it.
-        block_actions = np.tile(step_context.action, (shape.stride * frames - 1, 1))
-        steering = yield from denoiser.block_steering(np.concatenate([before, block_actions]), step_state.first, frames)
-        channels = yield OnHost(
-            functools.partial(cut_block_channels, first=step_state.first, frames=frames), (step_context.channels,)
-        )
+        block_actions = np.tile(own.action, (self.spec.shape.stride * frames - 1, 1))
+        actions = np.concatenate([self._earlier_actions(step_context, past_actions), block_actions])
+        steering = yield from denoiser.block_steering(actions, step_state.first, frames)
+        cut = functools.partial(cut_block_channels, first=step_state.first, frames=frames)
+        channels = yield OnHost(cut, (own.channels,))
         condition = yield Put(ImageChannels(values=channels), step_context.layout.replicated)
-        return dataclasses.replace(step_state, steering=steering, channels=condition)
+        state = ActionState(past_actions=past_actions, steering=steering, channels=condition)
+        return dataclasses.replace(step_state, own=state)
+
+    def _earlier_actions(self, step_context: BlockStepContext, past_actions: np.ndarray | None) -> np.ndarray:
+        """Return the actions that the next block sees from before. Without past actions, repeat the current action."""
+        shape = self.spec.shape
+        return np.tile(step_context.own.action, (shape.reach - shape.stride + 1, 1)) if past_actions is None else past_actions
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """See `Model`. A block's tokens attend to the keys of all frames in the window, and to the image's tokens."""
         return dataclasses.replace(super().attention_lengths(request), text=self._image_encoder.num_tokens)
-
-
-def _earlier_actions(step_state: ActionStepState, step_context: ActionStepContext, count: int) -> np.ndarray:
-    """Return the actions of the `count` pixel frames before the next block. Without past actions, repeat the current action."""
-    return np.tile(step_context.action, (count, 1)) if step_state.past_actions is None else step_state.past_actions
-
-
-def _make_action_state(step_state: BlockStepState, past_actions: np.ndarray | None) -> ActionStepState:
-    return ActionStepState(
-        past=step_state.past, first=step_state.first, positions=step_state.positions, past_actions=past_actions
-    )

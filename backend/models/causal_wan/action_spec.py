@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from backend.checkpoints.json_files import AGAIN, Config
 from backend.chips import StepFlops
 from backend.errors import ModelError, RequestError
-from backend.models.causal_wan.spec import BLOCK, SINK, TRAINED, WINDOW, CausalWanFamily, CausalWanSpec, check_window
+from backend.models.causal_wan.spec import BLOCK, SINK, TRAINED, WINDOW, CausalWanSpec, check_window
 from backend.models.common.parts import (
     apply_patterns,
     channel_mismatch,
@@ -23,8 +23,8 @@ from backend.models.common.parts import (
     check_parts,
     transformer_width,
 )
-from backend.models.spec import Configs, Family, unsupported_checkpoint
-from backend.models.wan.spec import AUTOENCODER, TEXT_TOKENS, transformer_flops, vae_scales
+from backend.models.spec import Configs, unsupported_checkpoint
+from backend.models.wan.spec import AUTOENCODER, TEXT_TOKENS, WanFamily, transformer_flops, vae_scales
 from backend.schemas.prompt_cues import AND
 from backend.schemas.settings import VideoSettings
 
@@ -116,15 +116,13 @@ class ActionWanSpec(CausalWanSpec):
         return [float(key in words) for key in KEYS[self.shape.keys]], mouse
 
 
-class ActionWanFamily(CausalWanFamily):
+class ActionWanFamily(WanFamily):
     """Matrix-Game 2.0. See `backend.models.spec.Family`."""
 
     name = "matrix-game"
     supports = SUPPORTED
     pipelines = PIPELINES
     body = "backend.models.causal_wan.action_model:ActionWanModel"
-    # This replaces causal Wan's method, which reads single-file checkpoints. This family does not support them.
-    complete_checkpoint = Family.complete_checkpoint
 
     def read_spec(self, index: Config, configs: Configs) -> ActionWanSpec:
         """See `Family`."""

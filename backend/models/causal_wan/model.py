@@ -67,6 +67,7 @@ class BlockStepState:
     `clean` has the clean blocks in the window, each with the number of its first latent frame. It is empty for models that do
     not recompute the past for a new prompt. After the past is recomputed, `past.frames` counts only the frames that were in
     the window then. `uncounted` is the number of the video's latent frames that were no longer in the window.
+    `own` has further inputs of the next block, which a family adds.
     """
 
     past: Past
@@ -74,6 +75,7 @@ class BlockStepState:
     positions: Positions
     clean: tuple[tuple[int, jax.Array], ...] = ()
     uncounted: int = 0
+    own: Any = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,7 @@ class BlockStepContext:
     """The inputs that all steps of a video share until the prompt changes.
 
     `noise_key` seeds the fresh noise of the steps. `image_latents` are the first block's latents, None without an input image.
+    `own` has further inputs, which a family adds.
     """
 
     expert: int
@@ -88,15 +91,12 @@ class BlockStepContext:
     programs: BlockPrograms
     text: TextContext
     noise_key: jax.Array
-    image_latents: jax.Array | None
+    image_latents: jax.Array | None = None
+    own: Any = None
 
     @property
     def layout(self) -> Layout:
         return self.programs.layout
-
-    def block_context(self, step_state: BlockStepState) -> Context:
-        """Return the inputs of a block's steps, except the block's latents."""
-        return _make_context(self.text, step_state.positions)
 
 
 class CausalWanModel(WanModel):
@@ -160,8 +160,7 @@ class CausalWanModel(WanModel):
         embeddings, bias, _ = yield from branch_embeddings(conditions, 1, self.dtype)
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias))
         if step_state is None:
-            past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
-            step_state = yield from self._make_step_state(programs, request, past, 0)
+            step_state = yield from self._make_first_state(programs, request)
         elif self.spec.recaches:
             step_state = yield from self._recache_past(weights, request, programs, text, step_state)
         noise_key = yield Put(noise_key_data(request.seed, step_state.uncounted), programs.layout.replicated)
@@ -193,11 +192,15 @@ class CausalWanModel(WanModel):
                 counted += clean.shape[2]
         return dataclasses.replace(step_state, past=past, uncounted=first - counted)
 
-    def _make_step_state(
-        self, programs: BlockPrograms, request: GenerationRequest, past: Past, first: int
-    ) -> Effects[BlockStepState]:
-        positions = yield from programs.denoiser.block_positions(self._block_shape(request, first), first)
-        return BlockStepState(past=past, first=first, positions=positions)
+    def _make_first_state(self, programs: BlockPrograms, request: GenerationRequest) -> Effects[BlockStepState]:
+        """Return the state before the first block. Yields work."""
+        past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
+        positions = yield from programs.denoiser.block_positions(self._block_shape(request, 0), 0)
+        return BlockStepState(past=past, first=0, positions=positions)
+
+    def _make_block_context(self, step_context: BlockStepContext, step_state: BlockStepState) -> Context:
+        """Return the inputs of a block's steps, except the block's latents."""
+        return _make_context(step_context.text, step_state.positions)
 
     def _block_shape(self, request: GenerationRequest, first: int) -> tuple[int, ...]:
         batch, channels, frames, height, width = self.latent_shape(request)
@@ -250,7 +253,7 @@ class CausalWanModel(WanModel):
             weights[transformer_part(0)],
             state,
             step_inputs,
-            step_context.block_context(step_state),
+            self._make_block_context(step_context, step_state),
             step_state.past,
             step_context.noise_key,
         )
@@ -268,13 +271,13 @@ class CausalWanModel(WanModel):
         """See `Model`. The keys and values of the clean block replace the keys and values from the block's last step."""
         clean = clean[VIDEO]
         denoiser, first = step_context.programs.denoiser, step_state.first + clean.shape[2]
-        rotation = denoiser.sink_rotation(first, self._block_shape(request, first)[2])
-        arguments = (weights[transformer_part(0)], clean, step_context.block_context(step_state), step_state.past, rotation)
+        shape = self._block_shape(request, first)
+        rotation, context = denoiser.sink_rotation(first, shape[2]), self._make_block_context(step_context, step_state)
+        arguments = (weights[transformer_part(0)], clean, context, step_state.past, rotation)
         past = yield Call(step_context.programs.settle, arguments)
-        following = yield from self._make_step_state(step_context.programs, request, past, first)
-        return dataclasses.replace(
-            following, clean=self._list_clean_blocks(step_state, clean, first), uncounted=step_state.uncounted
-        )
+        positions = yield from denoiser.block_positions(shape, first)
+        blocks = self._list_clean_blocks(step_state, clean, first)
+        return dataclasses.replace(step_state, past=past, first=first, positions=positions, clean=blocks)
 
     def _list_clean_blocks(self, step_state: BlockStepState, clean: jax.Array, first: int) -> tuple[tuple[int, jax.Array], ...]:
         """List the clean blocks that must be committed again if the prompt changes before latent frame `first`."""

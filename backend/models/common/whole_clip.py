@@ -24,15 +24,19 @@ from backend.models.model import (
     VIDEO,
     AttentionLengths,
     Conditions,
+    Inputs,
     Latents,
     ModelPlan,
     Network,
+    PromptConditions,
     States,
+    StepContext,
     StepState,
     Weights,
 )
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effects, Work
+from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs, add_noise, schedule_for_request, start_state
 from backend.schemas.cfg_zero import num_zero_steps
 from backend.schemas.progressive import request_at_first_size
@@ -69,6 +73,9 @@ class WholeClipStepContext:
 class WholeClipModel:
     """The methods of a `Model` whose video is one chunk.
 
+    A family sets the attributes without a value below, and writes the methods that raise `NotImplementedError`: `_make_encoders`,
+    `_make_programs`, `_count_encoded`, `encode` and `make_step_context`. It can override any other method.
+
     The step state is a `StepCache` if the request uses the step cache. With MagCache a step that runs all layers returns the
     change that the layers made to the tokens, [B, S, D], as step state. A step that receives this step state reuses the change.
     Without step cache and MagCache, there is no step state.
@@ -82,8 +89,8 @@ class WholeClipModel:
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
     # The function of (config, itemsize) that returns the bytes of each matrix of a layer by name, for `plan_layouts`.
     _layer_matrix_bytes: ClassVar[Callable[[Config, int], dict[str, int]]]
-    _text_encoder: Any  # None if the model reads no text
-    _image_encoder: Any  # None if the model has no image encoder
+    _text_encoder: Any
+    _image_encoder: Any
 
     def __init__(self, plan: ModelPlan) -> None:
         self.spec, self.dtype, self._configs = plan.spec, plan.dtype, plan.configs
@@ -92,13 +99,17 @@ class WholeClipModel:
         self.networks = tuple(self._list_networks(plan))
 
     def _make_encoders(self, plan: ModelPlan) -> None:
-        """Create the encoders. Raises: ModelError for a broken tokenizer or preprocessor."""
+        """Set `_text_encoder` and `_image_encoder`, to None if the model has none.
+
+        Raises: ModelError for a broken tokenizer or preprocessor.
+        """
         raise NotImplementedError
 
     def _plan_layouts(self, plan: ModelPlan) -> tuple[Layout, Layout]:
         return plan_layouts(plan, type(self)._layer_matrix_bytes)
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> ClipPrograms:
+        """Build the networks and their programs on one mesh. `common_programs` returns most of the programs."""
         raise NotImplementedError
 
     def _list_networks(self, plan: ModelPlan) -> Iterator[Network]:
@@ -164,6 +175,25 @@ class WholeClipModel:
         if request.window_frames is None:
             return self.latent_shape(request)
         return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
+
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
+        """Encode the prompts and the opened inputs to float32 host arrays by name. Yields work.
+
+        The family chooses the names. The latents of a clip from which the video starts have the name `CLIP`. `inputs` has the
+        images and clips by role. `weights` has the weights of each network by the name of its folder.
+        """
+        raise NotImplementedError
+
+    def make_step_context(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
+    ) -> Effects[tuple[StepContext, StepState]]:
+        """Compute what all steps of `step_plan.expert` share: a `WholeClipStepContext`. Yields work.
+
+        `conditions` are the arrays of `encode`. Also return the step state for the expert's first step: an empty `StepCache` if
+        the request uses the step cache, else None. The argument `step_state` is the state after the previous expert's last step.
+        It is None for the first expert.
+        """
+        raise NotImplementedError
 
     def encode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""

@@ -76,34 +76,7 @@ SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B,
 
 
 class WanFamily(Family):
-    """Wan 2.1 and 2.2. See `backend.models.spec.Family`."""
-
-    name = "wan"
-    supports = SUPPORTED
-    pipelines = PIPELINES
-    body = "backend.models.wan.model:WanModel"
-
-    def read_spec(self, index: Config, configs: Configs) -> WanSpec:
-        """See `Family`."""
-        check_networks(index, configs, TRANSFORMER)
-        transformer = configs["transformer"]
-        features = {
-            "conditioning": _find_conditioning(bool(index.get("expand_timesteps")), configs),
-            "num_experts": 2 if "transformer_2" in named_parts(index) else 1,
-            "has_image_encoder": transformer.get("image_dim") is not None,
-        }
-        needs_last_image = transformer.get("pos_embed_seq_len") is not None
-        for spec in SPECS:
-            fits = all(getattr(spec, name) == value for name, value in features.items())
-            if fits and (spec.inputs.get("last_image") == "must") == needs_last_image:
-                return dataclasses.replace(spec, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
-        facts = features | {"needs_last_image": needs_last_image}
-        raise unsupported_checkpoint(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
-
-    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """See `Family`. Files replace the checkpoint's transformers. Their tensors have Wan's original or diffusers' names."""
-        check_single_files(checkpoint)
-        return checkpoint
+    """The methods of `Family` that all families with Wan's transformer and autoencoder share."""
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`.
@@ -137,7 +110,38 @@ class WanFamily(Family):
         return (LoraName(self.original_name(stem)),)
 
 
-WAN = WanFamily()
+class PlainWanFamily(WanFamily):
+    """Wan 2.1 and 2.2. See `backend.models.spec.Family`."""
+
+    name = "wan"
+    supports = SUPPORTED
+    pipelines = PIPELINES
+    body = "backend.models.wan.model:WanModel"
+
+    def read_spec(self, index: Config, configs: Configs) -> WanSpec:
+        """See `Family`."""
+        check_networks(index, configs, TRANSFORMER)
+        transformer = configs["transformer"]
+        features = {
+            "conditioning": _find_conditioning(bool(index.get("expand_timesteps")), configs),
+            "num_experts": 2 if "transformer_2" in named_parts(index) else 1,
+            "has_image_encoder": transformer.get("image_dim") is not None,
+        }
+        needs_last_image = transformer.get("pos_embed_seq_len") is not None
+        for spec in SPECS:
+            fits = all(getattr(spec, name) == value for name, value in features.items())
+            if fits and (spec.inputs.get("last_image") == "must") == needs_last_image:
+                return dataclasses.replace(spec, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
+        facts = features | {"needs_last_image": needs_last_image}
+        raise unsupported_checkpoint(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
+
+    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
+        """See `Family`. Files replace the checkpoint's transformers. Their tensors have Wan's original or diffusers' names."""
+        check_single_files(checkpoint)
+        return checkpoint
+
+
+WAN = PlainWanFamily()
 
 
 def transformer_flops(config: Config, queries: int, keys: int, branches: int) -> StepFlops:

@@ -9,13 +9,12 @@ import dataclasses
 import functools
 import math
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import jax
 import numpy as np
 import torch
 
-from backend.models.common.flat_attention import Positions
 from backend.models.common.networks import read_tokenizer
 from backend.models.common.pixels import as_float32, clip_to_pixels, image_to_pixels
 from backend.models.common.whole_clip import WholeClipStepContext, transformer_part
@@ -24,9 +23,9 @@ from backend.models.wan.conditions import branch_embeddings
 from backend.models.wan.image_encoder import ImageEncoder
 from backend.models.wan.model import Programs, text_lengths
 from backend.models.wan.text_encoder import TextEncoder
-from backend.models.wan.transformer import Context, ImageChannels, TextContext
+from backend.models.wan.transformer import Context, ImageChannels
 from backend.models.wan_animate.names import map_file_names, with_wan_config
-from backend.models.wan_animate.segments import PICTURE, SegmentModel, SegmentPrograms, SegmentStepContext, add_mask_channels
+from backend.models.wan_animate.segments import PICTURE, SegmentInputs, SegmentModel, SegmentPrograms, add_mask_channels
 from backend.models.wan_animate.transformer import DrivenContext, DrivenDenoiser
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
@@ -51,18 +50,8 @@ class DrivenPrograms(SegmentPrograms):
     extract: Program
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DrivenStepContext(SegmentStepContext):
-    """A `SegmentStepContext` with the driving video's encoded prompt and rotary embedding, the same for all segments."""
-
-    clip_text: TextContext
-    clip_positions: Positions
-
-
 class AnimateModel(SegmentModel):
     """One checkpoint of Animate-2 without its weights."""
-
-    _step_context: ClassVar[type[SegmentStepContext]] = DrivenStepContext
 
     def __init__(self, plan: ModelPlan) -> None:
         self._own_config = plan.configs["transformer"]
@@ -118,17 +107,16 @@ class AnimateModel(SegmentModel):
         tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
         return (yield OnHost(as_float32, (tokens,)))
 
-    def _make_shared_fields(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
-    ) -> Effects[dict[str, object]]:
-        """See `SegmentModel`. The fields are the driving video's encoded prompt and rotary embedding."""
-        programs = step_context.programs
+    def _make_clip_context(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, programs: Any
+    ) -> Effects[Context]:
+        """See `SegmentModel`. The context has the driving video's encoded prompt and rotary embedding."""
         copies = programs.layout.size("dp")  # one equal copy of the prompt for each index on dp, because dp divides the batch
         embeddings, bias, image_tokens = yield from self._clip_embeddings(conditions, copies)
         image_arguments = () if self._image_encoder is None else (image_tokens,)
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias, *image_arguments))
         positions = yield from programs.denoiser.clip_positions(self._clip_shape(request))
-        return {"clip_text": text, "clip_positions": positions}
+        return Context(text=text, positions=positions, condition=None)
 
     def _clip_embeddings(self, conditions: Conditions, copies: int) -> Effects[tuple]:
         """Return the result of `branch_embeddings` for the driving video's prompt. Yields work.
@@ -168,22 +156,21 @@ class AnimateModel(SegmentModel):
         self,
         weights: Weights,
         request: GenerationRequest,
-        step_context: DrivenStepContext,
+        step_context: WholeClipStepContext,
         index: int,
         last_frame: jax.Array | None,
     ) -> Effects[DrivenContext]:
         """See `SegmentModel`. The context has the segment's input channels, and every layer's driving keys and values."""
-        programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
+        programs, inputs = step_context.programs, cast(SegmentInputs, step_context.context)
+        conditions, shared = inputs.conditions, inputs.shared
         channels = yield from self._encode_segment_channels(programs, weights["vae"], request, conditions[PICTURE], last_frame)
         begin, end = index * self.segment, (index + 1) * self.segment
         clip = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[DRIVE],))
         clip_channels = yield OnHost(functools.partial(add_mask_channels, self.spec.scales[1]), (clip,))
-        channels, clip, clip_channels = yield Put((channels, clip, clip_channels), layout.replicated)
-        context = Context(
-            text=step_context.clip_text, positions=step_context.clip_positions, condition=ImageChannels(values=clip_channels)
-        )
+        channels, clip, clip_channels = yield Put((channels, clip, clip_channels), programs.layout.replicated)
+        assert inputs.clip is not None, "`_make_clip_context` makes it"
+        context = dataclasses.replace(inputs.clip, condition=ImageChannels(values=clip_channels))
         keys = yield Call(programs.extract, (weights[transformer_part(0)], clip, context))
-        shared: Context = step_context.context
         return DrivenContext(text=shared.text, positions=shared.positions, condition=ImageChannels(values=channels), clip=keys)
 
 

@@ -11,19 +11,19 @@ Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 import dataclasses
 import functools
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 
 from backend.media.driving_video import split_into_segments
 from backend.models.common.pixels import as_float32, clip_to_pixels
-from backend.models.common.whole_clip import transformer_part
+from backend.models.common.whole_clip import WholeClipStepContext, transformer_part
 from backend.models.model import Inputs, ModelPlan, PromptConditions, Weights
-from backend.models.wan.transformer import Context, ImageChannels
+from backend.models.wan.transformer import ImageChannels
 from backend.models.wan_animate.faces import AT_ONCE, SPAN, motion_basis
 from backend.models.wan_animate.posed_transformer import FaceKeys, PosedContext, PosedDenoiser
-from backend.models.wan_animate.segments import PICTURE, SegmentModel, SegmentPrograms, SegmentStepContext
+from backend.models.wan_animate.segments import PICTURE, SegmentInputs, SegmentModel, SegmentPrograms
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effects, OnHost, Put
@@ -95,12 +95,13 @@ class PosedModel(SegmentModel):
         self,
         weights: Weights,
         request: GenerationRequest,
-        step_context: SegmentStepContext,
+        step_context: WholeClipStepContext,
         index: int,
         last_frame: jax.Array | None,
     ) -> Effects[PosedContext]:
         """See `SegmentModel`. The context has the segment's input channels, poses and face keys."""
-        programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
+        programs, inputs = step_context.programs, cast(SegmentInputs, step_context.context)
+        conditions, shared = inputs.conditions, inputs.shared
         clip = [None if name not in conditions else conditions[name][index] for name in (BACKGROUND, KNOWN)]
         channels = yield from self._encode_segment_channels(
             programs, weights["vae"], request, conditions[PICTURE], last_frame, *clip
@@ -108,13 +109,12 @@ class PosedModel(SegmentModel):
         begin, end = index * self.segment, (index + 1) * self.segment
         pose = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[POSE],))
         face = yield from self._encode_faces(programs, weights[transformer_part(0)], step_context, conditions[FACES][index])
-        channels, pose = yield Put((channels, pose), layout.replicated)
-        shared: Context = step_context.context
+        channels, pose = yield Put((channels, pose), programs.layout.replicated)
         condition = ImageChannels(values=channels)
         return PosedContext(text=shared.text, positions=shared.positions, condition=condition, pose=pose, face=face)
 
     def _encode_faces(
-        self, programs: PosedPrograms, weights: Any, step_context: SegmentStepContext, frames: np.ndarray
+        self, programs: PosedPrograms, weights: Any, step_context: WholeClipStepContext, frames: np.ndarray
     ) -> Effects[FaceKeys]:
         """Encode faces, uint8 [frames, side, side, 3], to face keys. The branch with the negative prompt has blank faces.
 

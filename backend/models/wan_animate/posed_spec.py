@@ -9,8 +9,8 @@ from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models.common.parts import channel_mismatch, check_classes, check_parts
 from backend.models.spec import Configs
-from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, transformer_flops, vae_scales
-from backend.models.wan_animate.spec import SEGMENT, SegmentFamily, SegmentSpec
+from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, WanFamily, transformer_flops, vae_scales
+from backend.models.wan_animate.spec import SEGMENT, SegmentSpec
 from backend.schemas.geometry import latent_frames
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
@@ -22,7 +22,7 @@ FACE_SIDE, EVERY = 512, 5  # defaults of config.json: width of a face in pixels,
 SUPPORTED = "Wan 2.2 Animate, in diffusers' layout"
 
 
-class WanPosedFamily(SegmentFamily):
+class WanPosedFamily(WanFamily):
     """Animate-1. See `backend.models.spec.Family`."""
 
     name = "wan-animate-poses"

@@ -11,7 +11,7 @@ import abc
 import dataclasses
 import functools
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -44,10 +44,20 @@ class SegmentPrograms(Programs):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SegmentStepContext(WholeClipStepContext):
-    """The inputs that all steps of all segments share. Each segment uses its part of the `conditions`."""
+class SegmentInputs:
+    """The `context` of a segment model's step context: the inputs that all segments share.
 
+    A segment's steps use a `Context` that `SegmentModel._make_segment_context` makes from these inputs.
+
+    Attributes:
+        shared: the inputs that Wan's models share between steps.
+        conditions: the conditions of all segments. Each segment uses its part.
+        clip: `shared` for the driving video, if the transformer also runs on the driving video.
+    """
+
+    shared: Context
     conditions: Conditions
+    clip: Context | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +77,6 @@ class SegmentModel(WanModel, abc.ABC):
 
     spec: SegmentSpec
     segment: int
-    _step_context: ClassVar[type[SegmentStepContext]] = SegmentStepContext
 
     def __init__(self, plan: ModelPlan) -> None:
         assert plan.spec.chunk is not None, "the families of segment models set it"
@@ -108,29 +117,29 @@ class SegmentModel(WanModel, abc.ABC):
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Effects[tuple[SegmentStepContext, SegmentStepState]]:
-        """See `Model`. The step context also has the fields of `_make_shared_fields`.
+    ) -> Effects[tuple[WholeClipStepContext, SegmentStepState]]:
+        """See `Model`. The step context's `context` is `SegmentInputs`.
 
         The returned step state has no inputs of the current segment, so that the segment's next step computes them again.
         """
         step_context, _ = yield from super().make_step_context(weights, request, conditions, step_plan, None)
-        shared = {field.name: getattr(step_context, field.name) for field in dataclasses.fields(step_context)}
-        own = yield from self._make_shared_fields(weights, request, conditions, step_context)
+        clip = yield from self._make_clip_context(weights, request, conditions, step_context.programs)
+        inputs = SegmentInputs(shared=step_context.context, conditions=conditions, clip=clip)
         step_state = SegmentStepState() if step_state is None else dataclasses.replace(step_state, context=None)
-        return self._step_context(**shared, **own, conditions=conditions), step_state
+        return dataclasses.replace(step_context, context=inputs), step_state
 
-    def _make_shared_fields(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
-    ) -> Effects[dict[str, object]]:
-        """Compute further fields of the step context, the same for all segments. Yields work."""
+    def _make_clip_context(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, programs: Any
+    ) -> Effects[Context | None]:
+        """Compute `SegmentInputs.clip`, by default None. Yields work."""
         yield from ()
-        return {}
+        return None
 
     def _step(
         self,
         weights: Weights,
         request: GenerationRequest,
-        step_context: SegmentStepContext,
+        step_context: WholeClipStepContext,
         state: SamplerState,
         step_inputs: StepInputs,
         step_state: SegmentStepState,
@@ -150,13 +159,14 @@ class SegmentModel(WanModel, abc.ABC):
         self,
         weights: Weights,
         request: GenerationRequest,
-        step_context: SegmentStepContext,
+        step_context: WholeClipStepContext,
         index: int,
         last_frame: jax.Array | None,
     ) -> Effects[Context]:
         """Compute the inputs of the steps of segment `index`. Yields work.
 
-        `last_frame` is the last pixel frame [1, 3, 1, height, width] of the previous segment, None for the first segment.
+        `step_context.context` is `SegmentInputs`. `last_frame` is the last pixel frame [1, 3, 1, height, width] of the previous
+        segment, None for the first segment.
         """
 
     def _last_frame(self, programs: SegmentPrograms, vae: object, latents: jax.Array | None) -> Effects[jax.Array | None]:
@@ -212,7 +222,7 @@ class SegmentModel(WanModel, abc.ABC):
         self,
         weights: Weights,
         request: GenerationRequest,
-        step_context: SegmentStepContext,
+        step_context: WholeClipStepContext,
         clean: Latents,
         step_state: SegmentStepState,
     ) -> Effects[SegmentStepState]:

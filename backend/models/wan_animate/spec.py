@@ -12,7 +12,7 @@ from backend.checkpoints.json_files import Config
 from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models.common.parts import channel_mismatch, check_classes, check_parts
-from backend.models.spec import Configs, Family
+from backend.models.spec import Configs
 from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, WanFamily, WanSpec, transformer_flops, vae_scales
 from backend.models.wan_animate.names import animate_name, to_wan_config, with_wan_config
 from backend.schemas.geometry import latent_frames
@@ -37,13 +37,7 @@ class SegmentSpec(WanSpec):
     segment_frames: int
 
 
-class SegmentFamily(WanFamily):
-    """The base of both Animate families. Single-file transformers are not supported."""
-
-    complete_checkpoint = Family.complete_checkpoint
-
-
-class WanAnimateFamily(SegmentFamily):
+class WanAnimateFamily(WanFamily):
     """Animate-2. See `backend.models.spec.Family`."""
 
     name = "wan-animate"

@@ -7,14 +7,17 @@ blocks read one clip with a mask, and any number of reference images (`backend/m
 import dataclasses
 from collections.abc import Mapping
 
+from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.json_files import AGAIN, Config
 from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models.common.parts import transformer_width
 from backend.models.spec import Configs, Need, unsupported_checkpoint
+from backend.models.wan.original import check_single_files
 from backend.models.wan.spec import WanFamily, WanSpec, check_networks, transformer_flops, vae_scales
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
+from presets import Preset
 
 PIPELINE, TRANSFORMER = "WanVACEPipeline", "WanVACETransformer3DModel"
 INPUTS: Mapping[str, Need] = {role: "may" for role in ("control", "video", "mask", "references", "keyframes")}
@@ -37,6 +40,11 @@ class WanVaceFamily(WanFamily):
         _check_control(configs)
         spec = TWO if "transformer_2" in configs else ONE
         return dataclasses.replace(spec, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
+
+    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
+        """See `Family`. Files replace the checkpoint's transformers."""
+        check_single_files(checkpoint)
+        return checkpoint
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`. Add the first tensor of the control blocks to Wan's tensors."""

@@ -7,7 +7,7 @@ import pytest
 
 from backend.runtime import cpu_attention
 from backend.runtime.cpu_attention import attention, torch_attention
-from kernels.attention import AttentionOptions, TpuOptions
+from kernels.attention import AttentionOptions, Call, TpuOptions
 from kernels.attention.reference import reference_attention
 
 SCALE = 128**-0.5
@@ -71,8 +71,11 @@ def test_where_the_platform_is_known_the_program_has_no_choice_to_make():
 
 
 def test_one_of_several_devices_and_other_dtypes_have_the_kernels_own():
+    def refusal(*arrays):
+        return cpu_attention.TORCH_CPU.refuse(Call(*arrays, None, AttentionOptions()))
+
     query, key, value = random_arrays(100, 100)
-    assert cpu_attention._is_supported(query, key, value, AttentionOptions())
-    assert not cpu_attention._is_supported(query.astype(jnp.bfloat16), key, value, AttentionOptions())
+    assert refusal(query, key, value) is None
+    assert "not bfloat16, float32" in refusal(query.astype(jnp.bfloat16), key, value)
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((8,), ("sp",))):
-        assert not cpu_attention._is_supported(query, key, value, AttentionOptions())
+        assert "one CPU device" in refusal(query, key, value)
