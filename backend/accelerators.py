@@ -3,11 +3,14 @@
 Imports neither jax nor torch, because jax would reserve the chips.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from backend.files import read_text
 
 Platform = Literal["tpu", "gpu"]
 
@@ -67,10 +70,12 @@ def find_accelerators(root: Path, tpu_type: str = "") -> tuple[Accelerator, ...]
 
 def find_holders(root: Path, files: Sequence[str]) -> tuple[Holder, ...]:
     """Find the processes that have any of these device files open, if this user may see them."""
-    folders = sorted((root / "proc").glob("[0-9]*"), key=lambda folder: int(folder.name))
-    return tuple(
-        Holder(pid=int(folder.name), name=_line(folder / "comm") or "?") for folder in folders if _has_open(folder, files)
-    )
+    holders = []
+    for folder in sorted((root / "proc").glob("[0-9]*"), key=lambda folder: int(folder.name)):
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
+            if any(str(link.readlink()) in files for link in (folder / "fd").iterdir()):
+                holders.append(Holder(pid=int(folder.name), name=read_text(folder / "comm").strip() or "?"))
+    return tuple(holders)
 
 
 def _find_tpu(root: Path, tpu_type: str) -> Accelerator | None:
@@ -96,20 +101,16 @@ def _find_gpu(root: Path) -> Accelerator | None:
     count = len(known) or len(files) or len(on_bus)
     if count == 0:
         return None
+    model = re.search(r"^Model:\s*(.+?)\s*$", read_text(known[0]) if known else "", re.MULTILINE)
     has_driver = bool(known or files) or (root / "proc/driver/nvidia/version").exists()
-    return Accelerator(platform="gpu", count=count, chip=_model(known), files=files, has_driver=has_driver)
-
-
-def _model(known: Sequence[Path]) -> str:
-    """Return the first GPU's name from NVIDIA's driver, "" if the driver reports no name."""
-    match = re.search(r"^Model:\s*(.+?)\s*$", _text(known[0]) if known else "", re.MULTILINE)
-    return match[1] if match else ""
+    return Accelerator(platform="gpu", count=count, chip=model[1] if model else "", files=files, has_driver=has_driver)
 
 
 def _pci(root: Path) -> Iterator[tuple[str, str, str]]:
     """Yield (vendor, device, class) of each PCI device, as hexadecimal ids such as "0x1ae0"."""
     for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
-        yield _line(folder / "vendor"), _line(folder / "device"), _line(folder / "class")
+        vendor, device, kind = (read_text(folder / name).strip() for name in ("vendor", "device", "class"))
+        yield vendor, device, kind
 
 
 def _device_files(root: Path, folder: str, pattern: str) -> tuple[str, ...]:
@@ -119,21 +120,3 @@ def _device_files(root: Path, folder: str, pattern: str) -> tuple[str, ...]:
     """
     names = [path.name for path in (root / folder).glob("*") if re.fullmatch(pattern, path.name)]
     return tuple(f"/{folder}/{name}" for name in sorted(names, key=lambda name: (len(name), name)))
-
-
-def _has_open(process: Path, files: Sequence[str]) -> bool:
-    try:
-        return any(str(link.readlink()) in files for link in (process / "fd").iterdir())
-    except OSError:  # the process has ended, or belongs to another user
-        return False
-
-
-def _line(path: Path) -> str:
-    return _text(path).strip()
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""

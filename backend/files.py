@@ -2,9 +2,11 @@
 
 import errno
 import fcntl
+import filecmp
 import hashlib
 import os
 import secrets
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +48,27 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def link_or_copy(source: Path, place: Path) -> None:
+    """Link a file that never changes to another path, or copy it if links are not possible. Raises: OSError."""
+    try:
+        os.link(source, place)
+    except OSError:
+        shutil.copyfile(source, place)
+
+
+def have_same_content(one: Path, other: Path) -> bool:
+    """Return whether two files are the same file or have the same bytes."""
+    return one.samefile(other) or filecmp.cmp(one, other, shallow=False)
+
+
+def read_text(path: Path) -> str:
+    """Read a text file, "" if it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -3,10 +3,12 @@
 import re
 from pathlib import Path
 
+from backend.files import read_text
+
 
 def machine_memory(root: Path = Path("/")) -> tuple[int, int] | None:
     """Return the total and the free bytes of the machine. None if the system does not report them."""
-    rows = dict(re.findall(r"^(\w+):\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE))
+    rows = dict(re.findall(r"^(\w+):\s+(\d+) kB", read_text(root / "proc/meminfo"), re.MULTILINE))
     if "MemAvailable" not in rows:
         return None
     return int(rows["MemTotal"]) * 1024, int(rows["MemAvailable"]) * 1024
@@ -20,15 +22,8 @@ def free_memory(root: Path = Path("/")) -> int:
     machine = machine_memory(root)
     free = [machine[1]] if machine else []
     group = root / "sys/fs/cgroup"
-    most, used = _text(group / "memory.max").strip(), _text(group / "memory.current").strip()
+    most, used = read_text(group / "memory.max").strip(), read_text(group / "memory.current").strip()
     if most.isdigit() and used.isdigit():
-        files = re.search(r"^inactive_file (\d+)$", _text(group / "memory.stat"), re.MULTILINE)
+        files = re.search(r"^inactive_file (\d+)$", read_text(group / "memory.stat"), re.MULTILINE)
         free.append(max(0, int(most) - int(used) + (int(files[1]) if files else 0)))
     return min(free, default=0)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -36,16 +36,11 @@ class Share:
 
     def variables(self) -> dict[str, str]:
         """Return the environment that limits a worker to its share. Torch and its libraries read the OMP and MKL variables."""
-        if self.chips:
-            return self._chip_variables()
-        if not self.cores:
-            return {}
-        threads = str(len(self.cores))
-        return {"STUDIO_CORES": join_numbers(self.cores), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-
-    def _chip_variables(self) -> dict[str, str]:
-        """Return the environment in which libtpu treats the worker's chips as a slice with one process."""
-        return {
+        if not self.chips:
+            threads = str(len(self.cores))
+            limits = {"STUDIO_CORES": join_numbers(self.cores), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+            return limits if self.cores else {}
+        return {  # libtpu treats the worker's chips as a slice with one process
             "TPU_VISIBLE_CHIPS": join_numbers(self.chips),
             "TPU_CHIPS_PER_PROCESS_BOUNDS": self.block,
             "TPU_PROCESS_BOUNDS": "1,1,1",
@@ -58,20 +53,30 @@ class Share:
 
 def shares_of(machine: Machine, count: int) -> tuple[Share, ...]:
     """Divide the machine into `count` shares. A single share is empty, which means the whole machine. Raises: RequestError."""
-    _check(machine, count)
+    allowed, what = _allowed(machine)
+    if count not in allowed:
+        nearest = max((number for number in allowed if number <= count), default=1)
+        listed = " or ".join(filter(None, (", ".join(map(str, allowed[:-1])), str(allowed[-1]))))
+        rule = f"from 1 to {allowed[-1]}" if len(allowed) == allowed[-1] > 2 else listed
+        raise RequestError(f"workers={count}", f"must be {rule} on this machine ({what})", f"give --workers {nearest}")
     if count == 1:
         return (Share(),)
-    if machine.chips:
-        return _chip_shares(machine.chips, count)
-    return tuple(Share(cores=_part(machine.cores, number, count)) for number in range(count))
+    if not machine.chips:
+        return tuple(Share(cores=_part(machine.cores, number, count)) for number in range(count))
+    chips, block = machine.chips, _BLOCKS[len(machine.chips), len(machine.chips) // count]
+    return tuple(Share(chips=_part(chips, number, count), block=block, port=FIRST_PORT + number) for number in range(count))
 
 
 def find_machine(devices: Path, platforms: str, visible_chips: str) -> Machine:
-    """Describe this machine, from the folder /dev and the values of JAX_PLATFORMS and TPU_VISIBLE_CHIPS ("" if not set)."""
-    cores = _own_cores()
+    """Describe this machine, from the folder /dev and the values of JAX_PLATFORMS and TPU_VISIBLE_CHIPS ("" if not set).
+
+    TPU chips have the device files accel0, accel1 ... (v2 to v5e), or vfio's numbered groups (v5p and later).
+    """
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = tuple(sorted(os.sched_getaffinity(0)) if has_affinity else range(os.cpu_count() or 1))
     if platforms.split(",")[0] == "cpu":
         return Machine(cores=cores)
-    chips = tuple(range(_count_chips(devices)))
+    chips = tuple(range(len(list(devices.glob("accel[0-9]*")) or list(devices.glob("vfio/[0-9]*")))))
     if chips and visible_chips:
         chips = split_numbers(visible_chips)
     return Machine(cores=cores, chips=chips, has_gpu=any((devices / name).exists() for name in ("nvidia0", "dxg")))
@@ -85,22 +90,6 @@ def join_numbers(numbers: Iterable[int]) -> str:
 def split_numbers(text: str) -> tuple[int, ...]:
     """Parse the numbers from `join_numbers`."""
     return tuple(int(number) for number in text.split(",") if number)
-
-
-def _check(machine: Machine, count: int) -> None:
-    allowed, what = _allowed(machine)
-    if count not in allowed:
-        nearest = max((number for number in allowed if number <= count), default=1)
-        raise RequestError(
-            f"workers={count}", f"must be {_any_of(allowed)} on this machine ({what})", f"give --workers {nearest}"
-        )
-
-
-def _any_of(numbers: list[int]) -> str:
-    """Format the allowed numbers of workers for an error message, such as "1, 2 or 4". `numbers` are sorted and start with 1."""
-    if len(numbers) == numbers[-1] > 2:
-        return f"from 1 to {numbers[-1]}"
-    return " or ".join(filter(None, (", ".join(map(str, numbers[:-1])), str(numbers[-1]))))
 
 
 def _allowed(machine: Machine) -> tuple[list[int], str]:
@@ -118,23 +107,6 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _chip_shares(chips: tuple[int, ...], count: int) -> tuple[Share, ...]:
-    block = _BLOCKS[len(chips), len(chips) // count]
-    return tuple(Share(chips=_part(chips, number, count), block=block, port=FIRST_PORT + number) for number in range(count))
-
-
 def _part(numbers: tuple[int, ...], number: int, count: int) -> tuple[int, ...]:
     """Split `numbers` into `count` contiguous parts and return part `number`. Sizes of parts differ by at most one."""
     return numbers[len(numbers) * number // count : len(numbers) * (number + 1) // count]
-
-
-def _own_cores() -> tuple[int, ...]:
-    """Return the cores that this process may use, or all cores if the system does not report them."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
-
-
-def _count_chips(devices: Path) -> int:
-    """Count TPU chips by their device files: accel0, accel1 ... (v2 to v5e), or vfio's numbered groups (v5p and later)."""
-    return len(list(devices.glob("accel[0-9]*"))) or len(list(devices.glob("vfio/[0-9]*")))

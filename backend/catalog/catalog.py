@@ -1,6 +1,5 @@
 """The checkpoints and LoRA files that presets use, and the bytes of each on this machine. Uses no network."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -45,7 +44,23 @@ class Entry:
 
 def list_entries() -> list[Entry]:
     """Return all checkpoints in the order of the presets, then all LoRAs of presets."""
-    return [*_model_entries(), *_lora_entries()]
+    from backend.checkpoints.hub import find_cached_file, find_cached_folder, is_hub_id
+
+    presets, entries = list_presets(), []
+    for model in dict.fromkeys(preset.model for preset in presets):
+        users = tuple(preset for preset in presets if preset.model == model)
+        source = users[0].model_source
+        folder = find_cached_folder(model) if is_hub_id(source) else Path(source)
+        num_bytes = None if folder is None else count_bytes(model, folder)
+        begun = _count_partial_bytes(model) if folder is None else 0
+        entries.append(Entry(kind="model", source=model, presets=users, num_bytes=num_bytes, begun_bytes=begun))
+    for source in dict.fromkeys(lora.source for preset in presets for lora in preset.loras):
+        users = tuple(preset for preset in presets if any(lora.source == source for lora in preset.loras))
+        path = find_cached_file(source)
+        # `begun_bytes` stays 0, because a repository's incomplete files can belong to any of its LoRAs.
+        num_bytes = None if path is None else count_bytes(source, path)
+        entries.append(Entry(kind="lora", source=source, presets=users, num_bytes=num_bytes))
+    return entries
 
 
 def is_downloadable(source: str) -> bool:
@@ -71,35 +86,6 @@ def count_bytes(source: str, path: Path) -> int:
 
     torch_file = cached_torch_file(source)
     return sum(map(_file_bytes, _source_files(source, path))) + (0 if torch_file is None else _file_bytes(torch_file.path))
-
-
-def _model_entries() -> Iterator[Entry]:
-    for model in dict.fromkeys(preset.model for preset in list_presets()):
-        users = tuple(preset for preset in list_presets() if preset.model == model)
-        folder = _find_folder(users[0])
-        yield Entry(
-            kind="model",
-            source=model,
-            presets=users,
-            num_bytes=None if folder is None else count_bytes(model, folder),
-            begun_bytes=_count_partial_bytes(model) if folder is None else 0,
-        )
-
-
-def _lora_entries() -> Iterator[Entry]:
-    from backend.checkpoints.hub import find_cached_file
-
-    for source in dict.fromkeys(lora.source for preset in list_presets() for lora in preset.loras):
-        users = tuple(preset for preset in list_presets() if any(lora.source == source for lora in preset.loras))
-        path = find_cached_file(source)
-        # `begun_bytes` stays 0, because a repository's incomplete files can belong to any of its LoRAs.
-        yield Entry(kind="lora", source=source, presets=users, num_bytes=None if path is None else count_bytes(source, path))
-
-
-def _find_folder(preset: Preset) -> Path | None:
-    from backend.checkpoints.hub import find_cached_folder, is_hub_id
-
-    return find_cached_folder(preset.model) if is_hub_id(preset.model_source) else Path(preset.model_source)
 
 
 def _count_partial_bytes(model: str) -> int:

@@ -53,8 +53,14 @@ def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) ->
         return Compatibility(verdict="runs", smallest=smallest)
     if all(device.kind == "cpu" for device in devices):
         return Compatibility(verdict="slow", smallest=smallest)
-    memory = _total_memory(devices)
-    return Compatibility(verdict=_find_verdict(needs, devices, memory), memory_bytes=memory, smallest=smallest)
+    known = [size for device in devices if (size := device.bytes_limit or memory_bytes(device.kind)) is not None]
+    memory = sum(known) if len(known) == len(devices) else None
+    verdict: Verdict = "untried"
+    if needs is not None and memory is not None:
+        chip = DEVICE_KINDS.get(devices[0].kind)
+        fits = any(chip == _chip_name(one.slice) and len(devices) >= _num_devices(one.slice) for one in needs.slices)
+        verdict = "short" if needs.device_bytes > memory else "runs" if fits else "untried"
+    return Compatibility(verdict=verdict, memory_bytes=memory, smallest=smallest)
 
 
 @functools.cache
@@ -64,19 +70,6 @@ def step_flops(name: str) -> float:
     family, _ = find_family(preset)
     request = example_request(preset)
     return family.step_flops(preset.network_configs(), request, request.num_branches).total
-
-
-def _find_verdict(needs: Needs | None, devices: Sequence[Device], memory: int | None) -> Verdict:
-    if needs is None or memory is None:
-        return "untried"
-    if needs.device_bytes > memory:
-        return "short"
-    return "runs" if any(_matches_slice(one, devices) for one in needs.slices) else "untried"
-
-
-def _matches_slice(need: SliceNeed, devices: Sequence[Device]) -> bool:
-    """Return whether the devices are of the slice's kind, and at least as many as the devices of the slice."""
-    return DEVICE_KINDS.get(devices[0].kind) == _chip_name(need.slice) and len(devices) >= _num_devices(need.slice)
 
 
 def _smallest_slice(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | None:
@@ -90,11 +83,6 @@ def _smallest_slice(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed
     chip = DEVICE_KINDS.get(devices[0].kind) if devices else None
     own = [one for one in needs.slices if _chip_name(one.slice) == chip]
     return min(own or needs.slices, key=lambda one: _num_devices(one.slice))
-
-
-def _total_memory(devices: Sequence[Device]) -> int | None:
-    known = [room for device in devices if (room := device.bytes_limit or memory_bytes(device.kind)) is not None]
-    return sum(known) if len(known) == len(devices) else None
 
 
 def _chip_name(shape: str) -> str:

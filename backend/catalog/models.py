@@ -57,8 +57,19 @@ class Models:
 
     def rows(self) -> list[ModelRow]:
         """Return a row for each model and LoRA."""
-        downloads, devices = {one.source: one for one in self.downloads.all()}, self._devices()
-        return [self._make_row(entry, downloads.get(entry.source), devices) for entry in self._scan_entries()]
+        downloads, devices, rows = {one.source: one for one in self.downloads.all()}, self._devices(), []
+        for entry in self._scan_entries():
+            is_model = entry.kind == "model"
+            needs = find_needs(entry.source) if is_model else None
+            row = ModelRow(
+                entry=entry,
+                download=downloads.get(entry.source),
+                total_bytes=self.downloads.total(entry.source),
+                weight_bytes=needs.weight_bytes if needs else 0,
+                outlook=judge_compatibility(entry.presets, devices) if is_model else None,
+            )
+            rows.append(row)
+        return rows
 
     def changes(self) -> int:
         """Return a number that grows when a model is installed or removed. While the number stays equal, the same presets can
@@ -99,7 +110,9 @@ class Models:
             raise StudioError(f"{source} is needed by a queued or running video", "and was not removed", "remove it afterwards")
         if any(one.source == source and one.is_active for one in self.downloads.all()):
             raise StudioError(f"{source} is being downloaded", "and was not removed", "pause the download first")
-        freed = remove(source, self._sources_to_keep(source))
+        others = [one for one in self._scan_entries() if one.is_on_hub and one.source != source]
+        # Files of complete models are kept, and files of models whose download has started.
+        freed = remove(source, [one.source for one in others if one.is_here or self.downloads.total(one.source)])
         self.downloads.forget(source)
         self._notify_change()
         return freed
@@ -107,25 +120,6 @@ class Models:
     def close(self) -> None:
         """End the running download."""
         self.downloads.close()
-
-    def _make_row(self, entry: Entry, download: Download | None, devices: Sequence[Device]) -> ModelRow:
-        is_model = entry.kind == "model"
-        needs = find_needs(entry.source) if is_model else None
-        return ModelRow(
-            entry=entry,
-            download=download,
-            total_bytes=self.downloads.total(entry.source),
-            weight_bytes=needs.weight_bytes if needs else 0,
-            outlook=judge_compatibility(entry.presets, devices) if is_model else None,
-        )
-
-    def _sources_to_keep(self, source: str) -> list[str]:
-        """Return the sources other than `source` whose files must not be deleted when `source` is removed.
-
-        These sources are complete, or their download has started.
-        """
-        others = [entry for entry in self._scan_entries() if entry.is_on_hub and entry.source != source]
-        return [one.source for one in others if one.is_here or self.downloads.total(one.source)]
 
     def _find_entry(self, source: str) -> Entry:
         self._expire_scan()

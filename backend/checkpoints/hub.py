@@ -240,7 +240,7 @@ def _download_beside_torch(parsed: TorchSource, accept: Accept, on_bytes: OnByte
     The file is downloaded and checked before the other parts.
     """
     folder = _download(parsed.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
-    path = find_cached_file(parsed.file) or download_file(parsed.file, on_bytes)
+    path = find_file(parsed.file, on_bytes)
     read_torch_tensors(TorchFile(path=path, tree=parsed.tree))
     accept(open_checkpoint(folder, {TRANSFORMER: TorchFile(path=path, tree=parsed.tree)}))
     return _download(parsed.base, PATTERNS_BESIDE_TORCH, on_bytes)

@@ -3,13 +3,11 @@
 A request contains a LoRA's name, never a path, so a web page can only reach the files of this folder.
 """
 
-import filecmp
-import os
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 from backend.errors import RequestError
+from backend.files import have_same_content, link_or_copy
 
 SUFFIX = ".safetensors"
 
@@ -61,7 +59,7 @@ def check_lora(source: str, folder: Path) -> None:
             "check the path",
         )
     existing = folder / path.name
-    if existing.exists() and not (existing.samefile(path) or filecmp.cmp(existing, path, shallow=False)):
+    if existing.exists() and not have_same_content(existing, path):
         raise RequestError(
             f"lora={source!r} has the name of another LoRA that was used before, and",
             "a name must stay with its file, so that a video can be regenerated",
@@ -74,13 +72,9 @@ def adopt_lora(source: str, folder: Path) -> None:
     if is_hub_source(source):
         return
     path = _resolve_path(source, folder)
-    if (folder / path.name).exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(path, folder / path.name)
-    except OSError:
-        shutil.copyfile(path, folder / path.name)
+    if not (folder / path.name).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        link_or_copy(path, folder / path.name)
 
 
 def choice_source(source: str) -> str:

@@ -4,6 +4,7 @@ no weights.
 Source of the format: Tencent/ncnn, docs/developer-guide/param-and-model-file-structure.md.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -53,10 +54,7 @@ def _iterate_places(layers: Sequence[tuple[str, dict[str, str]]], path: Path, fi
 
     def place(dtype: str, *shape: int) -> TensorPlace:
         nonlocal start
-        count = 1
-        for length in shape:
-            count *= length
-        end = start + count * (2 if dtype == "F16" else 4)
+        end = start + math.prod(shape) * (2 if dtype == "F16" else 4)
         made, start = TensorPlace(path=path, dtype=dtype, shape=shape, start=start, end=end), end
         return made
 

@@ -6,7 +6,7 @@ the removed source needs a file of this name and no kept source does. The conten
 
 import contextlib
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from huggingface_hub.utils import filter_repo_objects
@@ -49,7 +49,9 @@ def _remove_from(repository: str, patterns: Collection[str], others: Collection[
     if not left and not any(blobs_folder(repository).glob("*")):
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        _remove_empty_folders(folder / "snapshots")
+        for path in sorted((folder / "snapshots").rglob("*"), reverse=True):
+            if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+                path.rmdir()
     return before - _count_bytes(folder)
 
 
@@ -66,17 +68,9 @@ def _matches(path: Path, patterns: Collection[str]) -> bool:
 
 
 def _count_bytes(folder: Path) -> int:
-    return sum(_file_sizes(folder))
-
-
-def _file_sizes(folder: Path) -> Iterator[int]:
+    num_bytes = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
             if path.is_file() and not path.is_symlink():
-                yield path.stat().st_size
-
-
-def _remove_empty_folders(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
-            path.rmdir()
+                num_bytes += path.stat().st_size
+    return num_bytes

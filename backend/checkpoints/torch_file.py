@@ -12,7 +12,7 @@ import functools
 import math
 import pickletools
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +167,20 @@ class _Contents:
                 stack[-1].extend(values)
             case "SETITEM" | "SETITEMS":
                 values = self._pop_group() if instruction == "SETITEMS" else [stack.pop() for _ in range(2)][::-1]
-                self._set_items(stack[-1], values[::2], values[1::2])
+                keys, found = values[::2], stack[-1]
+                if not all(type(key) in (str, int) for key in keys):  # hashing a tuple may take very long
+                    raise ValueError
+                # Keys that are whole numbers, as in an optimizer's state, are ignored, because a malicious file could contain
+                # many with the same hash, which makes a dictionary slow.
+                found.update((key, value) for key, value in zip(keys, values[1::2], strict=True) if type(key) is str)
             case "GLOBAL":
-                stack.append(self._read_name(argument))
+                module, _, kind = argument.partition(" ")
+                if argument not in (_DICTIONARY, _TENSOR, _PARAMETER) and not (module == "torch" and kind in _DTYPES):
+                    raise _refused_error(self._path, f"wants to call {argument[:60].replace(' ', '.')}")
+                stack.append(_Name(argument))
             case "BINPERSID":
-                stack.append(self._read_storage(stack.pop()))
+                _, storage, entry, _, _ = stack.pop()
+                stack.append(_Storage(_DTYPES[storage.name.removeprefix("torch ")], f"data/{entry}"))
             case "REDUCE":
                 arguments, function = stack.pop(), stack.pop()
                 stack.append(self._call(function, arguments))
@@ -186,23 +195,6 @@ class _Contents:
         values = self._stack[begin:]
         del self._stack[begin:]
         return values
-
-    def _set_items(self, found: dict, keys: Sequence[object], values: Sequence[object]) -> None:
-        """Add the items with text keys. Keys that are whole numbers, as in an optimizer's state, are ignored, because a malicious
-        file could contain many with the same hash, which makes a dictionary slow."""
-        if not all(type(key) in (str, int) for key in keys):  # hashing a tuple may take very long
-            raise ValueError
-        found.update((key, value) for key, value in zip(keys, values, strict=True) if type(key) is str)
-
-    def _read_name(self, name: str) -> _Name:
-        module, _, kind = name.partition(" ")
-        if name in (_DICTIONARY, _TENSOR, _PARAMETER) or (module == "torch" and kind in _DTYPES):
-            return _Name(name)
-        raise _refused_error(self._path, f"wants to call {name[:60].replace(' ', '.')}")
-
-    def _read_storage(self, identity: Sequence[Any]) -> _Storage:
-        _, kind, entry, _, _ = identity
-        return _Storage(_DTYPES[kind.name.removeprefix("torch ")], f"data/{entry}")
 
     def _call(self, function: _Name, arguments: tuple) -> object:
         if function.name == _DICTIONARY and not arguments:

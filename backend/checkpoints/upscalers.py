@@ -6,11 +6,8 @@ Reads no weights and runs no code of a file. A request contains a model's name, 
 files.
 """
 
-import filecmp
 import importlib.util
 import math
-import os
-import shutil
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from backend.checkpoints.ncnn_file import read_ncnn_tensors
 from backend.checkpoints.tensors import TensorPlace, read_header
 from backend.checkpoints.torch_file import TorchFile, read_torch_tensors
 from backend.errors import ModelError, RequestError
+from backend.files import have_same_content, link_or_copy
 from backend.schemas.upscaling import EMBEDDED, is_on_hub
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
@@ -120,15 +118,12 @@ def adopt_upscaler(source: str, folder: Path) -> str:
     if path.suffix not in SUFFIXES or path.name in _EMBEDDED:
         raise RequestError(f"model={source!r}", f"must be a file that ends in {', '.join(SUFFIXES)}", "check the path")
     existing = folder / path.name
-    if existing.exists() and not (existing.samefile(path) or filecmp.cmp(existing, path, shallow=False)):
+    if existing.exists() and not have_same_content(existing, path):
         rule = "has the name of another model that was used before, and a name must stay with its file"
         raise RequestError(f"model={source!r}", rule, "rename it")
     if not existing.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(path, existing)
-        except OSError:
-            shutil.copyfile(path, existing)
+        link_or_copy(path, existing)
     return path.name
 
 

@@ -70,7 +70,10 @@ def verify(
         family, recognised = recognise(checkpoint)
         kind = recognised.name
         for part in checkpoint.parts:
-            problems += _list_problems(lambda part=part: check_part(checkpoint, family, part))
+            try:
+                check_part(checkpoint, family, part)
+            except ModelError as error:
+                problems.append(str(error))
         for name in named_parts(checkpoint.index):
             if name.startswith("tokenizer") and not (folder / name).is_dir():
                 problems.append(f"{name} is missing: a checkpoint needs it; {AGAIN}")
@@ -104,14 +107,6 @@ def _full_name(name: str, tensors: Collection[str]) -> str:
     """Return the tensor's name in the files. The name has a prefix if the files contain the network as a part of a larger
     network."""
     return next((full for full in tensors if full == name or full.endswith(f".{name}")), name)
-
-
-def _list_problems(check: Callable[[], object]) -> list[str]:
-    try:
-        check()
-    except ModelError as error:
-        return [str(error)]
-    return []
 
 
 def _check_hashes(paths: list[Path], on_bytes: Callable[[int, int], None] | None) -> Iterator[str]:

@@ -57,14 +57,12 @@ def _settings_from_options(arguments: argparse.Namespace, preset: Preset) -> dic
     values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.stage and name != "preset"}
     keyframes = sorted(arguments.keyframes)
     values["keyframes"] = [path for _, path in keyframes]
-    values |= {one.name: _absolute_paths(values[one.name]) for one in INPUTS if one.stage}
+    for role in (one.name for one in INPUTS if one.stage):
+        given = values[role]
+        values[role] = tuple(map(absolute, given)) if isinstance(given, list) else absolute(given)
     values["keyframe_at"] = tuple(number for number, _ in keyframes)
     values |= {"trim": _trim_setting(arguments, preset), "loras": _lora_settings(arguments, preset)}
     return values | settings_from_files(preset, values)
-
-
-def _absolute_paths(path: str | list[str] | None) -> str | tuple[str, ...] | None:
-    return tuple(absolute(one) for one in path) if isinstance(path, list) else absolute(path)
 
 
 def _lora_settings(arguments: argparse.Namespace, preset: Preset) -> tuple[object, ...]:

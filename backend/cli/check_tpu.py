@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +36,18 @@ def format_report(report: dict[str, Any]) -> str:
     mesh = " ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
     needed, capacity = report["hbm_bytes_per_device"] / GIB, report["hbm_capacity_bytes"] / GIB
     verdict = "fits" if report["fits"] else "does not fit"
-    weights = ", ".join(_format_weights(name, size) for name, size in report["weight_bytes_per_device"].items())
+    weights = [
+        f"{name} {size / GIB:.2f} GiB" if size else f"{name} in host memory, except while it encodes the prompt"
+        for name, size in report["weight_bytes_per_device"].items()
+    ]
     lines = [
         f"{report['preset']} on {report['topology']} ({mesh}): {verdict}, {needed:.1f} of {capacity:.0f} GiB a chip",
-        f"weights per chip: {weights}",
+        f"weights per chip: {', '.join(weights)}",
         "",
         f"{'program':19} {'runs':>4} {'HBM GiB':>8} {'compile s':>9} {'predicted s':>11}  predicted seconds by kind",
     ]
     lines += [_format_program(name, program) for name, program in report["components"].items()]
     return "\n".join([*lines, "", *_summary_lines(report)])
-
-
-def _format_weights(name: str, size: int) -> str:
-    return f"{name} {size / GIB:.2f} GiB" if size else f"{name} in host memory, except while it encodes the prompt"
 
 
 def _format_program(name: str, costs: dict[str, Any]) -> str:
@@ -78,17 +76,9 @@ def _summary_lines(report: dict[str, Any]) -> list[str]:
     if report["published"] is not None:
         lines.append(f"published: {report['published']['step_seconds']:.2f} s a step, {report['published']['source']}")
     if not report["fits"]:
-        lines += _remedies(report)
+        for remedy in report["would_fit"]:  # the TPU's compiler has confirmed that these fit
+            what = f"{remedy['width']}x{remedy['height']}, {remedy['num_frames']} frames on {remedy['topology']}"
+            lines.append(f"would fit: {what}, {remedy['hbm_bytes_per_device'] / GIB:.1f} GiB a chip")
+        if not report["would_fit"]:
+            lines.append("nothing that fits was found: a much larger slice, a smaller model, or a chip with more memory")
     return lines
-
-
-def _remedies(report: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each combination of size, length and slice with which the preset fits into memory.
-
-    The TPU's compiler has confirmed each combination.
-    """
-    for remedy in report["would_fit"]:
-        what = f"{remedy['width']}x{remedy['height']}, {remedy['num_frames']} frames on {remedy['topology']}"
-        yield f"would fit: {what}, {remedy['hbm_bytes_per_device'] / GIB:.1f} GiB a chip"
-    if not report["would_fit"]:
-        yield "nothing that fits was found: a much larger slice, a smaller model, or a chip with more memory"

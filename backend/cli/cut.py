@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from backend.cli.arguments import absolute
 from backend.cli.generate import check_output
@@ -48,19 +47,16 @@ def read_cut_list(path: Path) -> Film:
     if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_SHOTS or not all(isinstance(row, dict) for row in rows):
         raise RequestError(f"{path.name}", f"must have [[shots]], 1 to {MAX_SHOTS} of them, each with its video", "correct it")
     _check_names(data, (*_NUMBERS, *TRACK), path.name)
-    clips = [_clip_path(row, number, path) for number, row in enumerate(rows, 1)]
+    for number, row in enumerate(rows, 1):
+        _check_names(row, _SHOT, f"shot {number}")
+        if not isinstance(row.get("video"), str):
+            raise RequestError(f"shot {number} has no video and", "needs one before it can be cut", "give its mp4 as video")
+    clips = [Path(path_beside(path, row["video"])) for row in rows]
     facts = read_clip_facts(clips[0])
     usual = {"width": facts.width, "height": facts.height, "fps": max(1, round(facts.nominal_fps))}
     width, height, fps = (_check_integer(data.get(name, usual[name]), name) for name in _NUMBERS)
     pieces = tuple(_shot_piece(row, number, clip, fps) for number, (row, clip) in enumerate(zip(rows, clips, strict=True), 1))
     return Film(clips=tuple(clips), pieces=pieces, fps=fps, size=(width, height), track=_soundtrack(data, path))
-
-
-def _clip_path(row: dict[str, Any], number: int, path: Path) -> Path:
-    _check_names(row, _SHOT, f"shot {number}")
-    if not isinstance(row.get("video"), str):
-        raise RequestError(f"shot {number} has no video and", "needs one before it can be cut", "give its mp4 as video")
-    return Path(path_beside(path, row["video"]))
 
 
 def _shot_piece(row: dict[str, object], number: int, clip: Path, fps: int) -> Piece:

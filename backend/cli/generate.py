@@ -152,7 +152,9 @@ def _report_result(final: Event, job: Job, output: Path | None, arguments: argpa
             summary = _summary(result, job, output or path, seconds)
             if arguments.command == "live":
                 summary |= _live_summary(result)
-            sys.stdout.write(json.dumps(summary) + "\n" if arguments.json else _format_summary(summary))
+            shape = f"{result.width}x{result.height}, {result.num_frames} frames at {result.fps} fps"
+            words = f"{summary['path']} ({shape}, seed {result.request.seed}, {seconds:.1f} s)"
+            sys.stdout.write((json.dumps(summary) if arguments.json else words) + "\n")
             return OK
         case Failed(cause, fix, proposals):
             print_error(f"{cause}; {fix}")
@@ -168,7 +170,7 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
     """Return the output of `--json`. Its `total` is `seconds`, the time of the whole command with its start."""
     timed = [*TIMED[:-1], *(["upscale"] if result.request.upscale else []), TIMED[-1]]
     seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in timed} | {"total": round(seconds, 3)}
-    return {
+    summary: dict[str, object] = {
         "path": str(path),
         "width": result.width,
         "height": result.height,
@@ -179,14 +181,12 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
         "rates": {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()},
         "preset": result.request.preset,
         "job_id": job.id,
-    } | (_sound_summary(path) if result.has_sound else {})
-
-
-def _sound_summary(path: Path) -> dict[str, object]:
-    """Return the sample rate, the number of channels and the length of a video's audio."""
-    sound = read_sound(path)
-    channels, count = sound.samples.shape
-    return {"sound": {"sample_rate": sound.rate, "channels": channels, "seconds": round(count / sound.rate, 3)}}
+    }
+    if result.has_sound:
+        sound = read_sound(path)
+        channels, count = sound.samples.shape
+        summary["sound"] = {"sample_rate": sound.rate, "channels": channels, "seconds": round(count / sound.rate, 3)}
+    return summary
 
 
 def _live_summary(result: VideoResult) -> dict[str, object]:
@@ -203,8 +203,3 @@ def _live_summary(result: VideoResult) -> dict[str, object]:
         "blocks": blocks,
         "actions": actions_by_block(request, preset),
     }
-
-
-def _format_summary(summary: dict[str, Any]) -> str:
-    shape = "{width}x{height}, {num_frames} frames at {fps} fps, seed {seed}".format(**summary)
-    return f"{summary['path']} ({shape}, {summary['seconds']['total']:.1f} s)\n"

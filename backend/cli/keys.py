@@ -13,7 +13,11 @@ def manage_keys(arguments: argparse.Namespace) -> None:
     """Run the action in `arguments.action`. Raises: RequestError, DataFolderError."""
     keys = Keys(from_environment(arguments.data_dir).data_dir)
     if arguments.action == "create":
-        _create_key(keys, arguments)
+        key, secret = keys.create(arguments.name, arguments.limit, arguments.notify)
+        # Standard output contains only the key, so that scripts can read it.
+        facts = json.dumps({"name": key.name, "key": secret, "limit": key.most_waiting})
+        sys.stdout.write(f"{facts if arguments.json else secret}\n")
+        sys.stderr.write("Keep this key: it is not shown again. Programs send it as `Authorization: Bearer KEY`\n")
     elif arguments.action == "list":
         _print_keys(keys.list_keys(), arguments.json)
     else:
@@ -23,19 +27,19 @@ def manage_keys(arguments: argparse.Namespace) -> None:
         )
 
 
-def _create_key(keys: Keys, arguments: argparse.Namespace) -> None:
-    """Create a key. Standard output contains only the key, so that scripts can read it."""
-    key, secret = keys.create(arguments.name, arguments.limit, arguments.notify)
-    if arguments.json:
-        sys.stdout.write(json.dumps({"name": key.name, "key": secret, "limit": key.most_waiting}) + "\n")
-    else:
-        sys.stdout.write(f"{secret}\n")
-    sys.stderr.write("Keep this key: it is not shown again. Programs send it as `Authorization: Bearer KEY`\n")
-
-
 def _print_keys(keys: list[Key], as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps([_key_facts(key) for key in keys], indent=2) + "\n")
+        facts = [
+            {
+                "name": key.name,
+                "created": key.created,
+                "last_used": key.used,
+                "limit": key.most_waiting,
+                "notifies": bool(key.notify),
+            }
+            for key in keys
+        ]
+        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
         return
     widest = max((len(key.name) for key in keys), default=0)
     for key in keys:
@@ -43,16 +47,6 @@ def _print_keys(keys: list[Key], as_json: bool) -> None:
         used = f"last used {_format_time(key.used)}" if key.used else "never used"
         limit = f"at most {key.most_waiting} queued videos{notified}"
         sys.stdout.write(f"{key.name:{widest}}  created {_format_time(key.created)}, {used}, {limit}\n")
-
-
-def _key_facts(key: Key) -> dict:
-    return {
-        "name": key.name,
-        "created": key.created,
-        "last_used": key.used,
-        "limit": key.most_waiting,
-        "notifies": bool(key.notify),
-    }
 
 
 def _format_time(seconds: float) -> str:

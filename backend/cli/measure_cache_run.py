@@ -46,17 +46,23 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
     """
     request = calibration_request(arguments)
     open_inputs(request)
-    path, progress = _output_path(arguments, request), Progress(sys.stderr)
+    progress = Progress(sys.stderr)
+    if arguments.output:
+        path = Path(absolute(str(arguments.output)))
+    else:
+        path = from_environment(arguments.data_dir).magnitudes_dir / magnitudes_file_name(request.resolved_preset.model)
     options = worker_options_from_arguments(arguments)
     model = model_from_arguments(arguments, request.preset)
     loaded = load(request.resolved_preset, model, progress.show, options.mesh, options.executables, ("encode", "denoise"))
     with tempfile.TemporaryDirectory() as folder:
         run = Run(request=request, loaded=loaded, folder=Path(folder), is_cancelled=lambda: False)
         with contextlib.closing(_measurement_steps(run)) as work:
-            ratios = _run_with_progress(work, progress)
+            ratios = progress.run(work)
     progress.end()
     write_magnitudes(_merge_ratios(read_magnitudes(path), run, ratios), path)
-    sys.stdout.write(f"{path}\n{_describe_reuse(request, ratios)}\n")
+    reused = {one: reused_steps(request.with_changes(mag_cache=one, mag_ratios=ratios.interleaved)) for one in THRESHOLDS}
+    counts = ", ".join(f"{sum(steps)} at {one:g}" for one, steps in reused.items())
+    sys.stdout.write(f"{path}\nreused steps of {request.num_steps}, by --mag-cache: {counts}\n")
     return OK
 
 
@@ -72,23 +78,10 @@ def calibration_request(arguments: argparse.Namespace) -> GenerationRequest:
     return disable_shortcuts(GenerationRequest.from_preset(preset, **given, **plain, **NO_REUSE))
 
 
-def _output_path(arguments: argparse.Namespace, request: GenerationRequest) -> Path:
-    own = from_environment(arguments.data_dir).magnitudes_dir / magnitudes_file_name(request.resolved_preset.model)
-    return Path(absolute(str(arguments.output))) if arguments.output else own
-
-
 def _measurement_steps(run: Run) -> Generator[Event, None, BranchRatios]:
     yield from prepare(run, ("encode", "denoise"))
     conditions = yield from encode_conditions(run)
     return (yield from measure_ratios(run, conditions))
-
-
-def _run_with_progress(work: Generator[Event, None, BranchRatios], progress: Progress) -> BranchRatios:
-    while True:
-        try:
-            progress.show(next(work))
-        except StopIteration as end:
-            return end.value
 
 
 def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitudes:
@@ -99,13 +92,6 @@ def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> M
     base = published_magnitudes(request.resolved_preset.model) or Magnitudes(source="", ratios={})
     source = f"measured by app.py measure-cache, preset {request.preset}, model {model}, {what}"
     return base.model_copy(update={"source": source, "licence": "", "ratios": {**others, request.task: ratios}})
-
-
-def _describe_reuse(request: GenerationRequest, ratios: BranchRatios) -> str:
-    """Return a line that states how many steps reuse the previous step's output, for each of THRESHOLDS."""
-    counts = ((one, sum(reused_steps(request.with_changes(mag_cache=one, mag_ratios=ratios.interleaved)))) for one in THRESHOLDS)
-    listed = ", ".join(f"{count} at {one:g}" for one, count in counts)
-    return f"reused steps of {request.num_steps}, by --mag-cache: {listed}"
 
 
 if __name__ == "__main__":

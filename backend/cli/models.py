@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from backend.catalog.catalog import Entry, count_bytes, list_entries, required_licences
+from backend.catalog.catalog import count_bytes, list_entries, required_licences
 from backend.checkpoints.checkpoint import split_source
 from backend.checkpoints.hub import (
     cached_torch_file,
@@ -21,7 +21,7 @@ from backend.checkpoints.hub import (
 )
 from backend.checkpoints.loras import list_loras
 from backend.checkpoints.speed import Speed
-from backend.checkpoints.verify import Verification, verify
+from backend.checkpoints.verify import verify
 from backend.errors import RequestError
 from backend.models import complete_checkpoint, recognise
 from backend.settings import from_environment
@@ -37,38 +37,33 @@ def models(arguments: argparse.Namespace) -> bool:
         for source in _hub_sources(arguments.id):
             _download(source)
         return True
-    return _verify_models(arguments)
+    return _verify_model(arguments)
 
 
 def _print_models(arguments: argparse.Namespace) -> None:
     folder = from_environment(arguments.data_dir).loras_dir
-    rows = [*map(_entry_row, list_entries()), *(_own_lora_row(folder, name) for name in list_loras(folder))]
+    rows: list[dict[str, Any]] = [
+        {
+            "kind": entry.kind,
+            "id": entry.source,
+            "bytes": entry.num_bytes,
+            "begun_bytes": entry.begun_bytes,
+            "presets": [preset.name for preset in entry.presets],
+        }
+        for entry in list_entries()
+    ]
+    rows += [
+        {"kind": "lora", "id": name, "bytes": (folder / name).stat().st_size, "begun_bytes": 0, "presets": []}
+        for name in list_loras(folder)
+    ]
     if arguments.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return
     widest = max(len(row["id"]) for row in rows)
     for row in rows:
-        sys.stdout.write(f"{row['id']:{widest}}  {_describe_location(row):>18}  {', '.join(row['presets']) or 'your LoRA'}\n")
-
-
-def _describe_location(row: dict[str, Any]) -> str:
-    if row["bytes"] is not None:
-        return f"{_format_size(row['bytes'])} here"
-    return f"{_format_size(row['begun_bytes'])} partly here" if row["begun_bytes"] else "not here"
-
-
-def _entry_row(entry: Entry) -> dict[str, Any]:
-    return {
-        "kind": entry.kind,
-        "id": entry.source,
-        "bytes": entry.num_bytes,
-        "begun_bytes": entry.begun_bytes,
-        "presets": [preset.name for preset in entry.presets],
-    }
-
-
-def _own_lora_row(folder: Path, name: str) -> dict[str, Any]:
-    return {"kind": "lora", "id": name, "bytes": (folder / name).stat().st_size, "begun_bytes": 0, "presets": []}
+        where = f"{_format_size(row['begun_bytes'])} partly here" if row["begun_bytes"] else "not here"
+        where = where if row["bytes"] is None else f"{_format_size(row['bytes'])} here"
+        sys.stdout.write(f"{row['id']:{widest}}  {where:>18}  {', '.join(row['presets']) or 'your LoRA'}\n")
 
 
 def _format_size(num_bytes: int) -> str:
@@ -132,24 +127,28 @@ class _DownloadLine:
         self._stream.flush()
 
 
-def _verify_models(arguments: argparse.Namespace) -> bool:
-    results = [_verify_source(source) for source in _sources_to_verify(arguments.id)]
-    if arguments.json:
-        sys.stdout.write(json.dumps([_verification_facts(result) for result in results], indent=2) + "\n")
-    else:
-        sys.stdout.write("\n".join(_format_verification(result) for result in results) + "\n")
-    return not any(result.problems for result in results)
-
-
-def _verify_source(source: str) -> Verification:
+def _verify_model(arguments: argparse.Namespace) -> bool:
+    source = next((preset.model_source for preset in list_presets() if preset.name == arguments.id), arguments.id)
     base, transformer = split_source(source)
     line, torch_file = _DownloadLine(sys.stderr, source), cached_torch_file(source)
-    return verify(_local_folder(base), recognise, line, torch_file, transformer, complete_checkpoint)
-
-
-def _sources_to_verify(given: str) -> list[str]:
-    preset = next((preset for preset in list_presets() if preset.name == given), None)
-    return [given] if preset is None else [preset.model_source]
+    result = verify(_local_folder(base), recognise, line, torch_file, transformer, complete_checkpoint)
+    if arguments.json:
+        facts = {
+            "folder": str(result.folder),
+            "family": result.kind,
+            "files": result.files,
+            "hashed": result.hashed,
+            "bytes": result.num_bytes,
+            "problems": list(result.problems),
+        }
+        sys.stdout.write(json.dumps([facts], indent=2) + "\n")
+    elif result.problems:
+        sys.stdout.write("\n".join(result.problems) + "\n")
+    else:
+        hashes = f"{result.hashed} hashes match" if result.hashed else "sizes match; a plain folder has no known hashes"
+        found = f"{result.files} files, {_format_size(result.num_bytes)}; {hashes}"
+        sys.stdout.write(f"{result.folder}: a complete {result.kind}, {found}\n")
+    return not result.problems
 
 
 def _local_folder(source: str) -> Path:
@@ -164,21 +163,3 @@ def _local_folder(source: str) -> Path:
             f"`python app.py models download {source}` fetches it",
         )
     return folder
-
-
-def _verification_facts(result: Verification) -> dict[str, Any]:
-    return {
-        "folder": str(result.folder),
-        "family": result.kind,
-        "files": result.files,
-        "hashed": result.hashed,
-        "bytes": result.num_bytes,
-        "problems": list(result.problems),
-    }
-
-
-def _format_verification(result: Verification) -> str:
-    if result.problems:
-        return "\n".join(result.problems)
-    hashes = f"{result.hashed} hashes match" if result.hashed else "sizes match; a plain folder has no known hashes"
-    return f"{result.folder}: a complete {result.kind}, {result.files} files, {_format_size(result.num_bytes)}; {hashes}"

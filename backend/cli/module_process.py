@@ -49,7 +49,12 @@ def compile_in_process(module: str, words: Sequence[str], *, for_tpu: bool) -> d
             "pip install libtpu==0.0.51",
         )
     environment = tpu_compiler_environment() if for_tpu else compiler_environment()
-    ended = run_in_process(module, words, environment, _print_progress)
+
+    def print_progress(message: dict[str, Any]) -> None:
+        if "progress" in message:
+            sys.stderr.write(message["progress"] + "\n")
+
+    ended = run_in_process(module, words, environment, print_progress)
     if ended.report is None:
         raise StudioError("The compiler stopped", ended.last_error, "check the topology and the mesh, or report this as a bug")
     return ended.report
@@ -114,11 +119,6 @@ def _read_messages(
             report = message.get("report", report)
             on_message(message)
     return report, was_silent.is_set()
-
-
-def _print_progress(message: dict[str, Any]) -> None:
-    if "progress" in message:
-        sys.stderr.write(message["progress"] + "\n")
 
 
 def write_message(message: dict[str, object]) -> None:

@@ -1,6 +1,7 @@
 """The command `precompile`: write a preset's compiled programs to files, which the engine loads instead of compiling."""
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -38,23 +39,20 @@ def _create_folder(path: str) -> Path:
     folder = Path(path).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "Permission denied")
     except OSError as error:
-        raise _unwritable_error(path, error.strerror or str(error)) from None
-    if not os.access(folder, os.W_OK):
-        raise _unwritable_error(path, "Permission denied")
+        rule = f"must be a writable folder ({error.strerror or error})"
+        raise OutputError(f"output={path!r}", rule, "choose another") from None
     return folder
-
-
-def _unwritable_error(path: str, reason: str) -> OutputError:
-    return OutputError(f"output={path!r}", f"must be a writable folder ({reason})", "choose another")
 
 
 def _format_report(report: dict) -> str:
     """Return one line per file, and how to use the files."""
-    lines = [
-        f"{entry['bytes'] / 1e6:7.1f} MB  {_format_time(entry['compile_seconds']):>12}  {entry['program']}"
-        for entry in report["files"]
-    ]
+    lines = []
+    for entry in report["files"]:
+        time = "kept" if entry["compile_seconds"] is None else f"{entry['compile_seconds']:.1f} s"
+        lines.append(f"{entry['bytes'] / 1e6:7.1f} MB  {time:>12}  {entry['program']}")
     where = report["topology"] or f"this machine ({report['devices']} x {report['device_kind']})"
     lines.append(f"{report['preset']} for {where}, mesh {report['mesh']['guided']}")
     lines.append(f"{len(report['files'])} programs in {report['output']}, {report['seconds']:.0f} s in all")
@@ -64,7 +62,3 @@ def _format_report(report: dict) -> str:
             "compiled without a TPU and not tested on a chip: if a chip cannot load them, the studio compiles them again"
         )
     return "\n".join(lines)
-
-
-def _format_time(seconds: float | None) -> str:
-    return "kept" if seconds is None else f"{seconds:.1f} s"

@@ -37,13 +37,10 @@ def write_programs(
         write_message({"progress": f"{name}: " + ("kept from before" if seconds is None else f"compiled in {seconds:.1f} s")})
 
     devices = described_devices(topology) if topology else jax.devices()
-    model = describe_model(
-        preset,
-        devices,
-        ExecutableWriter(folder=folder, report=record_file),
-        mesh,
-        None if topology else _local_checkpoint(preset),
-    )
+    checkpoint = Path(preset.model_source)  # its tokenizer determines the lengths of prompts
+    if topology or not (checkpoint / "tokenizer").is_dir():
+        checkpoint = None
+    model = describe_model(preset, devices, ExecutableWriter(folder=folder, report=record_file), mesh, checkpoint)
     for request in requests_to_compile(preset, model, sizes, progressive):
         for _ in warm_up(model, add_measured_ratios(request, from_environment().magnitudes_dir)):
             pass
@@ -89,12 +86,6 @@ def requests_to_compile(preset: Preset, model: Model, sizes: dict, progressive: 
         yield example_request(preset, "t2v", sound="/sound.wav", **sizes)
     if preset.continues:
         yield example_request(preset, "t2v", video="/clip.mp4", extend="after", **sizes)
-
-
-def _local_checkpoint(preset: Preset) -> Path | None:
-    """Return the checkpoint's folder if its tokenizer is on this machine, else None. The tokenizer determines prompt lengths."""
-    folder = Path(preset.model_source)
-    return folder if (folder / "tokenizer").is_dir() else None
 
 
 def main() -> None:

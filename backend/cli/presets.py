@@ -16,11 +16,16 @@ def show_presets(arguments: argparse.Namespace) -> None:
     """Print all presets, or one preset with its command and bases. Raises: RequestError for an unknown name."""
     if arguments.action == "list":
         presets = list_presets()
-        text = _format_json([preset.model_dump(mode="json") for preset in presets]) if arguments.json else _format_list(presets)
+        facts: object = [preset.model_dump(mode="json") for preset in presets]
+        widest = max(len(preset.name) for preset in presets)
+        lines = [f"{preset.name:{widest}}  {preset.title}: {_format_size(preset)}" for preset in presets]
     else:
-        facts = _preset_facts(find_preset(arguments.name))
-        text = _format_json(facts) if arguments.json else _format_facts(facts)
-    sys.stdout.write(text + "\n")
+        preset = find_preset(arguments.name)
+        bases = [path.relative_to(PRESET_FOLDER.parent).as_posix() for path in find_files(preset.name)[1:]]  # the nearest first
+        facts = values = preset.model_dump(mode="json") | {"command": shlex.join(example_command(preset)), "bases": bases}
+        texts = {name: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for name, one in values.items()}
+        lines = [f"{name}: {text}" for name, text in texts.items()]
+    sys.stdout.write((json.dumps(facts, indent=2) if arguments.json else "\n".join(lines)) + "\n")
 
 
 def example_command(preset: Preset) -> list[str]:
@@ -39,29 +44,6 @@ def example_command(preset: Preset) -> list[str]:
     elif preset.live:
         words += ["--prompts", f"8:{preset.examples[1]}"]
     return ["python", "app.py", *words, *(["--seconds", "8"] if preset.live else []), "--output", "out.mp4"]
-
-
-def _preset_facts(preset: Preset) -> dict[str, object]:
-    """Return all values of the preset, an example command, and the files from which the preset inherits, the nearest first."""
-    bases = [path.relative_to(PRESET_FOLDER.parent).as_posix() for path in find_files(preset.name)[1:]]
-    return preset.model_dump(mode="json") | {"command": shlex.join(example_command(preset)), "bases": bases}
-
-
-def _format_json(facts: object) -> str:
-    return json.dumps(facts, indent=2)
-
-
-def _format_list(presets: list[Preset]) -> str:
-    widest = max(len(preset.name) for preset in presets)
-    return "\n".join(f"{preset.name:{widest}}  {preset.title}: {_format_size(preset)}" for preset in presets)
-
-
-def _format_facts(facts: dict[str, object]) -> str:
-    return "\n".join(f"{name}: {_format_value(value)}" for name, value in facts.items())
-
-
-def _format_value(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _format_size(preset: Preset) -> str:

@@ -1,6 +1,7 @@
 """Show a job's progress: one changing line on a terminal, otherwise a line for each change."""
 
-from typing import TextIO
+from collections.abc import Generator
+from typing import TextIO, TypeVar
 
 from backend.schemas.events import (
     Compiling,
@@ -14,6 +15,8 @@ from backend.schemas.events import (
     Step,
     Upscaling,
 )
+
+Result = TypeVar("Result")
 
 
 class Progress:
@@ -31,6 +34,14 @@ class Progress:
             text += f" at {event.bytes_per_second / 1e6:.1f} MB/s, {left:.0f} s left"
         if text and text != self._last:
             self.write_text(text)
+
+    def run(self, work: Generator[Event, None, Result]) -> Result:
+        """Run the work, show its events, and return its result."""
+        while True:
+            try:
+                self.show(next(work))
+            except StopIteration as end:
+                return end.value
 
     def write_text(self, text: str) -> None:
         """Write the text as a new line or, on a terminal, in place of the last line."""

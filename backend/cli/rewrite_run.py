@@ -54,7 +54,6 @@ class Model:
         is_stopped: Callable[[], bool],
     ) -> None:
         """Generate an answer, and pass each piece of text to `on_piece`. Stop early if `is_stopped` returns true."""
-        streamer = self._streamer(on_piece)
         inputs = self._reader.apply_chat_template(
             self._insert_image(messages, picture),
             add_generation_prompt=True,
@@ -64,6 +63,11 @@ class Model:
             enable_thinking=False,  # templates without this option ignore it
         )
 
+        class PieceStreamer(self._transformers.TextStreamer):
+            def on_finalized_text(streamer, text: str, stream_end: bool = False) -> None:
+                if text:
+                    on_piece(text)
+
         class Stop(self._transformers.StoppingCriteria):
             def __call__(criterion, input_ids: Any, scores: object, **more: object) -> Any:
                 return self._torch.full((len(input_ids),), is_stopped(), dtype=self._torch.bool)
@@ -71,23 +75,15 @@ class Model:
         with self._torch.inference_mode():
             self._model.generate(
                 **inputs,
-                streamer=streamer,
+                streamer=PieceStreamer(
+                    getattr(self._reader, "tokenizer", self._reader), skip_prompt=True, skip_special_tokens=True
+                ),
                 max_new_tokens=MOST_TOKENS,
                 do_sample=True,
                 temperature=TEMPERATURE,
                 top_p=TOP_P,
                 stopping_criteria=self._transformers.StoppingCriteriaList([Stop()]),
             )
-
-    def _streamer(self, on_piece: Callable[[str], None]) -> object:
-        """Return a `transformers` text streamer that passes each piece of the answer to `on_piece`. It leaves out the prompt."""
-
-        class PieceStreamer(self._transformers.TextStreamer):
-            def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-                if text:
-                    on_piece(text)
-
-        return PieceStreamer(getattr(self._reader, "tokenizer", self._reader), skip_prompt=True, skip_special_tokens=True)
 
     def _insert_image(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, object]]:
         """Return the messages in the format of the model's chat template.

@@ -15,7 +15,7 @@ def run_stage(words: Sequence[str]) -> int:
     """Run `backend.cli.stages_run`, or the command's own module, with the command line `words`. Return its exit code.
 
     The stage writes to this process's standard output and error, and ends when this process ends. At the first Ctrl+C, this
-    process sends SIGTERM to the stage and waits until the stage has written its state.
+    process sends SIGTERM to the stage and waits until the stage has written its state. A second Ctrl+C kills the stage.
     """
     module = _MODULES.get(words[0], "backend.cli.stages_run")
     with start_module(module, words, module_environment(), start_new_session=True) as process:
@@ -23,13 +23,8 @@ def run_stage(words: Sequence[str]) -> int:
             return process.wait()
         except KeyboardInterrupt:
             process.send_signal(signal.SIGTERM)
-            return _wait_for_stop(process)
-
-
-def _wait_for_stop(process: subprocess.Popen) -> int:
-    """Wait until the process has written its state, and return its exit code. A second Ctrl+C kills the process immediately."""
-    try:
-        return process.wait(_STOP_SECONDS)
-    except (KeyboardInterrupt, subprocess.TimeoutExpired):
-        process.kill()
-        return process.wait() or 1
+            try:
+                return process.wait(_STOP_SECONDS)
+            except (KeyboardInterrupt, subprocess.TimeoutExpired):
+                process.kill()
+                return process.wait() or 1

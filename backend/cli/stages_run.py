@@ -43,7 +43,7 @@ from backend.pipeline.stage_files import (
 )
 from backend.runtime.context import RuntimeContext
 from backend.sampling.plan import plan_for_request
-from backend.schemas.events import Cancelled, Event, Finished
+from backend.schemas.events import Cancelled, Event
 from backend.schemas.guidance_steps import guide_first_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS
@@ -93,7 +93,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
             run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
             try:
                 with contextlib.closing(_STAGES[arguments.command](run)) as stage:  # saves the state even if printing fails
-                    message = _show_events(stage, progress)
+                    message = progress.run(stage)
                 break
             except KernelRefused:  # the next loop loads the model without the refused kernel
                 model_cache.unload((loaded.source, request.resolved_preset.dtype))
@@ -223,17 +223,6 @@ _STAGES: dict[str, Callable[[Run], Generator[Event, None, str | None]]] = {
     "denoise": _denoise,
     "decode": _decode,
 }
-
-
-def _show_events(stage: Generator[Event, None, str | None], progress: Progress) -> str | None:
-    """Show the stage's events. Return the message of a stopped stage, None for a finished stage."""
-    while True:
-        try:
-            event = next(stage)
-        except StopIteration as end:
-            return end.value
-        if not isinstance(event, Finished):
-            progress.show(event)
 
 
 def _rename_existing(video: Path) -> None:

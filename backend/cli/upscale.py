@@ -12,7 +12,6 @@ from backend.cli.generate import generate
 from backend.engine.engine import Engine
 from backend.errors import RequestError
 from backend.media.finished import upscale_file_request
-from backend.schemas.request import GenerationRequest
 from backend.schemas.upscaling import EMBEDDED
 from backend.settings import from_environment
 
@@ -22,26 +21,16 @@ def upscale(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = 
 
     Raises: RequestError, ClipError before any process starts.
     """
+    folder = from_environment(arguments.data_dir).upscalers_dir
     if arguments.is_list:
-        return _print_upscalers(arguments)
-    request = _upscale_request(arguments)
+        names = list_upscalers(folder)
+        lines = [json.dumps(names)] if arguments.json else [licence_notice(name) or name for name in names]
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+        return OK
+    if arguments.file is None:
+        raise RequestError("FILE is missing:", "it is the video to enlarge", "give its path, or --list")
+    name = adopt_upscaler(arguments.upscaler, folder) if arguments.upscaler else ""
+    request = upscale_file_request(absolute(arguments.file), arguments.upscale, name)
     if licence := licence_notice(arguments.upscaler or EMBEDDED):
         sys.stderr.write(f"{licence}\n")
     return generate(arguments, make_engine, request)
-
-
-def _upscale_request(arguments: argparse.Namespace) -> GenerationRequest:
-    if arguments.file is None:
-        raise RequestError("FILE is missing:", "it is the video to enlarge", "give its path, or --list")
-    folder = from_environment(arguments.data_dir).upscalers_dir
-    name = adopt_upscaler(arguments.upscaler, folder) if arguments.upscaler else ""
-    return upscale_file_request(absolute(arguments.file), arguments.upscale, name)
-
-
-def _print_upscalers(arguments: argparse.Namespace) -> int:
-    names = list_upscalers(from_environment(arguments.data_dir).upscalers_dir)
-    if arguments.json:
-        sys.stdout.write(json.dumps(names) + "\n")
-    else:
-        sys.stdout.writelines(f"{licence_notice(name) or name}\n" for name in names)
-    return OK

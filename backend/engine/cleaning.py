@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -225,9 +225,11 @@ class Cleaner:
         leave `more` bytes of the quota free, for new videos.
         """
         with self._trimming:
-            while self._is_bin_too_full(owner, more) and self._remove_oldest_deleted(owner):
-                pass
-            while self._store.files.stored_bytes(None, is_deleted=True) > BIN_BYTES and self._remove_oldest_deleted(None):
+            stored_bytes = self._store.files.stored_bytes
+            while stored_bytes(owner, is_deleted=True) > BIN_BYTES_OF_OWNER or stored_bytes(owner) + more > KEPT_BYTES:
+                if not self._remove_oldest_deleted(owner):
+                    break
+            while stored_bytes(None, is_deleted=True) > BIN_BYTES and self._remove_oldest_deleted(None):
                 pass
 
     def check_visitor_quota(self, owner: str, more: int = 0) -> None:
@@ -237,10 +239,6 @@ class Cleaner:
         if kept + more > KEPT_BYTES:
             what = f"your videos and their inputs take {format_gigabytes(kept)} on the server and"
             raise RequestError(what, f"may take {format_gigabytes(KEPT_BYTES)}", "delete some of them")
-
-    def _is_bin_too_full(self, owner: str, more: int) -> bool:
-        in_bin = self._store.files.stored_bytes(owner, is_deleted=True)
-        return in_bin > BIN_BYTES_OF_OWNER or self._store.files.stored_bytes(owner) + more > KEPT_BYTES
 
     def _remove_oldest_deleted(self, owner: str | None) -> bool:
         """Permanently delete the job that has been in the bin for the longest time, of one owner or of all owners for None.
@@ -302,7 +300,9 @@ class Cleaner:
 
     def _clean_jobs(self) -> Counter[Category]:
         jobs, freed = self._store.files.ended_jobs(), Counter[Category]()
-        sizes = {job.id: _size_for_plan(job) for job in jobs}
+        sizes = {job.id: folder_size(job.folder) for job in jobs}
+        # A cleaned job has no intermediate files left, so all its files count as `rest`.
+        sizes |= {job.id: Size(rest=sizes[job.id].total) for job in jobs if job.is_cleaned}
         unended = sum(folder_size(job.folder).total for job in self._store.library.unended())
         is_trusted = self._clock.is_trusted(max((job.ended for job in jobs), default=0.0))
         for removal in plan_removals(jobs, sizes, self.limits, time.time(), unended=unended, is_clock_trusted=is_trusted):
@@ -369,7 +369,8 @@ class Cleaner:
     def _clean_comparisons(self) -> int:
         """Delete comparisons of which no job remains, and exported videos that are no longer needed.
 
-        An exported video is deleted after `EXPORT_SECONDS`, or if a job of its comparison was deleted.
+        An exported video is deleted after `EXPORT_SECONDS`, or if a job of its comparison was deleted. Its name is the
+        comparison's id with a suffix. The name of an unfinished file starts with a dot; such a file is kept for an hour.
         """
         paths = _list_paths(self._settings.comparisons_dir, "*")
         comparisons = {one.id: one for one in self._store.user_presets.comparisons()}
@@ -378,22 +379,12 @@ class Cleaner:
             if not there.intersection(comparison.jobs):
                 self._store.user_presets.forget_comparison(comparison.id)
         whole = {key for key, one in comparisons.items() if in_library.issuperset(one.jobs)}
-        return sum(_remove_file(path) for path in paths if _age_seconds(path) > EXPORT_SECONDS or not _is_export(path, whole))
-
-
-def _is_export(path: Path, whole: Collection[str]) -> bool:
-    """Return whether the file is the export of a comparison in `whole`, or an unfinished file less than an hour old.
-
-    `whole` holds the ids of comparisons of which no job was deleted. An export's name is the id with a suffix. Names of
-    unfinished files start with a dot.
-    """
-    return path.name.partition(".")[0] in whole or (path.name.startswith(".") and _age_seconds(path) < _HOUR)
-
-
-def _size_for_plan(job: EndedJob) -> Size:
-    """Return the size of the job's folder. A cleaned job has no intermediate files left, so all its files count as `rest`."""
-    size = folder_size(job.folder)
-    return Size(rest=size.total) if job.is_cleaned else size
+        freed = 0
+        for path in paths:
+            age, is_unfinished = _age_seconds(path), path.name.startswith(".")
+            if age > EXPORT_SECONDS or not (path.name.partition(".")[0] in whole or (is_unfinished and age < _HOUR)):
+                freed += _remove_file(path)
+        return freed
 
 
 def trim_folder(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:

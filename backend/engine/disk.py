@@ -26,17 +26,16 @@ _TOKEN_BYTES = 36 * 2**10
 
 @dataclass(frozen=True, kw_only=True)
 class Shortage:
-    """The disk has `free` bytes, and a job needs `needed` bytes."""
+    """The disk has `free` bytes, and a job needs `needed` bytes. If `is_of_whole_disk`, `free` is the size of the disk."""
 
     free: int
     needed: int
+    is_of_whole_disk: bool = False
 
     def __str__(self) -> str:
+        if self.is_of_whole_disk:
+            return f"{format_gigabytes(self.needed)} needed, {format_gigabytes(self.free)} in total"
         return f"{format_gigabytes(self.free)} free, {format_gigabytes(self.needed)} needed"
-
-    def describe_capacity(self) -> str:
-        """Return the shortage as text, if `capacity_shortage` returned it. Its `free` is then the size of the whole disk."""
-        return f"{format_gigabytes(self.needed)} needed, {format_gigabytes(self.free)} in total"
 
 
 def needed_bytes(request: GenerationRequest) -> int:
@@ -54,26 +53,18 @@ def needed_bytes(request: GenerationRequest) -> int:
     return round(latents + _PIXEL_BYTES * frame * frames + previews + shots + text + larger)
 
 
-def find_shortage(folder: Path, needed: int) -> Shortage | None:
-    """Return the shortage if fewer than `needed` + `RESERVE_BYTES` bytes are free. None if the free space suffices or is not
-    known."""
+def find_shortage(folder: Path, needed: int, *, of_whole_disk: bool = False) -> Shortage | None:
+    """Return the shortage if fewer than `needed` + `RESERVE_BYTES` bytes are free, or fit on the whole disk.
+
+    Return None if the space suffices or is not known.
+    """
     try:
-        free = shutil.disk_usage(folder).free
+        usage = shutil.disk_usage(folder)
     except OSError:
         return None
+    free = usage.total if of_whole_disk else usage.free
     needed += RESERVE_BYTES
-    return Shortage(free=free, needed=needed) if free < needed else None
-
-
-def capacity_shortage(folder: Path, needed: int) -> Shortage | None:
-    """Return the shortage if the whole disk has fewer than `needed` + `RESERVE_BYTES` bytes. None if it suffices or is not
-    known."""
-    try:
-        total = shutil.disk_usage(folder).total
-    except OSError:
-        return None
-    needed += RESERVE_BYTES
-    return Shortage(free=total, needed=needed) if total < needed else None
+    return Shortage(free=free, needed=needed, is_of_whole_disk=of_whole_disk) if free < needed else None
 
 
 def format_gigabytes(count: int) -> str:

@@ -1,6 +1,5 @@
 """Assign waiting jobs to idle workers. Requeue or end interrupted jobs."""
 
-import functools
 import logging
 import math
 import sqlite3
@@ -10,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from backend.engine.disk import Shortage, capacity_shortage, find_shortage, needed_bytes
+from backend.engine.disk import Shortage, find_shortage, needed_bytes
 from backend.engine.event_log import EventLog
 from backend.engine.job import Job
 from backend.engine.lock import EngineLock
@@ -143,7 +142,7 @@ class Dispatcher:
         with self._event_log.changed:
             if job_id in self.waiting_job_ids():
                 place = place_at_index(self._waiting, job_id, index)
-                self._store.states.set_place(job_id, place)
+                self._store.jobs.set_place(job_id, place)
                 self._update_entry(job_id, place=place)
 
     def prepare_for(self, request: GenerationRequest, shape: Shape) -> None:
@@ -175,9 +174,9 @@ class Dispatcher:
                 self._end_job(job_id, Cancelled(None))
                 self._sort_and_report()
             elif job_id in self._running:
-                self._event_log.apply_change(functools.partial(self._store.states.request_stop, job_id))
+                self._event_log.apply_change(self._store.jobs.request_stop, job_id)
                 self._workers[job_id].cancel(job_id)
-            elif not self._store.jobs.find(job_id).has_ended and self._store.states.owning_engine(job_id) != self._lock.name:
+            elif not self._store.jobs.find(job_id).has_ended and self._store.jobs.owning_engine(job_id) != self._lock.name:
                 raise StudioError(
                     "another server on the same data folder makes this video and",
                     "must stop it itself",
@@ -206,7 +205,7 @@ class Dispatcher:
             for job_id in self._running:
                 verdict = self._decide_recovery(job_id, _CLOSED)
                 if isinstance(verdict, Requeue):
-                    self._event_log.apply_change(functools.partial(self._store.states.requeue, job_id, is_held=False))
+                    self._event_log.apply_change(self._store.jobs.requeue, job_id, False)
                 else:
                     self._end_job(job_id, verdict)
             self._event_log.apply_pending_changes()
@@ -227,22 +226,19 @@ class Dispatcher:
                 if event.is_final:
                     # Readers of the final event must see the final request, so the request is replaced first.
                     self._record_timing(job_id, event)
-                    self._store_final_request(job_id, event)
+                    if isinstance(event, Finished) and not event.result.request.is_open:
+                        self._event_log.apply_change(self._store.jobs.replace_open_request, job_id, event.result.request)
                 self._event_log.append(job_id, event)
                 if isinstance(event, ShotFinished):
-                    self._add_shot(job_id, event)
+                    try:
+                        add_shot(self._store, self._runs, self._store.jobs.find(job_id), event, self._lock.name)
+                        self._event_log.count_change()
+                    except (sqlite3.Error, OSError, StudioError):  # the shot remains in the storyboard
+                        logger.exception("A shot of job %s could not be added to the library", job_id)
                 if not event.is_final:
                     return
                 self._remove_running(job_id)
             self._dispatch()
-
-    def _add_shot(self, job_id: str, event: ShotFinished) -> None:
-        """Add the shot to the library as a separate video. If this fails, the shot remains in the storyboard."""
-        try:
-            add_shot(self._store, self._runs, self._store.jobs.find(job_id), event, self._lock.name)
-            self._event_log.count_change()
-        except (sqlite3.Error, OSError, StudioError):
-            logger.exception("A shot of job %s could not be added to the library", job_id)
 
     def _handle_interruption(self, job_id: str, interrupted: Interrupted) -> None:
         """Requeue an interrupted job, or end it if it was cancelled or interrupted too often."""
@@ -255,7 +251,7 @@ class Dispatcher:
         if not isinstance(verdict, Requeue):
             self._end_job(job_id, verdict)
             return
-        self._event_log.apply_change(lambda: self._store.states.requeue(job_id, verdict.waits))
+        self._event_log.apply_change(self._store.jobs.requeue, job_id, verdict.waits)
         self._waiting.append(replace(entry, has_started=True, is_held=verdict.waits))
         self._sort_and_report()
 
@@ -332,7 +328,7 @@ class Dispatcher:
 
     def _release_held(self, held: Collection[str]) -> None:
         for job_id in held:
-            self._event_log.apply_change(functools.partial(self._store.states.clear_hold, job_id))
+            self._event_log.apply_change(self._store.jobs.clear_hold, job_id)
         if held:
             self._waiting = [replace(entry, is_held=entry.is_held and entry.job_id not in held) for entry in self._waiting]
             self._sort_and_report()
@@ -356,7 +352,7 @@ class Dispatcher:
                 break
             try:
                 job = self._store.jobs.find(entry.job_id)
-                is_waiting = self._store.states.mark_running(job.id)
+                is_waiting = self._store.jobs.mark_running(job.id)
             except sqlite3.Error:
                 logger.exception("Job %s could not be started; it keeps waiting", entry.job_id)
                 self._event_log.pause()
@@ -379,14 +375,13 @@ class Dispatcher:
         """
         if "" in self._shortages:
             return None
-        ready = (entry for entry in self._waiting if not entry.is_held and entry.job_id not in self._shortages)
-        return next((entry for entry in ready if not self._should_wait(entry)), None)
-
-    def _should_wait(self, entry: QueueEntry) -> bool:
-        if len(self.pool) < 2:
-            return False
-        seconds = self._load_seconds(entry.shape.model)
-        return seconds is not None and self.pool.is_busy_worker_faster(entry.shape.model, seconds)
+        for entry in self._waiting:
+            if entry.is_held or entry.job_id in self._shortages:
+                continue
+            seconds = self._load_seconds(entry.shape.model) if len(self.pool) > 1 else None
+            if seconds is None or not self.pool.is_busy_worker_faster(entry.shape.model, seconds):
+                return entry
+        return None
 
     def _find_shortages(self) -> dict[str, Shortage]:
         """Return the shortage of each waiting job for which the disk has too little space, by job id.
@@ -401,12 +396,10 @@ class Dispatcher:
         for entry in self._waiting.copy():
             if (lacking := find_shortage(self._runs, entry.needed + running)) is None:
                 continue
-            if (never := capacity_shortage(self._runs, entry.needed)) is not None:
+            if never := find_shortage(self._runs, entry.needed, of_whole_disk=True):
                 self._waiting.remove(entry)
-                self._end_job(
-                    entry.job_id,
-                    Failed(f"The disk cannot hold this video ({never.describe_capacity()})", "Make it smaller or shorter"),
-                )
+                failed = Failed(f"The disk cannot hold this video ({never})", "Make it smaller or shorter")
+                self._end_job(entry.job_id, failed)
             else:
                 shortages[entry.job_id] = lacking
         return shortages
@@ -422,7 +415,7 @@ class Dispatcher:
             self._event_log.append(job.id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
             return True
         self._remove_running(job.id)
-        self._event_log.apply_change(lambda: self._store.states.requeue(job.id, False))
+        self._event_log.apply_change(self._store.jobs.requeue, job.id, False)
         self._waiting.append(entry)
         self._sort_and_report()
         return False
@@ -469,19 +462,14 @@ class Dispatcher:
         if is_representative:
             self._on_finished(self._running[job_id], event, self._workers[job_id].view().device_kind)
 
-    def _store_final_request(self, job_id: str, event: Event) -> None:
-        """Replace the stored request of an ended live video with the request that regenerates the same video."""
-        if isinstance(event, Finished) and not event.result.request.is_open:
-            self._event_log.apply_change(functools.partial(self._store.jobs.replace_open_request, job_id, event.result.request))
-
     def _adopt_abandoned_jobs(self) -> None:
         """Requeue the waiting and running jobs of dead engines."""
         with self._event_log.changed:
             self._next_adoption = time.monotonic() + _ADOPT_INTERVAL_SECONDS
             before = len(self._waiting)
-            for engine in set(self._store.states.engines_with_open_jobs()) - {self._lock.name}:
+            for engine in set(self._store.jobs.engines_with_open_jobs()) - {self._lock.name}:
                 with self._lock.lock_dead_engine(engine) as is_dead:
-                    for job_id in self._store.states.unfinished_jobs(engine) if is_dead else []:
+                    for job_id in self._store.jobs.unfinished_jobs(engine) if is_dead else []:
                         self._adopt_job(job_id)
             if len(self._waiting) != before:
                 self._sort_and_report()
@@ -489,7 +477,7 @@ class Dispatcher:
 
     def _adopt_job(self, job_id: str) -> None:
         """Requeue a dead engine's job. The job ends as failed if its request is no longer valid."""
-        self._store.states.assign_engine(job_id, self._lock.name)
+        self._store.jobs.assign_engine(job_id, self._lock.name)
         try:
             job = self._store.jobs.find(job_id)
             check_current_limits(job.request)
@@ -503,5 +491,5 @@ class Dispatcher:
                 self._end_job(job.id, verdict)
                 return
             entry = replace(entry, is_held=verdict.waits)
-            self._store.states.requeue(job.id, verdict.waits)
+            self._store.jobs.requeue(job.id, verdict.waits)
         self._waiting.append(entry)

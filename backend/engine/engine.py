@@ -13,7 +13,7 @@ from backend.catalog.models import Models, required_sources
 from backend.catalog.weights_here import check_weights_installed, has_weights
 from backend.checkpoints.upscalers import check_upscaler_exists, count_weights, list_upscalers
 from backend.engine.cleaning import Cleaner
-from backend.engine.disk import capacity_shortage, find_shortage, needed_bytes
+from backend.engine.disk import find_shortage, needed_bytes
 from backend.engine.dispatcher import Dispatcher, make_queue_entry
 from backend.engine.estimates import Estimates
 from backend.engine.event_log import EventLog
@@ -30,7 +30,6 @@ from backend.engine.scheduling import QueueLimits, place_for_new_job
 from backend.engine.store import Store
 from backend.engine.stored_requests import RequestMemo
 from backend.engine.storyboards import add_finished_job, copy_shots, cut_storyboard, regenerate_from
-from backend.engine.summary import RequestSummary
 from backend.engine.timings import Timings
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.sandbox import Requester, SandboxPool, Steps
@@ -69,7 +68,8 @@ class Engine:
         options = EngineOptions(model=model, **choices)
         self._cluster = Cluster(options.cluster) if options.cluster is not None else None
         self.settings = settings = from_environment(data_dir)
-        self._model, self._num_outside_changes = model, 0
+        self._model = model
+        self.num_outside_changes = 0  # number of calls of `count_change`
         self._runs = _make_folder(settings.runs_dir)
         self._store = store = Store(settings.data_dir / "jobs.sqlite3")
         self.jobs, self.events, self.library = store.jobs, store.events, store.library
@@ -151,25 +151,8 @@ class Engine:
 
     def count_change(self) -> None:
         """Report a change outside the queue, so that all pages refresh."""
-        self._num_outside_changes += 1
+        self.num_outside_changes += 1
         self.event_log.count_change()
-
-    def num_outside_changes(self) -> int:
-        """Return the number of calls of `count_change`."""
-        return self._num_outside_changes
-
-    def revise(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Job:
-        """Replace the request of a waiting job. `may_download` is True for the operator.
-
-        After an error nothing has changed.
-
-        Raises:
-            JobHasBegun: if the job no longer waits.
-            RequestError: if a needed download is not allowed.
-            ImageError: if an image cannot be used.
-            Busy: if too many images are being opened.
-        """
-        return self.sandbox.run_steps(self.revise_steps(job_id, request, may_download=may_download))
 
     def has_weights(self, preset: Preset) -> bool:
         """Return whether this machine has all files that the preset needs."""
@@ -270,18 +253,17 @@ class Engine:
         self.check_queue_limits(owner, queue_limits)
         if queue_limits is not None:
             self.cleaner.check_visitor_quota(owner)
-        job_id = new_job_id()
-        folder = self._runs / job_id
+        folder = self._runs / new_job_id()
         try:
             folder.mkdir(parents=True)
             request = yield from write_request_steps(request, folder)
             if needs_only_cutting(request):
                 film = yield from cut_storyboard(request, folder)
-                return self._add_storyboard(job_id, owner, film)
+                return self._add_storyboard(folder.name, owner, film)
             self._check_open()
             if keep is not None:
                 keep(folder)
-            return self._enqueue(job_id, request, owner, folder, queue_limits)
+            return self._enqueue(request, owner, folder, queue_limits)
         except (OSError, sqlite3.Error) as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise DataFolderError(
@@ -294,9 +276,16 @@ class Engine:
             raise
 
     def revise_steps(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
-        """Return the work of `revise` as `Steps`, a generator that yields its sandbox calls. See `submit_steps`.
+        """Return `Steps` that replace the request of a waiting job. See `submit_steps`. After an error nothing has changed.
 
         The new inputs are written to a separate folder. They are moved to the job's folder if the job still waits.
+        `may_download` is True for the operator.
+
+        Raises:
+            JobHasBegun: if the job no longer waits.
+            RequestError: if a needed download is not allowed.
+            ImageError: if an image cannot be used.
+            Busy: if too many images are being opened.
         """
         request = add_measured_ratios(request, self.settings.magnitudes_dir)
         self._check(request, may_download)
@@ -316,36 +305,21 @@ class Engine:
     def _add_storyboard(self, job_id: str, owner: str, film: Finished) -> Job:
         with self.event_log.changed:
             self._check_open()
-            add_finished_job(self._store, job_id, owner, film, self._lock.name, self.projects.current(owner))
+            add_finished_job(self._store, owner, film, self._lock.name, self.projects.current(owner))
             self._notifications.notify_end(job_id, film)
             self.event_log.count_change()
             return self.jobs.find(job_id)
 
-    def _enqueue(
-        self, job_id: str, request: GenerationRequest, owner: str, folder: Path, queue_limits: QueueLimits | None
-    ) -> Job:
+    def _enqueue(self, request: GenerationRequest, owner: str, folder: Path, queue_limits: QueueLimits | None) -> Job:
         now, shape = time.time(), self.estimates.shape(request)
         with self.event_log.changed:
             self._check_open()
             self.check_queue_limits(owner, queue_limits)  # checked again, because other jobs may have been queued meanwhile
             place = place_for_new_job(self.queue.waiting(), owner, shape, now)
-            job = Job(
-                id=job_id,
-                owner=owner,
-                summary=RequestSummary.from_request(request),
-                request=request,
-                state="queued",
-                created=now,
-                started=None,
-                ended=None,
-                folder=folder,
-                place=place,
-                project=self.projects.current(owner),
-            )
+            job = Job.create(request, owner, folder, created=now, place=place, project=self.projects.current(owner))
             self.jobs.add(job, self._lock.name)
-            address = queue_limits.address if queue_limits else ""
-            self.queue.add(make_queue_entry(job, shape, address))
-            return self.jobs.find(job_id)
+            self.queue.add(make_queue_entry(job, shape, queue_limits.address if queue_limits else ""))
+            return self.jobs.find(job.id)
 
     def _recent_requests(self) -> list[tuple[GenerationRequest, Shape]]:
         """Return one request per shape of the last videos, newest first. Requests that need a download are left out."""
@@ -363,32 +337,31 @@ class Engine:
             return False
 
     def _may_prepare(self, request: GenerationRequest) -> bool:
-        """Return whether a worker may load and compile ahead for this request."""
+        """Return whether a worker may load and compile ahead for this request.
+
+        Storyboards, live videos and the upscaling of finished videos cannot be prepared.
+        """
         try:
             check_current_limits(request)
         except RequestError:
             return False
-        return _can_be_prepared(request) and self._has_local_weights(request.preset)
+        is_plain = not (request.shots or request.is_open or request.finished_video)
+        return is_plain and self._has_local_weights(request.preset)
 
     def _check(self, request: GenerationRequest, may_download: bool) -> None:
         """Check a request before it is queued. Raises: RequestError."""
         check_current_limits(request)
-        lacking = capacity_shortage(self._runs, needed_bytes(request))
-        if lacking is not None:
+        needed = needed_bytes(request)
+        if lacking := find_shortage(self._runs, needed, of_whole_disk=True):
             what = "this video may need more than the whole disk"
-            raise RequestError(what, f"({lacking.describe_capacity()})", "make it smaller, shorter or of fewer steps")
+            raise RequestError(what, f"({lacking})", "make it smaller, shorter or of fewer steps")
         if request.upscale:
             check_upscaler_exists(upscaler_name(request), self.settings.upscalers_dir, may_download)
-            self._check_upscaling_space(request)
+            if lacking := find_shortage(self._runs, needed):  # refused now, so that the job does not wait for space
+                what, rule = f"this video, upscaled {request.upscale} times,", f"may need more than the disk has ({lacking})"
+                raise RequestError(what, rule, "choose a smaller scale, or a shorter video")
         if not may_download and not needs_only_cutting(request):
             check_weights_installed(request, self._model)
-
-    def _check_upscaling_space(self, request: GenerationRequest) -> None:
-        """Check that the disk has space for an upscaled video, so that the job does not wait for space. Raises: RequestError."""
-        lacking = find_shortage(self._runs, needed_bytes(request))
-        if lacking is not None:
-            what = f"this video, upscaled {request.upscale} times,"
-            raise RequestError(what, f"may need more than the disk has ({lacking})", "choose a smaller scale, or a shorter video")
 
     def _measure_ended_job(self, job_id: str, event: Event) -> None:
         if event.is_final:
@@ -407,11 +380,6 @@ class Engine:
     def _count_jobs(self) -> tuple[int, int]:
         """Return the number of waiting videos and the number of running videos."""
         return len(self.queue.waiting()), sum(worker.job_id is not None for worker in self.pool.workers())
-
-
-def _can_be_prepared(request: GenerationRequest) -> bool:
-    """Return whether a worker can prepare for the request: it is not a storyboard, a live video or an upscaling."""
-    return not (request.shots or request.is_open or request.finished_video)
 
 
 def _make_folder(folder: Path) -> Path:

@@ -68,7 +68,7 @@ def estimate(
         return None
     tokens = equivalent_tokens(request)
     seconds = median(_scale_seconds(run, request, shape, tokens) for run in used)
-    compiling = 0.0 if is_warm else _compile_seconds(same_model)
+    compiling = 0.0 if is_warm else _median_seconds("compile", same_model)
     loading = 0.0 if is_model_cached else load_seconds(shape.model, same_model)
     return Estimate(
         seconds=seconds + (compiling or 0.0) + (loading or 0.0),
@@ -127,10 +127,6 @@ def _scale_seconds(run: Run, request: GenerationRequest, shape: Shape, tokens: i
 
 def _num_pixels(shape: Shape) -> int:
     return shape.width * shape.height * shape.num_frames
-
-
-def _compile_seconds(runs: Sequence[Run]) -> float | None:
-    return _median_seconds("compile", runs)
 
 
 def load_seconds(model: str, runs: Sequence[Run]) -> float | None:

@@ -3,6 +3,7 @@
 If the store cannot be written, because the disk is full or another process locks it, the changes are stored later.
 """
 
+import functools
 import logging
 import sqlite3
 import threading
@@ -86,21 +87,22 @@ class EventLog:
             logger.exception("The places in the queue could not be stored")
         self.count_change()
 
-    def apply_change(self, change: Callable[[], object], *, is_wanted_later: bool = True) -> None:
-        """Change the store now. If that fails, or if earlier changes are still pending, make the change later, in order.
+    def apply_change(self, change: Callable[..., object], *values: object, is_wanted_later: bool = True) -> None:
+        """Call `change(*values)`, which changes the store. If that fails, or if earlier changes are still pending, make the
+        change later, in order.
 
         If `is_wanted_later` is False, drop the change instead.
         """
         with self.changed:
             try:
                 if not self._pending_changes:
-                    change()
+                    change(*values)
                     return
             except sqlite3.Error:
                 logger.exception("The store could not be changed")
                 self.pause()
             if is_wanted_later:
-                self._pending_changes.append(change)
+                self._pending_changes.append(functools.partial(change, *values))
 
     def apply_pending_changes(self) -> None:
         """Retry the failed changes."""

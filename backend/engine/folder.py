@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from backend.errors import ImageError, RequestError
-from backend.files import flush_to_disk, replace_file
+from backend.files import flush_to_disk, link_or_copy, replace_file
 from backend.media.audio_inputs import check_sound_part, read_sound_facts
 from backend.media.clips import check_part, read_clip_facts
 from backend.media.film import check_shot_clips
@@ -60,10 +59,7 @@ def write_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str
 
     This function opens uploaded files, so callers must run it in the sandbox. Raises: ImageError, ClipError, SoundError, OSError.
     """
-    return {
-        role: [str(_store_file(one, folder / _input_stem(role, place), role)) for place, one in enumerate(given)]
-        for role, given in open_inputs(request).items()
-    }
+    return _store_inputs(open_inputs(request), folder)
 
 
 def open_inputs(request: GenerationRequest) -> Inputs:
@@ -92,11 +88,7 @@ def _check_file(one: Setting, path: str, request: GenerationRequest) -> Path:
 
 def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> GenerationRequest:
     """Write the inputs and `request.json` into the folder and flush them to disk. Return the request with the new paths."""
-    paths = {
-        role: [str(_store_file(one, folder / _input_stem(role, place), role)) for place, one in enumerate(given)]
-        for role, given in inputs.items()
-    }
-    request = request.with_inputs(paths)
+    request = request.with_inputs(_store_inputs(inputs, folder))
     write_request_file(request, folder)
     return request
 
@@ -107,13 +99,17 @@ def write_request_file(request: GenerationRequest, folder: Path) -> None:
         part.write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
 
 
-def _input_stem(role: str, place: int) -> str:
-    """Return an input's file name without suffix, such as "image" or "references-2".
+def _store_inputs(inputs: Inputs, folder: Path) -> dict[str, list[str]]:
+    """Write the inputs into the folder and return their paths by role. The names are such as "image" and "references-2".
 
     An input clip is "input-video" and input audio is "input-sound", because the job's result is "video".
     """
-    name = f"input-{role}" if role in ("video", "sound") else role
-    return f"{name}-{place + 1}" if SETTINGS[role].is_list else name
+    paths = {}
+    for role, given in inputs.items():
+        name = f"input-{role}" if role in ("video", "sound") else role
+        names = [f"{name}-{number}" if SETTINGS[role].is_list else name for number in range(1, len(given) + 1)]
+        paths[role] = [str(_store_file(one, folder / name, role)) for one, name in zip(given, names, strict=True)]
+    return paths
 
 
 def _store_file(one: Path, stem: Path, role: str) -> Path:
@@ -142,17 +138,6 @@ def _store_picture(source: Path, stem: Path) -> Path:
     path = stem.with_suffix(".png")
     picture.save(path, compress_level=1)
     return path
-
-
-def link_or_copy(source: Path, place: Path) -> None:
-    """Link a finished video to another path, or copy it if links are not possible. Raises: OSError.
-
-    The linked file never changes, because finished videos are never rewritten.
-    """
-    try:
-        os.link(source, place)
-    except OSError:
-        shutil.copyfile(source, place)
 
 
 def read_request(folder: Path) -> GenerationRequest:

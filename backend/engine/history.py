@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.engine.tables import Tables
+from backend.engine.tables import TableGroup
 from backend.errors import DataFolderError
 from backend.schemas.events import Event, Step
 from backend.schemas.worker import Device
@@ -41,11 +41,8 @@ class Sample:
     disk_limit: int | None = None
 
 
-class Samples:
+class Samples(TableGroup):
     """The table of samples."""
-
-    def __init__(self, tables: Tables):
-        self._tables = tables
 
     def add(self, sample: Sample) -> None:
         """Store a sample and delete samples that are older than a day."""

@@ -1,10 +1,11 @@
 """Values that describe jobs and selections of jobs. `backend.engine.store` stores the jobs."""
 
 import secrets
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
 from backend.engine.summary import RequestSummary
 from backend.schemas.request import GenerationRequest
@@ -61,6 +62,13 @@ class Job(ListedJob):
 
     request: GenerationRequest
 
+    @classmethod
+    def create(cls, request: GenerationRequest, owner: str, folder: Path, **fields: Any) -> Self:
+        """Return a new queued job, which is not stored yet. The folder's name is the id. `fields` are further fields."""
+        own: dict[str, Any] = {"state": "queued", "created": time.time(), "started": None, "ended": None}
+        summary = RequestSummary.from_request(request)
+        return cls(id=folder.name, owner=owner, summary=summary, request=request, folder=folder, **own | fields)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EndedJob:
@@ -80,7 +88,7 @@ class Selection:
     """A selection of videos. Empty fields select all videos.
 
     All `words` must occur in the prompts; words with "#" are tags. `project` is a project's id, "" for videos without a project,
-    None for all videos except archived ones. `length` is a key of LENGTHS, `size` of SIZES, `order` of `selecting.ORDERS`.
+    None for all videos except archived ones. `length` is a key of LENGTHS, `size` of SIZES, `order` of `library.ORDERS`.
     `has_characters` selects storyboards with characters.
     """
 

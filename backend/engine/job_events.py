@@ -4,21 +4,15 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable
-from typing import cast
 
 from backend.engine.jobs import stored_json
 from backend.engine.stored_paths import make_absolute
-from backend.engine.tables import Tables
+from backend.engine.tables import TableGroup
 from backend.schemas.events import Event, Interrupted, VideoResult, from_json
 
-_EVENTS = "(SELECT job_id, sequence, event, folder FROM events JOIN jobs ON jobs.id = job_id)"
 
-
-class JobEvents:
+class JobEvents(TableGroup):
     """The numbered events of all jobs. Each method is one transaction."""
-
-    def __init__(self, tables: Tables):
-        self._tables = tables
 
     def append(self, job_id: str, event: Event) -> int | None:
         """Store an event and return its sequence number, from 1. A final event also ends the job.
@@ -35,7 +29,14 @@ class JobEvents:
         return {job_id: number for job_id, number in numbers.items() if number is not None}
 
     def _insert_event(self, database: sqlite3.Connection, job_id: str, event: Event) -> int | None:
-        if not self._accepts_event(database, job_id, event):
+        accepted = "WHERE id = ? AND state IN ('queued', 'running')"
+        if event.is_final:
+            result = getattr(event, "result", None)
+            made = (result.num_frames / result.fps, int(result.has_sound), result.seconds.get("total")) if result else (None,) * 3
+            sql = f"UPDATE jobs SET state = ?, ended = ?, has_video = ?, seconds = ?, has_sound = ?, made_seconds = ? {accepted}"
+            if not database.execute(sql, (event.kind, time.time(), int(result is not None), *made, job_id)).rowcount:
+                return None
+        elif database.execute(f"SELECT 1 FROM jobs {accepted}", (job_id,)).fetchone() is None:
             return None
         last = database.execute("SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = ?", (job_id,))
         sequence = last.fetchone()[0] + 1
@@ -43,45 +44,33 @@ class JobEvents:
         database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
         return sequence
 
-    @staticmethod
-    def _accepts_event(database: sqlite3.Connection, job_id: str, event: Event) -> bool:
-        if not event.is_final:
-            sql = "SELECT 1 FROM jobs WHERE id = ? AND state IN ('queued', 'running')"
-            return database.execute(sql, (job_id,)).fetchone() is not None
-        result = getattr(event, "result", None)
-        sql = (
-            "UPDATE jobs SET state = ?, ended = ?, has_video = ?, seconds = ?, has_sound = ?, made_seconds = ?"
-            " WHERE id = ? AND state IN ('queued', 'running')"
-        )
-        made = (result.num_frames / result.fps, int(result.has_sound), result.seconds.get("total")) if result else (None,) * 3
-        return database.execute(sql, (event.kind, time.time(), int(result is not None), *made, job_id)).rowcount == 1
+    def list_events(self, job_id: str, after: int = 0, *, condition: str = "TRUE") -> list[tuple[int, Event]]:
+        """Return the events with a sequence number above `after` for which the SQL `condition` is true, in order."""
+        return self._read_events(job_id, f"sequence > {after:d} AND {condition} ORDER BY sequence")
 
-    def list_events(self, job_id: str, after: int = 0) -> list[tuple[int, Event]]:
-        """Return the events with a sequence number above `after`, in order."""
-        sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND sequence > ? ORDER BY sequence"
-        return [(row["sequence"], _read_event(row)) for row in self._tables.rows(sql, (job_id, after))]
-
-    def last(self, job_id: str) -> Event | None:
-        """Return the job's newest event, None without events."""
-        sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? ORDER BY sequence DESC LIMIT 1"
-        return next(map(_read_event, self._tables.rows(sql, (job_id,))), None)
+    def last(self, job_id: str, *, condition: str = "TRUE") -> Event | None:
+        """Return the job's newest event for which the SQL `condition` is true, None without events."""
+        events = self._read_events(job_id, f"{condition} ORDER BY sequence DESC LIMIT 1")
+        return events[0][1] if events else None
 
     def last_progress(self, job_id: str) -> Event | None:
         """Return the job's newest event that contains no video.
 
         Lists use this event, because an event with a video contains the whole request.
         """
-        sql = (
-            f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.result') IS NULL ORDER BY sequence DESC LIMIT 1"
-        )
-        return next(map(_read_event, self._tables.rows(sql, (job_id,))), None)
+        return self.last(job_id, condition="json_extract(event, '$.result') IS NULL")
 
     def interruptions(self, job_id: str) -> list[Interrupted]:
         """Return the job's interruptions, oldest first."""
-        sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.kind') = 'interrupted' ORDER BY sequence"
+        events = self.list_events(job_id, condition="json_extract(event, '$.kind') = 'interrupted'")
+        return [event for _, event in events if isinstance(event, Interrupted)]
+
+    def _read_events(self, job_id: str, where: str) -> list[tuple[int, Event]]:
+        sql = f"SELECT sequence, event, folder FROM events JOIN jobs ON jobs.id = job_id WHERE job_id = ? AND {where}"
         return [
-            cast(Interrupted, _read_event(row)) for row in self._tables.rows(sql, (job_id,))
-        ]  # the query selects only interruptions
+            (row["sequence"], from_json(make_absolute(json.loads(row["event"]), row["folder"], job_id)))
+            for row in self._tables.rows(sql, (job_id,))
+        ]
 
     def last_preview(self, job_id: str) -> str | None:
         """Return the newest preview in the job's events, as a path in the job's folder. None if it has no preview."""
@@ -94,7 +83,3 @@ class JobEvents:
     def result(self, job_id: str) -> VideoResult | None:
         """Return the job's video, or None."""
         return getattr(self.last(job_id), "result", None)
-
-
-def _read_event(row: sqlite3.Row) -> Event:
-    return from_json(make_absolute(json.loads(row["event"]), row["folder"], row["job_id"]))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from backend.engine.job import EndedJob
 from backend.engine.sizes import folder_size
-from backend.engine.tables import Tables
+from backend.engine.tables import TableGroup
 
 _CLEAN = """
 DELETE FROM events WHERE job_id = :job AND (SELECT ended FROM jobs WHERE id = :job) IS NOT NULL AND sequence NOT IN (
@@ -15,11 +15,8 @@ DELETE FROM events WHERE job_id = :job AND (SELECT ended FROM jobs WHERE id = :j
 """
 
 
-class JobFiles:
+class JobFiles(TableGroup):
     """The folders of jobs and their sizes. Each method is one transaction."""
-
-    def __init__(self, tables: Tables):
-        self._tables = tables
 
     def ended_jobs(self) -> list[EndedJob]:
         """Return all ended jobs, oldest first."""

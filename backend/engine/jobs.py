@@ -1,7 +1,8 @@
-"""Store jobs with their requests in SQLite, and read the rows of jobs. Depends on no queue and no worker."""
+"""Store jobs with their requests, states and places in SQLite, and read their rows. Depends on no queue and no worker."""
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from backend.engine.sizes import folder_size
 from backend.engine.stored_paths import make_relative
 from backend.engine.stored_requests import read_request
 from backend.engine.summary import RequestSummary
-from backend.engine.tables import Tables
+from backend.engine.tables import TableGroup
 from backend.errors import JobNotFound, RequestError
 from backend.schemas.events import Event
 from backend.schemas.request import GenerationRequest
@@ -24,11 +25,8 @@ LISTED_COLUMNS = (
 )
 
 
-class Jobs:
+class Jobs(TableGroup):
     """The jobs of a data folder, each with its whole request. Each method is one transaction."""
-
-    def __init__(self, tables: Tables):
-        self._tables = tables
 
     def update_job_folders(self, runs: Path) -> None:
         """Replace the stored folders of jobs by folders in `runs`, after the data folder was moved or copied."""
@@ -98,6 +96,46 @@ class Jobs:
             sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND json_extract(request, '$.is_open')"
             values = stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id
             database.execute(sql, values)
+
+    def mark_running(self, job_id: str) -> bool:
+        """Mark a waiting job as running. Return False if it no longer waits."""
+        sql = "UPDATE jobs SET state = 'running', started = COALESCE(started, ?), held = 0 WHERE id = ? AND state = 'queued'"
+        return self._tables.execute(sql, (time.time(), job_id)) == 1
+
+    def request_stop(self, job_id: str) -> None:
+        """Store that a running job must end, in case its worker dies first."""
+        self._tables.execute("UPDATE jobs SET stopped = 1 WHERE id = ? AND state = 'running'", (job_id,))
+
+    def requeue(self, job_id: str, is_held: bool) -> None:
+        """Queue a running job again. With `is_held`, the job waits until `clear_hold` is called."""
+        sql = "UPDATE jobs SET state = 'queued', held = ? WHERE id = ? AND state = 'running'"
+        self._tables.execute(sql, (int(is_held), job_id))
+
+    def clear_hold(self, job_id: str) -> None:
+        """Release a held job."""
+        self._tables.execute("UPDATE jobs SET held = 0 WHERE id = ?", (job_id,))
+
+    def set_place(self, job_id: str, place: float) -> None:
+        """Change a job's place in the queue."""
+        self._tables.execute("UPDATE jobs SET place = ? WHERE id = ?", (place, job_id))
+
+    def engines_with_open_jobs(self) -> list[str]:
+        """Return the engines that own waiting or running jobs."""
+        sql = "SELECT DISTINCT engine FROM jobs WHERE state IN ('queued', 'running') ORDER BY engine"
+        return [row["engine"] for row in self._tables.rows(sql)]
+
+    def unfinished_jobs(self, engine: str) -> list[str]:
+        """Return the ids of one engine's waiting and running jobs, in the order of their places in the queue."""
+        sql = "SELECT id FROM jobs WHERE engine = ? AND state IN ('queued', 'running') ORDER BY COALESCE(place, created), number"
+        return [row["id"] for row in self._tables.rows(sql, (engine,))]
+
+    def owning_engine(self, job_id: str) -> str | None:
+        """Return the engine that owns the job, None if the job does not exist."""
+        return next((row["engine"] for row in self._tables.rows("SELECT engine FROM jobs WHERE id = ?", (job_id,))), None)
+
+    def assign_engine(self, job_id: str, engine: str) -> None:
+        """Make another engine the owner of a job."""
+        self._tables.execute("UPDATE jobs SET engine = ? WHERE id = ?", (engine, job_id))
 
     def request_notification(self, job_id: str) -> None:
         """Store that the operator must be notified when the job ends."""

@@ -115,19 +115,16 @@ class Keys:
             return None
         key = _read_key(rows[0])
         if time.time() - (key.used or 0.0) >= _USE_SECONDS:
-            self._note_use(key)
+            try:
+                with self._opened() as database:
+                    database.execute("UPDATE keys SET used = ? WHERE name = ?", (time.time(), key.name))
+            except DataFolderError as error:
+                log.warning("The last use of the key %r could not be stored: %s", key.name, error)
         return key
 
     def find_by_owner(self, owner: str) -> Key | None:
         """Return the key of this owner of jobs. None if it was revoked or the owner is not a program. Raises: DataFolderError."""
         return next((key for key in map(_read_key, self._rows()) if key.owner == owner), None) if has_key(owner) else None
-
-    def _note_use(self, key: Key) -> None:
-        try:
-            with self._opened() as database:
-                database.execute("UPDATE keys SET used = ? WHERE name = ?", (time.time(), key.name))
-        except DataFolderError as error:
-            log.warning("The last use of the key %r could not be stored: %s", key.name, error)
 
     def _rows(self) -> list[tuple]:
         if not self._path.is_file() or self._path.stat().st_size == 0:  # empty: the first key is being created

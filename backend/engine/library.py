@@ -4,15 +4,24 @@ import json
 import time
 from collections.abc import Callable, Sequence
 
-from backend.engine.job import ListedJob, Selection
+from backend.engine.job import LENGTHS, SIZES, ListedJob, Selection
 from backend.engine.job_events import JobEvents
 from backend.engine.jobs import LISTED_COLUMNS, Jobs, read_listed_jobs
-from backend.engine.selecting import order_clause, where_clause
 from backend.engine.stored_paths import make_absolute
 from backend.engine.tables import Tables
 from backend.errors import StudioError
 from backend.schemas.events import Failed
 
+ORDERS = {
+    "newest": "number DESC",
+    "oldest": "number ASC",
+    "longest": "seconds DESC, number DESC",
+    "largest": "json_extract(summary, '$.width') * json_extract(summary, '$.height') DESC, number DESC",
+}
+_NOT_ARCHIVED = "(project = '' OR project NOT IN (SELECT id FROM projects WHERE archived IS NOT NULL))"
+_SIDE = "MIN(json_extract(summary, '$.width'), json_extract(summary, '$.height'))"
+_SHOTS = "CASE WHEN json_extract(summary, '$.has_shots') THEN json_extract(request, '$.shots') ELSE '' END"
+_PROMPTS = f"lower(json_extract(summary, '$.prompt') || ' ' || {_SHOTS})"
 _MOST_STORYBOARDS = 40  # how many of the newest storyboards are searched for characters
 
 
@@ -28,13 +37,13 @@ class Library:
 
     def videos(self, selection: Selection) -> list[ListedJob]:
         """Return the selected jobs with a video, in the order of the selection."""
-        where, values = where_clause(selection)
-        sql = f"SELECT {LISTED_COLUMNS} FROM jobs WHERE {where} ORDER BY {order_clause(selection)} LIMIT ?"
+        where, values = _where_clause(selection)
+        sql = f"SELECT {LISTED_COLUMNS} FROM jobs WHERE {where} ORDER BY {ORDERS.get(selection.order, ORDERS['newest'])} LIMIT ?"
         return read_listed_jobs(self._tables.listed_rows(sql, (*values, selection.most)))
 
     def count(self, selection: Selection) -> int:
         """Return the number of all selected jobs with a video. The selection's limit `most` is ignored."""
-        where, values = where_clause(selection)
+        where, values = _where_clause(selection)
         return self._tables.listed_rows(f"SELECT COUNT(*) FROM jobs WHERE {where}", values)[0][0]
 
     def page(self, owner: str | None, *, after: str | None, most: int, oldest_first: bool) -> list[ListedJob]:
@@ -78,9 +87,9 @@ class Library:
         Searches the storyboards of the owner's `project`. If `project` is "", searches the storyboards without a project.
         """
         stories = Selection(owner=owner, project=project, has_characters=True, most=_MOST_STORYBOARDS)
-        where, values = where_clause(stories)
+        where, values = _where_clause(stories)
         columns = "id, folder, json_extract(request, '$.figures') AS figures, json_extract(request, '$.figure_images') AS images"
-        sql = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY {order_clause(stories)} LIMIT ?"
+        sql = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY {ORDERS['newest']} LIMIT ?"
         named_images: dict[str, tuple[str, str]] = {}
         for row in self._tables.listed_rows(sql, (*values, stories.most)):
             given = {"figure_images": json.loads(row["images"] or "[]")}
@@ -121,3 +130,36 @@ class Library:
     def restore(self, job_id: str) -> None:
         """Restore a job from the bin."""
         self._tables.execute("UPDATE jobs SET deleted = NULL WHERE id = ?", (job_id,))
+
+
+def _where_clause(selection: Selection) -> tuple[str, tuple]:
+    """Return the selection as an SQL condition with its values."""
+    parts = ["has_video = 1", f"deleted IS {'NOT ' if selection.is_deleted else ''}NULL"]
+    values: list[str | float] = []
+
+    def add(part: str, *given: str | float) -> None:
+        parts.append(part)
+        values.extend(given)
+
+    if selection.owner is not None:
+        add("owner = ?", selection.owner)
+    if selection.project is not None:
+        add("project = ?", selection.project)
+    elif not selection.is_deleted:
+        parts.append(_NOT_ARCHIVED)
+    if selection.is_starred:
+        parts.append("starred = 1")
+    if selection.has_characters:
+        parts.append("json_extract(summary, '$.has_figures')")
+    if selection.presets:
+        add(f"json_extract(summary, '$.preset') IN ({', '.join('?' * len(selection.presets))})", *selection.presets)
+    if selection.length in LENGTHS:
+        add("seconds > ? AND seconds <= ?", *LENGTHS[selection.length])
+    if selection.size in SIZES:
+        add(f"{_SIDE} > ? AND {_SIDE} <= ?", *SIZES[selection.size])
+    for word in selection.words:
+        if word.startswith("#") and len(word) > 1:
+            add("EXISTS (SELECT 1 FROM json_each(tags) WHERE lower(value) = lower(?))", word[1:])
+        else:
+            add(f"instr({_PROMPTS}, lower(?)) > 0", word)
+    return " AND ".join(parts), tuple(values)

@@ -13,7 +13,6 @@ from backend.engine.folder import write_request_steps
 from backend.engine.job import Job, Selection, new_job_id
 from backend.engine.projects import Project, Projects, validate_tags
 from backend.engine.store import Store
-from backend.engine.summary import RequestSummary
 from backend.errors import RequestError, StudioError
 from backend.media.project_archive import MOST_VIDEOS, ArchiveEntry, unpack_archive, write_archive
 from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
@@ -79,7 +78,10 @@ def import_project(store: Store, runs: Path, engine: str, owner: str, archive: P
             made.append(job_id)
             request = yield from write_request_steps(_imported_request(one), place)
             shutil.copyfile(one["video"], place / VIDEO)
-            job = _imported_job(one, request, place, project)
+            created, now = one["metadata"].get("created"), time.time()
+            created = float(created) if isinstance(created, int | float) and 0 < created <= now else now
+            tags = _read_tags(one["metadata"].get("tags"))
+            job = Job.create(request, owner, place, created=created, project=project.id, tags=tags)
             store.jobs.add(job, engine)
             store.events.append(job_id, Finished(_imported_result(one, job)))
             if one["metadata"].get("starred") is True:
@@ -91,25 +93,6 @@ def import_project(store: Store, runs: Path, engine: str, owner: str, archive: P
         store.projects.delete(project.id, owner)
         raise
     return store.projects.find(project.id, owner), len(made)
-
-
-def _imported_job(one: Mapping[str, Any], request: GenerationRequest, place: Path, project: Project) -> Job:
-    """Return a job for an imported video."""
-    metadata, now = one["metadata"], time.time()
-    created = metadata.get("created")
-    return Job(
-        id=place.name,
-        owner=project.owner,
-        summary=RequestSummary.from_request(request),
-        request=request,
-        state="queued",
-        created=float(created) if isinstance(created, int | float) and 0 < created <= now else now,
-        started=None,
-        ended=None,
-        folder=place,
-        project=project.id,
-        tags=_read_tags(metadata.get("tags")),
-    )
 
 
 def _imported_result(one: Mapping[str, Any], job: Job) -> VideoResult:

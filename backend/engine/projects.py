@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.engine.tables import Tables
+from backend.engine.tables import TableGroup
 from backend.engine.user_presets import validate_name
 from backend.errors import RequestError
 
@@ -33,14 +33,11 @@ class Project:
     videos: int
 
 
-class Projects:
+class Projects(TableGroup):
     """The projects of all owners. Safe to use from several threads. Each method is one transaction.
 
     With an owner, methods find only this owner's projects. For the owner None, the operator, they find all projects.
     """
-
-    def __init__(self, tables: Tables):
-        self._tables = tables
 
     def list_for_owner(self, owner: str | None, first: str = "") -> list[Project]:
         """Return the owner's projects by name, archived projects last.

@@ -5,7 +5,6 @@ from pathlib import Path
 from backend.engine.history import Samples
 from backend.engine.job_events import JobEvents
 from backend.engine.job_files import JobFiles
-from backend.engine.job_states import JobStates
 from backend.engine.jobs import Jobs
 from backend.engine.library import Library
 from backend.engine.projects import Projects
@@ -21,7 +20,7 @@ class Store:
         """Open or create the file. Raises: DataFolderError."""
         self.tables = tables = Tables(path)
         self.jobs, self.events = Jobs(tables), JobEvents(tables)
-        self.states, self.files, self.runs = JobStates(tables), JobFiles(tables), Runs(tables)
+        self.files, self.runs = JobFiles(tables), Runs(tables)
         self.library = Library(tables, self.jobs, self.events)
         self.projects, self.user_presets, self.samples = Projects(tables), UserPresets(tables), Samples(tables)
 

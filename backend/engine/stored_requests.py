@@ -21,11 +21,6 @@ _MOST_VALUES = 2000  # most entries of a RequestMemo
 Value = TypeVar("Value")
 
 
-def parse_request(text: str, folder: str, job_id: str) -> GenerationRequest:
-    """Parse the JSON of a job's request. Raises: RequestError."""
-    return GenerationRequest.from_stored(make_absolute(json.loads(text), folder, job_id))
-
-
 class _Requests:
     """A cache of the last parsed requests. Safe to use from several threads."""
 
@@ -43,7 +38,7 @@ class _Requests:
                 self._kept.move_to_end(key)
                 return found
         try:
-            request = parse_request(text, folder, job_id)
+            request = GenerationRequest.from_stored(make_absolute(json.loads(text), folder, job_id))
         except RequestError as error:
             if job_id not in self._refused:
                 self._refused.add(job_id)

@@ -3,15 +3,14 @@
 import json
 import re
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
-from backend.engine.folder import link_or_copy, open_inputs, write_request
+from backend.engine.folder import open_inputs, write_request
 from backend.engine.job import Job
 from backend.engine.store import Store
-from backend.engine.summary import RequestSummary
 from backend.errors import JobNotFound, RequestError
+from backend.files import link_or_copy
 from backend.media.film import write_storyboard_film
 from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
 from backend.schemas.events import Finished, ShotFinished, VideoResult
@@ -52,26 +51,15 @@ def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: 
     link_or_copy(Path(event.result.path), folder / VIDEO)
     seconds = {"total": round(sum(event.result.seconds.values()), 3)} | event.result.seconds
     made = Finished(replace(event.result, path=str(folder / VIDEO), request=request, seconds=seconds))
-    add_finished_job(store, job_id, story.owner, made, engine, story.project)
+    add_finished_job(store, story.owner, made, engine, story.project)
 
 
-def add_finished_job(store: Store, job_id: str, owner: str, event: Finished, engine: str, project: str = "") -> None:
+def add_finished_job(store: Store, owner: str, event: Finished, engine: str, project: str = "") -> None:
     """Add a finished video to the library and to the given project. Raises: sqlite3.Error."""
     request, folder = event.result.request, Path(event.result.path).parent
-    job = Job(
-        id=job_id,
-        owner=owner,
-        summary=RequestSummary.from_request(request),
-        request=request,
-        state="queued",
-        created=time.time(),
-        started=None,
-        ended=None,
-        folder=folder,
-        project=project,
-    )
+    job = Job.create(request, owner, folder, project=project)
     store.jobs.add(job, engine)
-    store.events.append(job_id, event)
+    store.events.append(job.id, event)
 
 
 def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:

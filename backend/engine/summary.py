@@ -9,6 +9,8 @@ from backend.errors import RequestError
 from backend.schemas.prompts import MAX_CHARACTERS
 from backend.schemas.request import GenerationRequest
 
+_COPIED = ("seed", "width", "height", "num_frames", "fps", "num_steps", "is_open", "is_from_pictures")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RequestSummary:
@@ -41,20 +43,17 @@ class RequestSummary:
         """Summarize a request."""
         text = json.dumps(request.to_json(), sort_keys=True)
         final_width, final_height = request.final_size
+        try:
+            total_frames = request.total_frames
+        except RequestError:  # the preset no longer exists, so the frames of the shots are not known
+            total_frames = request.num_frames
         return cls(
+            **{name: getattr(request, name) for name in _COPIED},
             preset=request.preset[:MAX_CHARACTERS],
             prompt=request.prompt[:MAX_CHARACTERS],
-            seed=request.seed,
-            width=request.width,
-            height=request.height,
             final_width=final_width,
             final_height=final_height,
-            num_frames=request.num_frames,
-            total_frames=_total_frames(request),
-            fps=request.fps,
-            num_steps=request.num_steps,
-            is_open=request.is_open,
-            is_from_pictures=request.is_from_pictures,
+            total_frames=total_frames,
             is_upscaling=bool(request.finished_video),
             has_shots=bool(request.shots),
             has_figures=bool(request.figures),
@@ -69,11 +68,3 @@ class RequestSummary:
     def to_json(self) -> dict[str, Any]:
         """Return the summary as plain values, for `from_json`."""
         return asdict(self)
-
-
-def _total_frames(request: GenerationRequest) -> int:
-    """Return the number of frames of the whole video. If the preset no longer exists, return the frames of one shot."""
-    try:
-        return request.total_frames
-    except RequestError:
-        return request.num_frames

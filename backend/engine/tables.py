@@ -110,3 +110,10 @@ class Tables(Database):
                 with self.transaction() as database:
                     fill_columns(database)
             self._filled_version = version
+
+
+class TableGroup:
+    """Reads and writes some of the tables. Each method of a group is one transaction."""
+
+    def __init__(self, tables: Tables):
+        self._tables = tables

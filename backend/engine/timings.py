@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 from backend.engine.estimate import Estimate, Run, estimate, estimate_upscaling, load_seconds, predicted_seconds, runs_on
 from backend.engine.scheduling import QueueEntry
-from backend.engine.tables import Tables
+from backend.engine.tables import TableGroup
 from backend.errors import RequestError
 from backend.schemas.events import Finished
 from backend.schemas.request import GenerationRequest
@@ -16,18 +16,15 @@ from backend.schemas.shape import Shape
 from backend.schemas.shots import unfinished_shot_requests
 from backend.schemas.upscaling import without_upscaling
 from backend.schemas.windows import equivalent_tokens
-from backend.schemas.worker import Device, WorkerView
+from backend.schemas.worker import WorkerView
 
 MOST_TIMINGS = 500  # older timings are deleted
 
 logger = logging.getLogger(__name__)
 
 
-class Runs:
+class Runs(TableGroup):
     """The stored timings of finished videos. Each method is one transaction."""
-
-    def __init__(self, tables: Tables):
-        self._tables = tables
 
     def add(self, run: Run) -> None:
         """Store the timings of a finished video, for estimates."""
@@ -77,7 +74,16 @@ class Timings:
         key = (shape, request.num_steps, is_warm, is_model_cached, worker.device_kind)
         if key not in self._estimates:
             learned = estimate(request, shape, runs_on(worker.device_kind, self._runs.load()), is_warm, is_model_cached)
-            self._estimates[key] = learned or _predict_estimate(request, worker.facts.devices, is_warm, is_model_cached)
+            if learned is None and (seconds := predicted_seconds(request, worker.facts.devices)) is not None:
+                learned = Estimate(
+                    seconds=seconds,
+                    compile_seconds=0.0 if is_warm else None,
+                    is_warm=is_warm,
+                    basis="predicted",
+                    runs=0,
+                    load_seconds=0.0 if is_model_cached else None,
+                )
+            self._estimates[key] = learned
         return self._estimates[key]
 
     def load_seconds(self, model: str) -> float | None:
@@ -139,14 +145,3 @@ class Timings:
             self._loading.clear()
         except (sqlite3.Error, RequestError):
             logger.exception("The timings of a video could not be stored")
-
-
-def _predict_estimate(
-    request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool, is_model_cached: bool
-) -> Estimate | None:
-    seconds = predicted_seconds(request, devices)
-    if seconds is None:
-        return None
-    compiling = 0.0 if is_warm else None
-    loading = 0.0 if is_model_cached else None
-    return Estimate(seconds=seconds, compile_seconds=compiling, is_warm=is_warm, basis="predicted", runs=0, load_seconds=loading)

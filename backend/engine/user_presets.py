@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backend.engine.tables import Tables
+from backend.engine.tables import TableGroup
 from backend.errors import RequestError
 
 LONGEST_NAME = 60
@@ -26,23 +26,19 @@ class Comparison:
     columns: int = 0
 
 
-class UserPresets:
+class UserPresets(TableGroup):
     """The presets and comparisons of all visitors. Safe to use from several threads. Each method is one transaction."""
-
-    def __init__(self, tables: Tables):
-        self._tables = tables
 
     def presets(self, owner: str) -> dict[str, dict]:
         """Return the owner's presets by name. Settings are plain values."""
         rows = self._tables.rows("SELECT name, settings FROM own_presets WHERE owner = ? ORDER BY name COLLATE NOCASE", (owner,))
         return {name: json.loads(settings) for name, settings in rows}
 
-    def save_preset(self, owner: str, name: str, settings: dict) -> None:
-        """Store settings under a name. Replace an existing preset with this name. Raises: RequestError."""
-        self.save_presets(owner, {name: settings})
-
     def save_presets(self, owner: str, presets: Mapping[str, dict]) -> None:
-        """Store the presets by name. After an error none is stored. Raises: RequestError."""
+        """Store the presets by name. Replace existing presets with these names. After an error none is stored.
+
+        Raises: RequestError.
+        """
         named = {validate_name(name): json.dumps(settings) for name, settings in presets.items()}
         if longest := next((name for name, text in named.items() if len(text) > LONGEST_SETTINGS), None):
             rule = f"must have at most {LONGEST_SETTINGS} characters of settings"

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 
 from backend.errors import StudioError, one_line
-from backend.prompt_rewriting.helper import BY_HAND, SECONDS_OF_SILENCE
+from backend.prompt_rewriting.helper import SECONDS_OF_SILENCE, rewrite_error
 from backend.prompt_rewriting.request import RewriteRequest
 
 CHAT = "/chat/completions"
@@ -69,7 +69,7 @@ class Endpoint:
                                 yield piece
                         return
         except (httpx2.HTTPError, httpx2.StreamError) as error:
-            raise _rewrite_error(str(error) or type(error).__name__) from None
+            raise rewrite_error((str(error) or type(error).__name__)[:240]) from None
 
     async def _first_model(self, client: httpx2.AsyncClient) -> str:
         """Return the name of the endpoint's first model."""
@@ -78,7 +78,7 @@ class Endpoint:
         models = found.get("data") if isinstance(found, dict) else None
         name = models[0].get("id") if isinstance(models, list) and models and isinstance(models[0], dict) else None
         if not isinstance(name, str):
-            raise _rewrite_error("the endpoint names no model: give one with --rewriter-model")
+            raise rewrite_error("the endpoint names no model: give one with --rewriter-model")
         return name
 
 
@@ -98,7 +98,7 @@ async def _read_lines(response: httpx2.Response) -> AsyncIterator[str]:
     async for data in response.aiter_bytes():
         total += len(data)
         if total > MOST_BYTES:
-            raise _rewrite_error(f"the endpoint's answer has more than {MOST_BYTES:,} bytes")
+            raise rewrite_error(f"the endpoint's answer has more than {MOST_BYTES:,} bytes")
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             yield line.decode("utf-8", "replace").strip()
@@ -110,11 +110,11 @@ async def _read_json_body(response: httpx2.Response) -> str:
     text = "\n".join([line async for line in _read_lines(response)])
     if response.status_code in KEY_REFUSED:
         # This error must not quote the body, because the body may contain the key, and visitors read the error.
-        raise _rewrite_error("the endpoint refuses the studio's key")
+        raise rewrite_error("the endpoint refuses the studio's key")
     if response.status_code != httpx2.codes.OK:
-        raise _rewrite_error(f"the endpoint answered {response.status_code}: {_error_reason(text)}")
+        raise rewrite_error(f"the endpoint answered {response.status_code}: {_error_reason(text)}")
     if _content_type(response) not in ("application/json", ""):
-        raise _rewrite_error(f"the endpoint answered with {_content_type(response)[:40]}, which is no chat completion")
+        raise rewrite_error(f"the endpoint answered with {_content_type(response)[:40]}, which is no chat completion")
     return text
 
 
@@ -137,7 +137,7 @@ def _parse_json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise _rewrite_error("the endpoint's answer is no JSON") from None
+        raise rewrite_error("the endpoint's answer is no JSON") from None
 
 
 def _choice_text(answer: object, part: str) -> str:
@@ -146,13 +146,9 @@ def _choice_text(answer: object, part: str) -> str:
     Raises: StudioError for an error in a stream.
     """
     if isinstance(answer, Mapping) and answer.get("error"):
-        raise _rewrite_error(_error_reason(json.dumps(answer)))
+        raise rewrite_error(_error_reason(json.dumps(answer)))
     choices = answer.get("choices") if isinstance(answer, Mapping) else None
     first = choices[0] if isinstance(choices, list) and choices else {}
     message = first.get(part) if isinstance(first, Mapping) else None
     content = message.get("content") if isinstance(message, Mapping) else None
     return content if isinstance(content, str) else ""
-
-
-def _rewrite_error(reason: str) -> StudioError:
-    return StudioError("the prompt could not be rewritten:", one_line(reason)[:240], BY_HAND)

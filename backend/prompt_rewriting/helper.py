@@ -5,13 +5,17 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
 
-from backend.errors import StudioError
+from backend.errors import StudioError, one_line
 from backend.prompt_rewriting.request import LONGEST, RewriteRequest, extract_suggestion
 
 SECONDS_OF_SILENCE = 120.0  # a large model on the host's processor may need this long to read its instructions and an image
 SECONDS = 300.0
 MOST_CHARACTERS = 16 * LONGEST  # longest answer, including the model's reasoning
-BY_HAND = "write it by hand"
+
+
+def rewrite_error(reason: str) -> StudioError:
+    """Return the error that states why a prompt could not be rewritten."""
+    return StudioError("the prompt could not be rewritten:", one_line(reason), "write it by hand")
 
 
 class Helper(Protocol):
@@ -44,12 +48,11 @@ async def stream_suggestions(
             except StopAsyncIteration:
                 break
             except TimeoutError:
-                reason = f"the helper did not answer within {min(silence, longest):.3g} s"
-                raise StudioError("the prompt could not be rewritten:", reason, BY_HAND) from None
+                raise rewrite_error(f"the helper did not answer within {min(silence, longest):.3g} s") from None
             if len(answer) > MOST_CHARACTERS:
-                raise StudioError("the prompt could not be rewritten:", "the helper does not stop talking", BY_HAND)
+                raise rewrite_error("the helper does not stop talking")
             if (now := extract_suggestion(answer)) and now != suggestion:
                 suggestion = now
                 yield suggestion
     if not suggestion:
-        raise StudioError("the prompt could not be rewritten:", "the helper wrote nothing", BY_HAND)
+        raise rewrite_error("the helper wrote nothing")

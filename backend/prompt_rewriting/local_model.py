@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.child_process import start_module
-from backend.errors import StudioError
-from backend.prompt_rewriting.helper import BY_HAND
+from backend.prompt_rewriting.helper import rewrite_error
 from backend.prompt_rewriting.request import RewriteRequest
 from backend.settings import PROJECT_FOLDER, module_environment
 
@@ -104,7 +103,7 @@ class LocalModel:
                         continue  # a message of an earlier answer that was stopped
                     has_ended = "end" in message or "error" in message
                     if "error" in message:
-                        raise StudioError("the prompt could not be rewritten:", str(message["error"])[:240], BY_HAND)
+                        raise rewrite_error(str(message["error"])[:240])
                     yield str(message.get("text", ""))
             finally:
                 if not has_ended:

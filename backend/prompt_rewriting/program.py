@@ -16,8 +16,8 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from backend.errors import StudioError, one_line
-from backend.prompt_rewriting.helper import BY_HAND
+from backend.errors import StudioError
+from backend.prompt_rewriting.helper import rewrite_error
 from backend.prompt_rewriting.request import RewriteRequest
 
 MOST_ERRORS = 20_000  # bytes kept from the end of standard error
@@ -50,7 +50,7 @@ class Program:
                 *self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
             )
         except OSError as error:
-            raise _rewrite_error(str(error)) from None
+            raise rewrite_error(str(error)[-200:]) from None
         said = bytearray()
         assert process.stdout is not None and process.stderr is not None, "the process was started with pipes"
         errors = asyncio.ensure_future(_read_end(process.stderr, said))
@@ -61,7 +61,8 @@ class Program:
                 yield decoder.decode(data)
             if await process.wait():
                 await asyncio.wait({errors}, timeout=1.0)  # not longer, because the program's children may keep the pipe open
-                raise _rewrite_error(_last_error_line(said) or f"it ended with {process.returncode}")
+                last_line = said.decode("utf-8", "replace").strip().rpartition("\n")[2]  # in a traceback, the error itself
+                raise rewrite_error(last_line[-200:] or f"it ended with {process.returncode}")
         finally:
             with contextlib.suppress(ProcessLookupError):  # kills the program's children too
                 os.killpg(process.pid, signal.SIGKILL)
@@ -75,11 +76,6 @@ async def _read_end(stream: asyncio.StreamReader, said: bytearray) -> None:
     while data := await stream.read(4096):
         said += data
         del said[:-MOST_ERRORS]
-
-
-def _last_error_line(said: bytearray) -> str:
-    """Return the last line of the error output. In a traceback, this line is the error itself."""
-    return said.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 
 async def _send_request(process: Process, request: RewriteRequest) -> None:
@@ -96,7 +92,3 @@ async def _send_request(process: Process, request: RewriteRequest) -> None:
         process.stdin.write(json.dumps(given).encode())
         await process.stdin.drain()
         process.stdin.close()
-
-
-def _rewrite_error(reason: str) -> StudioError:
-    return StudioError("the prompt could not be rewritten:", one_line(reason)[-200:], BY_HAND)

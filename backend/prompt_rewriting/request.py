@@ -40,7 +40,7 @@ class RewriteRequest:
     @property
     def instructions(self) -> str:
         """The instructions for prompts of the preset's model, or "" if there are no instructions for the model."""
-        words, language = _series_instructions(self.preset.series), self.language
+        words, language = _instructions_by_series().get(self.preset.series), self.language
         if words is None:
             return ""
         parts = [words[language], *([words[f"{language}_picture"]] if self.starts_from_picture else []), ONLY[language]]
@@ -69,7 +69,7 @@ class RewriteRequest:
 
 def has_instructions(preset: Preset) -> bool:
     """Return whether there are instructions for the preset's model."""
-    return preset.reads_prompt and _series_instructions(preset.series) is not None
+    return preset.reads_prompt and preset.series in _instructions_by_series()
 
 
 def extract_suggestion(answer: str) -> str:
@@ -90,11 +90,7 @@ def extract_suggestion(answer: str) -> str:
 
 
 @functools.cache
-def _instructions_by_series() -> dict[str, Mapping[str, object]]:
+def _instructions_by_series() -> dict[str, Mapping[str, Any]]:
     """Read the files in `INSTRUCTIONS`. Return their contents by series of models."""
     files = [tomllib.loads(path.read_text("utf-8")) for path in sorted(INSTRUCTIONS.glob("*.toml"))]
     return {series: words for words in files for series in words["series"]}
-
-
-def _series_instructions(series: str) -> Mapping[str, Any] | None:
-    return _instructions_by_series().get(series)

@@ -164,18 +164,15 @@ def check_clip(request: VideoSettings, preset: Preset) -> None:
     for name in subject_defaults("clip"):
         if getattr(request, name) is None:
             raise RequestError(f"{name} is missing:", "a clip needs it", f"give {name}")
-    assert request.strength is not None, "the loop above has checked it"
-    _check_strength(request, request.strength)
-    check_trim(request, preset)
-
-
-def _check_strength(request: VideoSettings, strength: float) -> None:
+    strength = request.strength
+    assert strength is not None, "the loop above has checked it"
     if not 0 < strength <= 1:
         raise RequestError(f"strength={strength:g}", "must be above 0 and at most 1", f"{STRENGTH:g} is usual")
     if request.num_steps < 1 <= request.steps:
         rule = f"leaves none of {request.steps} steps and must leave at least one"
         fix = f"choose at least {math.ceil(1000 / request.steps) / 1000:g}, or more steps"
         raise RequestError(f"strength={strength:g}", rule, fix)
+    check_trim(request, preset)
 
 
 def check_trim(request: VideoSettings, preset: Preset) -> None:

@@ -79,7 +79,9 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
     _check_combinations(request)
     _check_clip_parts(request, preset)
     _check_margins(request)
-    _check_references(request, preset)
+    count, most = len(request.references), preset.max_references
+    if count > most:
+        raise RequestError(f"{count} references were given, and", f"at most {most} can be", "leave some out")
     check_keyframes(request)
 
 
@@ -183,9 +185,3 @@ def _check_margins(request: VideoSettings) -> None:
         if size - taken < LEAST_INNER:
             rule = f"must leave {LEAST_INNER} pixels of the {side}, which is {size}"
             raise RequestError(given, rule, f"choose smaller margins, or a larger {side}")
-
-
-def _check_references(request: VideoSettings, preset: Preset) -> None:
-    if len(request.references) > preset.max_references:
-        count, most = len(request.references), preset.max_references
-        raise RequestError(f"{count} references were given, and", f"at most {most} can be", "leave some out")

@@ -32,14 +32,5 @@ class Appended:
         return cls(frames=appended_frames(request), picture=(height, width), control=control, downscale=downscale)
 
     @property
-    def num_picture_tokens(self) -> int:
-        """Number of tokens of all images."""
-        return len(self.frames) * math.prod(self.picture)
-
-    @property
-    def num_control_tokens(self) -> int:
-        return math.prod(self.control) if self.control else 0
-
-    @property
     def num_tokens(self) -> int:
-        return self.num_picture_tokens + self.num_control_tokens
+        return len(self.frames) * math.prod(self.picture) + (math.prod(self.control) if self.control else 0)

@@ -55,15 +55,14 @@ class Track:
 def plan_pieces(request: VideoSettings, preset: Preset, count: int | None = None) -> tuple[Piece, ...]:
     """Return the visible part of each shot, or of the first `count` shots. Frames that only repeat the end of the previous shot
     are left out."""
-    return tuple(_plan_piece(request, index, preset) for index in range(len(request.shots) if count is None else count))
-
-
-def _plan_piece(request: VideoSettings, index: int, preset: Preset) -> Piece:
-    shot = request.shots[index]
-    carried = num_overlap_frames(request, index, preset) if continues_previous(request, index) else 0
-    first = max(carried, round(shot.trim[0] * request.fps) if shot.trim else 0)
-    lead = first if carried == first or shot.video is not None and not shot.cut else 0
-    return Piece(first=first, end=end_frame(request, index), fade=round(shot.fade * request.fps), lead=lead)
+    pieces = []
+    for index, shot in enumerate(request.shots[:count]):
+        carried = num_overlap_frames(request, index, preset) if continues_previous(request, index) else 0
+        first = max(carried, round(shot.trim[0] * request.fps) if shot.trim else 0)
+        lead = first if carried == first or shot.video is not None and not shot.cut else 0
+        fade = round(shot.fade * request.fps)
+        pieces.append(Piece(first=first, end=end_frame(request, index), fade=fade, lead=lead))
+    return tuple(pieces)
 
 
 def total_frames(request: VideoSettings, preset: Preset) -> int:

@@ -19,7 +19,12 @@ def upscale_request(made: GenerationRequest, video: str, scale: int, upscaler: s
     if made.upscale:
         width, height = made.final_size
         made = describe_clip(made.prompt, width, height, made.total_frames, made.fps)
-    return _build_upscale_request(made.to_json() | {"upscale": scale, "upscaler": upscaler, "finished_video": video})
+    values = made.to_json() | {"upscale": scale, "upscaler": upscaler, "finished_video": video}
+    request = GenerationRequest.from_stored(values)
+    if not request.upscale:
+        raise RequestError("upscale=0", "must be 2 or 4", "choose 2 or 4")
+    check_upscale(request)
+    return request
 
 
 def upscale_result_request(
@@ -38,7 +43,9 @@ def upscale_clip_request(
 ) -> GenerationRequest:
     """Return the request that upscales any clip of this size, length and rate. `name` becomes the prompt. The rate is rounded to
     a whole number. Raises: RequestError."""
-    return upscale_request(describe_clip(name, *size, *_count_frames(seconds, fps)), video, scale, upscaler)
+    rate = min(max(1, round(fps)), MOST_FPS)
+    num_frames = max(1, int(seconds * rate + 0.01))
+    return upscale_request(describe_clip(name, *size, num_frames, rate), video, scale, upscaler)
 
 
 def describe_clip(name: str, width: int, height: int, num_frames: int, fps: int) -> GenerationRequest:
@@ -47,17 +54,3 @@ def describe_clip(name: str, width: int, height: int, num_frames: int, fps: int)
     of_clip = {"preset": FOREIGN, "task": "t2v", "prompt": name, "negative_prompt": "", "seed": 0, "loras": ()}
     sizes = {"width": width, "height": height, "num_frames": num_frames, "fps": fps}
     return GenerationRequest.from_stored(values | of_clip | sizes)
-
-
-def _count_frames(seconds: float, fps: float) -> tuple[int, int]:
-    """Return the number of frames and the rounded frame rate."""
-    rate = min(max(1, round(fps)), MOST_FPS)
-    return max(1, int(seconds * rate + 0.01)), rate
-
-
-def _build_upscale_request(values: dict[str, object]) -> GenerationRequest:
-    request = GenerationRequest.from_stored(values)
-    if not request.upscale:
-        raise RequestError("upscale=0", "must be 2 or 4", "choose 2 or 4")
-    check_upscale(request)
-    return request

@@ -55,7 +55,8 @@ def parse_prompts(texts: Sequence[str]) -> tuple[Cue, ...]:
 
 def check_cue(cue: Cue, preset: Preset) -> None:
     """Check that the preset supports the cue's action and prompt. Raises: RequestError."""
-    if cue.action is not None and not _is_known_action(cue.action, preset):
+    words = [] if cue.action is None else cue.action.split(AND) if preset.combines_actions else [cue.action]
+    if cue.action is not None and not (set(words) <= set(preset.actions) and len(set(words)) == len(words)):
         known = ", ".join(preset.actions)
         together = f", or several joined by {AND}" if preset.combines_actions else ""
         rule = f"must be one of {known}{together}" if known else f"is not supported by {preset.name}"
@@ -66,11 +67,6 @@ def check_cue(cue: Cue, preset: Preset) -> None:
         check_text("prompt", cue.prompt, preset)
         if not cue.prompt.strip():
             raise RequestError(f"the prompt for block {cue.block} is empty and", "must say what the video shows", "give one")
-
-
-def _is_known_action(action: str, preset: Preset) -> bool:
-    words = action.split(AND) if preset.combines_actions else [action]
-    return set(words) <= set(preset.actions) and len(set(words)) == len(words)
 
 
 def num_blocks(request: VideoSettings, preset: Preset) -> int:

@@ -88,7 +88,9 @@ class GenerationRequest(VideoSettings):
         if "figures" in given:
             values |= read_characters(given["figures"])
         if guided_steps is not None:
-            _check_guidance_given_once(given)
+            if "guidance_interval" in given:
+                rule = "together with guidance_interval, which means the same"
+                raise RequestError("guided_steps was given", rule, "leave one out")
             values |= guide_first_steps(preset, guided_steps, values)
         return cls(**values)
 
@@ -140,11 +142,6 @@ def _first_prompt(shots: Sequence[object]) -> Any:
     """Return the first non-empty prompt of the shots, "" without one."""
     prompts = (shot["prompt"] if isinstance(shot, Mapping) else getattr(shot, "prompt", "") for shot in shots)
     return next((prompt for prompt in prompts if prompt), "")
-
-
-def _check_guidance_given_once(given: Mapping[str, object]) -> None:
-    if "guidance_interval" in given:
-        raise RequestError("guided_steps was given", "together with guidance_interval, which means the same", "leave one out")
 
 
 def check_request(request: GenerationRequest, preset: Preset) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax
 
 from backend.checkpoints.fingerprints import Fingerprint, fingerprint_files, have_equal_bytes
 from backend.weights.expert import Expert
-from backend.weights.host_offload import HOST
+from backend.weights.host_offload import HOST, device_bytes
 from backend.weights.place import is_host
 from backend.weights.read import Part
 
@@ -59,8 +58,9 @@ class CachedNetwork:
         self.content, self.expert = content, expert
         self._weights = weights
         self.is_on_host = False
-        self.num_bytes = sum(leaf.nbytes for leaf in _distinct_arrays(self.weights))
-        self.bytes_per_device = sum(_shard_bytes(leaf) for leaf in _distinct_arrays(self.weights))
+        arrays = list({id(leaf): leaf for leaf in jax.tree.leaves(self.weights)}.values())  # tied weights share one array
+        self.num_bytes = sum(leaf.nbytes for leaf in arrays)
+        self.bytes_per_device = device_bytes(arrays)
 
     @property
     def weights(self) -> Any:
@@ -110,13 +110,3 @@ def _wait_and_delete(moves: list[tuple[jax.Array, jax.Array]]) -> None:
     for old, _ in moves:
         old.delete()
     moves.clear()
-
-
-def _distinct_arrays(tree: Any) -> list[jax.Array]:
-    return list({id(leaf): leaf for leaf in jax.tree.leaves(tree)}.values())
-
-
-def _shard_bytes(leaf: jax.Array) -> int:
-    if leaf.sharding.memory_kind == HOST:
-        return 0
-    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from backend.checkpoints.loras import LoraName
-from backend.checkpoints.tensors import TensorPlace, read_header, read_metadata
+from backend.checkpoints.tensors import read_header, read_metadata
 from backend.checkpoints.torch_file import SUFFIX as TORCH_SUFFIX
 from backend.checkpoints.torch_file import TorchFile, read_torch_tensors
 from backend.errors import ModelError
@@ -73,16 +73,25 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
 
     Raises: ModelError if the file changes nothing, or is not a complete safetensors or .pt file.
     """
-    header = _read_lora_header(path)
+    is_torch = path.suffix == TORCH_SUFFIX
+    try:
+        header = read_torch_tensors(TorchFile(path=path)) if is_torch else read_header(path)
+    except ModelError as error:
+        raise ModelError(error.what, error.allowed, "copy or download the LoRA again") from None
     if any(key.startswith(SECOND_EXPERT) for key in header):
         header = {key: place for key, place in header.items() if key.startswith(SECOND_EXPERT) == (expert == 1)}
-    default_alpha, targets = _read_default_alpha(path), _find_targets(shapes, names)
+    metadata = {} if is_torch else read_metadata(path)
+    default_alpha, targets = _read_default_alpha(metadata), _find_targets(shapes, names)
     changes: dict[str, Change] = {}
     keys_by_tensor: dict[str, list[str]] = {}
     for key, place in header.items():
         role, found_tensors = _parse_key(key, targets)
         for tensor, part, parts in found_tensors:
-            _add_factor(changes.setdefault(tensor, Change(alpha=default_alpha, part=part, parts=parts)), role, place)
+            change = changes.setdefault(tensor, Change(alpha=default_alpha, part=part, parts=parts))
+            if role == "alpha":
+                change.alpha = float(read_tensor(place).float())
+            else:
+                change.factors[DIFFERENCE if role in ENDINGS else role] = place
             keys_by_tensor.setdefault(tensor, []).append(key)
     problems = {name: problem for name, change in changes.items() if (problem := change.find_problem(shapes[name]))}
     for tensor in problems:
@@ -91,35 +100,18 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
     unused = tuple(key for key in header if key not in used)
     problem = next((f"{name} {problem}" for name, problem in problems.items()), "")
     if not changes:
-        raise _unusable_error(path, unused, problem)
+        what = f"The LoRA {path.name} changes nothing in this model: none of its {len(unused)} keys"
+        example = f"such as {next(iter(unused), 'none')} fits"
+        fix = "use a LoRA that was trained for this model"
+        raise ModelError(what, f"{example} ({problem})" if problem else example, fix)
     return LoraFile(
         name=path.name,
         changes=changes,
         used_keys=len(used),
         unused_keys=unused,
         problem=problem,
-        control_downscale=_read_control_downscale(path),
+        control_downscale=_read_control_downscale(metadata),
     )
-
-
-def _unusable_error(path: Path, keys: Sequence[str], problem: str) -> ModelError:
-    what = f"The LoRA {path.name} changes nothing in this model: none of its {len(keys)} keys"
-    example = f"such as {next(iter(keys), 'none')} fits"
-    return ModelError(what, f"{example} ({problem})" if problem else example, "use a LoRA that was trained for this model")
-
-
-def _read_lora_header(path: Path) -> dict[str, TensorPlace]:
-    try:
-        return read_torch_tensors(TorchFile(path=path)) if path.suffix == TORCH_SUFFIX else read_header(path)
-    except ModelError as error:
-        raise ModelError(error.what, error.allowed, "copy or download the LoRA again") from None
-
-
-def _add_factor(change: Change, role: str, place: TensorPlace) -> None:
-    if role == "alpha":
-        change.alpha = float(read_tensor(place).float())
-    else:
-        change.factors[DIFFERENCE if role in ENDINGS else role] = place
 
 
 def _parse_key(key: str, targets: Mapping[str, list[LoraName]]) -> tuple[str, list[LoraName]]:
@@ -151,21 +143,18 @@ def _find_targets(shapes: Shapes, names: Names) -> dict[str, list[LoraName]]:
     return targets
 
 
-def _read_default_alpha(path: Path) -> float | None:
+def _read_default_alpha(metadata: Mapping[str, str]) -> float | None:
     """Read alpha from the file's metadata, where diffusers stores it, None if it is missing."""
-    if path.suffix == TORCH_SUFFIX:
-        return None
     try:
-        metadata = json.loads(read_metadata(path).get("lora_adapter_metadata", "{}"))
+        adapter = json.loads(metadata.get("lora_adapter_metadata", "{}"))
     except ValueError:
         return None
-    return next((float(value) for key, value in metadata.items() if key.endswith("lora_alpha")), None)
+    return next((float(value) for key, value in adapter.items() if key.endswith("lora_alpha")), None)
 
 
-def _read_control_downscale(path: Path) -> int | None:
+def _read_control_downscale(metadata: Mapping[str, str]) -> int | None:
     """Read `control_downscale` from the file's metadata, where the authors of LTX-2 and diffusers store it, None if it is
     missing."""
-    metadata = {} if path.suffix == TORCH_SUFFIX else read_metadata(path)
     try:
         return round(float(metadata["reference_downscale_factor"]))
     except (KeyError, TypeError, ValueError, OverflowError):

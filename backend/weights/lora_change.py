@@ -52,7 +52,9 @@ class Change:
             return "has no factors"
         if kinds and (missing := _find_missing_factor(kinds[0], self.factors)):
             return f"lacks {missing} of {kinds[0]}"
-        if not self._product_fits(shape) or not self._difference_fits(shape):
+        difference = self.factors.get(DIFFERENCE)
+        is_other_size = difference is not None and math.prod(difference.shape) != math.prod(shape) * self.parts
+        if is_other_size or not self._product_fits(shape):
             return f"has {kinds[0] if kinds else 'a difference'} of another size"
         return "" if self._magnitude_fits(shape) else "has a DoRA magnitude of another size"
 
@@ -106,10 +108,6 @@ class Change:
             return not blank or tuple(_multiply_factors(blank, whole)[0].shape) == whole
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False
-
-    def _difference_fits(self, shape: Sequence[int]) -> bool:
-        place = self.factors.get(DIFFERENCE)
-        return place is None or math.prod(place.shape) == math.prod(shape) * self.parts
 
     def _magnitude_fits(self, shape: Sequence[int]) -> bool:
         """Return whether the shape of DoRA's magnitudes fits the tensor. True without DoRA.

@@ -47,8 +47,11 @@ def create_empty_stack(leaf: Shaped) -> jax.Array:
     if not is_host(leaf):
         return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
     shape = leaf.sharding.shard_shape(leaf.shape)
-    devices = leaf.sharding.addressable_devices
-    shards = [jax.device_put(_allocate_host_array(shape, leaf.dtype), device) for device in devices]
+    count = math.prod(shape) * leaf.dtype.itemsize
+    shards = [
+        jax.device_put(allocate_host_memory(count).view(leaf.dtype).reshape(shape), device)
+        for device in leaf.sharding.addressable_devices
+    ]
     # JAX copies small arrays in the background. An unfinished copy would overwrite the values that are written next.
     jax.block_until_ready(shards)
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
@@ -116,10 +119,6 @@ def _view_memory(array: jax.Array) -> torch.Tensor:
     dtype = _TORCH_DTYPES[str(array.dtype)]
     memory = (ctypes.c_byte * array.nbytes).from_address(array.unsafe_buffer_pointer())
     return torch.frombuffer(memory, dtype=dtype).reshape(array.shape)
-
-
-def _allocate_host_array(shape: tuple[int, ...], dtype: jnp.dtype) -> np.ndarray:
-    return allocate_host_memory(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 def _as_numpy(tensor: torch.Tensor, dtype: jnp.dtype) -> np.ndarray:

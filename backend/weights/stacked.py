@@ -59,7 +59,9 @@ def _stack_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.
     num_layers = len({name.removeprefix(prefix).partition(".")[0] for name in state if name.startswith(prefix)})
     layers = {name: [f"{prefix}{layer}.{name}" for layer in range(num_layers)] for name in names}
     return {
-        name: _stack_layers([state[one] for one in each]) for name, each in layers.items() if all(one in state for one in each)
+        name: jnp.stack([layer.T if layer.ndim == 2 else layer for layer in map(state.__getitem__, each)])
+        for name, each in layers.items()
+        if all(one in state for one in each)
     }
 
 
@@ -77,10 +79,6 @@ def weights_sharding(shapes: StackedWeights, layout: Layout, matrix_role: Callab
         outer=layout.describe_weights(shapes.outer, layout.outer_weight),
         stacks={prefix: layout.describe_weights(stack, stacked) for prefix, stack in shapes.stacks.items()},
     )
-
-
-def _stack_layers(layers: list[jax.Array]) -> jax.Array:
-    return jnp.stack([layer.T if layer.ndim == 2 else layer for layer in layers])
 
 
 def unstack_layer(layer: Mapping[str, jax.Array]) -> dict[str, jax.Array]:

@@ -283,7 +283,7 @@ def test_own_presets_are_offered_to_the_views_whose_models_they_name(context, en
     clip, live = (GenerationRequest.from_preset(load_preset(name), prompt="x") for name in ("wan-tiny", "wan-live-tiny"))
     caller = SimpleNamespace(owner="visitor")
     for name, request in {"mine": clip.with_changes(solver="euler", steps=7), "steered": live.with_changes(fps=8)}.items():
-        engine.user_presets.save_preset(caller.owner, name, preset_settings(request))
+        engine.user_presets.save_presets(caller.owner, {name: preset_settings(request)})
     (mine,) = own_preset_values(context, caller, clip_presets(lambda _: True))
     assert (mine["name"], mine["preset"], mine["settings"]["solver"], mine["settings"]["steps"]) == (
         "mine",

@@ -96,7 +96,7 @@ class OwnPresetHandlers:
         user_presets = self.context.engine.user_presets
         match act.what:
             case "save":
-                user_presets.save_preset(owner, act.job, preset_settings(self.form.read(values).to_settings()))
+                user_presets.save_presets(owner, {act.job: preset_settings(self.form.read(values).to_settings())})
                 return self._show_message(texts.my_presets_saved.format(name=act.job), texts)
             case "rename":
                 user_presets.rename_preset(owner, act.value, act.job)

@@ -87,4 +87,4 @@ def _render_parts(context: StudioContext, caller: Caller) -> tuple[dict[str, str
         "warm": _fingerprint_models(context.engine.pool.workers()),
     }
     entries = (*queue.running, *queue.waiting, *queue.recent)
-    return parts, (context.engine.num_outside_changes(), [(entry.job, entry.view) for entry in entries])
+    return parts, (context.engine.num_outside_changes, [(entry.job, entry.view) for entry in entries])

@@ -94,7 +94,7 @@ def test_a_waiting_video_keeps_its_clip_when_it_is_changed(engine, close_gate, c
     gate = close_gate("a held square")
     engine.submit(request("a held square"))
     job = engine.submit(request(video=str(clip)))
-    changed = engine.revise(job.id, job.request.with_changes(strength=0.5))
+    changed = engine.sandbox.run_steps(engine.revise_steps(job.id, job.request.with_changes(strength=0.5)))
     assert (changed.request.strength, changed.request.video) == (0.5, str(job.folder / "input-video.mp4"))
     gate.open()
     assert isinstance(all_events(engine, job.id)[-1], Finished)

@@ -75,9 +75,9 @@ def test_only_who_may_download_gets_a_model_that_is_not_here(make_engine, close_
     engine.submit(request("a held square"))
     waiting = engine.submit(request())
     with pytest.raises(RequestError, match="only the operator may download it; choose another preset"):
-        engine.revise(waiting.id, wanted)
+        engine.sandbox.run_steps(engine.revise_steps(waiting.id, wanted))
     assert engine.jobs.find(waiting.id).request == waiting.request
-    assert engine.revise(waiting.id, wanted, may_download=True).request == wanted
+    assert engine.sandbox.run_steps(engine.revise_steps(waiting.id, wanted, may_download=True)).request == wanted
 
 
 def test_a_model_that_is_named_for_all_presets_counts_as_here(make_engine):

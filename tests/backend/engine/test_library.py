@@ -99,9 +99,9 @@ def test_jobs_of_one_shape_are_put_together(engine, close_gate):
 def test_a_waiting_job_can_be_changed_and_a_running_one_cannot(engine, close_gate):
     gate = close_gate("a held square")
     running, waiting = engine.submit(request("a held square")), engine.submit(request("blue"))
-    engine.revise(waiting.id, request("green", steps=2, width=128))
+    engine.sandbox.run_steps(engine.revise_steps(waiting.id, request("green", steps=2, width=128)))
     with pytest.raises(JobHasBegun, match="while it waits"):
-        engine.revise(running.id, request("green"))
+        engine.sandbox.run_steps(engine.revise_steps(running.id, request("green")))
     gate.open()
     result = all_events(engine, waiting.id)[-1].result
     assert (result.request.prompt, result.width, engine.jobs.find(waiting.id).request.steps) == ("green", 128, 2)

@@ -117,8 +117,15 @@ def test_a_stop_holds_though_the_worker_dies_before_it_has_seen_it(engine, close
     assert all_events(engine, job.id)[-1] == Cancelled(None)
 
 
+def limit_free_space(monkeypatch, free):
+    def find_shortage(folder, needed, *, of_whole_disk=False):
+        return Shortage(free=free[0], needed=needed) if free[0] < needed and not of_whole_disk else None
+
+    monkeypatch.setattr(dispatcher, "find_shortage", find_shortage)
+
+
 def test_a_shortage_ends_with_the_queue(make_engine, monkeypatch):
-    monkeypatch.setattr(dispatcher, "find_shortage", lambda folder, needed: Shortage(free=0, needed=needed))
+    limit_free_space(monkeypatch, [0])
     engine = make_engine()
     job = engine.submit(request())
     assert engine.queue.find_shortage() is not None
@@ -128,9 +135,7 @@ def test_a_shortage_ends_with_the_queue(make_engine, monkeypatch):
 
 def test_the_queue_waits_for_room_on_the_disk_and_continues_by_itself(make_engine, monkeypatch):
     free = [10**6]
-    monkeypatch.setattr(
-        dispatcher, "find_shortage", lambda folder, needed: Shortage(free=free[0], needed=needed) if free[0] < needed else None
-    )
+    limit_free_space(monkeypatch, free)
     monkeypatch.setattr(dispatcher, "_LOOK_SECONDS", 0.1)
     engine = make_engine()
     job = engine.submit(request())

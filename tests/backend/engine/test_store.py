@@ -94,7 +94,7 @@ def test_owners_see_their_own_newest_first(store):
 def test_a_job_whose_request_is_refused_hides_no_other(store, tmp_path, caplog):
     readable, refused = add(store), add(store)
     for job_id in (readable, refused):
-        store.states.mark_running(job_id)
+        store.jobs.mark_running(job_id)
         store.events.append(job_id, Cancelled())
     with sqlite3.connect(tmp_path / "jobs.sqlite3") as database:
         change = "UPDATE jobs SET summary = NULL, request = json_set(request, '$.solver', 'of another version') WHERE id = ?"
@@ -127,12 +127,12 @@ def test_nothing_follows_a_final_event(store):
     assert store.events.append(job, Failed("a", "b")) == 1
     assert store.events.append(job, Cancelled(None)) is None and store.events.append(job, Encoding()) is None
     assert store.jobs.find(job).state == "failed" and store.jobs.find(job).has_ended and store.jobs.find(job).ended
-    assert store.states.mark_running(job) is False
+    assert store.jobs.mark_running(job) is False
 
 
 def test_starting_happens_once(store):
     job = add(store)
-    assert store.states.mark_running(job) and not store.states.mark_running(job)
+    assert store.jobs.mark_running(job) and not store.jobs.mark_running(job)
     assert store.jobs.find(job).state == "running" and store.jobs.find(job).started
 
 
@@ -157,9 +157,9 @@ def test_it_outlives_the_process_that_wrote_it(store, tmp_path):
 def test_work_can_be_handed_over(store):
     first, second = add(store, engine="old"), add(store, engine="old")
     store.events.append(second, Failed("a", "b"))
-    assert store.states.engines_with_open_jobs() == ["old"] and store.states.unfinished_jobs("old") == [first]
-    store.states.assign_engine(first, "new")
-    assert store.states.engines_with_open_jobs() == ["new"]
+    assert store.jobs.engines_with_open_jobs() == ["old"] and store.jobs.unfinished_jobs("old") == [first]
+    store.jobs.assign_engine(first, "new")
+    assert store.jobs.engines_with_open_jobs() == ["new"]
 
 
 def test_a_spoilt_file_is_explained(tmp_path):

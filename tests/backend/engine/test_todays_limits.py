@@ -69,7 +69,7 @@ def test_an_imported_request_that_the_preset_refuses_is_not_queued(engine, close
     waiting = engine.submit(request("a held square"), "ann")
     second = engine.submit(request(), "ann")
     with pytest.raises(RequestError, match=words):
-        engine.revise(second.id, job.request)
+        engine.sandbox.run_steps(engine.revise_steps(second.id, job.request))
     engine.queue.cancel(waiting.id)
     assert isinstance(all_events(engine, second.id)[-1], Finished)
 

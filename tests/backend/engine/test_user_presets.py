@@ -15,15 +15,15 @@ def user_presets(tmp_path):
 
 
 def test_presets_belong_to_their_owner_and_last(user_presets, tmp_path):
-    user_presets.save_preset("ann", "  My  look ", {"steps": 8})
+    user_presets.save_presets("ann", {"  My  look ": {"steps": 8}})
     assert user_presets.presets("bob") == {}
     with closing(Store(tmp_path / "jobs.sqlite3")) as again:
         assert again.user_presets.presets("ann") == {"My look": {"steps": 8}}
 
 
 def test_renaming_never_takes_anothers_name(user_presets):
-    user_presets.save_preset("ann", "a", {"steps": 1})
-    user_presets.save_preset("ann", "b", {"steps": 2})
+    user_presets.save_presets("ann", {"a": {"steps": 1}})
+    user_presets.save_presets("ann", {"b": {"steps": 2}})
     with pytest.raises(RequestError, match="is already used"):
         user_presets.rename_preset("ann", "a", "b")
     user_presets.rename_preset("ann", "a", "圆")
@@ -36,7 +36,7 @@ def test_renaming_never_takes_anothers_name(user_presets):
 @pytest.mark.parametrize("name", ["", "  ", None, "x" * 61, "a\x00b"])
 def test_a_name_must_be_one(user_presets, name):
     with pytest.raises(RequestError, match="must have 1 to 60 visible characters"):
-        user_presets.save_preset("ann", name, {})
+        user_presets.save_presets("ann", {name: {}})
 
 
 def test_comparisons_are_found_by_their_id(user_presets):

@@ -46,7 +46,7 @@ def engine(tmp_path_factory):
     folder = engine.settings.runs_dir / "story"
     folder.mkdir()
     clip = counting_clip(folder / "video.mp4", 17, 16, size=(96, 96))
-    add_finished_job(engine._store, "story", "ann", Finished(result(story, clip)), "test")
+    add_finished_job(engine._store, "ann", Finished(result(story, clip)), "test")
     for number in (1, 2):
         made = result(asked({}).with_changes(shots=(), prompt="x"), clip)
         add_shot(engine._store, engine.settings.runs_dir, engine.jobs.find("story"), ShotFinished(number, 2, made), "test")
