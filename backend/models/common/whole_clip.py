@@ -191,7 +191,7 @@ class WholeClipModel:
 
         `conditions` are the arrays of `encode`. Also return the step state for the expert's first step: an empty `StepCache` if
         the request uses the step cache, else None. The argument `step_state` is the state after the previous expert's last step.
-        There is none before the first expert.
+        The first expert gets None.
         """
         raise NotImplementedError
 

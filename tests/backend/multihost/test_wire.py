@@ -43,7 +43,7 @@ def test_an_end_that_closes_only_the_encryption_ends_the_connection():
         greeting = threads.submit(stranger.handshake, is_server=False)
         proving = threads.submit(wire.authenticate, SECRET, is_first=True)
         greeting.result()
-        with suppress(ssl.SSLWantReadError):
+        with suppress(ssl.SSLError):  # the other end's data may have arrived already
             stranger._tls.unwrap()
         there.sendall(stranger._outgoing.read())
         with pytest.raises(ConnectionLost, match="closed"):
