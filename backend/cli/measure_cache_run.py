@@ -21,9 +21,9 @@ from backend.pipeline.generate import encode_conditions, prepare
 from backend.pipeline.load import load
 from backend.pipeline.run import Run
 from backend.schemas.events import Event
-from backend.schemas.mag_cache import reused_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import find_preset
+from backend.schemas.step_plan import plan_steps
 from backend.settings import from_environment
 from presets.magnitude_files import (
     BranchRatios,
@@ -103,7 +103,8 @@ def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> M
 
 def _describe_reuse(request: GenerationRequest, ratios: BranchRatios) -> str:
     """Return a line that states how many steps reuse the previous step's output, for each of THRESHOLDS."""
-    counts = ((one, sum(reused_steps(request.with_changes(mag_cache=one, mag_ratios=ratios.interleaved)))) for one in THRESHOLDS)
+    plans = ((one, plan_steps(request.with_changes(mag_cache=one, mag_ratios=ratios.interleaved))) for one in THRESHOLDS)
+    counts = ((one, sum(step.reuses for step in plan)) for one, plan in plans)
     listed = ", ".join(f"{count} at {one:g}" for one, count in counts)
     return f"reused steps of {request.num_steps}, by --mag-cache: {listed}"
 

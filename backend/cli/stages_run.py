@@ -41,11 +41,11 @@ from backend.pipeline.stage_files import (
     write_state,
 )
 from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
-from backend.sampling.plan import plan_for_request
 from backend.schemas.events import Cancelled, Event, Finished
 from backend.schemas.guidance_steps import guide_first_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS
+from backend.schemas.step_plan import plan_steps
 from backend.settings import Settings, from_environment
 
 STOP_SECONDS = 8.0
@@ -183,7 +183,7 @@ def _reuses_previous_output(run: Run, step: int) -> bool:
 
     The video must have one chunk.
     """
-    return bool(run.request.mag_cache) and plan_for_request(run.request, run.model.spec.boundary).steps[step].reuses
+    return plan_steps(run.request, run.model.spec.boundary)[step].reuses
 
 
 def _decode(run: Run) -> Generator[Event, None, str | None]:

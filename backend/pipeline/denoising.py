@@ -22,11 +22,10 @@ from backend.runtime.mesh import with_sharding
 from backend.runtime.work import Make, OnHost, Put, Wait, Work, describe, list_calls
 from backend.runtime.work import run as do
 from backend.sampling.enlarging import enlarge_noisy_latents
-from backend.sampling.plan import StepPlan, plan_for_request
-from backend.sampling.solvers import add_noise, make_step_inputs
-from backend.schemas.mag_cache import REUSED_COST
-from backend.schemas.progressive import full_size_cost, num_half_size_steps, request_at_first_size
+from backend.sampling.solvers import add_noise, make_step_inputs, schedule_for_request
+from backend.schemas.progressive import num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import StepPlan, plan_steps, relative_step_costs
 
 MOST_AHEAD = 4
 """Maximum number of steps dispatched ahead of the devices. Without a limit, steps of other TPU pipelines took 3.30 s instead of
@@ -79,8 +78,7 @@ class Denoising:
         self._run, self._weights, self._all_conditions = run, run.weights, conditions
         self._script, self._text_index = script or Script(request), 0
         self._conditions = conditions.select(0)
-        plan = plan_for_request(request, run.model.spec.boundary)
-        self.schedule, self._plan = plan.schedule, plan.steps
+        self.schedule, self._plan = schedule_for_request(request), plan_steps(request, run.model.spec.boundary)
         self._chunks = list(divide_into_chunks(run.model, request_at_first_size(request)))
         self._full_size_chunks = list(divide_into_chunks(run.model, request)) if num_half_size_steps(request) else []
         self._noise = ChunkNoise(request.seed, [*self._chunks, *self._full_size_chunks])
@@ -100,11 +98,8 @@ class Denoising:
 
     @property
     def step_costs(self) -> list[float]:
-        """Return each step's relative cost, estimated from the video's size in the step and from what the step reuses."""
-        full = full_size_cost(self._run.request)
-        sizes = [1.0 if step_plan.is_small else full for step_plan in self._plan]
-        shares = [REUSED_COST if step_plan.reuses else 1.0 for step_plan in self._plan]
-        return [size * share for size, share in zip(sizes, shares, strict=True)] * len(self._chunks)
+        """The relative cost of each step of the video, as estimated by `relative_step_costs`."""
+        return relative_step_costs(self._run.request) * len(self._chunks)
 
     @property
     def uses_step_cache(self) -> bool:
