@@ -40,7 +40,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     import numpy as np
 
     from backend.models.model import VIDEO
-    from backend.pipeline.denoising import draw_initial_noise
+    from backend.pipeline.denoising_loop import draw_initial_noise
     from backend.pipeline.load import describe_model
     from backend.runtime.program import compile_now
     from backend.runtime.work import run

@@ -17,8 +17,9 @@ from backend.cli.words import run_command
 from backend.engine.folder import open_inputs
 from backend.errors import RequestError
 from backend.pipeline.cache_calibration import NO_REUSE, disable_shortcuts, measure_ratios
-from backend.pipeline.generate import encode_conditions, prepare
+from backend.pipeline.encoding import encode_conditions
 from backend.pipeline.load import load
+from backend.pipeline.preparing import prepare
 from backend.pipeline.run import Run
 from backend.schemas.events import Event
 from backend.schemas.request import GenerationRequest

@@ -28,9 +28,12 @@ from backend.errors import KernelRefused, RequestError, Stopped, StudioError
 from backend.files import folder_lock
 from backend.media.video import read_request as read_video_request
 from backend.pipeline.chunks import divide_into_chunks
-from backend.pipeline.generate import decode, denoise, encode_conditions, finish_latents, prepare
+from backend.pipeline.decoding import decode
+from backend.pipeline.denoising import denoise, finish_latents
+from backend.pipeline.encoding import encode_conditions
 from backend.pipeline.load import load
-from backend.pipeline.run import Run
+from backend.pipeline.preparing import prepare
+from backend.pipeline.run import PartialVideo, Run
 from backend.pipeline.stage_files import (
     EMBEDDINGS,
     LATENTS,
@@ -41,7 +44,7 @@ from backend.pipeline.stage_files import (
     write_state,
 )
 from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
-from backend.schemas.events import Cancelled, Event, Finished
+from backend.schemas.events import Event
 from backend.schemas.guidance_steps import guide_first_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS
@@ -193,11 +196,11 @@ def _decode(run: Run) -> Generator[Event, None, str | None]:
     _rename_existing(run.folder / VIDEO)
     latents = read_latents(run.folder, run.request)
     assert latents is not None, "checked by _request_to_decode"
-    for event in decode(run, latents):
-        yield event
-        if isinstance(event, Cancelled):
-            (run.folder / VIDEO).unlink(missing_ok=True)  # the video is incomplete; the next run decodes from the start
-            return _stop_message("decode", run)
+    try:
+        yield from decode(run, latents)
+    except PartialVideo:
+        (run.folder / VIDEO).unlink(missing_ok=True)  # the next run decodes from the start
+        return _stop_message("decode", run)
     return None
 
 
@@ -220,8 +223,7 @@ def _show_events(stage: Generator[Event, None, str | None], progress: Progress) 
             event = next(stage)
         except StopIteration as end:
             return end.value
-        if not isinstance(event, Finished):
-            progress.show(event)
+        progress.show(event)
 
 
 def _rename_existing(video: Path) -> None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.pipeline.denoising import draw_initial_noise
+from backend.pipeline.denoising_loop import draw_initial_noise
 from backend.pipeline.prompt_schedule import VideoConditions
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do

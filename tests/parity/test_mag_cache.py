@@ -8,7 +8,8 @@ from diffusers.hooks import MagCacheConfig, apply_mag_cache
 from diffusers.hooks.mag_cache import MagCacheBlockHook
 
 from backend.pipeline.cache_calibration import disable_shortcuts, measure_ratios
-from backend.pipeline.generate import encode_conditions, prepare
+from backend.pipeline.encoding import encode_conditions
+from backend.pipeline.preparing import prepare
 from backend.pipeline.run import Run
 from backend.schemas.step_plan import plan_steps
 from presets import loader

@@ -11,7 +11,7 @@ from app import main
 from backend.catalog.measured_ratios import add_measured_ratios
 from backend.media.video import read_request
 from backend.pipeline import generate as pipeline
-from backend.pipeline.denoising import Denoising
+from backend.pipeline.denoising_loop import Denoising
 from backend.pipeline.run import Run
 from backend.pipeline.stage_files import LATENTS
 from backend.pipeline.warm_up import calls
