@@ -24,7 +24,7 @@ import numpy as np
 
 from backend.models.model import VIDEO
 from backend.pipeline import prompt_schedule
-from backend.pipeline.denoising import Denoising
+from backend.pipeline.denoising_loop import Denoising
 from backend.pipeline.live import live
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel

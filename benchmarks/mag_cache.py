@@ -27,8 +27,8 @@ from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
 from backend.schemas.events import Finished
-from backend.schemas.mag_cache import reused_steps
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import plan_steps
 from presets import Preset, load_preset
 from training.detector import detect
 from training.prompts import describe
@@ -86,9 +86,9 @@ def main() -> None:
         sys.stderr.write(f"\r{seed + 1} of {len(scenes)}")
     result: dict[str, Any] = {"preset": preset.name, "videos": len(scenes)}
     for threshold in THRESHOLDS:
-        reuses = reused_steps(GenerationRequest.from_preset(preset, prompt="x", mag_cache=threshold))
+        plan = plan_steps(GenerationRequest.from_preset(preset, prompt="x", mag_cache=threshold))
         own = summary(scenes, rows[threshold], rows[0.0])
-        result[f"{threshold:g}"] = {"reused_steps": f"{sum(reuses)} of {len(reuses)}"} | own
+        result[f"{threshold:g}"] = {"reused_steps": f"{sum(step.reuses for step in plan)} of {len(plan)}"} | own
     sys.stdout.write("\n" + json.dumps(result, indent=2) + "\n")
 
 

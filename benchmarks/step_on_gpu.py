@@ -40,12 +40,12 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     import numpy as np
 
     from backend.models.model import VIDEO
-    from backend.pipeline.denoising import draw_initial_noise
+    from backend.pipeline.denoising_loop import draw_initial_noise
     from backend.pipeline.load import describe_model
     from backend.runtime.program import compile_now
     from backend.runtime.work import run
-    from backend.sampling.plan import StepPlan
     from backend.sampling.solvers import make_schedule, make_step_inputs
+    from backend.schemas.step_plan import StepPlan
 
     jax.config.update("jax_default_prng_impl", "rbg")
     request = _request(preset)
@@ -58,7 +58,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     weights = {network.part: jax.tree.map(drawn, network.program_weights)}
     shape = (1, TEXT_LENGTH, preset.network_configs()["transformer"]["text_dim"])
     texts = {name: np.asarray(jax.random.normal(next(keys), shape)) for name in ("prompt_embeds", "negative_prompt_embeds")}
-    step_plan = StepPlan(expert=0, guidance=request.guidance[0], is_guided=True)
+    step_plan = StepPlan(sigma=1.0, timestep=1000.0, expert=0, guidance=request.guidance[0], is_guided=True)
     step_context, step_state = run(model.make_step_context(weights, request, texts, step_plan, None))
     schedule = make_schedule(request.solver, repeats + 1, request.flow_shift)
     states = model.start(request, texts, draw_initial_noise(request, model))

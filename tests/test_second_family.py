@@ -22,6 +22,7 @@ from backend.media.video import read_facts, read_frames
 from backend.models.model import SOUND, VIDEO
 from backend.pipeline import generate as pipeline
 from backend.pipeline import storyboard
+from backend.pipeline.denoising import denoise, finish_latents
 from backend.pipeline.load import load
 from backend.pipeline.run import Denoised, Run
 from backend.pipeline.stage_files import read_conditions, read_state, write_state
@@ -171,10 +172,10 @@ def test_a_reference_picture_and_the_chunks_before_count(loaded, tmp_path):
     run = Run(request=a_request(), loaded=loaded, folder=tmp_path / "plain", is_cancelled=lambda: False)
     conditions = read_conditions(run.folder, run.request)
     first = Denoised(states=_states(plain[:, :, :2]), steps_done=3, chunks=())
-    again = _end_of(pipeline.denoise(run, conditions, first))
-    np.testing.assert_array_equal(pipeline.finish_latents(run, conditions, again)[VIDEO], plain)
-    other = _end_of(pipeline.denoise(run, conditions, Denoised(states=_states(plain[:, :, :2] + 1), steps_done=3)))
-    assert np.abs(pipeline.finish_latents(run, conditions, other)[VIDEO][:, :, 2:] - plain[:, :, 2:]).max() > 0.01
+    again = _end_of(denoise(run, conditions, first))
+    np.testing.assert_array_equal(finish_latents(run, conditions, again)[VIDEO], plain)
+    other = _end_of(denoise(run, conditions, Denoised(states=_states(plain[:, :, :2] + 1), steps_done=3)))
+    assert np.abs(finish_latents(run, conditions, other)[VIDEO][:, :, 2:] - plain[:, :, 2:]).max() > 0.01
 
 
 def _states(latents: np.ndarray) -> dict[str, SamplerState]:
@@ -197,7 +198,7 @@ def test_a_denoising_that_was_stopped_in_its_second_chunk_ends_the_same(loaded, 
     seen: list[Step] = []
     run = Run(request=a_request(), loaded=loaded, folder=tmp_path / "whole", is_cancelled=lambda: len(seen) >= 4)
     conditions, denoising = read_conditions(run.folder, run.request), None
-    steps = pipeline.denoise(run, conditions)
+    steps = denoise(run, conditions)
     try:
         while True:
             seen.append(next(steps))
@@ -206,8 +207,8 @@ def test_a_denoising_that_was_stopped_in_its_second_chunk_ends_the_same(loaded, 
     assert denoising.steps_done == 5 and len(denoising.chunks) == 1
     write_state(run, denoising)
     going_on = Run(request=a_request(), loaded=loaded, folder=tmp_path / "whole", is_cancelled=lambda: False)
-    ended = _end_of(pipeline.denoise(going_on, conditions, read_state(run.folder, run.request)))
-    latents = pipeline.finish_latents(going_on, conditions, ended)
+    ended = _end_of(denoise(going_on, conditions, read_state(run.folder, run.request)))
+    latents = finish_latents(going_on, conditions, ended)
     np.testing.assert_array_equal(latents[VIDEO], whole["latents"])
     np.testing.assert_array_equal(latents[SOUND], whole["sound.latents"])
 

@@ -23,7 +23,7 @@ import torch
 from backend.models.model import VIDEO
 from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode_frames
-from backend.pipeline.denoising import Denoising
+from backend.pipeline.denoising_loop import Denoising
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.previews import frames_to_uint8

@@ -17,13 +17,14 @@ from backend.cli.words import run_command
 from backend.engine.folder import open_inputs
 from backend.errors import RequestError
 from backend.pipeline.cache_calibration import NO_REUSE, disable_shortcuts, measure_ratios
-from backend.pipeline.generate import encode_conditions, prepare
+from backend.pipeline.encoding import encode_conditions
 from backend.pipeline.load import load
+from backend.pipeline.preparing import prepare
 from backend.pipeline.run import Run
 from backend.schemas.events import Event
-from backend.schemas.mag_cache import reused_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import find_preset
+from backend.schemas.step_plan import plan_steps
 from backend.settings import from_environment
 from presets.magnitude_files import (
     BranchRatios,
@@ -60,9 +61,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
             ratios = progress.run(work)
     progress.end()
     write_magnitudes(_merge_ratios(read_magnitudes(path), run, ratios), path)
-    reused = {one: reused_steps(request.with_changes(mag_cache=one, mag_ratios=ratios.interleaved)) for one in THRESHOLDS}
-    counts = ", ".join(f"{sum(steps)} at {one:g}" for one, steps in reused.items())
-    sys.stdout.write(f"{path}\nreused steps of {request.num_steps}, by --mag-cache: {counts}\n")
+    sys.stdout.write(f"{path}\n{_describe_reuse(request, ratios)}\n")
     return OK
 
 
@@ -92,6 +91,14 @@ def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> M
     base = published_magnitudes(request.resolved_preset.model) or Magnitudes(source="", ratios={})
     source = f"measured by app.py measure-cache, preset {request.preset}, model {model}, {what}"
     return base.model_copy(update={"source": source, "licence": "", "ratios": {**others, request.task: ratios}})
+
+
+def _describe_reuse(request: GenerationRequest, ratios: BranchRatios) -> str:
+    """Return a line that states how many steps reuse the previous step's output, for each of THRESHOLDS."""
+    plans = ((one, plan_steps(request.with_changes(mag_cache=one, mag_ratios=ratios.interleaved))) for one in THRESHOLDS)
+    counts = ((one, sum(step.reuses for step in plan)) for one, plan in plans)
+    listed = ", ".join(f"{count} at {one:g}" for one, count in counts)
+    return f"reused steps of {request.num_steps}, by --mag-cache: {listed}"
 
 
 if __name__ == "__main__":

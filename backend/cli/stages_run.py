@@ -28,10 +28,13 @@ from backend.errors import KernelRefused, RequestError, Stopped, StudioError
 from backend.files import folder_lock
 from backend.media.video import read_request as read_video_request
 from backend.pipeline.chunks import divide_into_chunks
-from backend.pipeline.generate import decode, denoise, encode_conditions, finish_latents, prepare
+from backend.pipeline.decoding import decode
+from backend.pipeline.denoising import denoise, finish_latents
+from backend.pipeline.encoding import encode_conditions
 from backend.pipeline.load import load
 from backend.pipeline.model_cache import ModelCache
-from backend.pipeline.run import Run
+from backend.pipeline.preparing import prepare
+from backend.pipeline.run import PartialVideo, Run
 from backend.pipeline.stage_files import (
     EMBEDDINGS,
     LATENTS,
@@ -42,11 +45,11 @@ from backend.pipeline.stage_files import (
     write_state,
 )
 from backend.runtime.context import RuntimeContext
-from backend.sampling.plan import plan_for_request
-from backend.schemas.events import Cancelled, Event
+from backend.schemas.events import Event
 from backend.schemas.guidance_steps import guide_first_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS
+from backend.schemas.step_plan import plan_steps
 from backend.settings import Settings, from_environment
 
 STOP_SECONDS = 8.0
@@ -195,7 +198,7 @@ def _reuses_previous_output(run: Run, step: int) -> bool:
 
     The video must have one chunk.
     """
-    return bool(run.request.mag_cache) and plan_for_request(run.request, run.model.spec.boundary).steps[step].reuses
+    return plan_steps(run.request, run.model.spec.boundary)[step].reuses
 
 
 def _decode(run: Run) -> Generator[Event, None, str | None]:
@@ -205,11 +208,11 @@ def _decode(run: Run) -> Generator[Event, None, str | None]:
     _rename_existing(run.folder / VIDEO)
     latents = read_latents(run.folder, run.request)
     assert latents is not None, "checked by _request_to_decode"
-    for event in decode(run, latents):
-        yield event
-        if isinstance(event, Cancelled):
-            (run.folder / VIDEO).unlink(missing_ok=True)  # the video is incomplete; the next run decodes from the start
-            return _stop_message("decode", run)
+    try:
+        yield from decode(run, latents)
+    except PartialVideo:
+        (run.folder / VIDEO).unlink(missing_ok=True)  # the next run decodes from the start
+        return _stop_message("decode", run)
     return None
 
 

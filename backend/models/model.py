@@ -19,9 +19,9 @@ from backend.runtime.context import RuntimeContext
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler
 from backend.runtime.work import Effects, Work
-from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import StepPlan
 from backend.weights.stacked import StackedWeights
 
 Stage = Literal["encode", "denoise", "decode"]

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.pipeline.denoising import draw_initial_noise
+from backend.pipeline.denoising_loop import draw_initial_noise
 from backend.pipeline.prompt_schedule import VideoConditions
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
-from backend.sampling.plan import plan_for_request
-from backend.sampling.solvers import make_step_inputs
+from backend.sampling.solvers import make_step_inputs, schedule_for_request
 from backend.schemas.events import Step
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import plan_steps
 from presets.magnitude_files import BranchRatios
 
 NO_REUSE = {"mag_cache": 1e-6, "mag_ratios": (2.0, 2.0)}
@@ -31,11 +31,11 @@ def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, Non
     """Denoise the whole video without decoding it, and return how much the layers' output grows in each step. The caller must
     create `run.request` by `disable_shortcuts`."""
     model, request, first_conditions = run.model, run.request, conditions.select(0).full
-    plan, noise = plan_for_request(request, model.spec.boundary), draw_initial_noise(request, model)
+    schedule, noise = schedule_for_request(request), draw_initial_noise(request, model)
     states, key, before = model.start(request, first_conditions, noise), None, None
     step_context = None
     ratios = []
-    for index, step_plan in enumerate(plan.steps):
+    for index, step_plan in enumerate(plan_steps(request, model.spec.boundary)):
         if key != step_plan.context_key:
             step_context = None  # free the old context's keys, which take much memory, before the next context is created
             (step_context, _), key = (
@@ -46,12 +46,12 @@ def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, Non
         assert step_context is not None, "the first step makes one"
         positions = cast(Any, step_context).context.positions  # models with MagCache have a `WholeClipStepContext`
         with run.clock.measure("denoise"):
-            step_inputs = make_step_inputs(plan.schedule, index, step_plan.guidance)
+            step_inputs = make_step_inputs(schedule, index, step_plan.guidance)
             states, added = do(model.step(run.weights, request, step_context, states, step_inputs, None, index))
             ratios.append(_compute_growth(before, added, positions.num_tokens))
             before = added
         seconds = run.clock.seconds["denoise"] / (index + 1)
-        yield Step(index + 1, len(plan.steps), seconds, seconds * (len(plan.steps) - index - 1), None)
+        yield Step(index + 1, request.num_steps, seconds, seconds * (request.num_steps - index - 1), None)
     prompt, other = zip(*ratios, strict=True)
     return BranchRatios(prompt=prompt, other=other)
 

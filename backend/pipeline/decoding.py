@@ -19,14 +19,14 @@ from backend.models.model import SOUND, VIDEO, Latents, StepState
 from backend.pipeline.previews import frames_to_uint8
 from backend.pipeline.profiling import trace_decoder
 from backend.pipeline.rates import add_flops
-from backend.pipeline.run import Described, Run
+from backend.pipeline.run import Described, PartialVideo, Run
 from backend.pipeline.stage_files import Decoded, read_frames_so_far, remove_unfinished, write_frames, write_generated_audio
 from backend.pipeline.state_saver import StateSaver, save_if_closed
 from backend.runtime.hosts import gather_to_host
 from backend.runtime.work import OnHost, Work, describe
 from backend.runtime.work import run as do
 from backend.schemas.clip import Part
-from backend.schemas.events import Cancelled, Decoding, Event, Finished, VideoResult
+from backend.schemas.events import Decoding, Event, VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.sound import SoundPart
 
@@ -139,10 +139,10 @@ class _DecodingLoop:
         return decoder_state
 
 
-def decode(run: Run, latents: Latents) -> Generator[Event]:
-    """Decode all frames, or the remaining frames of an interrupted decoding, and write the mp4.
+def decode(run: Run, latents: Latents) -> Generator[Event, None, VideoResult]:
+    """Decode all frames, or the remaining frames of an interrupted decoding, and write the mp4. Return the video's result.
 
-    Ends with Finished or Cancelled. Closing the iterator saves the decoded frames.
+    Closing the iterator saves the decoded frames. Raises: PartialVideo after a cancel, with the video of the decoded frames.
     """
     decoding = _DecodingLoop(run, np.asarray(latents[VIDEO]))
     if decoding.num_frames:
@@ -157,10 +157,10 @@ def decode(run: Run, latents: Latents) -> Generator[Event]:
                 with run.clock.measure("decode"):
                     saver.save(decoding.copy_to_host)
     result = write_result(run, decoding.pieces, latents)
-    if not run.is_cancelled():
-        result = add_flops(result, run.loaded)
     remove_unfinished(run.folder)
-    yield Cancelled(result) if run.is_cancelled() else Finished(result)
+    if run.is_cancelled():
+        raise PartialVideo(result)
+    return add_flops(result, run.loaded)
 
 
 def restore_kept_pixels(kept_pixels: KeptPixels | None, pixels: np.ndarray, first: int) -> np.ndarray:

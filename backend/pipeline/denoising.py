@@ -1,392 +1,201 @@
-"""The denoising loop: chunk by chunk, step by step.
+"""The stage that denoises a video. It reports each step with a preview, saves the state, and resumes."""
 
-Each step is work (`backend.runtime.work`). To generate a video, the work is executed. To compile ahead, the work is only
-described: its arrays are replaced by their shapes.
-"""
+from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
-from types import ModuleType
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import torch
 
-from backend.models.model import VIDEO, Conditions, Latents, Model, States, StepContext, StepState
-from backend.pipeline.chunks import Chunk, divide_into_chunks
-from backend.pipeline.prompt_schedule import Script, VideoConditions
-from backend.pipeline.run import Denoised, Described, Run
-from backend.runtime.mesh import with_sharding
-from backend.runtime.work import Make, OnHost, Put, Wait, Work, describe, list_calls
+from backend.models.model import VIDEO, Latents
+from backend.pipeline.decoding import decode_frames, decode_preview, restore_kept_pixels, write_result
+from backend.pipeline.denoising_loop import Denoising, should_warm_up
+from backend.pipeline.previews import StepPreviews, can_run_concurrently, find_preview, frames_to_uint8
+from backend.pipeline.profiling import trace_steps
+from backend.pipeline.prompt_schedule import VideoConditions
+from backend.pipeline.run import Denoised, PartialVideo, Run, WorkClock
+from backend.pipeline.stage_files import read_state, remove_unfinished, write_latents, write_state
+from backend.pipeline.state_saver import StateSaver, save_if_closed
+from backend.runtime.hosts import gather_to_host
+from backend.runtime.work import OnHost, Work
 from backend.runtime.work import run as do
-from backend.sampling.enlarging import enlarge_noisy_latents
-from backend.sampling.plan import StepPlan, plan_for_request
-from backend.sampling.solvers import add_noise, make_step_inputs
-from backend.schemas.mag_cache import REUSED_COST
-from backend.schemas.progressive import full_size_cost, num_half_size_steps, request_at_first_size
+from backend.sampling.enlarging import LatentArray, resize_latents
+from backend.schemas.events import Event, Step, VideoResult
+from backend.schemas.progressive import is_half_size_step, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 
-MOST_AHEAD = 4
-"""Maximum number of steps dispatched ahead of the devices. Without a limit, steps of other TPU pipelines took 3.30 s instead of
-2.69 s (published by AI-Hypercomputer/maxdiffusion, not measured here)."""
+# If a step takes less time than this, its preview is a still image: the next preview would replace an animation before it moves.
+ANIMATED_STEP_SECONDS = 0.25
+# Assumed decoding time divided by the denoising time, for the estimate of the remaining time. Measured with the demo model.
+DECODE_SHARE = 0.15
 
 
-class ChunkNoise:
-    """Draws the noise of a seed for one chunk after another, float32. As in diffusers, PyTorch draws the noise on the CPU.
+def denoise_video(run: Run, conditions: VideoConditions) -> Generator[Event, None, Latents]:
+    """Denoise the video, or resume from the state that an earlier process stored. Write and return the latents.
 
-    Each chunk's noise is drawn stream by stream: for the video, then for the audio. If a video has several chunks, a longer video
-    of the same seed starts with the same noise.
+    Raises: PartialVideo after a cancel, with the video of the clean estimate.
     """
-
-    def __init__(self, seed: int, chunks: Sequence[Chunk]) -> None:
-        self._seed, self._chunks = seed, chunks
-        self._generator, self._drawn = torch.Generator("cpu").manual_seed(seed), 0
-        self._last: Latents = {}
-
-    def draw_chunk(self, index: int) -> Latents:
-        if index < self._drawn - 1:
-            self._generator.manual_seed(self._seed)
-            self._drawn = 0
-        while self._drawn <= index:
-            shapes = self._chunks[self._drawn].shapes
-            self._last = {name: torch.randn(shape, generator=self._generator).numpy() for name, shape in shapes.items()}
-            self._drawn += 1
-        return self._last
+    resumed_from = read_state(run.folder, run.request)
+    if resumed_from is not None:
+        run.notes.append(f"The video was interrupted and resumed after step {resumed_from.steps_done}")
+    denoised = yield from denoise(run, conditions, resumed_from)
+    if run.is_cancelled():
+        result = _decode_partial_video(run, conditions, denoised)
+        remove_unfinished(run.folder)
+        raise PartialVideo(result)
+    latents = finish_latents(run, conditions, denoised)
+    write_latents(run, latents)
+    return latents
 
 
-def draw_initial_noise(request: GenerationRequest, model: Model) -> Latents:
-    """Return the whole video's noise in the shapes that the latents have in the first step."""
-    chunks = list(divide_into_chunks(model, request_at_first_size(request)))
-    noise = ChunkNoise(request.seed, chunks)
-    pieces = [noise.draw_chunk(chunk.index) for chunk in chunks]
-    return {name: np.concatenate([piece[name] for piece in pieces], axis=2) for name in pieces[0]}
+def denoise(run: Run, conditions: VideoConditions, resumed_from: Denoised | None = None) -> Generator[Event, None, Denoised]:
+    """Run all steps, or the steps that remain after `resumed_from`, until a cancel.
 
-
-class Denoising:
-    """The loop over chunks and steps of one video, with the states that each step passes to the next."""
-
-    def __init__(
-        self,
-        run: Run | Described,
-        conditions: VideoConditions,
-        resumed_from: Denoised | None = None,
-        script: Script | None = None,
-    ) -> None:
-        """Callers may add texts to `script` and `conditions` until the block that uses the new entries starts."""
-        request = run.request
-        self._run, self._weights, self._all_conditions = run, run.weights, conditions
-        self._script, self._text_index = script or Script(request), 0
-        self._conditions = conditions.select(0)
-        plan = plan_for_request(request, run.model.spec.boundary)
-        self.schedule, self._plan = plan.schedule, plan.steps
-        self._chunks = list(divide_into_chunks(run.model, request_at_first_size(request)))
-        self._full_size_chunks = list(divide_into_chunks(run.model, request)) if num_half_size_steps(request) else []
-        self._noise = ChunkNoise(request.seed, [*self._chunks, *self._full_size_chunks])
-        self.first_step = self.steps_done = resumed_from.steps_done if resumed_from else 0
-        self._finished = list(resumed_from.chunks) if resumed_from else []
-        self._states: States | None = resumed_from.states if resumed_from else None
-        self._step_context: StepContext | None = None
-        self._context_key: tuple[int, bool, bool] | None = None
-        self._step_state: StepState = None
-        self._num_committed = 0  # number of chunks that have been committed to the step state
-        self._skipped = resumed_from.skipped_steps if resumed_from else 0
-        self._num_ahead = 0  # number of steps dispatched since the last wait for the devices
-
-    @property
-    def total_steps(self) -> int:
-        return len(self._chunks) * self.schedule.steps
-
-    @property
-    def step_costs(self) -> list[float]:
-        """Return each step's relative cost, estimated from the video's size in the step and from what the step reuses."""
-        full = full_size_cost(self._run.request)
-        sizes = [1.0 if step_plan.is_small else full for step_plan in self._plan]
-        shares = [REUSED_COST if step_plan.reuses else 1.0 for step_plan in self._plan]
-        return [size * share for size, share in zip(sizes, shares, strict=True)] * len(self._chunks)
-
-    @property
-    def uses_step_cache(self) -> bool:
-        """True if the request uses the step cache, with which a step can reuse the output of an earlier step.
-
-        A saved state does not contain this output. Therefore the caller copies the sampler's states before a step, and saves the
-        copy only if the step then reused no output.
-        """
-        return self._run.request.uses_step_cache
-
-    @property
-    def can_save_before_next_step(self) -> bool:
-        """True if it is known beforehand that the next step needs only the sampler's states, and no output of an earlier step."""
-        return not self.uses_step_cache and not self._reuses_previous(self.steps_done)
-
-    def _reuses_previous(self, step: int) -> bool:
-        """Return whether the step plan makes this step reuse the previous step's output. `step` counts from 0 over all chunks."""
-        return step < self.total_steps and self._plan[step % self.schedule.steps].reuses
-
-    @property
-    def skipped_steps(self) -> int:
-        """Return the number of steps that reused an earlier step's output."""
-        reused = sum(map(self._reuses_previous, range(self.steps_done)))
-        return self._skipped + self._run.model.skipped_steps(self._step_state) + reused
-
-    def current_state(self) -> Denoised:
-        """Return the sampler's states and the finished chunks after the steps so far."""
-        states = self._states if self._states is not None else do(self._initial_states(self._chunks[0]))
-        skipped = self._skipped + self._run.model.skipped_steps(self._step_state)
-        return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), skipped_steps=skipped)
-
-    def copy_to_host(self) -> Denoised:
-        """Return `current_state` with copies of the sampler's states on the host. The next step overwrites the states on the
-        devices."""
-        denoised = self.current_state()
-        return dataclasses.replace(denoised, states=jax.tree.map(np.array, denoised.states))
-
-    def current_sample(self) -> Latents:
-        """Return the current chunk's latents after the last step, with frames from the inputs, such as a first frame, inserted.
-        Waits for the step."""
-        self._num_ahead = 0
-        sample = {name: state.sample for name, state in self._current_states.items()}
-        return _as_float32(sample if self._finished else do(self._run.model.finish(self._current_conditions(), sample)))
-
-    def free_committed_chunk(self) -> None:
-        """Free the last committed chunk's latents. The caller must not need the whole video's latents at the end."""
-        if self._num_committed:
-            self._finished[self._num_committed - 1] = {}
-
-    def clean_estimate(self) -> Latents:
-        """Return the clean estimate of the current chunk, with frames from the inputs, such as a first frame, inserted. Waits for
-        the last step."""
-        self._num_ahead = 0
-        clean = {name: state.clean for name, state in self._current_states.items()}
-        return _as_float32(do(self._run.model.finish(self._current_conditions(), clean)))
-
-    @property
-    def _current_states(self) -> States:
-        assert self._states is not None, "`_start_chunk` comes first"
-        return self._states
-
-    @property
-    def _current_step_context(self) -> StepContext:
-        assert self._step_context is not None, "`_enter_step_context` comes first"
-        return self._step_context
-
-    def _current_conditions(self) -> Conditions:
-        """Return the conditions for the current latent size, full or half."""
-        return self._conditions_at(self._plan[max(self.steps_done - 1, 0) % self.schedule.steps])
-
-    def _conditions_at(self, step_plan: StepPlan) -> Conditions:
-        return self._conditions.select_size(not step_plan.is_small)
-
-    def _request_at(self, step_plan: StepPlan) -> GenerationRequest:
-        return request_at_first_size(self._run.request) if step_plan.is_small else self._run.request
-
-    def wait_for_devices(self) -> None:
-        """Wait until the devices have finished the last step."""
-        do(self._wait_for_states())
-
-    def warm_up(self) -> None:
-        """Run one step from noise for each program that has not run yet in this process, and drop the results.
-
-        Each expert has one program for guided and one for unguided steps. A program's first run also loads the program onto the
-        devices, and that time must not count as the first step's time.
-        """
-        model, run = self._run.model, self._run
-        for indices in _first_steps_of_each_context(self._plan):
-            step_plan = self._plan[indices[0]]
-            if self._has_run(step_plan, indices):
-                continue
-            with run.clock.measure("compile"):
-                own, conditions = self._request_at(step_plan), self._conditions_at(step_plan)
-                step_context, step_state = do(model.make_step_context(self._weights, own, conditions, step_plan, None))
-                states = jax.device_put(do(self._trial_states(step_plan)), step_context.layout.replicated)
-                jax.block_until_ready(do(self._trial_steps(own, step_context, states, step_state, indices)))
-                del step_context, step_state, states  # free the context's keys and values before the next step context is created
-
-    def _trial_steps(
-        self, request: GenerationRequest, step_context: StepContext, states: States, step_state: StepState, indices: Sequence[int]
-    ) -> Work:
-        """Yield the work of the steps `indices` one after another, for a trial run."""
-        for index in indices:
-            step_inputs = make_step_inputs(self.schedule, index, self._plan[index].guidance)
-            states, step_state = yield from self._run.model.step(
-                self._weights, request, step_context, states, step_inputs, step_state, index
-            )
-        return states
-
-    def _has_run(self, step_plan: StepPlan, indices: Sequence[int]) -> bool:
-        """Return whether every program that the steps `indices` call has already run with arguments of the same shapes."""
-        model, request = self._run.model, self._request_at(step_plan)
-        step_context, step_state = describe(
-            model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, None)
-        )
-        states = with_sharding(describe(self._trial_states(step_plan)), step_context.layout.replicated)
-        steps = self._trial_steps(request, step_context, states, step_state, indices)
-        return all(call.program.has_run(*call.arguments) for call in list_calls(steps))
-
-    def step(self) -> None:
-        """Dispatch the next step and return before the devices have finished it. After the end of a chunk, the next chunk
-        starts."""
-        do(self.next_step())
-
-    def next_step(self) -> Work:
-        """Yield the work of the next step. Before the step, start a new chunk or create a step context if needed."""
-        number, index = divmod(self.steps_done, self.schedule.steps)
-        if index == 0:
-            yield from self._start_chunk(self._chunks[number])
-        yield from self._commit_earlier_chunks(self._chunks[number])
-        self._select_conditions(number)
-        step_plan = self._plan[index]
-        if index > 0 and self._plan[index - 1].is_small and not step_plan.is_small:
-            yield from self._change_to_full_size(index)
-        yield from self._enter_step_context(step_plan)
-        if self._num_ahead == MOST_AHEAD:
-            with self._run.clock.measure("denoise"):
-                yield from self._wait_for_states()
-        step_inputs = make_step_inputs(self.schedule, index, step_plan.guidance)
-        with self._run.clock.measure("denoise"):
-            model, request = self._run.model, self._request_at(step_plan)
-            step = model.step(
-                self._weights, request, self._current_step_context, self._current_states, step_inputs, self._step_state, index
-            )
-            self._states, self._step_state = yield from step
-        self.steps_done += 1
-        if request.mag_cache and not self._reuses_previous(self.steps_done):
-            self._step_state = None
-        self._num_ahead += 1
-
-    def _start_chunk(self, chunk: Chunk) -> Work:
-        """Append the previous chunk's latents to the finished chunks, and start this chunk from its noise."""
-        if chunk.index > len(self._finished):
-            samples = {name: state.sample for name, state in self._current_states.items()}
-            self._finished.append((yield OnHost(_as_arrays, (samples,))))
-        self._states = yield from self._initial_states(chunk)
-
-    def _commit_earlier_chunks(self, chunk: Chunk) -> Work:
-        """Commit the previous chunk to the step state, or all earlier chunks if the denoising resumes from files."""
-        for number in range(self._num_committed, chunk.index):
-            clean = self._finished[number]
-            self._select_conditions(number)
-            yield from self._enter_step_context(self._plan[-1])
-            model, request = self._run.model, self._run.request
-            self._step_state = yield from model.commit_chunk(
-                self._weights, request, self._current_step_context, clean, self._step_state
-            )
-        self._num_committed = chunk.index
-
-    def _select_conditions(self, block: int) -> None:
-        """Select the conditions of this block. If the block has another prompt or action than the previous block, drop the step
-        context, so that the next step creates a new context."""
-        text = self._script.text_index_at(block)
-        if text != self._text_index:
-            own = self._all_conditions.select(text, self._run.model.spec.from_inputs)
-            self._text_index, self._conditions, self._step_context = text, own, None
-
-    def _initial_states(self, chunk: Chunk) -> Work:
-        """Yield the work that creates the states before this chunk's first step."""
-        noise = yield self._draw_noise(chunk, chunk.index)
-        request, conditions = request_at_first_size(self._run.request), self._conditions_at(self._plan[0])
-        return (yield from self._start_states(request, conditions, noise))
-
-    def _draw_noise(self, chunk: Chunk, number: int) -> Make:
-        """Return the operation that draws noise in the chunk's shapes. `number` is the chunk's index in `ChunkNoise`."""
-        described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in chunk.shapes.items()}
-        return Make(lambda: self._noise.draw_chunk(number), described)
-
-    def _start_states(self, request: GenerationRequest, conditions: Conditions, latents: Latents) -> Work:
-        return (yield OnHost(lambda xp, *given: self._run.model.start(request, *given), (conditions, latents)))
-
-    def _change_to_full_size(self, index: int) -> Work:
-        """Yield the work that replaces half-size states by full-size states before step `index`."""
-        samples = {name: state.sample for name, state in self._current_states.items()}
-        with self._run.clock.measure("denoise"):
-            self._states = yield from self._enlarge_states(samples, index)
-
-    def _enlarge_states(self, samples: Latents, index: int) -> Work:
-        """Yield the work that computes full-size states for step `index` from half-size latents.
-
-        If the schedule's `enlarged_at` is set, the noisy latents are enlarged directly. Otherwise the model enlarges the clean
-        latents, and then noise at the step's level is added.
-        """
-        model, request, level = self._run.model, self._run.request, self.schedule.enlarged_at
-        if level is None:
-            samples = yield from model.finish(self._conditions_at(self._plan[index - 1]), samples)
-            samples = {**samples, VIDEO: (yield from model.enlarge(self._weights, request, samples[VIDEO]))}
-        noise = yield self._draw_noise(self._full_size_chunks[0], len(self._chunks))
-        mix = functools.partial(_add_noise, sigma=self.schedule.sigmas[index])
-        if level is not None:
-            mix = functools.partial(_enlarge_noisy, sigma=level)
-        samples = yield OnHost(mix, (samples, noise))
-        return (yield from self._start_states(request, self._conditions_at(self._plan[index]), samples))
-
-    def _trial_states(self, step_plan: StepPlan) -> Work:
-        """Yield the work that creates sampler states for a trial run, from noise, with the shapes that this step needs. The work
-        contains every program that creates states for this step."""
-        states = yield from self._initial_states(self._chunks[0])
-        if step_plan.is_small or not self._full_size_chunks:
-            return states
-        first = next(index for index, one in enumerate(self._plan) if not one.is_small)
-        return (yield from self._enlarge_states({name: state.sample for name, state in states.items()}, first))
-
-    def _enter_step_context(self, step_plan: StepPlan) -> Work:
-        """Create this step's step context, unless it is the current context.
-
-        A context takes much memory, so the previous context is freed first. With several experts, the devices must first have
-        finished all steps that use the previous context. Otherwise the copies of matrices that each chip has during an expert's
-        steps (see `Layout.copied`) would exist for two experts at a time.
-        """
-        if self._step_context is not None and self._context_key == step_plan.context_key:
-            return
-        if self._step_context is not None and self._run.model.spec.num_experts > 1:
-            with self._run.clock.measure("denoise"):
-                yield from self._wait_for_states()
-        model, request, step_state = self._run.model, self._request_at(step_plan), self._step_state
-        if not self._run.is_described:
-            self._skipped += model.skipped_steps(step_state)
-        self._step_context = self._step_state = None
-        with self._run.clock.measure("encode"):
-            work = model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, step_state)
-            del step_state
-            self._step_context, self._step_state = yield from work
-            self._context_key = step_plan.context_key
-        if self._states is not None:
-            self._states = yield Put(self._states, self._step_context.layout.replicated)
-
-    def _wait_for_states(self) -> Work:
-        yield Wait(self._states)
-        self._num_ahead = 0
-
-
-def should_warm_up(model: Model, request: GenerationRequest) -> bool:
-    """Return whether each program should run once before the first step. On accelerators a program's first run takes longer than
-    later runs, on a CPU it does not."""
-    return model.layout(request.is_guided).platform != "cpu"
-
-
-def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int, ...]]:
-    """Yield the index of the first step of each step context, in order. Contexts differ by expert, guidance and size.
-
-    If some steps of a context reuse the previous step's output, yield two indices instead: the step before the first such step,
-    then that step.
+    A step's preview is created, and its state saved, while the next step runs. Closing the generator saves the last step's state.
     """
-    context_keys = dict.fromkeys(step_plan.context_key for step_plan in plan)
-    for step_context in context_keys:
-        own = [index for index, step_plan in enumerate(plan) if step_plan.context_key == step_context]
-        reusing = next((index for index in own if plan[index].reuses), None)
-        yield (own[0],) if reusing is None else (reusing - 1, reusing)
+    loop, clock = Denoising(run, conditions, resumed_from), run.clock
+    if should_warm_up(run.model, run.request):
+        loop.warm_up()
+    if resumed_from is not None:
+        yield _create_resumed_event(run, resumed_from.steps_done, loop.step_costs)
+    waiting: _StepReport | None = None
+    spent = clock.seconds["denoise"]  # seconds until the previous step's result was ready
+    tracer = trace_steps(run.profile, run.folder)
+    with _create_previews(run) as previews, StateSaver(functools.partial(write_state, run)) as saver, tracer:
+        while loop.steps_done < loop.total_steps and not run.is_cancelled():
+            before = loop.copy_to_host() if loop.uses_step_cache and saver.is_due() else None
+            skipped = loop.skipped_steps
+            with tracer.trace_unit(loop.steps_done + 1, loop.wait_for_devices):
+                loop.step()
+            if waiting is not None:
+                with save_if_closed(saver, loop.copy_to_host if loop.can_save_before_next_step else None):
+                    yield waiting.create_event(clock)
+            with clock.measure("denoise"):
+                shown = _latents_for_preview(run, loop.clean_estimate()[VIDEO])  # waits until the devices have finished the step
+            seconds, spent = clock.seconds["denoise"] - spent, clock.seconds["denoise"]
+            with clock.measure("denoise"):
+                moves = spent > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
+                preview = previews.start_preview(shown, loop.steps_done, moves)
+                if before is not None and loop.skipped_steps == skipped:
+                    saver.write(before)
+                elif loop.can_save_before_next_step and saver.is_due():
+                    saver.save(loop.copy_to_host)
+            waiting = _StepReport(
+                index=loop.steps_done, first=loop.first_step, costs=loop.step_costs, seconds=seconds, preview=preview
+            )
+        if waiting is not None:
+            yield waiting.create_event(clock)
+    if run.request.window_frames:
+        run.notes.append(f"The video was denoised in overlapping windows of {run.request.window_frames} frames")
+    if run.request.progressive:
+        run.notes.append(_describe_progressive(run.request, loop.total_steps))
+    if run.request.uses_step_cache:
+        run.notes.append(f"The step cache saved most of the work of {loop.skipped_steps} of {loop.total_steps} steps")
+    if run.request.mag_cache:
+        run.notes.append(f"MagCache reused the work of other steps in {loop.skipped_steps} of {loop.total_steps} steps")
+    return loop.current_state()
 
 
-def _add_noise(xp: ModuleType, clean: Latents, noise: Latents, *, sigma: float) -> Latents:
-    return {name: add_noise(xp.asarray(array), noise[name], np.float32(sigma)) for name, array in clean.items()}
+def _describe_progressive(request: GenerationRequest, total: int) -> str:
+    small, sized = num_half_size_steps(request), request_at_first_size(request)
+    if not small:
+        return "No step ran at half the size: with so few steps, even the first one is needed at full size"
+    return f"The first {small} of {total} steps ran at {sized.width}x{sized.height}"
 
 
-def _enlarge_noisy(xp: ModuleType, latents: Latents, noise: Latents, *, sigma: float) -> Latents:
-    return {name: enlarge_noisy_latents(xp.asarray(array), noise[name], sigma=sigma) for name, array in latents.items()}
+def _create_resumed_event(run: Run, steps_done: int, costs: Sequence[float]) -> Step:
+    """Create the event of the last step of an earlier process. The event's `seconds` are the mean of that process's steps."""
+    spent = run.clock.before.get("denoise", 0.0)
+    left = _estimate_seconds_left(spent, costs, 0, steps_done) if steps_done else 0.0
+    return Step(steps_done, len(costs), spent / max(steps_done, 1), left, find_preview(run.folder, steps_done))
 
 
-def _as_arrays(xp: ModuleType, latents: Latents) -> Latents:
-    return {name: xp.asarray(array) for name, array in latents.items()}
+def _estimate_seconds_left(spent: float, costs: Sequence[float], first: int, index: int) -> float:
+    """Estimate the seconds of the steps after `index` and of the decoder. The steps after `first`, up to and including step
+    `index`, took `spent` seconds. `costs` has the relative cost of each step."""
+    return spent * (sum(costs[index:]) + DECODE_SHARE * sum(costs)) / sum(costs[first:index])
 
 
-def _as_float32(latents: Latents) -> Latents:
-    return {name: np.asarray(array, np.float32) for name, array in latents.items()}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _StepReport:
+    """A finished step whose preview is not finished. `first` is the number of steps that an earlier process ran. `costs` has the
+    relative cost of each step of the video."""
+
+    index: int
+    first: int
+    costs: Sequence[float]
+    seconds: float
+    preview: Future[str]
+
+    def create_event(self, clock: WorkClock) -> Step:
+        """Create the event once the preview exists. Its `seconds_left` are estimated from the steps of this process and include
+        the decoding.
+
+        Raises: OSError if the preview could not be written.
+        """
+        with clock.measure("denoise"):
+            name = self.preview.result()
+        left = _estimate_seconds_left(clock.seconds["denoise"], self.costs, self.first, self.index)
+        return Step(self.index, len(self.costs), self.seconds, left, name)
+
+
+def _create_previews(run: Run) -> StepPreviews:
+    """Create the writer of previews. A preview is written during the next step if the devices can run two programs at once."""
+    fps = run.request.fps / run.request.geometry().temporal_scale
+
+    def first_frames(latents: np.ndarray) -> jax.Array:
+        return gather_to_host(do(decode_preview(run, latents)))
+
+    return StepPreviews(first_frames, run.folder, fps, can_run_concurrently(run.model, run.request), run.place.is_first)
+
+
+def finish_latents(run: Run, conditions: VideoConditions, denoised: Denoised, clean: bool = False) -> Latents:
+    """Return the whole video's latents at full size, with frames from the inputs inserted. `clean` selects the clean estimate of
+    a stopped denoising."""
+    return jax.tree.map(np.asarray, do(_finish_at_full_size(run, conditions, denoised.join_latents(clean), denoised.steps_done)))
+
+
+def _finish_at_full_size(run: Run, conditions: VideoConditions, latents: Latents, steps_done: int) -> Work:
+    """Yield the work of finishing the latents: insert frames from the inputs, and enlarge latents that are still at half size."""
+    if is_half_size_step(run.request, steps_done - 1):
+        latents = yield from run.model.finish(conditions.select(0).select_size(is_full=False), latents)
+        latents = {**latents, VIDEO: (yield from _enlarge_to_full_size(run, latents[VIDEO]))}
+    return (yield from run.model.finish(conditions.select(0).select_size(is_full=True), latents))
+
+
+def _enlarge_to_full_size(run: Run, latents: jax.Array) -> Work:
+    """Yield the work of enlarging clean latents to the video's full size: with the model's network for this, else by resizing."""
+    if run.model.spec.refines:
+        return (yield from run.model.enlarge(run.weights, run.request, latents))
+    return (yield OnHost(lambda xp, small: _resize_latents(run, small), (latents,)))
+
+
+def _latents_for_preview(run: Run, clean: np.ndarray) -> np.ndarray:
+    """Return the clean latents `clean` at a size that the preview's decoder accepts.
+
+    The decoder accepts latents of the first steps at half size if the model enlarges latents itself. For other models, half-size
+    latents are resized to the video's size.
+    """
+    return clean if run.model.spec.refines else _resize_latents(run, clean)
+
+
+def _resize_latents(run: Run, latents: LatentArray) -> LatentArray:
+    geometry = run.request.geometry()
+    sides = geometry.latent_height, geometry.latent_width
+    return latents if latents.shape[-2:] == sides else resize_latents(latents, *sides)
+
+
+def _decode_partial_video(run: Run, conditions: VideoConditions, denoised: Denoised) -> VideoResult | None:
+    """Decode the clean estimate at the time of the cancel, and write the mp4. Return None if no step was done."""
+    if denoised.steps_done == 0:
+        return None
+    with run.clock.measure("decode"):
+        latents = finish_latents(run, conditions, denoised, clean=True)
+        kept, pieces = run.kept_pixels, []
+        for frames in decode_frames(run, latents[VIDEO]):
+            count = sum(map(len, pieces))
+            pieces.append(restore_kept_pixels(kept, frames_to_uint8(frames)[: run.request.num_frames - count], count))
+    return write_result(run, pieces, latents)

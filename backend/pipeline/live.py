@@ -24,10 +24,11 @@ from backend.media.video import copy_with_request, write_frames
 from backend.models.model import VIDEO, StepState
 from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode_pieces
-from backend.pipeline.denoising import Denoising, should_warm_up
-from backend.pipeline.generate import encode_conditions, prepare
+from backend.pipeline.denoising_loop import Denoising, should_warm_up
+from backend.pipeline.encoding import encode_conditions
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.loaded import LoadedModel
+from backend.pipeline.preparing import prepare
 from backend.pipeline.previews import can_run_concurrently, frames_to_uint8
 from backend.pipeline.rates import add_flops
 from backend.pipeline.run import Run

@@ -6,11 +6,11 @@ import functools
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.pipeline.chunks import divide_into_chunks
 from backend.pipeline.loaded import LoadedModel
-from backend.sampling.plan import plan_for_request
 from backend.schemas.events import VideoResult
 from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
-from backend.schemas.windows import num_step_calls
+from backend.schemas.step_plan import plan_steps
+from backend.schemas.windows import step_calls
 
 
 def add_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:
@@ -31,7 +31,7 @@ def count_stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[s
 
 
 def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
-    plan = plan_for_request(request, loaded.model.spec.boundary).steps
+    plan = plan_steps(request, loaded.model.spec.boundary)
     configs = request.resolved_preset.network_configs()
     most, fewest = request.num_branches, request.num_branches - request.is_guided
 
@@ -41,9 +41,8 @@ def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
         return loaded.family.step_flops(configs, sized, most if is_guided else fewest).total
 
     num_chunks = sum(1 for _ in divide_into_chunks(loaded.model, request))
-    return num_chunks * sum(
-        flops_of_step(step.is_guided, step.is_small) * num_step_calls(request, index) for index, step in enumerate(plan)
-    )
+    calls = zip(plan, step_calls(request), strict=True)
+    return num_chunks * sum(flops_of_step(step.is_guided, step.is_small) * count for step, count in calls)
 
 
 def total_peak_flops(loaded: LoadedModel) -> float | None:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from backend.errors import Stopped
 from backend.media.source import KeptPixels
 from backend.models.model import Latents, Model, States, Weights
 from backend.pipeline.inputs import open_kept_pixels
@@ -127,6 +128,14 @@ class Run:
     @property
     def weights(self) -> Weights:
         return self.loaded.weights
+
+
+class PartialVideo(Stopped):
+    """A stage was cancelled. `result` is the video of the work so far, None if no video could be written."""
+
+    def __init__(self, result: VideoResult | None) -> None:
+        super().__init__()
+        self.result = result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from backend.host_memory import free_memory
 from backend.models.model import STAGES, VIDEO, Latents, Model, Stage
 from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode_all, decode_preview
-from backend.pipeline.denoising import Denoising
+from backend.pipeline.denoising_loop import Denoising
 from backend.pipeline.inputs import blank_inputs
 from backend.pipeline.run import Described
 from backend.runtime.compile_times import CompileTimes, Forecast, program_kind

@@ -18,7 +18,7 @@ def enlarge_noisy_latents(latents: LatentArray, noise: LatentArray, *, sigma: fl
     """Enlarge latents [..., h, w] at noise level `sigma` to [..., H, W], float32.
 
     The high frequencies, which the small latents do not have, are taken from `noise` [..., H, W]. The result's noise level is
-    `solvers.rescale_sigma(sigma, growth)` with growth = sqrt(H W / (h w)).
+    `step_plan.rescale_sigma(sigma, growth)` with growth = sqrt(H W / (h w)).
     """
     small, full = latents.shape[-2:], noise.shape[-2:]
     growth = math.sqrt(math.prod(full) / math.prod(small))

@@ -23,17 +23,16 @@ Solvers and their sources:
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from backend.schemas.extension import Appended
-from backend.schemas.noise_levels import NUM_TRAIN_TIMESTEPS, noise_levels, shift_levels
-from backend.schemas.progressive import REFINING_LEVELS, num_half_size_steps, request_at_first_size
+from backend.schemas.noise_levels import NUM_TRAIN_TIMESTEPS, noise_levels, timesteps_of_levels
+from backend.schemas.progressive import num_half_size_steps
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import plan_steps
 from presets.loader import Solver
 
 
@@ -119,13 +118,6 @@ def take_step(
     return SamplerState(sample=sample, before=corrected, clean=new_clean, older=state.clean)
 
 
-LTX_DISTILLED = (1.0, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875)
-# The shift's logarithm grows linearly with the number of tokens, from `_LTX_LOG_SHIFTS[0]` at `_LTX_TOKEN_COUNTS[0]` tokens to
-# `_LTX_LOG_SHIFTS[1]` at `_LTX_TOKEN_COUNTS[1]` tokens.
-_LTX_LOG_SHIFTS, _LTX_TOKEN_COUNTS = (0.95, 2.05), (1024, 4096)
-_LTX_LAST_LEVEL = 0.1  # the noise level before the last step of "ltx"
-
-
 def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None, num_tokens: int = 0) -> Schedule:
     """Compute the tables of `steps` steps.
 
@@ -134,102 +126,48 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
 
     Raises: ValueError for an unknown solver. Source of `last`: diffusers' video-to-video pipelines, `get_timesteps`.
     """
-    first = 0 if last is None else steps - last
-    if solver == "unipc":
-        levels = noise_levels(solver, steps, flow_shift)
-        timesteps = np.trunc(levels * NUM_TRAIN_TIMESTEPS)  # diffusers' scheduler passes integers to the model
-        return _unipc_schedule(np.append(levels, 0.0)[first:], timesteps[first:])
-    if solver in ("euler", "euler-distilled"):
-        return _euler_schedule(np.append(noise_levels(solver, steps, flow_shift), 0.0)[first:])
-    if solver == "lcm":
-        whole = np.arange(steps, -1, -1) * NUM_TRAIN_TIMESTEPS // steps
-        return _euler_schedule(shift_levels(whole / NUM_TRAIN_TIMESTEPS, flow_shift)[first:])
-    if solver == "ltx":
-        return _euler_schedule(np.append(_ltx_sigmas(steps, flow_shift, num_tokens), 0.0)[first:])
-    if solver in ("ltx-distilled", "ltx-ancestral"):
-        chosen = np.rint(np.linspace(0, len(LTX_DISTILLED) - 1, steps)).astype(int) if steps > 1 else [0]
-        sigmas = np.append(np.array(LTX_DISTILLED)[chosen], 0.0)[first:]
-        return _ancestral_schedule(sigmas) if solver == "ltx-ancestral" else _euler_schedule(sigmas)
-    raise ValueError(f"solver={solver!r} must be one of {', '.join(get_args(Solver))}")
+    levels = noise_levels(solver, steps, flow_shift, num_tokens)[0 if last is None else steps - last :]
+    return _compute_tables(solver, levels, timesteps_of_levels(solver, levels))
 
 
 def schedule_for_request(request: GenerationRequest) -> Schedule:
-    """Compute the tables for a request. If the request restyles a clip, the tables have only the last steps. If the preset
-    `refines`, the latents are enlarged after these steps, and refining steps follow.
+    """Compute the tables of the steps of `plan_steps`.
 
-    For "ltx", keyframes and control clips count as tokens, as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`.
+    If the preset `refines`, the last steps are plain Euler steps, which refine enlarged latents. Source: Lightricks/LTX-2,
+    `ltx_pipelines/distilled.py`, whose second stage is Euler in all versions.
+
+    With progressive resolution, the latents are enlarged before the first step at full size. There the solver restarts, at the
+    noise level of the enlarged latents.
     """
-    small, refining = num_half_size_steps(request), len(REFINING_LEVELS) if request.resolved_preset.refines else 0
-    sized = request_at_first_size(request)
-    tokens = sized.geometry().num_tokens + Appended.from_request(sized).num_tokens
-    first = make_schedule(request.solver, request.steps - refining, request.flow_shift, request.num_steps - refining, tokens)
-    if refining:
-        return _append_refining_steps(first)
-    return _with_enlargement(first, request.solver, small, size_growth(request)) if small else first
+    solver, small, plan = request.solver, num_half_size_steps(request), plan_steps(request)
+    sigmas, timesteps = np.array([step.sigma for step in plan]), np.array([step.timestep for step in plan])
+    if request.resolved_preset.refines:
+        first = _compute_tables(solver, sigmas[:small], timesteps[:small])
+        return _join_schedules(first, _euler_schedule(np.append(sigmas[small:], 0.0)), small)
+    if not small:
+        return _compute_tables(solver, sigmas, timesteps)
+    plain = make_schedule(solver, request.steps, request.flow_shift)
+    later = _compute_tables(solver, sigmas[small:], timesteps[small:])
+    return dataclasses.replace(_join_schedules(plain, later, small), enlarged_at=float(plain.sigmas[small]))
 
 
-def size_growth(request: GenerationRequest) -> float:
-    """Return how much larger the sides of the full-size latents are than the sides of the first step's latents, as a factor.
-
-    This is the geometric mean of the factors of height and width, which rounding can make unequal.
-    """
-    full, small = request.geometry(), request_at_first_size(request).geometry()
-    return math.sqrt(full.latent_height * full.latent_width / (small.latent_height * small.latent_width))
-
-
-def rescale_sigma(sigma: float, growth: float) -> float:
-    """Return the noise level after noisy latents at `sigma` were enlarged.
-
-    The noise level rises. Each enlarged latent has a smaller share of the signal, but as much noise as before, because fresh
-    noise fills the new frequencies. `growth` is the factor by which height and width have grown. Source: arXiv:2605.18736.
-    """
-    return growth * sigma / (1 + (growth - 1) * sigma)
+def _compute_tables(solver: Solver, levels: np.ndarray, timesteps: np.ndarray) -> Schedule:
+    """Compute the tables of a solver that starts without earlier estimates at the first of these noise levels."""
+    sigmas = np.append(levels, 0.0)
+    if solver == "unipc":
+        return _unipc_schedule(sigmas, timesteps)
+    schedule = _ancestral_schedule(sigmas) if solver == "ltx-ancestral" else _euler_schedule(sigmas)
+    return dataclasses.replace(schedule, timesteps=timesteps.astype(np.float32))
 
 
-def _with_enlargement(plain: Schedule, solver: Solver, first: int, growth: float) -> Schedule:
-    """Return the schedule whose latents are enlarged before step `first`.
-
-    At step `first` the solver restarts, at the noise level of the enlarged latents. As in SGLang, only step `first` gets a new
-    level and timestep, and all later steps keep theirs.
-    """
-    sigmas, timesteps = plain.sigmas[first:].astype(np.float64), plain.timesteps[first:].copy()
-    reached = float(sigmas[0])
-    sigmas[0] = rescale_sigma(reached, growth)
-    timesteps[0] = sigmas[0] * NUM_TRAIN_TIMESTEPS
-    later = _unipc_schedule(sigmas, timesteps) if solver == "unipc" else _euler_schedule(sigmas)
-    later = dataclasses.replace(later, timesteps=timesteps.astype(np.float32))
+def _join_schedules(first: Schedule, later: Schedule, steps: int) -> Schedule:
+    """Join the first `steps` steps of `first` with `later`, whose steps add no noise."""
     tables = {
-        name: np.concatenate([getattr(plain, name)[:first], getattr(later, name)])
+        name: np.concatenate([getattr(first, name)[:steps], getattr(later, name)])
         for name in ("sigmas", "timesteps", "corrector", "predictor")
     }
-    return Schedule(enlarged_at=reached, **tables)
-
-
-def _append_refining_steps(first: Schedule) -> Schedule:
-    """Append the steps that refine enlarged latents. They are plain Euler steps. `first` is the schedule of the earlier steps,
-    which must end at noise level 0.
-
-    Source: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, whose second stage is Euler in all versions.
-    """
-    refining = _euler_schedule(np.append(REFINING_LEVELS, 0.0))
-    return Schedule(
-        sigmas=np.concatenate([first.sigmas[:-1], refining.sigmas]),
-        timesteps=np.concatenate([first.timesteps, refining.timesteps]),
-        corrector=np.concatenate([first.corrector, refining.corrector]),
-        predictor=np.concatenate([first.predictor, refining.predictor]),
-        noise=None if first.noise is None else np.append(first.noise, np.zeros(refining.steps, np.float32)),
-    )
-
-
-def _ltx_sigmas(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
-    """Compute the noise levels of "ltx".
-
-    Source: diffusers' `LTX2Pipeline.calculate_shift` and `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`.
-    """
-    slope = (_LTX_LOG_SHIFTS[1] - _LTX_LOG_SHIFTS[0]) / (_LTX_TOKEN_COUNTS[1] - _LTX_TOKEN_COUNTS[0])
-    shift = math.exp(_LTX_LOG_SHIFTS[0] + slope * (num_tokens - _LTX_TOKEN_COUNTS[0]))
-    clean = 1 - shift_levels(np.linspace(1, 1 / steps, steps), shift * flow_shift)
-    return 1 - clean * (1 - _LTX_LAST_LEVEL) / clean[-1] if steps > 1 else 1 - clean
+    noise = None if first.noise is None else np.append(first.noise, np.zeros(later.steps, np.float32))
+    return dataclasses.replace(first, noise=noise, **tables)
 
 
 def _euler_schedule(sigmas: np.ndarray) -> Schedule:

@@ -8,7 +8,7 @@ Source: Ma et al. 2025, arXiv:2506.09045, "MagCache", and its authors' code for 
 import dataclasses
 import functools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from backend.errors import RequestError
 from backend.schemas.settings import VideoSettings
@@ -19,9 +19,9 @@ REUSED_COST = 0.02
 """Cost of a step that reuses the layers' output, relative to a full step, for estimates. The compiler predicts 0.0012 (14B
 parameters, 720p, on a v6e:2x4). The larger value also covers previews and the host's work."""
 
-ContextKey = tuple[int, bool, *tuple[Hashable, ...]]
-"""The properties of a step that MagCache compares: first the expert, then whether guidance runs, then any others. A step can
-reuse the previous step's output only if both steps have the same key."""
+ContextKey = tuple[int, bool]
+"""The properties of a step that MagCache compares: the expert, and whether guidance runs. A step can reuse the previous step's
+output only if both steps have the same key."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,11 +64,10 @@ def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
     return published if published and request.task in published.ratios else None
 
 
-def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | None = None) -> tuple[bool, ...]:
+def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey]) -> tuple[bool, ...]:
     """Return one value for each step that runs: True if the step reuses the previous step's output.
 
-    `context_keys` has one `ContextKey` per step. Without `context_keys`, the keys are estimated from the settings. Estimated keys
-    may start the second expert one step too early or too late.
+    `context_keys` has one `ContextKey` per step.
     """
     magnitudes = find_magnitudes(request) if request.mag_cache and request.window_frames is None else None
     if magnitudes is None:
@@ -83,13 +82,7 @@ def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | No
         late_only=magnitudes.late_only,
         ratios=ratios,
     )
-    return _select_reused_steps(rule, tuple(_context_keys(request) if context_keys is None else context_keys))
-
-
-def reuses_previous_step(request: VideoSettings, step: int) -> bool:
-    """Return whether `step` reuses the previous step's output. False for a step after the last."""
-    reuses = reused_steps(request)
-    return step < len(reuses) and reuses[step]
+    return _select_reused_steps(rule, tuple(context_keys))
 
 
 @functools.lru_cache(maxsize=64)
@@ -139,16 +132,3 @@ def _resample_ratios(ratios: Sequence[float], steps: int) -> list[float]:
         return [ratios[-1]]
     scale = (len(ratios) - 1) / (steps - 1)
     return [ratios[round(step * scale)] for step in range(steps)]
-
-
-def _context_keys(request: VideoSettings) -> list[ContextKey]:
-    """Return (expert, whether guidance runs) for each step that runs. `backend.sampling.plan` computes the exact values."""
-    boundary, count = request.resolved_preset.boundary, request.num_steps
-    first, last = (int(share * count) for share in request.guidance_interval)
-    context_keys = []
-    for step in range(count):
-        left = 1 - (request.steps - count + step) / request.steps
-        sigma = request.flow_shift * left / (1 + (request.flow_shift - 1) * left)
-        expert = int(boundary is not None and sigma < boundary)
-        context_keys.append((expert, request.guidance[expert] > 1 and first <= step < last))
-    return context_keys

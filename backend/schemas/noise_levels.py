@@ -1,17 +1,27 @@
-"""The noise levels at the start of each step, for the solvers UniPC, Euler and distilled Euler."""
+"""The noise levels at the start of each step, for all solvers. `backend.sampling.solvers` describes the solvers."""
+
+import math
+from typing import get_args
 
 import numpy as np
 
 from presets.loader import Solver
 
 NUM_TRAIN_TIMESTEPS = 1000
+LTX_DISTILLED = (1.0, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875)
+# The shift's logarithm grows linearly with the number of tokens, from `_LTX_LOG_SHIFTS[0]` at `_LTX_TOKEN_COUNTS[0]` tokens to
+# `_LTX_LOG_SHIFTS[1]` at `_LTX_TOKEN_COUNTS[1]` tokens.
+_LTX_LOG_SHIFTS, _LTX_TOKEN_COUNTS = (0.95, 2.05), (1024, 4096)
+_LTX_LAST_LEVEL = 0.1  # the noise level before the last step of "ltx"
 
 
-def noise_levels(solver: Solver, steps: int, flow_shift: float) -> np.ndarray:
+def noise_levels(solver: Solver, steps: int, flow_shift: float, num_tokens: int = 0) -> np.ndarray:
     """Return the level at the start of each step, [steps] float64. The levels fall; the first is 1, or almost 1 for UniPC.
 
-    Raises: ValueError for a solver with its own levels. Source: diffusers' `UniPCMultistepScheduler` with flow sigmas,
-    `FlowMatchEulerDiscreteScheduler`, and for "euler-distilled" the source in `backend.sampling.solvers`.
+    `num_tokens` is the number of tokens of the video, which only "ltx" needs.
+
+    Raises: ValueError for an unknown solver. Source: diffusers' `UniPCMultistepScheduler` with flow sigmas,
+    `FlowMatchEulerDiscreteScheduler`, and for the other solvers the sources in `backend.sampling.solvers`.
     """
     if solver == "unipc":
         levels = shift_levels(np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, steps + 1)[:-1], flow_shift)
@@ -25,9 +35,33 @@ def noise_levels(solver: Solver, steps: int, flow_shift: float) -> np.ndarray:
         return shift_levels(ends, flow_shift)
     if solver == "euler-distilled":
         return shift_levels(np.linspace(1, 0, steps + 1), flow_shift)[:-1]
-    raise ValueError(f"solver={solver!r} has its own noise levels")
+    if solver == "lcm":
+        whole = np.arange(steps, 0, -1) * NUM_TRAIN_TIMESTEPS // steps
+        return shift_levels(whole / NUM_TRAIN_TIMESTEPS, flow_shift)
+    if solver == "ltx":
+        return _ltx_levels(steps, flow_shift, num_tokens)
+    if solver in ("ltx-distilled", "ltx-ancestral"):
+        return np.array(LTX_DISTILLED)[np.rint(np.linspace(0, len(LTX_DISTILLED) - 1, steps)).astype(int)]
+    raise ValueError(f"solver={solver!r} must be one of {', '.join(get_args(Solver))}")
+
+
+def timesteps_of_levels(solver: Solver, levels: np.ndarray) -> np.ndarray:
+    """Return the model's input for each noise level, [steps] float32. diffusers' UniPC passes integers to the model."""
+    timesteps = levels * NUM_TRAIN_TIMESTEPS
+    return (np.trunc(timesteps) if solver == "unipc" else timesteps).astype(np.float32)
 
 
 def shift_levels(levels: np.ndarray, flow_shift: float) -> np.ndarray:
     """Apply the flow shift: larger values put more steps at high noise."""
     return flow_shift * levels / (1 + (flow_shift - 1) * levels)
+
+
+def _ltx_levels(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
+    """Compute the noise levels of "ltx".
+
+    Source: diffusers' `LTX2Pipeline.calculate_shift` and `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`.
+    """
+    slope = (_LTX_LOG_SHIFTS[1] - _LTX_LOG_SHIFTS[0]) / (_LTX_TOKEN_COUNTS[1] - _LTX_TOKEN_COUNTS[0])
+    shift = math.exp(_LTX_LOG_SHIFTS[0] + slope * (num_tokens - _LTX_TOKEN_COUNTS[0]))
+    clean = 1 - shift_levels(np.linspace(1, 1 / steps, steps), shift * flow_shift)
+    return 1 - clean * (1 - _LTX_LAST_LEVEL) / clean[-1] if steps > 1 else 1 - clean

@@ -54,12 +54,6 @@ def full_size_cost(request: VideoSettings) -> float:
     return (request.geometry().num_tokens / request_at_first_size(request).geometry().num_tokens) ** TOKEN_COST_EXPONENT
 
 
-def relative_step_costs(request: VideoSettings) -> list[float]:
-    """Estimate each step's cost relative to a step at the first size."""
-    small, cost = num_half_size_steps(request), full_size_cost(request)
-    return [1.0 if step < small else cost for step in range(request.num_steps)]
-
-
 def check_refining(request: VideoSettings, preset: Preset) -> None:
     """Check that at least one step runs at half the size, before the refining steps. Raises: RequestError."""
     least = len(REFINING_LEVELS) + 1

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from backend.errors import RequestError
 from backend.schemas.cfg_zero import num_zero_steps
 from backend.schemas.geometry import Geometry, latent_frames
-from backend.schemas.mag_cache import REUSED_COST, reused_steps, reuses_previous_step
-from backend.schemas.progressive import TOKEN_COST_EXPONENT, relative_step_costs, request_at_first_size
+from backend.schemas.progressive import TOKEN_COST_EXPONENT, request_at_first_size
 from backend.schemas.settings import VideoSettings
+from backend.schemas.step_plan import plan_steps, relative_step_costs
 from presets import Preset
 
 
@@ -65,15 +65,17 @@ def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, 
     )
 
 
-def num_step_calls(request: VideoSettings, step: int) -> int:
-    """Return how often this step runs the transformer: once for each window, or once without windows. 0 if CFG-Zero* skips the
+def step_calls(request: VideoSettings) -> list[int]:
+    """Return how often each step runs the transformer: once for each window, or once without windows. 0 if CFG-Zero* skips the
     step, or if MagCache reuses the previous step's output."""
-    if step < num_zero_steps(request) or reuses_previous_step(request, step):
-        return 0
     geometry, length = request.geometry(), request.window_frames
     if length is None:
-        return 1
-    return len(windows_at(step, geometry.num_latent_frames, latent_frames(length, geometry.temporal_scale)))
+        calls = [int(not step.reuses) for step in plan_steps(request)]
+    else:
+        frames = geometry.num_latent_frames, latent_frames(length, geometry.temporal_scale)
+        calls = [len(windows_at(step, *frames)) for step in range(request.num_steps)]
+    skipped = num_zero_steps(request)
+    return [0] * skipped + calls[skipped:]
 
 
 def equivalent_tokens(request: VideoSettings) -> int:
@@ -83,8 +85,7 @@ def equivalent_tokens(request: VideoSettings) -> int:
     half size or MagCache.
     """
     if request.window_frames is None:
-        shares = (REUSED_COST if reuses else 1.0 for reuses in reused_steps(request))
-        costs = [cost * share for cost, share in zip(relative_step_costs(request), shares, strict=True)]
+        costs = relative_step_costs(request)
         if not costs:
             return 0
         first_tokens = request_at_first_size(request).geometry().num_tokens
@@ -94,7 +95,7 @@ def equivalent_tokens(request: VideoSettings) -> int:
 
 def mean_step_calls(request: VideoSettings) -> float:
     """Return how often a step runs the transformer, averaged over all steps."""
-    return sum(num_step_calls(request, step) for step in range(request.num_steps)) / max(request.num_steps, 1)
+    return sum(step_calls(request)) / max(request.num_steps, 1)
 
 
 def window_edges(num_latent_frames: int, length: int) -> list[int]:

@@ -24,7 +24,7 @@ from backend.models.model import VIDEO
 from backend.models.wan.original import original_tensor_name
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
-from backend.pipeline.denoising import draw_initial_noise
+from backend.pipeline.denoising_loop import draw_initial_noise
 from backend.pipeline.live import live
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule

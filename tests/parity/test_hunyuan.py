@@ -26,8 +26,8 @@ from backend.models.hunyuan.spec import HUNYUAN
 from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.pipeline.loaded import LoadedModel
-from backend.schemas.mag_cache import reused_steps
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import plan_steps
 from backend.settings import from_environment
 from presets import LoraChoice, Preset, loader
 from tests.gradients import without_gradients
@@ -232,7 +232,7 @@ def test_mag_cache_adds_what_all_layers_added_in_each_branch(tiny, monkeypatch):
     monkeypatch.setattr(loader, "LEAST_STEPS", 1)
     made, ratios = tiny(KINDS[0]), (1.0, 1.0, 0.99, 0.99, 0.97, 0.98)
     request = made.request(negative_prompt=PLAIN, steps=6, mag_cache=0.1, mag_ratios=ratios)
-    reuses, transformer = reused_steps(request), made.reference.transformer
+    reuses, transformer = [step.reuses for step in plan_steps(request)], made.reference.transformer
     blocks = transformer.transformer_blocks
     transformer.transformer_blocks = torch.nn.ModuleList([planned_blocks(blocks, reuses)])
     try:

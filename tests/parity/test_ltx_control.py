@@ -20,7 +20,7 @@ from backend.media.video import write_frames
 from backend.models.ltx.in_context import CONTROL, level_ratio
 from backend.models.model import SOUND, VIDEO, Latents
 from backend.pipeline import generate as pipeline_module
-from backend.pipeline.denoising import draw_initial_noise
+from backend.pipeline.denoising_loop import draw_initial_noise
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.load import merge_loras
 from backend.pipeline.warm_up import calls

@@ -20,7 +20,7 @@ from backend.media.sound import MODEL_SOUND, Sound, replace_audio
 from backend.media.video import write_frames
 from backend.models.model import SOUND, VIDEO
 from backend.pipeline import generate as pipeline_module
-from backend.pipeline.denoising import draw_initial_noise
+from backend.pipeline.denoising_loop import draw_initial_noise
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.storyboard import generate_video
 from backend.pipeline.storyboard_loop import StoryboardFiles

@@ -15,7 +15,7 @@ from diffusers.pipelines.ltx2 import pipeline_ltx2_condition as condition_module
 from PIL import Image
 
 from backend.models.model import SOUND, VIDEO, Latents
-from backend.pipeline.denoising import draw_initial_noise
+from backend.pipeline.denoising_loop import draw_initial_noise
 from backend.schemas.keyframes import appended_frames
 from backend.schemas.request import GenerationRequest
 from tests.parity.ltx_runs import (

@@ -8,9 +8,10 @@ from diffusers.hooks import MagCacheConfig, apply_mag_cache
 from diffusers.hooks.mag_cache import MagCacheBlockHook
 
 from backend.pipeline.cache_calibration import disable_shortcuts, measure_ratios
-from backend.pipeline.generate import encode_conditions, prepare
+from backend.pipeline.encoding import encode_conditions
+from backend.pipeline.preparing import prepare
 from backend.pipeline.run import Run
-from backend.schemas.mag_cache import reused_steps
+from backend.schemas.step_plan import plan_steps
 from presets import loader
 from tests.parity.test_families import LATENT_TOLERANCE
 from tests.parity.tiny_runs import diffusers_latents, latents_of, run_reference
@@ -57,7 +58,7 @@ def test_latents_equal_diffusers_with_its_hook(family, guidance, tiny):
         reference = run_reference(made, request, "mag cache", *map(str, options.values()))
     finally:
         undo()
-    assert sum(reused_steps(request)) >= 4
+    assert sum(step.reuses for step in plan_steps(request)) >= 4
     assert np.abs(latents_of(request, made.loaded) - reference).max() <= LATENT_TOLERANCE
     plain = run_reference(made, request.with_changes(mag_cache=0.0), "no cache")
     assert np.abs(plain - reference).max() > 10 * LATENT_TOLERANCE  # at least one step was reused

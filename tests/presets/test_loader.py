@@ -10,9 +10,8 @@ from pydantic import ValidationError
 from backend.engine.estimate import predicted_seconds
 from backend.models import find_family
 from backend.models.spec import check_preset
-from backend.sampling.plan import plan_steps
-from backend.sampling.solvers import make_schedule
 from backend.schemas.request import example_request
+from backend.schemas.step_plan import plan_steps
 from backend.schemas.worker import Device
 from presets import Preset, UnknownPreset, list_presets, load_preset, reference
 from presets.loader import BASES, PRESET_FOLDER, find_files
@@ -159,8 +158,7 @@ def test_what_is_known_of_longlives_licence_is_said():
 @pytest.mark.parametrize("name", FULL + VACE)
 def test_experts_split_the_official_steps(name):
     preset = load_preset(name)
-    schedule = make_schedule(preset.solver, preset.steps, preset.flow_shift)
-    experts = [step.expert for step in plan_steps(schedule.timesteps, preset.guidance, preset.boundary, (0.0, 1.0))]
+    experts = [step.expert for step in plan_steps(example_request(preset))]
     assert set(experts) == set(range(preset.num_experts)) and experts == sorted(experts)
 
 

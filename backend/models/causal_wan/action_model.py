@@ -34,8 +34,8 @@ from backend.models.wan.conditions import encode_clip, image_channels, image_mas
 from backend.models.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effects, OnHost, Put
-from backend.sampling.plan import StepPlan
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import StepPlan
 from backend.weights.stacked import StackedWeights
 
 

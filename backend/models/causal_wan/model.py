@@ -42,9 +42,9 @@ from backend.models.wan.transformer import Context, TextContext
 from backend.runtime.mesh import Layout, with_sharding
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effects, Put, Zeros
-from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, make_step_inputs
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import StepPlan
 from backend.weights.stacked import StackedWeights
 
 # A step is the first step of a schedule if its noise level is at least this high. Schedules start at 1, up to rounding.

@@ -37,9 +37,9 @@ from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effects, OnHost, Put, Work, Zeros
-from backend.sampling.plan import StepPlan
 from backend.schemas.progressive import HALF
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import StepPlan
 from backend.weights.host_offload import load_onto_devices
 
 SHORT_LENGTHS = (64, 256, SHORT_TOKENS)  # padded lengths of prompt and quoted text; TPUs use only the last, to compile less

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from backend.models.ltx.spec import LtxSpec
-from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs, take_step
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import StepPlan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

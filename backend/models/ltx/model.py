@@ -46,12 +46,12 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effects, OnHost, Put, Work
 from backend.sampling.fresh_noise import FreshNoise, add_fresh_noise, make_fresh_noise
-from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import Schedule, StepInputs, frozen_state, schedule_for_request, start_state
 from backend.schemas.extension import Appended
 from backend.schemas.progressive import HALF, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.sound import SoundPart, keeps_clip_audio
+from backend.schemas.step_plan import StepPlan
 from backend.weights.host_offload import device_bytes, load_onto_devices
 from backend.weights.stacked import StackedWeights
 

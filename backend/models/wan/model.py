@@ -40,10 +40,10 @@ from backend.models.wan.vae import VideoAutoencoder
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effects, OnHost, Put, Work, Zeros
-from backend.sampling.plan import StepPlan
 from backend.schemas.geometry import latent_frames
 from backend.schemas.progressive import HALF, request_at_first_size
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import StepPlan
 from backend.weights.host_offload import load_onto_devices
 from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights

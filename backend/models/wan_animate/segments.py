@@ -26,10 +26,10 @@ from backend.models.wan_animate.spec import SegmentSpec
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effects, OnHost, Work
-from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs
 from backend.schemas.driving_video import OVERLAP, count_segments
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import StepPlan
 from backend.schemas.windows import step_geometry
 
 PICTURE = "picture"

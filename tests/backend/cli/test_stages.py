@@ -26,8 +26,8 @@ from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.run import Run
 from backend.schemas.events import Finished, Step
-from backend.schemas.mag_cache import reused_steps
 from backend.schemas.settings import find_preset
+from backend.schemas.step_plan import plan_steps
 from backend.settings import PROJECT_FOLDER
 from tests.clock import is_within
 
@@ -162,7 +162,7 @@ def test_a_stop_among_steps_that_reuse_others_leaves_a_state_that_reuses_nothing
     whole = copy_of(encoded, tmp_path / "whole")
     run("denoise", whole, "--mag-cache", "0.12", "--steps", "12")
     request = request_folder.read_request(whole)
-    reuses = reused_steps(request)
+    reuses = [step.reuses for step in plan_steps(request)]
     assert (request.mag_cache, sum(reuses)) == (0.12, 6)
     loaded = stages_run.load(find_preset(request.preset), ("denoise",))
     for stop in range(2, 8):

@@ -9,8 +9,9 @@ import pytest
 from backend.models.model import VIDEO
 from backend.pipeline import denoising as module
 from backend.pipeline import generate as pipeline
-from backend.pipeline.denoising import MOST_AHEAD, Denoising, should_warm_up
-from backend.pipeline.generate import encode_conditions, prepare
+from backend.pipeline.denoising_loop import MOST_AHEAD, Denoising, should_warm_up
+from backend.pipeline.encoding import encode_conditions
+from backend.pipeline.preparing import prepare
 from backend.pipeline.run import Run
 from backend.runtime.program import Program
 from backend.schemas.request import GenerationRequest
@@ -117,7 +118,7 @@ def test_accelerators_warm_up_and_a_cpu_does_not(run, tmp_path, calls, monkeypat
     assert not should_warm_up(run.model, run.request)
     counts = []
     for warms in (False, True):
-        monkeypatch.setattr(pipeline, "should_warm_up", lambda *_, warms=warms: warms)
+        monkeypatch.setattr("backend.pipeline.denoising.should_warm_up", lambda *_, warms=warms: warms)
         for program in (run.model._guided.step, run.model._unguided.step):
             program._has_run.clear()
         calls.clear()

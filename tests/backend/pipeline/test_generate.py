@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from backend.media.video import read_facts, read_frames, read_request
 from backend.pipeline import generate as pipeline
 from backend.pipeline.decoding import decode_frames
-from backend.pipeline.denoising import Denoising
+from backend.pipeline.denoising_loop import Denoising
 from backend.pipeline.run import Run
 from backend.runtime import work
 from backend.schemas.events import Cancelled, Compiling, Decoding, Encoding, Finished, Loading, Step
@@ -130,7 +130,7 @@ def test_stop_ends_the_download_of_a_lora(loaded, tmp_path, monkeypatch):
             assert stopped.wait(60)
         raise AssertionError("it was not stopped")
 
-    monkeypatch.setattr(pipeline, "merge_loras", download)
+    monkeypatch.setattr("backend.pipeline.preparing.merge_loras", download)
     request = make_request(loras=(LoraChoice(source="owner/name:style.safetensors"),))
     for event in pipeline.generate(request, loaded, tmp_path, stopped.is_set):
         events.append(event)
@@ -163,7 +163,7 @@ def psnr(frame: np.ndarray, reference: np.ndarray) -> float:
 
 
 def test_where_steps_take_long_their_pictures_move_as_the_video_will(loaded, tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "ANIMATED_STEP_SECONDS", 0.0)
+    monkeypatch.setattr("backend.pipeline.denoising.ANIMATED_STEP_SECONDS", 0.0)
     events = run(make_request(steps=12), loaded, tmp_path)
     name = [event.preview for event in events if isinstance(event, Step)][-1]
     assert name == "previews/step-012.webp"

@@ -11,13 +11,13 @@ from app import main
 from backend.catalog.measured_ratios import add_measured_ratios
 from backend.media.video import read_request
 from backend.pipeline import generate as pipeline
-from backend.pipeline.denoising import Denoising
+from backend.pipeline.denoising_loop import Denoising
 from backend.pipeline.run import Run
 from backend.pipeline.stage_files import LATENTS
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Program
-from backend.schemas.mag_cache import reused_steps
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import plan_steps
 from backend.settings import DATA_VARIABLE
 from presets import load_preset
 from presets.magnitude_files import published_magnitudes, read_magnitudes
@@ -42,7 +42,7 @@ def test_the_programs_of_a_run_are_those_of_the_plan(loaded, changes):
     request = a_request(**changes)
     keys = [call.program.key for call in calls(loaded.model, request)]
     steps = [key for key in keys if key.startswith("denoise_step")]
-    assert steps == [REUSED if reuses else KEPT for reuses in reused_steps(request)]
+    assert steps == [REUSED if reuses else KEPT for reuses in (step.reuses for step in plan_steps(request))]
 
 
 def test_no_step_has_a_branch_and_one_that_reuses_runs_no_layers(loaded):
@@ -68,14 +68,14 @@ def test_an_error_that_no_step_keeps_to_changes_nothing(loaded, tmp_path):
 
 def test_the_result_says_how_many_steps_were_reused_and_the_video_carries_the_setting(loaded, tmp_path):
     request = a_request()
-    result, count = finished(request, loaded, tmp_path), sum(reused_steps(request))
+    result, count = finished(request, loaded, tmp_path), sum(step.reuses for step in plan_steps(request))
     assert result.notes == (f"MagCache reused the work of other steps in {count} of 20 steps",)
     assert count > 8 and read_request(tmp_path / "video.mp4").mag_cache == 0.12
 
 
 def test_what_layers_added_is_held_only_for_a_step_that_reuses_it(loaded, tmp_path):
     run = Run(request=a_request(), loaded=loaded, folder=tmp_path, is_cancelled=lambda: False)
-    loop, reuses = Denoising(run, conditions_of(run)), [*reused_steps(run.request), False]
+    loop, reuses = Denoising(run, conditions_of(run)), [*(step.reuses for step in plan_steps(run.request)), False]
     for following in reuses[1:]:
         loop.step()
         assert (loop._step_state is not None) == following == (not loop.can_save_before_next_step)
@@ -111,7 +111,7 @@ def test_the_command_that_measures_gives_what_the_tree_has(tmp_path, monkeypatch
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)  # measured on another processor, and rounded to five digits
     data = json.loads(path.read_text())
     path.write_text(json.dumps(data | {"ratios": {"t2v": {"prompt": [2.0] * 20, "other": [2.0] * 20}}}))
-    assert not any(reused_steps(add_measured_ratios(a_request(), path.parent))), (
+    assert not any(step.reuses for step in plan_steps(add_measured_ratios(a_request(), path.parent))), (
         "the data folder counts before the tree, and --data-dir names it"
     )
 

@@ -8,8 +8,8 @@ from backend.pipeline.generate import generate
 from backend.pipeline.rates import count_stage_flops
 from backend.pipeline.warm_up import calls
 from backend.schemas.events import Finished, Rate, VideoResult
-from backend.schemas.mag_cache import reused_steps
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import plan_steps
 from presets import load_preset
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -72,7 +72,10 @@ def test_a_step_that_reuses_another_counts_as_none(loaded):
     request = request_with(mag_cache=0.12)
     one = WAN.step_flops(load_preset("wan-tiny").network_configs(), request, 2).total
     run = sum(call.program.key == "denoise_step_kept" for call in calls(loaded.model, request))
-    assert count_stage_flops(loaded, request)["denoise"] == run * one and run == 20 - sum(reused_steps(request)) < 20
+    assert (
+        count_stage_flops(loaded, request)["denoise"] == run * one
+        and run == 20 - sum(step.reuses for step in plan_steps(request)) < 20
+    )
 
 
 def test_a_share_of_the_peak_is_that_of_all_chips():

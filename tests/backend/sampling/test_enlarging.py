@@ -7,17 +7,16 @@ import pytest
 import scipy.fft
 
 from backend.sampling.enlarging import enlarge_noisy_latents, resize_latents
-from backend.sampling.plan import plan_for_request
 from backend.sampling.solvers import (
     make_schedule,
     make_step_inputs,
-    rescale_sigma,
     schedule_for_request,
     start_state,
     take_guided_step,
 )
 from backend.schemas.progressive import num_half_size_steps
 from backend.schemas.request import example_request
+from backend.schemas.step_plan import plan_steps, rescale_sigma
 from presets import load_preset
 
 RNG = np.random.default_rng(3)
@@ -80,7 +79,7 @@ def test_a_perfect_model_comes_to_the_data_from_the_new_level(solver):
 def test_experts_follow_the_rewound_noise_levels():
     """The step after the transition may belong to the high-noise expert again."""
     request = example_request(load_preset("wan2.2-i2v-a14b-720p"), progressive=1)
-    plan, first = plan_for_request(request, 0.9), num_half_size_steps(request)
-    assert [step.is_small for step in plan.steps] == [True] * first + [False] * (40 - first)
-    for step, timestep in zip(plan.steps, plan.schedule.timesteps, strict=True):
+    plan, first = plan_steps(request), num_half_size_steps(request)
+    assert [step.is_small for step in plan] == [True] * first + [False] * (40 - first)
+    for step, timestep in zip(plan, schedule_for_request(request).timesteps, strict=True):
         assert step.expert == int(timestep < 900)

@@ -6,11 +6,11 @@ from dataclasses import asdict
 import pytest
 
 from backend.errors import RequestError
-from backend.sampling.plan import plan_for_request
 from backend.sampling.solvers import make_schedule
 from backend.schemas.guidance_steps import count_guided_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
+from backend.schemas.step_plan import plan_steps
 from presets import list_presets, load_preset
 
 FAST, TURBO = "wan2.2-t2v-a14b-480p-fast", "wan2.2-ti2v-5b-720p-turbo"
@@ -21,7 +21,7 @@ def asked(name: str = FAST, **changes) -> GenerationRequest:
 
 
 def guided(request: GenerationRequest) -> list[bool]:
-    plan = plan_for_request(request, load_preset(request.preset).boundary).steps
+    plan = plan_steps(request)
     return [step.is_guided for step in plan]
 
 

@@ -5,11 +5,12 @@ import pytest
 from backend.catalog.measured_ratios import add_measured_ratios
 from backend.engine.estimate import predicted_seconds
 from backend.errors import RequestError
-from backend.sampling.plan import plan_for_request
-from backend.schemas.mag_cache import REUSED_COST, find_magnitudes, reused_steps, reuses_previous_step
-from backend.schemas.request import GenerationRequest
+from backend.sampling.solvers import schedule_for_request
+from backend.schemas.mag_cache import REUSED_COST, find_magnitudes
+from backend.schemas.request import GenerationRequest, example_request
 from backend.schemas.shape import Shape
-from backend.schemas.windows import equivalent_tokens, num_step_calls
+from backend.schemas.step_plan import plan_steps
+from backend.schemas.windows import equivalent_tokens, step_calls
 from presets import list_presets, load_preset
 from presets.magnitude_files import (
     MAGNITUDES_FOLDER,
@@ -81,7 +82,7 @@ def nearest(values, count):
 def test_the_plan_is_the_authors_and_both_branches_agree(name, threshold, steps):
     retention, longest, _ = PUBLISHED[name, threshold]
     wanted = asked(name, mag_cache=threshold, **({"steps": steps} if steps else {}))
-    known, plan = find_magnitudes(wanted), plan_for_request(wanted, load_preset(name).boundary).steps
+    known, plan = find_magnitudes(wanted), plan_steps(wanted)
     assert (known.retention, known.max_reuses_in_a_row(threshold)) == (retention, longest)
     ratios = known.ratios[wanted.task]
     flat = [
@@ -101,17 +102,17 @@ def test_the_plan_is_the_authors_and_both_branches_agree(name, threshold, steps)
 @pytest.mark.parametrize(("name", "threshold"), [key for key, (*_, factor) in PUBLISHED.items() if factor])
 def test_so_many_steps_are_left_that_the_published_factors_follow(name, threshold):
     """The speed-up must agree within a fifth, because the authors time whole videos on a GPU."""
-    reuses = reused_steps(asked(name, mag_cache=threshold))
+    reuses = [step.reuses for step in plan_steps(asked(name, mag_cache=threshold))]
     assert len(reuses) / (len(reuses) - sum(reuses)) == pytest.approx(PUBLISHED[name, threshold][2], rel=1 / 5)
 
 
-def test_what_is_known_without_the_schedule_is_what_the_plan_says():
+def test_the_plan_has_the_levels_of_the_solvers_tables():
     for preset in list_presets():
-        if preset.takes_mag_cache and published_magnitudes(preset.model) and not preset.step_cache:
-            wanted = asked(preset.name, mag_cache=0.06)
-            assert [step.reuses for step in plan_for_request(wanted, preset.boundary).steps] == list(reused_steps(wanted)), (
-                preset.name
-            )
+        for solver in preset.solvers:
+            wanted = example_request(preset, solver=solver)
+            schedule, plan = schedule_for_request(wanted), plan_steps(wanted)
+            assert schedule.timesteps.tolist() == [step.timestep for step in plan], preset.name
+            assert schedule.sigmas[:-1].tolist() == pytest.approx([step.sigma for step in plan], rel=1e-6), preset.name
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_what_is_known_without_the_schedule_is_what_the_plan_says():
 )
 def test_a_step_reuses_only_one_of_its_own_lane(changes):
     wanted = asked("wan2.1-t2v-14b-720p", mag_cache=0.24, **changes)
-    plan = plan_for_request(wanted, None).steps
+    plan = plan_steps(wanted)
     assert len(plan) == wanted.num_steps and not plan[0].reuses
     assert all(plan[index].context_key == plan[index - 1].context_key for index in range(len(plan)) if plan[index].reuses)
     assert wanted.num_steps < 3 or any(step.reuses for step in plan)
@@ -175,9 +176,9 @@ def test_measured_ratios_come_from_the_data_folder_into_the_request(tmp_path):
         Magnitudes(source="a test", ratios={"t2v": own}), tmp_path / "magnitudes" / magnitudes_file_name(preset.model)
     )
     wanted = add_measured_ratios(asked(preset.name, mag_cache=0.1), tmp_path / "magnitudes")
-    assert wanted.mag_ratios == (1.0, 1.0, 0.99, 0.97, 0.98, 0.96) and any(reused_steps(wanted))
+    assert wanted.mag_ratios == (1.0, 1.0, 0.99, 0.97, 0.98, 0.96) and any(step.reuses for step in plan_steps(wanted))
     (tmp_path / "magnitudes" / magnitudes_file_name(preset.model)).unlink()
-    assert reused_steps(GenerationRequest.from_stored(wanted.to_json())) == reused_steps(wanted)
+    assert plan_steps(GenerationRequest.from_stored(wanted.to_json())) == plan_steps(wanted)
     assert wanted.with_changes(mag_cache=0.0).mag_ratios == () and asked(preset.name).to_json().keys().isdisjoint({"mag_ratios"})
 
 
@@ -210,7 +211,7 @@ def test_what_is_written_is_what_is_read(tmp_path):
 def test_a_video_with_it_has_programs_of_its_own_and_takes_less_time():
     plain, cached = asked("wan2.1-t2v-14b-720p"), asked("wan2.1-t2v-14b-720p", mag_cache=0.24)
     assert Shape.from_request(plain) != Shape.from_request(cached)
-    assert sum(num_step_calls(cached, step) for step in range(50)) == 18 and not reuses_previous_step(cached, 50)
+    assert sum(step_calls(cached)) == 18
     assert predicted_seconds(cached, EIGHT) == pytest.approx(predicted_seconds(plain, EIGHT) * 18 / 50)
     assert equivalent_tokens(cached) == pytest.approx(
         equivalent_tokens(plain) * ((18 + 32 * REUSED_COST) / 50) ** (1 / 1.5), rel=0.001

@@ -7,10 +7,11 @@ import pytest
 from backend.engine.estimate import predicted_seconds
 from backend.errors import RequestError
 from backend.schemas.noise_levels import noise_levels
-from backend.schemas.progressive import at_step, num_half_size_steps, relative_step_costs, request_at_first_size
+from backend.schemas.progressive import at_step, num_half_size_steps, request_at_first_size
 from backend.schemas.progressive_noise import full_size_level
 from backend.schemas.request import GenerationRequest, example_request
 from backend.schemas.shape import Shape
+from backend.schemas.step_plan import relative_step_costs
 from backend.schemas.windows import equivalent_tokens
 from backend.schemas.worker import Device
 from presets import list_presets, load_preset

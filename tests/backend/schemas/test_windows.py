@@ -8,7 +8,7 @@ import pytest
 from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
-from backend.schemas.windows import equivalent_tokens, mean_step_calls, num_step_calls, step_geometry, window_edges, windows_at
+from backend.schemas.windows import equivalent_tokens, mean_step_calls, step_calls, step_geometry, window_edges, windows_at
 from presets import list_presets, load_preset
 
 LENGTHS = [(6, 5), (9, 5), (10, 9), (25, 9), (41, 21), (81, 21), (3, 2), (4, 1)]
@@ -94,7 +94,7 @@ def test_the_step_cache_is_off_in_windows():
 def test_what_a_step_is_counts_its_windows():
     request = asked(num_frames=97, steps=4)
     assert step_geometry(request) == asked(num_frames=33).geometry()
-    counts = [num_step_calls(request, step) for step in range(4)]
+    counts = step_calls(request)
     assert counts[0] == 5 and set(counts) <= {5, 6} and mean_step_calls(request) == sum(counts) / 4
     assert equivalent_tokens(asked()) == asked().geometry().num_tokens
     whole = asked(num_frames=97, context_windows=False)

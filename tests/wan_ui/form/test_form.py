@@ -1,7 +1,7 @@
 import pytest
 
 from backend.errors import RequestError
-from backend.schemas.mag_cache import reused_steps
+from backend.schemas.step_plan import plan_steps
 from presets import list_presets, load_preset
 from wan_ui.form.controls import parse_size
 from wan_ui.form.form import Draft
@@ -46,7 +46,7 @@ def test_the_negative_prompts_strength_goes_with_the_presets_that_take_it():
 
 
 def test_steps_are_reused_by_plan_where_a_preset_takes_it():
-    assert sum(reused_steps(a_draft(steps=20, mag_cache=0.12).to_request())) == 10
+    assert sum(step.reuses for step in plan_steps(a_draft(steps=20, mag_cache=0.12).to_request())) == 10
     with pytest.raises(RequestError, match="^mag_cache cannot be combined with step_cache; set step_cache to 0$"):
         a_draft(mag_cache=0.12, step_cache=0.1).to_request()
     shown = control_updates(load_preset("wan-tiny"), ENGLISH, a_draft(mag_cache=0.12).to_request())["mag_cache"]
