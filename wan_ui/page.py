@@ -79,7 +79,8 @@ class PageHandlers:
     def _opening_updates(self, caller: Caller, parameters: dict[str, str], values: Values) -> Updates:
         shown = self.form.initial_updates(caller, parameters, values)
         if not caller.uses_english:
-            shown |= self._header_updates(caller)
+            names = view_names(self.views, caller.texts)
+            shown |= {self.header.title: title_html(names, caller.texts), self.header.tools: tools_html(names, caller.texts)}
         for panel in self.panels:
             shown |= panel.initial_updates(caller, parameters, values)
         return shown
@@ -91,13 +92,12 @@ class PageHandlers:
         if seen.get(_CHANGES) != changes:
             for panel in self.panels:
                 drawn |= panel.tick(caller, values)
-        marks = {str(component._id): _hash_update(update) for component, update in drawn.items()}
+        marks = {
+            str(component._id): hashlib.blake2b(repr(update).encode(), digest_size=8).hexdigest()
+            for component, update in drawn.items()
+        }
         news = {one: update for one, update in drawn.items() if seen.get(str(one._id)) != marks[str(one._id)]}
         return news | {self.seen: seen | marks | {_CHANGES: changes}}
-
-    def _header_updates(self, caller: Caller) -> Updates:
-        names = view_names(self.views, caller.texts)
-        return {self.header.title: title_html(names, caller.texts), self.header.tools: tools_html(names, caller.texts)}
 
     def _panel_outputs(self) -> list[gr.blocks.Block]:
         return [component for panel in self.panels for component in panel.outputs]
@@ -106,8 +106,3 @@ class PageHandlers:
 def view_names(views: Sequence[View], texts: Texts) -> Names:
     """Return the key and the name of each view, for the header."""
     return [(view.key, view.translate_title(texts)) for view in views]
-
-
-def _hash_update(update: object) -> str:
-    """Return a short hash of a component's update."""
-    return hashlib.blake2b(repr(update).encode(), digest_size=8).hexdigest()

@@ -145,7 +145,8 @@ def _table_html(content: CompareContent, texts: Texts) -> str:
     rows = [(name, [format_value(value) or texts.compare_off for value in values]) for name, values in differences(requests)]
     note = f'<p class="hint">{escape(texts.compare_same)}</p>' if not rows else ""
     if content.has_original:
-        note, rows = "", _source_rows(requests[-1], texts)
+        strength = [] if requests[-1].strength is None else [(texts.edit_strength, ["", f"{requests[-1].strength:g}"])]
+        note, rows = "", [(texts.prompt, ["", requests[-1].prompt]), *strength]
     timed = [cell.result if not cell.is_original else None for cell in content.cells]
     seconds = [format_duration(result.seconds.get("total", 0.0)) if result else "" for result in timed]
     rows.append((texts.shot_seconds, seconds))
@@ -154,12 +155,6 @@ def _table_html(content: CompareContent, texts: Texts) -> str:
         for name, values in rows
     )
     return f'{note}<table class="differences"><tbody>{body}</tbody></table>'
-
-
-def _source_rows(request: GenerationRequest, texts: Texts) -> list[tuple[str, list[str]]]:
-    """Return table rows with prompt and strength, to compare a source clip (first column, empty) with its restyled video."""
-    strength = [] if request.strength is None else [(texts.edit_strength, ["", f"{request.strength:g}"])]
-    return [(texts.prompt, ["", request.prompt]), *strength]
 
 
 def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]]:

@@ -84,7 +84,15 @@ def advance_view(view: StageView, event: Event) -> StageView:
         case events.Interrupted(cause=cause, place=place):
             return replace(view, phase="queued", ahead=0, cause=cause, interrupted_at=place, seconds_left=None)
         case events.Step():
-            return _after_step(view, event)
+            reached = ENCODED + (DENOISED - ENCODED) * event.index / max(event.total, 1)
+            return replace(
+                _enter_phase(view, "denoising", reached),
+                index=event.index,
+                total=event.total,
+                seconds_per_step=event.seconds,
+                seconds_left=event.seconds_left,
+                preview=event.preview or view.preview,
+            )
         case events.ShotStarted(index=index, total=total):
             return replace(view, shot=index, shots=total, cause="", interrupted_at="")
         case events.Block(index=index):
@@ -97,18 +105,6 @@ def advance_view(view: StageView, event: Event) -> StageView:
             return replace(entered, index=frame, total=total, seconds_left=left or None)
         case _:
             return _advance_to_end(view, event)
-
-
-def _after_step(view: StageView, step: events.Step) -> StageView:
-    reached = ENCODED + (DENOISED - ENCODED) * step.index / max(step.total, 1)
-    return replace(
-        _enter_phase(view, "denoising", reached),
-        index=step.index,
-        total=step.total,
-        seconds_per_step=step.seconds,
-        seconds_left=step.seconds_left,
-        preview=step.preview or view.preview,
-    )
 
 
 def _advance_to_end(view: StageView, event: Event) -> StageView:

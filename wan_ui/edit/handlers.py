@@ -195,10 +195,5 @@ def page_settings(request: GenerationRequest, seconds: float = 0.0) -> dict[str,
     names = ("preset", "prompt", "num_frames", "strength", *own)
     fields = {name: value for name in names if (value := getattr(request, name)) is not None}
     settings = control_values(request) | {"seed": request.seed}
-    return fields | {"settings": settings, "way": request_mode(request)} | _clip_part(request, seconds)
-
-
-def _clip_part(request: GenerationRequest, seconds: float) -> dict[str, float]:
-    """Return start and end of the selected part in seconds. Without `trim`, the part is at the start or end of the clip."""
     start, end = request.trim or Part.from_request(request).resolve_start(seconds).trim
-    return {"start": start, "end": end}
+    return fields | {"settings": settings, "way": request_mode(request), "start": start, "end": end}

@@ -177,10 +177,11 @@ class Form:
         shown = {name for name in settings.controls if is_shown(name, preset)}
         controls = {name: values[control] for name, control in settings.controls.items() if name in shown}
         is_random = values[settings.is_seed_random] or values[settings.seed] is None
+        is_image = values[self.task] == "i2v"
         return Draft(
             given={
                 **read_controls(controls),
-                **self._read_images(values),
+                **{role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_setting.items()},
                 "sound": uploaded_sound(values[self.sound.file]),
                 "sound_start": values[self.sound.start] or 0.0,
                 "task": values[self.task],
@@ -191,8 +192,3 @@ class Form:
             }
             | read_storyboard(values[self.prompt.shots.timeline])
         )
-
-    def _read_images(self, values: dict[gr.blocks.Block, object]) -> dict[str, str | None]:
-        """Return the path of each image by the name of its setting. Text to video has no images."""
-        is_image = values[self.task] == "i2v"
-        return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_setting.items()}

@@ -148,21 +148,21 @@ def storyboard_values(request: GenerationRequest) -> dict[str, object]:
     """Return the timeline of this request, without files."""
     track = {name: getattr(request, name) for name in _TRACK} if request.track else {}
     figures = [{"name": figure.name, "image": None} for figure in request.figures]
-    return {"shots": _shot_rows(request.shots, request.fps), "figures": figures, **track}
-
-
-def _shot_rows(shots: Sequence[Shot], fps: int) -> list[dict[str, object]]:
-    return [
-        {
-            "prompt": shot.prompt,
-            "seconds": _seconds_text(shot, fps),
-            "seed": "" if shot.seed is None else shot.seed,
-            "cut": shot.cut,
-            "fade": shot.fade,
-            **({"trim": shot.trim} if shot.trim else {}),
-        }
-        for shot in shots
-    ]
+    return {
+        "shots": [
+            {
+                "prompt": shot.prompt,
+                "seconds": _seconds_text(shot, request.fps),
+                "seed": "" if shot.seed is None else shot.seed,
+                "cut": shot.cut,
+                "fade": shot.fade,
+                **({"trim": shot.trim} if shot.trim else {}),
+            }
+            for shot in request.shots
+        ],
+        "figures": figures,
+        **track,
+    }
 
 
 def _seconds_text(shot: Shot, fps: int) -> str:

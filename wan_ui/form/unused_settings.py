@@ -47,17 +47,12 @@ def unused_settings_text(request: GenerationRequest, shown: Collection[str], tex
 
     Raises: RequestError for an unknown preset.
     """
-    named = [setting_text(one.name, one.value_in(request), texts) for one in changed_settings(request) if one.name not in shown]
+    named = [
+        f"{setting_label(one.name, texts)} {_value_text(one.name, one.value_in(request), texts)}"
+        for one in changed_settings(request)
+        if one.name not in shown
+    ]
     return texts.not_used.format(settings=texts.list_separator.join(named)) if named else ""
-
-
-def setting_text(name: str, value: object, texts: Texts) -> str:
-    """Return a setting's label and value, such as "sampler euler" or "LoRA style.safetensors × 0.8".
-
-    Args:
-        value: A value of a request, or its JSON form.
-    """
-    return f"{setting_label(name, texts)} {_value_text(name, value, texts)}"
 
 
 def setting_label(name: str, texts: Texts) -> str:

@@ -64,7 +64,15 @@ class LibraryHandlers(Panel):
     def tick(self, caller: Caller, values: Values) -> Updates:
         """Render the grid and the details."""
         job = self.context.find_job(values[self.panel.chosen], caller)
-        drawn = {self.panel.grid: self._grid_html(values, caller), self.panel.detail: self._job_detail_html(job, caller)}
+        result = self.context.engine.events.result(job.id) if job else None
+        owner = job.owner if job and caller.is_operator else ""
+        projects = self.context.engine.projects.list_for_owner(job.owner) if job else ()
+        drawn = {
+            self.panel.grid: self._grid_html(values, caller),
+            self.panel.detail: detail_html(
+                job, result, caller.texts, owner, projects, offers=find_offers(self.context.engine, job, result)
+            ),
+        }
         return drawn | {self.panel.projects: self.projects.current_updates(caller)[self.panel.projects]}
 
     def search(self, values: Values, request: gr.Request) -> Updates:
@@ -103,9 +111,3 @@ class LibraryHandlers(Panel):
             sounding=library.with_sound([job.id for job in jobs]),
         )
         return library_html(content, caller.texts)
-
-    def _job_detail_html(self, job: Job | None, caller: Caller) -> str:
-        result = self.context.engine.events.result(job.id) if job else None
-        owner = job.owner if job and caller.is_operator else ""
-        projects = self.context.engine.projects.list_for_owner(job.owner) if job else ()
-        return detail_html(job, result, caller.texts, owner, projects, offers=find_offers(self.context.engine, job, result))

@@ -125,22 +125,20 @@ async def _packet_stream(context: StudioContext, watch: LiveWatcher, job: Job, c
             now = time.monotonic()
             if now - last >= STATE_SECONDS or view.phase != "live" or phase != "live":
                 last, phase = now, view.phase
-                state = json.dumps(_state_packet(job, view, watch, caller)).encode()
+                headline, detail, _ = progress_texts(view, caller.texts)
+                left = watch.seconds_left(job.id)
+                state = json.dumps(
+                    {
+                        "phase": view.phase,
+                        "words": " · ".join(filter(None, (headline, detail))),
+                        "left": None if left is None else round(left),
+                        "fps": job.request.fps,
+                        "block": job.request.resolved_preset.frame_step,
+                        "has_ended": not view.is_active,
+                        "error": f"{view.cause} {view.fix}".strip() if view.phase == "failed" else "",
+                    }
+                ).encode()
                 yield struct.pack(">II", STATE, len(state)) + state
-
-
-def _state_packet(job: Job, view: StageView, watch: LiveWatcher, caller: Caller) -> dict[str, object]:
-    headline, detail, _ = progress_texts(view, caller.texts)
-    left = watch.seconds_left(job.id)
-    return {
-        "phase": view.phase,
-        "words": " · ".join(filter(None, (headline, detail))),
-        "left": None if left is None else round(left),
-        "fps": job.request.fps,
-        "block": job.request.resolved_preset.frame_step,
-        "has_ended": not view.is_active,
-        "error": f"{view.cause} {view.fix}".strip() if view.phase == "failed" else "",
-    }
 
 
 def _find_own_job(context: StudioContext, request: Request) -> Job | None:

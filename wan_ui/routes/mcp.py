@@ -21,7 +21,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.errors import StudioError
-from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 from backend.startup import project_name, project_version
@@ -58,7 +57,7 @@ def mcp_route(context: StudioContext, *, is_open: bool) -> Route:
             return JSONResponse(_error_message(None, _INVALID, "id must be a text or a whole number"), 400)
         if "id" not in message:
             return Response(status_code=202)  # a notification, which has no answer
-        if _wants_video(message):
+        if message.get("method") == "tools/call" and _params(message).get("name") == "generate_video":
             messages = _run_tool(context, message, request)
             if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
                 return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=_AT_ONCE)
@@ -103,10 +102,6 @@ def _params(message: dict[str, object]) -> dict[str, object]:
 
 def _dict_or_empty(given: object) -> dict[str, object]:
     return given if isinstance(given, dict) else {}
-
-
-def _wants_video(message: dict[str, object]) -> bool:
-    return message.get("method") == "tools/call" and _params(message).get("name") == "generate_video"
 
 
 def _progress_token(message: dict[str, object]) -> str | int | None:
@@ -177,7 +172,8 @@ async def _run_tool(
         async for view in follow_job(context.engine, job.id):
             yield None if token is None or view.fraction <= reached else _progress_message(token, view)
             reached = max(reached, view.fraction)
-        result = _tool_result(finished_video(view), job.id, video_url(job.id, request, context.access))
+        facts = {"url": video_url(job.id, request, context.access)} | video_facts(job.id, finished_video(view))
+        result = {"content": [{"type": "text", "text": json.dumps(facts)}], "structuredContent": facts}
     except StudioError as error:
         result = {"content": [{"type": "text", "text": shorten_paths(str(error))}], "isError": True}
     except (asyncio.CancelledError, GeneratorExit):
@@ -205,11 +201,6 @@ async def _as_events(messages: AsyncIterator[dict[str, object] | None]) -> Async
     """Yield server-sent events. None becomes a comment, which keeps the connection open."""
     async for message in messages:
         yield ": still here\n\n" if message is None else f"event: message\ndata: {json.dumps(message)}\n\n"
-
-
-def _tool_result(result: VideoResult, job_id: str, url: str) -> dict[str, object]:
-    facts = {"url": url} | video_facts(job_id, result)
-    return {"content": [{"type": "text", "text": json.dumps(facts)}], "structuredContent": facts}
 
 
 def _error_message(message_id: object, code: int, text: str) -> dict[str, object]:

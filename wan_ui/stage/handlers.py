@@ -18,7 +18,7 @@ from wan_ui.components.events import EACH, QUIET, SILENT, Updates, Values, now_m
 from wan_ui.components.field_errors import error_place, error_sentence
 from wan_ui.components.progress import StageView
 from wan_ui.components.toast import Message
-from wan_ui.form.form import Draft, Form
+from wan_ui.form.form import Form
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.form.shots import sent_job_html
 from wan_ui.header import status_html
@@ -123,18 +123,14 @@ class StageHandlers(Panel):
         is_seed_new = bool(values[self.form.settings.is_seed_random])
         shown = self._show_on_stage(values[self.panel.job_id], job, caller, request.session_hash or "")
         shown |= {self.form.prompt.shots.sent_job: sent_job_html(values[self.form.prompt.shots.timeline], job)}
+        session = job.request.for_sharing() | {"is_seed_new": is_seed_new}
         return (
             notes()
             | shown
-            | self._form_updates(draft, job, is_seed_new)
+            | {self.form.editing: None, self.form.settings.seed: draft.given["seed"], self.form.session: session}
             | self.form_handlers.show_history(caller)
             | self._queue_updates(caller)
         )
-
-    def _form_updates(self, draft: Draft, job: Job, is_seed_new: bool) -> Updates:
-        """Return the form's updates for a queued job. `session` has the settings that the browser stores."""
-        session = job.request.for_sharing() | {"is_seed_new": is_seed_new}
-        return {self.form.editing: None, self.form.settings.seed: draft.given["seed"], self.form.session: session}
 
     def _queue_updates(self, caller: Caller) -> Updates:
         return {self.panel.queue: stamped_queue_html(self.context, caller)}

@@ -272,10 +272,12 @@ def _video_buttons(job: Job, result: VideoResult, texts: Texts, model: Model) ->
     original = (
         [text_button("compare:original", texts.compare_original, name="compare", **one)] if job.request.has_original else []
     )
+    numbers = () if needs_only_cutting(job.request) else range(2, len(job.request.shots) + 1)
+    words = {"name": "dice", "hint": texts.from_shot_hint, "job": job.id}
     return [
         *original,
         *full,
-        *_shot_buttons(job, texts),
+        *[text_button("again:shot", texts.from_shot.format(index=number), value=str(number), **words) for number in numbers],
         *([continue_button(job, texts)] if is_ours else []),
         add_to_storyboard_button(job, result, texts),
         text_button("edit:clip", texts.edit_this, name="edit", hint=texts.edit_this_hint, **one),
@@ -312,13 +314,6 @@ def _small_buttons(job: Job, texts: Texts, group: str) -> list[str]:
         icon_button("compare:add", "compare", texts.add_compare, **one),
         icon_button("queue:delete", "bin", texts.delete, **one),
     ]
-
-
-def _shot_buttons(job: Job, texts: Texts) -> list[str]:
-    """Render a button for each shot after the first. It regenerates the storyboard from that shot on."""
-    numbers = () if needs_only_cutting(job.request) else range(2, len(job.request.shots) + 1)
-    words = {"name": "dice", "hint": texts.from_shot_hint, "job": job.id}
-    return [text_button("again:shot", texts.from_shot.format(index=number), value=str(number), **words) for number in numbers]
 
 
 def _true_or_false(value: bool) -> str:

@@ -168,17 +168,13 @@ def _cached_model_rows(worker: WorkerView, texts: Texts) -> Rows:
         return ()
     return (
         (texts.system_cached_models, _sizes_text(*facts.cached_bytes, texts)),
-        *((_cached_model_name(one, texts), _location_text(one, texts)) for one in facts.cached_models),
+        *((_cached_model_name(one, texts), _sizes_text(one.chip_bytes, one.host_bytes, texts)) for one in facts.cached_models),
     )
 
 
 def _cached_model_name(model: CachedModel, texts: Texts) -> str:
     name = Path(model.model).name
     return f"{name} ({texts.system_kept_loaded})" if model.is_pinned else name
-
-
-def _location_text(model: CachedModel, texts: Texts) -> str:
-    return _sizes_text(model.chip_bytes, model.host_bytes, texts)
 
 
 def _sizes_text(chips: int, host: int, texts: Texts) -> str:
