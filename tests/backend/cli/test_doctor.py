@@ -66,6 +66,7 @@ def test_on_a_cpu_it_finds_nothing_to_complain_of_within_20_seconds(tmp_path):
     assert {"Python", "packages", "disk", "devices", "kernel attention as it is chosen here", "one step"} <= {
         one["name"] for one in report["checks"]
     }
+    assert {frozenset(check) for check in report["checks"]} == {frozenset({"name", "state", "found", "mend"})}
     assert report["devices"][0]["kind"] == "cpu" and report["machine"]["versions"]["jax"]
     assert done.stdout.count("\n") >= len(report["checks"])
     assert is_within(seconds, 20)

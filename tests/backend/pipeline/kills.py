@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from backend.media.video import read_frames
-from backend.pipeline import decoding
+from backend.pipeline import decoding, denoising
 from backend.pipeline import generate as pipeline
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.stage_files import LATENTS
@@ -33,7 +33,7 @@ class EagerSaver(StateSaver):
 
 def keep_every_state(patch: pytest.MonkeyPatch) -> None:
     """Store the state after every step from here on."""
-    for module in (pipeline, decoding):
+    for module in (denoising, decoding):
         patch.setattr(module, "StateSaver", EagerSaver)
 
 

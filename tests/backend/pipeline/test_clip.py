@@ -12,6 +12,7 @@ from backend.media.clips import read_clip_facts
 from backend.media.video import read_frames, read_request
 from backend.pipeline import decoding
 from backend.pipeline import generate as pipeline
+from backend.pipeline.inputs import open_inputs
 from backend.pipeline.stage_files import EMBEDDINGS, LATENTS, STATE, read_conditions
 from backend.pipeline.warm_up import calls, warm_up
 from backend.runtime import work
@@ -137,7 +138,7 @@ def test_what_was_encoded_holds_for_this_part_at_this_rate_and_any_strength(load
 def test_the_clips_latents_are_those_of_the_whole_clip_at_once(loaded, clip):
     """Encoding one latent frame at a time equals encoding only the first frames: the encoder looks back, never ahead."""
     short, long = make_request(clip), make_request(clip, trim=(0.25, 0.25 + 33 / 32), fps=32, num_frames=33)
-    inputs = [pipeline.open_inputs(request) for request in (short, long)]
+    inputs = [open_inputs(request) for request in (short, long)]
     latents = [
         work.run(loaded.model.encode(loaded.weights, request, given)).full["clip"]
         for request, given in zip((short, long), inputs, strict=True)
