@@ -315,10 +315,10 @@ def _kernel(*all_refs: jax.Ref, plan: TilePlan, epilogue: _Flags) -> None:
 def _compute_products(
     gathered: jax.Ref, weight: jax.Ref, summed: jax.Ref | None, frame: jax.Array | int, plan: TilePlan
 ) -> jax.Array:
-    """Compute the sum of the products for one frame: of the frame itself and of its T earlier frames, [columns * H, parts * N].
+    """Multiply a frame and its T earlier frames by their weights, and return the sum of the products, [columns * H, parts * N].
 
-    The parts are for the rows of the convolution's kernel, see `TilePlan.row_parts`. `summed` is a buffer for the sum if a loop
-    adds the products, otherwise None.
+    N is the number of output channels in a block. The parts are for the rows of the convolution's kernel, see
+    `TilePlan.row_parts`. `summed` is a buffer for the sum if a loop adds the products, otherwise None.
     """
 
     if summed is None:

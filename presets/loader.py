@@ -25,7 +25,9 @@ SERIES = (
     "ltx-2.0",
     "hunyuanvideo-1.5",
 )  # sort order of series in lists; series that are not listed here follow
-KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace", "animate")  # sort order within a series, by the word in the preset's name
+# Words in the names of presets, such as "t2v" in "hunyuanvideo-1.5-t2v-480p". Lists show a series' presets in the order of these
+# words. The series is the version of the model.
+KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace", "animate")
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # sort order of variants, by the end of the name
 
 LEAST_STEPS = 14  # smallest default number of steps for MagCache; distilled models have at most 12 steps

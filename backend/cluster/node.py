@@ -115,7 +115,10 @@ class NodeMember:
         return fingerprint()
 
     def serve(self, hosts: Hosts, index: int) -> None:
-        """Run process `index` of the worker for the first host, until the actor is killed. Raises: MemberRefused."""
+        """Run process `index` of the multihost worker, as the first host instructs, until the Ray actor is killed.
+
+        Raises: MemberRefused.
+        """
         kill_stale_workers(self._settings.data_dir)
         Member(
             index=index,

@@ -194,7 +194,10 @@ def _read_jobs(rows: Iterable[sqlite3.Row]) -> list[Job]:
 
 
 def read_listed_jobs(rows: Iterable[sqlite3.Row]) -> list[ListedJob]:
-    """Read the rows. Leave out rows without a summary, because this version of the studio refuses their requests."""
+    """Read the jobs from rows that `Tables.listed_rows` returned. Leave out rows without a summary.
+
+    `listed_rows` adds missing summaries, except for jobs whose request this version of the studio refuses.
+    """
     return [ListedJob(**_listed_fields(row), summary=_read_summary(row)) for row in rows if row["summary"] is not None]
 
 

@@ -28,7 +28,7 @@ from backend.errors import DataFolderError, RequestError
 
 FILE = "keys.sqlite3"
 PREFIX = "studio-"  # distinguishes keys from other bearer tokens, for example of a proxy
-_OWNER = "key-"  # prefix of programs' names in the job store
+_OWNER = "key-"  # the owner of a job starts with this prefix if the job was submitted with a key
 USUAL_LIMIT = 20  # default number of queued videos, as for a visitor
 MOST_LIMIT = 100  # largest limit of a key; the queue takes at most this number of videos in total
 _WAIT_SECONDS = 2.0  # the longest wait for another process's write, which takes milliseconds

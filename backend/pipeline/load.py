@@ -56,7 +56,9 @@ def load(
     is_used: bool = True,
     runtime: RuntimeContext | None = None,
 ) -> LoadedModel:
-    """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, and report the bytes read.
+    """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place.
+
+    `on_event` is called with events that report the progress, such as the bytes read.
 
     `mesh` maps names of mesh axes to fixed sizes. `executables` is a folder of precompiled programs. `files` is the checkpoint if
     it is already open. The programs of `request` are prepared while weights are read. Networks that none of the `stages` uses are
@@ -64,8 +66,9 @@ def load(
     for a later job, and must fit on the devices beside the current model. `runtime` is the context of this process, by default
     a new one.
 
-    Raises: Stopped if such a model does not fit. ModelError if the checkpoint is missing, incomplete or of another kind.
-    RequestError if the devices or the model do not allow the mesh. Any error of `on_event`.
+    Raises: Stopped if not `is_used` and the model does not fit beside the current model. ModelError if the checkpoint is missing,
+    incomplete or of another kind. RequestError if the devices or the model do not allow the mesh. Any error that `on_event`
+    raises.
     """
     use_compilation_cache()
     model_cache, runtime = model_cache or ModelCache(), runtime or RuntimeContext()

@@ -33,9 +33,13 @@ def self_attention(
 ) -> jax.Array:
     """Compute attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
 
-    Every chip prepares its own tokens, then exchanges tokens for heads. `attend(query, key, value, bounds)` gets some heads of
-    all keys and values, [B, S, W], and of all queries or of one group's queries (see `OwnHeads`). `bounds` are the `HeadBounds`
-    of these heads, None without Pallas passes. The result of `attend` is exchanged back.
+    Every chip prepares its own tokens, then exchanges tokens for heads. After the exchange, each chip has some of the heads. It
+    has the keys and values of all tokens, and the queries of the tokens of its group of chips (see `OwnHeads`). If all chips form
+    one group, the chip has the queries of all tokens.
+
+    The chip then calls `attend(query, key, value, bounds)`. The first three arrays are [B, tokens, channels of the chip's heads].
+    `bounds` are the `HeadBounds` of the chip's heads, None if no Pallas pass prepared the arrays. The result of `attend` is
+    exchanged back.
 
     `norms` are the weights [W] of the RMS norms of query and key. `tables` are cosine and sine of the rotary embedding, [S, D]
     with D channels of a head. With a `head_width` they are [S, W / 2] (see `Preparation`).

@@ -86,7 +86,7 @@ class Change:
         return product if self.alpha is None or rank is None else product * (self.alpha / rank)
 
     def _own_rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return this tensor's rows of an array with the rows of all `parts` tensors."""
+        """Return the rows of the tensor with the index `part`. The given array stacks the rows of `parts` tensors."""
         return tensor if self.parts == 1 else tensor.chunk(self.parts)[self.part]
 
     def _has_row_lengths(self, shape: Sequence[int]) -> bool:

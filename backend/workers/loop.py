@@ -374,7 +374,8 @@ class Worker:
             target=self._search_proposals, args=(task, proposal_queue), name="would-fit", daemon=True
         )
         self._searching.start()
-        # After a cancel this loop does not wait for the search, because one compilation may take minutes.
+        # If the job is cancelled, this loop does not wait for the end of the thread. The thread compiles programs for smaller
+        # settings, and one compilation may take minutes.
         while self._searching.is_alive() and not task.is_cancelled.is_set():
             self._searching.join(_LOOK_SECONDS)
         proposals = () if proposal_queue.empty() else proposal_queue.get()

@@ -154,7 +154,9 @@ class Denoiser(StackedTransformer):
     def velocities(
         self, weights: StackedWeights, video: jax.Array, sound: jax.Array, timesteps: tuple[jax.Array, ...], context: Context
     ) -> tuple[jax.Array, jax.Array]:
-        """Predict the velocities (noise - data) of `video` [1, C, S] and `sound` [1, C, L, M], float32, one for each branch.
+        """Predict the velocities (noise - data) of `video` [1, C, S] and `sound` [1, C, L, M] in each guidance branch.
+
+        Returns the velocities of the video [branches, C, S] and of the audio [branches, C, L, M], both float32.
 
         `timesteps` are two scalars from 0 to 1000, for video and audio. `video` has the tokens of all frames, including a first
         image, then of keyframes, then of a control clip.

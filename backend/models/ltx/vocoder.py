@@ -207,7 +207,8 @@ def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
     result has one value for each index.
     """
     size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
-    # The filter needs `left` copies of the first value before the values. `room` values on each side of each phase are enough.
+    # The filter also reads `left` values before the first value, and some values after the last value. This padding repeats the
+    # first and the last value. An array in `phases` has only every `ratio`-th value, so `room` values at each end are enough.
     left, room = size // 2 + size % 2 - 1, -(-size // ratio)
     begin, end = (jnp.broadcast_to(one, (*one.shape[:-1], room)) for one in (phases[0][..., :1], phases[-1][..., -1:]))
     made: Any = 0

@@ -155,7 +155,10 @@ class _Plan:
 
 
 def _swap_rows_and_columns(name: str, weight: jax.Array) -> jax.Array:
-    """Swap the kernel's rows and columns in a weight with the three axes of `arrange_weight`. Return other weights unchanged."""
+    """Swap the rows and columns of the convolution kernel in a weight that `arrange_weight` returned.
+
+    Only such a weight has three axes. Any other weight is returned unchanged.
+    """
     if weight.ndim != 3:
         return weight
     return swap_rows_and_columns(weight, frames=1 if ".resample." in name else 3)

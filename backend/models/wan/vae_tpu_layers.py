@@ -155,7 +155,7 @@ class LayerRunner(StripRunner):
         ]
         if not self._chip.is_transposed:
             return kinds[0], kinds[1]
-        # In transposed strips the upper and lower rows of a pair are neighbouring columns.
+        # A transposed strip stores rows as columns. The two new rows that replace a row are therefore neighbouring columns.
         columns = jnp.stack(kinds, axis=2)
         columns = columns.reshape(columns.shape[0], -1, *columns.shape[3:])
         return columns, columns

@@ -93,7 +93,7 @@ class SegmentModel(WanModel, abc.ABC):
         return batch, channels, num_frames * count_segments(request), height, width
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `WholeClipModel`. The shape of one segment includes the image's latent frame."""
+        """See `WholeClipModel`. Return the shape of one segment, including the latent frame of the input image."""
         batch, channels, num_frames, height, width = self._clip_shape(request)
         return batch, channels, num_frames + 1, height, width
 
@@ -102,7 +102,11 @@ class SegmentModel(WanModel, abc.ABC):
         return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
 
     def decode_flops(self, request: GenerationRequest) -> float:
-        """See `Model`. All segments except the last are decoded twice, because the next segment begins with their last frame."""
+        """See `Model`. Every segment except the last is decoded twice.
+
+        The first decoding yields the segment's last pixel frame, with which the next segment starts. The second decoding yields
+        the pixels of the finished video.
+        """
         return (2 * count_segments(request) - 1) * self._guided.vae.decode_flops(step_geometry(request))
 
     def _encode_image(self, weights: Weights, programs: Programs, inputs: Inputs) -> Work:
