@@ -51,8 +51,9 @@ class HeadBounds:
 class Prepared:
     """The prepared query, key and value, each [groups, B, S, W / groups].
 
-    The Pallas passes set `bounds`, and multiply the query by log2(e) * D ** -0.5. With `Preparation.centres_keys` they also
-    subtract the mean key, `mean` [B, 1, W], from the keys. Subtracting the mean does not change the softmax.
+    With `Preparation.use_pallas`, `bounds` are the largest norms and values of each head, and the query is multiplied by
+    log2(e) * D ** -0.5. With `Preparation.centres_keys`, the Pallas passes also subtract the mean key, `mean` [B, 1, W], from the
+    keys. Subtracting the mean does not change the softmax.
     """
 
     query: jax.Array

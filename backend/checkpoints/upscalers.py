@@ -57,7 +57,7 @@ class UpscalerFile:
         return self.path.suffix != SUFFIXES[0] and not self.is_embedded and not zipfile.is_zipfile(self.path)
 
     def tensors(self) -> dict[str, TensorPlace]:
-        """Return where in the file each of the model's arrays is, by name. The file must not be an `is_old` file.
+        """Return where in the file each of the model's arrays is, by name. `is_old` must be false.
 
         Raises: ModelError for an incomplete or unsafe file.
         """

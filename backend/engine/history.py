@@ -76,7 +76,7 @@ class History:
         self._thread.start()
 
     def record_step(self, job_id: str, event: Event) -> None:
-        """Count the seconds of a step event for the next sample. Ignore other events."""
+        """Add the seconds of a step event to the step times of the next `Sample`. Ignore other events."""
         if isinstance(event, Step) and len(self._steps) < 10_000:
             self._steps.append(event.seconds)
 

@@ -1,4 +1,4 @@
-"""Store the sizes of jobs' folders in SQLite, and find the jobs whose files cleaning may delete. Deletes no files."""
+"""Store the sizes of jobs' folders in SQLite, and list the ended jobs for `backend.engine.cleaning`. Deletes no files."""
 
 from pathlib import Path
 

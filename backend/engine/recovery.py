@@ -7,9 +7,9 @@ from itertools import takewhile
 from backend.schemas import events
 from backend.schemas.events import Event, Failed, Interrupted
 
-MOST_STOPS = 3  # after this many interruptions at one step or stage, the job fails; at `START`, only kind "worker" counts
-# The job is held after this many interruptions at `START` in a row. At most two of these interruptions are of kind "worker",
-# because `MOST_STOPS` interruptions of this kind fail the job.
+MOST_STOPS = 3  # interruptions at one step or stage after which the job fails; at `START`, only those with `by` "worker" count
+# The job is held after this many interruptions at `START` in a row. At most two of these interruptions have `by` "worker",
+# because `MOST_STOPS` of them fail the job.
 MOST_KILLS = 10
 MOST_LOSSES = 2  # lost machines after which the job is still requeued; the next loss fails the job
 MOST_SERVER_DEATHS = 1  # server crashes after which the job is still requeued; the next crash holds the job

@@ -21,7 +21,7 @@ from backend.media.video import Frame, Size
 from backend.schemas.clip import Part, max_frames_within
 
 FORMATS = {"mp4 or mov": ".mp4", "webm": ".webm", "gif": ".gif"}  # accepted formats, and the file suffixes for copies of clips
-# Most pixels of a clip's frame: 4K in any shape. ffmpeg holds up to 20 frames in memory, and such a frame takes 15 MB.
+# Maximum pixels of a clip's frame: 4K in any shape. ffmpeg holds up to 20 frames in memory, and such a frame takes 15 MB.
 MAX_PIXELS = 4096 * 2304
 MAX_SECONDS = 3600.0
 MIN_SIDE = 16

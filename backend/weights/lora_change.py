@@ -112,7 +112,8 @@ class Change:
     def _magnitude_fits(self, shape: Sequence[int]) -> bool:
         """Return whether the shape of DoRA's magnitudes fits the tensor. True without DoRA.
 
-        Lengths of columns do not fit a tensor that is stored with others, because the columns span all stacked tensors.
+        Return False for lengths of columns if the file stores several tensors as one matrix. A column of this matrix runs
+        through all the tensors, and its length is not the length of one tensor's column.
         """
         place = next((self.factors[role] for role in MAGNITUDES if role in self.factors), None)
         if place is None:

@@ -136,7 +136,7 @@ class CausalWanModel(WanModel):
     def _encode_images(
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, images: Sequence[Image.Image]
     ) -> Effects[tuple[str, jax.Array]]:
-        """Encode the image as a still clip of the first block's frames."""
+        """Encode a still clip of the image, as long as the first block."""
         pixels, scale = image_to_pixels(images[0], self.dtype), self.spec.scales[1]
         num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
 
@@ -175,7 +175,8 @@ class CausalWanModel(WanModel):
         """Commit the clean blocks in the window again, with the keys and values `text` of the new prompt.
 
         The sink (the video's first latent frames) is recomputed only if the whole video is still in the window. Otherwise the
-        sink keeps its keys. Every recomputed block then sees these keys rotated as the video's next block sees them.
+        sink keeps its keys. In this case every recomputed block sees the sink's keys with the rotation that the video's next
+        block uses.
         """
         spec, denoiser, first = self.spec, programs.denoiser, step_state.first
         is_whole = first <= spec.window

@@ -10,7 +10,7 @@ from backend.models.common.modules import Encoder
 from backend.runtime.mesh import Layout
 from backend.schemas.worker import AXES
 
-PROMPTS = ("prompt", "negative prompt")  # names in notes, in the order in which prompts are tokenized
+PROMPTS = ("prompt", "negative prompt")  # names for `note_cut_prompts`, in the order in which prompts are tokenized
 TIED = ("shared.weight", "encoder.embed_tokens.weight")  # T5's token embedding has two names; a checkpoint has either or both
 
 

@@ -62,7 +62,7 @@ def make_places(
 
 
 def _keyframe_coordinates(model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], fps: float, frame: int) -> torch.Tensor:
-    """Return the begin and end of a keyframe's tokens in time, height and width, [1, 3, H * W, 2].
+    """Return the start and end of a keyframe's tokens in time, height and width, [1, 3, H * W, 2].
 
     A keyframe lasts one pixel frame.
 
@@ -76,7 +76,7 @@ def _keyframe_coordinates(model: LTX2VideoTransformer3DModel, size: tuple[int, i
 def _control_coordinates(
     model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], fps: float, downscale: int
 ) -> torch.Tensor:
-    """Return begin and end of a control clip's tokens in time, height and width, [1, 3, F * H * W, 2].
+    """Return the start and end of a control clip's tokens in time, height and width, [1, 3, F * H * W, 2].
 
     The coordinates are scaled to the video's size: a token of the clip covers as much space as `downscale` x `downscale` tokens
     of the video.

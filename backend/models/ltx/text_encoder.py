@@ -63,7 +63,7 @@ class TextEncoder(TextEncoderBase):
         return self._lengths[0]
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
-        """Tokenize and pad the prompts. Return only shapes without a tokenizer."""
+        """Tokenize and pad the prompts. Without a tokenizer, return only the shapes of the arrays."""
         (length,) = self._lengths
         if self._tokenizer is None:
             shape = jax.ShapeDtypeStruct((len(prompts), length), jnp.int32)

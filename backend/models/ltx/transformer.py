@@ -212,8 +212,10 @@ class Denoiser(StackedTransformer):
         )
 
     def _embed_time(self, weights: StackedWeights, name: str, times: jax.Array, dtype: jnp.dtype) -> Any:
-        """Return the modulations [N, K * D] and the embeddings [N, D] of timesteps [N]. K is the number of rows of a layer's
-        table."""
+        """Return the modulations [N, K * D] and the embeddings [N, D] of timesteps [N].
+
+        K is the number of shifts, scales and gates that the module `name` computes.
+        """
         embed = functools.partial(_embed_time, dtype=getattr(torch, jnp.dtype(dtype).name))
         return self._call_outer(name, weights, times, function=embed)
 

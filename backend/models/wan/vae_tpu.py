@@ -146,7 +146,8 @@ class _Plan:
         if patch == 1:
             return self.strips.from_strip(frames, channels)
         first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
-        # The channels list a patch's pixels column by column, as in diffusers. In transposed strips, a column is a row of pixels.
+        # As in diffusers, the channels list the pixels of a patch column by column. The columns of a transposed strip are rows of
+        # the frame, therefore the patch is transposed too.
         parts = first.reshape(-1, patch, patch, *first.shape[1:])
         parts = parts.swapaxes(1, 2) if self.strips.is_transposed else parts
         columns, rows = (jnp.eye(patch * size, dtype=frames.dtype).reshape(-1, size, patch) for size in first.shape[2:])

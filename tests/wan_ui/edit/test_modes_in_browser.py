@@ -111,7 +111,7 @@ def test_a_clip_is_dropped_trimmed_painted_over_made_and_compared(visit, clip, d
     assert "17 frames" in page.locator("#edit-part").inner_text()
     page.locator("#edit-prompt").fill("x")
     page.locator("#edit-make").click()
-    wait_until(page, "document.querySelector('.edit > .note').innerText.includes('Paint the areas to regenerate')")
+    wait_until(page, "document.querySelector('.edit > .note').innerText.includes('First paint the areas to regenerate')")
     finger = Finger(page, "#edit-canvas")
     finger.line((0.4, 0.25), (0.6, 0.25))
     first = page.evaluate(PAINTED)
