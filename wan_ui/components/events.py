@@ -17,7 +17,7 @@ Values = dict[gr.blocks.Block, Any]  # values of components as the page sends th
 
 
 class _Silent(TypedDict):
-    """Arguments of Gradio's listeners, such as `gr.Button.click`."""
+    """Arguments of listeners such as `gr.Button.click`. They hide progress and keep the event out of Gradio's API."""
 
     show_progress: Literal["hidden"]
     show_progress_on: list[gr.Component]

@@ -37,7 +37,9 @@ def read_clip_for_page(path: Path) -> dict[str, Any]:
 
 
 def read_uploaded_clip(path: Path) -> dict[str, Any]:
-    """Read an uploaded clip (see `read_clip_for_page`). Delete an upload that is neither a clip nor an image.
+    """Read an uploaded clip (see `read_clip_for_page`).
+
+    Delete a file that is not a clip, unless it has the extension of an image: the file may be in use as an image.
 
     Raises: ClipError.
     """
@@ -62,7 +64,12 @@ def read_mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
 
 
 def read_image_facts(path: Path) -> dict[str, Any]:
-    """Return the facts of an uploaded image. Delete a file that is neither an image nor a clip. Raises: ImageError."""
+    """Return the facts of an uploaded image.
+
+    Delete a file that is not an image, unless it has the extension of a clip: the file may be in use as a clip.
+
+    Raises: ImageError.
+    """
     try:
         width, height = load_checked_image(path).size
     except ImageError:

@@ -147,7 +147,9 @@ def read_controls(values: object) -> dict[str, Any]:
 def parse_size(choice: object) -> tuple[int, int]:
     """Read width and height from a value of the resolution dropdown, such as "832x480".
 
-    Raises: RequestError, also for a size that no preset supports. Images are cropped and padded to this size.
+    Images are cropped or padded to this size, so a side shorter or longer than any preset allows is refused.
+
+    Raises: RequestError.
     """
     sizes = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", str(choice))
     if sizes is None:

@@ -31,7 +31,7 @@ from wan_ui.i18n.languages import texts_for
 FREE_TRIES = WRONG_PASSWORDS.of_address
 SHORTEST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds; each pause is twice the previous pause
 SHARED_WINDOW_SECONDS = 60.0  # the window of the limit for all addresses together
-LONGEST_PAUSE_OF_THIS_MACHINE = 20.0  # seconds, for this machine's address, from which a proxy sends all visitors' requests
+LONGEST_PAUSE_OF_THIS_MACHINE = 20.0  # seconds; all visitors behind a proxy on this machine can share this machine's address
 FORGET_SECONDS = 900.0  # seconds after an address's last wrong password until its tries are forgotten
 MOST_ADDRESSES = 10_000  # remembered addresses; beyond this the oldest are forgotten
 LOGIN_SECONDS = 7 * 86_400.0  # seconds from a login's last use to its end

@@ -156,8 +156,8 @@ def _move_upload(path: Path, part: Path, folder: Path) -> Path:
 class FileCheck:
     """ASGI middleware that refuses calls of the page's handlers with a file that was not uploaded to this server.
 
-    Gradio adds any path below its folder to a list of files to delete later. A folder in the list would stop all later
-    deletions. Handlers also check each file before they open it.
+    If a call names a path in Gradio's upload folder, Gradio adds the path to a list of files to delete later. A folder in the
+    list would make the deletion fail, and Gradio would delete no more files. Handlers also check each file before they open it.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -37,7 +37,7 @@ class UnknownModel(RequestError):
 
 
 def parse_settings(sent: VideoBody, default_model: str) -> tuple[Preset, dict[str, object]]:
-    """Return the preset and the settings of the requested video. `default_model` is used without a `model`.
+    """Return the preset and the settings of the requested video. If the request names no `model`, use `default_model`.
 
     Raises: RequestError.
     """

@@ -68,11 +68,12 @@ class Downloads:
     _active: list[Download] = field(default_factory=list)
 
     def start_download(self, who: Requester, num_bytes: int) -> Download:
-        """Register a download of at most `num_bytes`. At the total limit, cut off the slowest download.
+        """Register a download of at most `num_bytes`.
 
-        If no download is slower than SLOW_BYTES per second, the new download is refused instead.
+        If the server already has the largest number of downloads, cut off the slowest download. A download of at least
+        SLOW_BYTES per second is not cut off.
 
-        Raises: Busy, TooManyDownloads.
+        Raises: TooManyDownloads at the limit of the visitor or address. Busy at the server's limit if no download can be cut off.
         """
         own = sum(bool(who.owner) and one.who.owner == who.owner for one in self._active)
         near = sum(bool(who.address) and one.who.address == who.address for one in self._active)
