@@ -72,13 +72,17 @@ def test_a_touch_drags_an_item_at_its_number_also_while_the_queue_changes(visit,
         cdp.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in points]})
 
     def drag(prompt: str, target: str, part: str, between=lambda: None) -> None:
-        start, end = (page.locator(".queue li", has_text=text).locator(part).bounding_box() for text in (prompt, target))
-        x, y, distance = start["x"] + 20, start["y"] + 20, end["y"] - start["y"]
+        def center(text: str) -> tuple[float, float]:
+            box = page.locator(".queue li", has_text=text).locator(part).bounding_box()
+            return box["x"] + 20, box["y"] + 20
+
+        (x, y), (_, end) = center(prompt), center(target)
         touch("touchStart", (x, y))
-        for step in range(1, 6):
-            touch("touchMove", (x, y + distance * step / 5))
-            if step == 2:
-                between()
+        for share in (0.2, 0.4):
+            touch("touchMove", (x, y + (end - y) * share))
+        between()
+        for share in (0.6, 0.8, 1):
+            touch("touchMove", (x, y + (center(target)[1] - y) * share))  # a change of the queue may move the items
         touch("touchEnd")
 
     def queue_changes() -> None:
