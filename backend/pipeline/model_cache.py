@@ -26,6 +26,7 @@ from backend.weights.cached_network import CachedNetwork, Content
 
 ROOM = 0.97  # share of a device's memory that models and programs may take; JAX's runtime needs the other 3 %
 HOST_SHARE = 0.5  # share of the free host memory that cached models may take. Memory that they already use counts as free
+_LARGE_BYTES = 2**20  # smaller arrays on the devices are not weights, for example the constants of a process without a model
 
 Key = tuple[str, str]
 """The checkpoint that a model comes from, and the dtype of its weights."""
@@ -89,7 +90,6 @@ class ModelCache:
         self._models: dict[Key, _CachedModel] = {}
         self._current: Key | None = None
         self._expected: frozenset[str] = frozenset()
-        self._has_loaded = False  # before the first model, no memory needs to be freed
 
     @functools.cached_property
     def _bounds(self) -> Bounds:
@@ -133,9 +133,8 @@ class ModelCache:
         with self._lock:
             self._current = None
             self._make_room(cached_networks, num_bytes, bytes_per_device)
-            if self._has_loaded:
+            if any(array.nbytes >= _LARGE_BYTES for array in jax.live_arrays()):
                 gc.collect()  # frees the device memory of models that were removed from the cache
-            self._has_loaded = True
 
     def try_make_room_beside(self, cached_networks: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> bool:
         """Free memory for a model that is loaded while another model is in use. If the two models do not fit together, free
