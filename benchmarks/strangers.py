@@ -257,7 +257,7 @@ def measure_passwords(project: Path, folder: Path, table: Table) -> None:
         answers = [client.post("/login", data=wrong, headers=STRANGER).status_code for _ in range(WRONG)]
         slowed = answers.count(429)
         table.add(f"of {WRONG} wrong passwords, answered with a delay", "at least 5", str(slowed), slowed >= 5)
-        logged = server.log.read_text(errors="replace").count("wrong password")
+        logged = server.log.read_text(errors="replace").count("Wrong password from")
         table.add("wrong passwords in the log", f"{WRONG - slowed} or more, not 0", str(logged), logged >= max(WRONG - slowed, 1))
         made_up = [{"x-forwarded-for": f"203.0.114.{number}"} for number in range(INVENTED)]
         tried = sum(client.post("/login", data=wrong, headers=headers).status_code != 429 for headers in made_up)
