@@ -22,8 +22,7 @@ MODEL_RATE = 16_000  # samples per second that LTX-2's audio autoencoder expects
 CHANNELS = 2
 MAX_SECONDS = 3600.0
 MAX_RATE = 48_000  # samples per second; audio with a higher rate is converted to this rate
-READ_SECONDS = 20.0
-COUNT_SECONDS = 60.0
+SCAN_SECONDS = 60.0  # time limit for reading a whole file
 # ffmpeg decodes this much audio before the requested part and drops it, because each AAC packet needs the previous packet.
 LEAD_SECONDS = 0.5
 # A file that is shorter than its header states is refused as incomplete only if the difference exceeds this many seconds.
@@ -58,16 +57,20 @@ def read_sound_facts(path: str | Path) -> SoundFacts:
         raise SoundError(f"audio {path.name!r}", "must be an audio file, and this file is empty", "give another file")
     if _is_truncated_wav(path):
         raise _truncated_error(path)
-    report = _run_ffmpeg(["-i", str(path)], READ_SECONDS, path).errors
-    header, _, _ = report.partition("Output #0")
+    done = _run_ffmpeg(["-i", str(path), "-map", "0:a:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"], path)
+    header, _, _ = done.errors.partition("Output #0")
     stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.parse_duration(header)
     if kind is None:
-        raise _truncated_error(path) if TRUNCATED.search(report) else _no_audio_error(path, f"must be an audio file ({FORMATS})")
+        raise (
+            _truncated_error(path)
+            if TRUNCATED.search(done.errors)
+            else _no_audio_error(path, f"must be an audio file ({FORMATS})")
+        )
     if stream is None:
         raise _no_audio_error(path, "must have audio, but is a silent video" if "Video: " in header else "must have audio")
     _check_seconds(stated or 0.0, path)
-    seconds = _measure_seconds(path)
-    if stated and _GUESSED not in report and seconds < stated - SHORT:
+    seconds = _read_seconds(done, path)
+    if stated and _GUESSED not in done.errors and seconds < stated - SHORT:
         raise _truncated_error(path)
     suffix = next((ending for name, ending in _SUFFIXES.items() if name in kind[1].split(",")), ".mp4")
     return SoundFacts(seconds=seconds, rate=int(stream["rate"]), suffix=suffix)
@@ -109,7 +112,7 @@ def _decode_part(path: Path, part: SoundPart, rate: int) -> Sound:
     raw = ["-map", "0:a:0", "-vn", "-ac", str(CHANNELS), "-ar", str(rate), "-f", "f32le", "-"]
     line = ffmpeg.command(*_limit_options(), *wanted, *raw)
     most = (round(part.seconds * rate) + rate) * CHANNELS * 4
-    with ffmpeg.running_process(line, errors=subprocess.DEVNULL) as process, ffmpeg.time_limit(COUNT_SECONDS, process):
+    with ffmpeg.running_process(line, errors=subprocess.DEVNULL) as process, ffmpeg.time_limit(SCAN_SECONDS, process):
         found = ffmpeg.output_pipe(process).read(most)
     values = np.frombuffer(found[: len(found) // (4 * CHANNELS) * 4 * CHANNELS], "<f4").reshape(-1, CHANNELS)
     if not len(values):
@@ -118,10 +121,8 @@ def _decode_part(path: Path, part: SoundPart, rate: int) -> Sound:
     return Sound(samples=samples, rate=rate).part(0, part.seconds)
 
 
-def _measure_seconds(path: Path) -> float:
-    """Measure the length in seconds by scanning the file, because a header may be wrong or missing."""
-    counting = ["-i", str(path), "-map", "0:a:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"]
-    done = _run_ffmpeg(counting, COUNT_SECONDS, path)
+def _read_seconds(done: ffmpeg.Completed, path: Path) -> float:
+    """Read the length in seconds from a scan of the file, because the header's length may be wrong or missing."""
     if TRUNCATED.search(done.errors):
         raise _truncated_error(path)
     last = dict(line.partition("=")[::2] for line in done.output.splitlines()).get("out_time_us", "")
@@ -138,12 +139,12 @@ def _check_seconds(seconds: float, path: Path) -> None:
         raise SoundError(what, f"must last at most {MAX_SECONDS / 60:.0f}", "cut out the part that you want first")
 
 
-def _run_ffmpeg(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Completed:
-    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: SoundError if ffmpeg needs more than `seconds`."""
+def _run_ffmpeg(arguments: list[str], path: Path) -> ffmpeg.Completed:
+    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: SoundError if that takes over `SCAN_SECONDS`."""
     try:
-        return ffmpeg.run_to_end(ffmpeg.verbose_command(*_limit_options(), *arguments), seconds)
+        return ffmpeg.run_to_end(ffmpeg.verbose_command(*_limit_options(), *arguments), SCAN_SECONDS)
     except subprocess.TimeoutExpired:
-        what = f"audio {path.name!r} could not be read within {seconds:.0f} s and"
+        what = f"audio {path.name!r} could not be read within {SCAN_SECONDS:.0f} s and"
         raise SoundError(what, "must be shorter or simpler", "cut out the part that you want first") from None
 
 

@@ -25,8 +25,7 @@ FORMATS = {"mp4 or mov": ".mp4", "webm": ".webm", "gif": ".gif"}  # accepted for
 MAX_PIXELS = 4096 * 2304
 MAX_SECONDS = 3600.0
 MIN_SIDE = 16
-READ_SECONDS = 20.0  # time limit for reading a file's `ClipFacts`
-COUNT_SECONDS = 60.0  # time limit for scanning a file without decoding
+SCAN_SECONDS = 60.0  # time limit for reading a file's `ClipFacts`
 KEPT_FACTS = 64  # number of clips whose facts are cached
 # Time limit for reading one frame. ffmpeg may first have to decode 10 s of earlier frames: 600 frames of 4K on one slow core.
 FRAME_SECONDS = 60.0
@@ -70,16 +69,16 @@ def read_clip_facts(path: str | Path) -> ClipFacts:
 def _read_facts(path: Path, marks: tuple[int, ...]) -> ClipFacts:
     """Read the facts of the clip at this path. `marks` (device, inode, size and change times) identify the file's content in the
     cache, so that a changed file is read again."""
-    report = _run_ffmpeg(["-i", str(path)], READ_SECONDS, path).errors
-    header = report.partition("Output #0")[0]
+    done = _run_ffmpeg(["-i", str(path), "-map", "0:v:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"], path)
+    header = done.errors.partition("Output #0")[0]
     stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.parse_duration(header)
     _check_size(ffmpeg.TOO_LARGE.search(header) or stream, path)
     if kind is None:
-        raise _unreadable_error(report, path)
+        raise _unreadable_error(done.errors, path)
     if stream is None:
         raise _no_frames_error(path)
     _check_seconds(stated or 0.0, path)
-    seconds = _measure_seconds(path, stated)
+    seconds = _read_seconds(done, stated, path)
     width, height = _display_size(stream, header)
     rate = _RATE.search(stream["rest"])
     fps = float(rate[1]) * (1000 if rate[2] else 1) if rate else 0.0
@@ -225,10 +224,8 @@ def _check_seconds(seconds: float, path: Path) -> None:
         raise ClipError(what, f"must last at most {MAX_SECONDS / 60:.0f}", "cut out the part that you want first")
 
 
-def _measure_seconds(path: Path, stated: float | None) -> float:
-    """Measure the video's length in seconds by scanning the file, because a header may be wrong or missing."""
-    counting = ["-i", str(path), "-map", "0:v:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"]
-    done = _run_ffmpeg(counting, COUNT_SECONDS, path)
+def _read_seconds(done: ffmpeg.Completed, stated: float | None, path: Path) -> float:
+    """Read the video's length in seconds from a scan of the file, because the `stated` length of the header may be wrong."""
     if TRUNCATED.search(done.errors):
         raise _truncated_error(path)
     progress = dict(line.partition("=")[::2] for line in done.output.splitlines())
@@ -266,12 +263,12 @@ def _reader_command(path: Path, start: float, more: list[str] | None = None) -> 
     return ffmpeg.command(*ffmpeg.limit_options(MAX_PIXELS), *(more or []), *seeking, "-i", str(path))
 
 
-def _run_ffmpeg(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Completed:
-    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: ClipError if ffmpeg needs more than `seconds`."""
+def _run_ffmpeg(arguments: list[str], path: Path) -> ffmpeg.Completed:
+    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: ClipError if that takes over `SCAN_SECONDS`."""
     try:
-        return ffmpeg.run_to_end(ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), *arguments), seconds)
+        return ffmpeg.run_to_end(ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), *arguments), SCAN_SECONDS)
     except subprocess.TimeoutExpired:
-        what = f"clip {path.name!r} could not be read within {seconds:.0f} s and"
+        what = f"clip {path.name!r} could not be read within {SCAN_SECONDS:.0f} s and"
         raise ClipError(what, "must be shorter or simpler", "cut out the part that you want first") from None
 
 

@@ -52,13 +52,13 @@ def test_every_format_gives_the_frames_that_it_holds(tmp_path, name, options):
 def test_a_clip_is_gone_through_once_until_its_file_is_another(tmp_path, monkeypatch):
     path, runs, run = counting_clip(tmp_path / "a.mp4", 20, 10, options=LOSSLESS), [], clips._run_ffmpeg
     monkeypatch.setattr(clips, "_run_ffmpeg", lambda *arguments: runs.append(arguments) or run(*arguments))
-    assert [read_clip_facts(path).seconds for _ in range(3)] == [2.0] * 3 and len(runs) == 2  # its header, and the whole file
+    assert [read_clip_facts(path).seconds for _ in range(3)] == [2.0] * 3 and len(runs) == 1
     read_part(path, part(fps=10)), read_part(str(path), part(fps=10))
-    assert len(runs) == 2
+    assert len(runs) == 1
     os.replace(counting_clip(tmp_path / "b.mp4", 30, 10, options=LOSSLESS), path)
     assert read_clip_facts(path).seconds == 3.0
     path.write_bytes(b"no clip")
-    assert refusal(path) and refusal(path) and len(runs) == 6  # refused files are read again
+    assert refusal(path) and refusal(path) and len(runs) == 4  # refused files are read again
     path.unlink()
     assert "no file is at that path" in refusal(path)
 
@@ -273,7 +273,7 @@ def test_a_sound_that_cannot_be_had_leaves_the_video_as_it_was(tmp_path):
 
 def test_a_file_that_keeps_ffmpeg_busy_is_given_up(tmp_path, monkeypatch):
     path = counting_clip(tmp_path / "a.mp4", 20, 10)
-    monkeypatch.setattr(clips, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(clips, "SCAN_SECONDS", 0.0)
     assert "could not be read within 0 s" in refusal(path)
 
 
