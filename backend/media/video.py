@@ -5,8 +5,8 @@ import re
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -147,7 +147,7 @@ def read_facts(path: Path) -> VideoFacts:
     )
 
 
-def read_frames(path: Path, within: Size | None = None) -> Iterator[Frame]:
+def read_frames(path: Path, within: Size | None = None) -> Generator[Frame]:
     """Decode the frames one at a time, each uint8 [height, width, 3]. Frames are shrunk to fit `within` (width, height).
 
     Raises: VideoFileError, also for frames of more than `MAX_PIXELS`.
@@ -168,11 +168,11 @@ def extract_frame(path: Path, index: int = 0, within: Size | None = None) -> Ima
 
     Raises: VideoFileError.
     """
-    frames = read_frames(path, within) if index < 0 else islice(read_frames(path, within), index + 1)
     count, kept = 0, deque(maxlen=max(1, -index))
-    for frame in frames:
-        count += 1
-        kept.append(frame)
+    with closing(read_frames(path, within)) as frames:  # ffmpeg ends, and frees its copies of a large frame, before PIL copies it
+        for frame in frames if index < 0 else islice(frames, index + 1):
+            count += 1
+            kept.append(frame)
     if not -count <= index < count:
         what = f"frame {index} of {Path(path).name!r}"
         raise VideoFileError(what, f"must be one of its {count} frames", "choose another frame")
