@@ -33,8 +33,7 @@ from backend.media.processor_time import session_seconds
 from backend.media.sandbox_wire import read_reply, write_work
 from backend.settings import module_environment
 
-# Number of short calls that run at once. A call can need 400 MB, for an image of 50 million pixels and a changed copy of it.
-AT_ONCE = 2
+AT_ONCE = 2  # number of short calls that run at once, each within `sandbox_process.MEMORY_BYTES`
 MOST_WAITING = 64
 MOST_OF_VISITOR = 4
 MOST_OF_ADDRESS = 16
