@@ -97,7 +97,8 @@ def tools_html(views: Names, texts: Texts) -> str:
 def _language_html(current: Texts, label: str) -> str:
     """Render the selection of the page's language. The name of each language is in that language."""
     options = "".join(
-        f'<option value="{code}" lang="{code}"{" selected" if texts is current else ""}>{escape(texts.language_name)}</option>'
+        f'<option value="{escape(code)}" lang="{escape(code)}"{" selected" if texts is current else ""}>'
+        f"{escape(texts.language_name)}</option>"
         for code, texts in LANGUAGES.items()
     )
     return f'<select id="language" aria-label="{label}" title="{label}">{options}</select>'
@@ -118,5 +119,5 @@ def _notice_html(texts: Texts) -> str:
 
 
 def _tool_button(element: str, name: str, label: str) -> str:
-    label = escape(label)
-    return f'<button id="{element}" type="button" aria-label="{label}" title="{label}">{icon(name)}</button>'
+    words = escape(label)
+    return f'<button id="{element}" type="button" aria-label="{words}" title="{words}">{icon(name)}</button>'

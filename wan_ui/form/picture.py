@@ -100,7 +100,7 @@ def crop_preview_html(address: str, size: tuple[int, int], texts: Texts) -> str:
     Its `data-hint` is the tooltip of the uploaded image, in which a click moves the crop. `panel.js` sets it.
     """
     caption = escape(texts.image_preview.format(width=size[0], height=size[1]))
-    return _preview_html(size, f'<img src="{address}" alt="{caption}" data-hint="{escape(texts.image_hint)}">', texts)
+    return _preview_html(size, f'<img src="{escape(address)}" alt="{caption}" data-hint="{escape(texts.image_hint)}">', texts)
 
 
 def empty_preview_html(size: tuple[int, int], texts: Texts) -> str:

@@ -84,11 +84,12 @@ def own_preset_values(context: StudioContext, caller: Caller, presets: Collectio
 
 def data_attribute(name: str, value: Any) -> str:
     """Return a data attribute with JSON. Single quotes keep it short, because JSON has many double quotes."""
-    return f"data-{name}='{escape(json.dumps(value, ensure_ascii=False), quote=False).replace(chr(39), '&#39;')}'"
+    text = escape(json.dumps(value, ensure_ascii=False), quote=False).replace("'", "&#39;")
+    return f"data-{name}='{text}'"
 
 
 def _field_html(view: str, control: Control, texts: Texts) -> str:
-    element = f"{view}-{control.name.replace('_', '-')}"
+    element, name = escape(f"{view}-{control.name.replace('_', '-')}"), escape(control.name)
     named = getattr(texts, control.label)
     label = f'<label for="{element}">{escape(named)}</label>{description_html(control.name, view, named, texts)}'
     hint = f' placeholder="{escape(texts.seed_placeholder)}"' if control.name == "seed" else ""
@@ -103,4 +104,4 @@ def _field_html(view: str, control: Control, texts: Texts) -> str:
         tag = f'<input id="{element}" maxlength="{LONGEST_TEXT}">'
     else:
         tag = f'<input type="number" id="{element}" step="{1 if control.is_whole else "any"}"{hint}>'
-    return f'<div class="field described{style}" data-setting="{control.name}">{label}{tag}</div>'
+    return f'<div class="field described{style}" data-setting="{name}">{label}{tag}</div>'

@@ -124,7 +124,7 @@ def sent_job_html(text: object, job: Job) -> str:
     if not job.request.shots or not isinstance(blocks, list):
         return ""
     named = ",".join(block for block in blocks if isinstance(block, str) and _BLOCK.fullmatch(block))
-    return f'<i data-job="{escape(job.id)}" data-blocks="{named}"></i>'
+    return f'<i data-job="{escape(job.id)}" data-blocks="{escape(named)}"></i>'
 
 
 def _parse_timeline(text: Any) -> dict[str, object]:
