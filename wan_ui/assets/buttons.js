@@ -7,7 +7,7 @@ import { openView, showHelp, toggleQueue } from '../components/views.js';
 /** Buttons that queue a video. Each press counts, also while the server answers the previous press. */
 export const MAKES = '#generate, [data-shot=alone]';
 
-const openMenus = () => /** @type {HTMLDetailsElement[]} */ (findAll('details.popover[open]'));
+const openMenus = () => /** @type {HTMLDetailsElement[]} */ (findAll('details:is(.popover, .menu)[open]'));
 
 /** Closes all open menus except the menu that contains `inside`. Returns whether a menu was open. @param {Element} [inside] */
 export const closeMenus = inside => {
@@ -21,13 +21,13 @@ const closest = (target, selector) => target.closest(selector);
 
 /** @param {Element} target @param {MouseEvent} event */
 const press = (target, event) => {
+  closeMenus(target);
   const view = closest(target, 'button[data-view]')?.dataset.view;
   if (view) return openView(view);
   if (target.closest('#queue-toggle')) return toggleQueue();
   if (target.closest('#help-toggle')) return showHelp();
   const copying = closest(target, '[data-copy-text]');
   if (copying) return void copyFrom(copying);
-  closeMenus(target);
   const button = closest(target, '[data-act]');
   if (!button) return;
   const [group, what] = (button.dataset.act ?? '').split(':');
