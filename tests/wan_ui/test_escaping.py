@@ -263,7 +263,7 @@ class Program:
                         yield target, [value]
 
     def _bound(self, target: ast.expr, values: list[ast.expr], name: str) -> list[ast.expr]:
-        """Return the values of the name if the target, such as `a, b`, gets one of these values."""
+        """Return the values of the name if the target, such as `a, b`, gets one of `values`."""
         match target:
             case ast.Name(id=given) if given == name:
                 return values
@@ -276,7 +276,7 @@ class Program:
         return []
 
     def elements(self, value: ast.expr) -> list[ast.expr]:
-        """Return what iterating over the value yields. A value whose elements are not known stands for all of its elements."""
+        """Return what iterating over the value yields. A value of unknown elements is returned in place of them."""
         match value:
             case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
                 return [one for part in parts for one in (self.elements(part.value) if isinstance(part, ast.Starred) else [part])]
@@ -311,7 +311,7 @@ class Program:
         return [value]
 
     def part(self, value: ast.expr, place: int) -> list[ast.expr]:
-        """Return the element of a tuple at this place. A value whose elements are not known stands for all of its elements."""
+        """Return the element of a tuple at this place. A value of unknown elements is returned in place of them."""
         match value:
             case ast.Tuple(elts=parts) if place < len(parts) and not any(isinstance(part, ast.Starred) for part in parts):
                 return [parts[place]]
