@@ -139,7 +139,7 @@ class Preset(BaseModel):
     """The version of the model, such as `wan2.2`. `SERIES` contains the series in the order of lists."""
     model: str
     """The checkpoint: a Hugging Face id, a folder, `embedded:NAME`, or `owner/base+owner/repository:file.pt` for a single-file
-    transformer with another checkpoint's other parts."""
+    transformer with another checkpoint's other parts; a second `+owner/repository:file.pt` for the low-noise expert."""
     licence: str = ""
     """A sentence that the user must read before a download."""
     tasks: tuple[Task, ...] = Field(min_length=1)
@@ -195,6 +195,8 @@ class Preset(BaseModel):
     """Whether the model supports NAG."""
     step_cache: Share = 0.0
     """Default threshold of the step cache; 0 is off."""
+    sparse_keep: float = Field(default=0.1, gt=0, le=1)
+    """For transformers with sparse attention: the share of the blocks of keys to which each block of queries attends."""
     loras: tuple[LoraChoice, ...] = ()
     """LoRAs that are always part of the preset: `source`, `scale` and, for two experts, `expert`."""
     draft_of: str | None = None

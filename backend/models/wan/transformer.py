@@ -27,6 +27,8 @@ from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.transformer import ClipTransformer, RunLayer
 from backend.models.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
 from backend.models.wan.block import run_block
+from backend.models.wan.sparse_weights import add_sparse_weights
+from backend.models.wan.spec import SPARSE
 from backend.runtime.mesh import POSITIONS, STACKED_TEXT_HEADS, TEXT_HEADS, TOKENS, Layout, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
@@ -127,7 +129,8 @@ def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
     """
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, rectangle = width * width * itemsize, width * config["ffn_dim"] * itemsize
-    self_attention = {f"attn1.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}
+    gate = ("to_gate_compress",) if config.get(SPARSE) == "vsa" else ()
+    self_attention = {f"attn1.{part}.weight": square for part in ("to_q", "to_k", "to_v", *gate, "to_out.0")}
     text = {f"attn2.{part}.weight": square for part in ("to_q", "to_out.0")}
     return self_attention | text | {"ffn.net.0.proj.weight": rectangle, "ffn.net.2.weight": rectangle}
 
@@ -138,12 +141,15 @@ class Denoiser(ClipTransformer):
     _network: ClassVar[type[ModelMixin]] = WanTransformer3DModel
     _stacks = (BLOCKS,)
     _text_stacks: ClassVar[tuple[str, ...]] = ()  # the stacks whose layers see the text; empty if all do
-    _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
+    _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "to_gate_compress.weight", "ffn.net.0.proj.weight")
     _rows = ("to_out.0.weight", "ffn.net.2.weight")
+    _replicated = ("proj_l.weight",)
 
     def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
-            super().__init__(self._network.from_config(dict(config)), layout)
+            model = self._network.from_config({name: value for name, value in config.items() if name != SPARSE})
+            add_sparse_weights(model, config.get(SPARSE))
+            super().__init__(model, layout)
         self._cuts_copies = self.heads * self.head_width >= WIDE
         self._block = self._model.blocks[0]
         self._attend_by_kernel(self._block)
@@ -307,8 +313,9 @@ def _apply_condition(latents: jax.Array, condition: Condition) -> jax.Array:
 
 
 def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
-    """Return the dtype of a transformer's weight: float32 for modules that diffusers keeps in float32, else `dtype`."""
-    keeps = WanTransformer3DModel._keep_in_fp32_modules
+    """Return the dtype of a transformer's weight: float32 for SLA's projection and for modules that diffusers keeps in float32,
+    else `dtype`."""
+    keeps = (*WanTransformer3DModel._keep_in_fp32_modules, "proj_l")
     return jnp.dtype(jnp.float32) if any(part in keeps for part in name.split(".")) else dtype
 
 
