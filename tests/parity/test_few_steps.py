@@ -19,8 +19,9 @@ from PIL import Image
 from backend.models.common.whole_clip import CLIP
 from backend.models.model import VIDEO
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import plan_steps
 from tests.parity.tiny_preset import find_also
-from tests.parity.tiny_runs import Tiny, latents_of
+from tests.parity.tiny_runs import Tiny, finished, latents_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -112,6 +113,15 @@ def test_whole_videos_equal_the_formulas(family, solver, steps, distilled, pictu
     image = {} if family == "wan2.1-t2v" else {"image": pictures["image"]}
     request = made.request(solver=solver, steps=steps, **image)
     assert np.abs(latents_of(request, made.loaded) - reference_latents(made, request)).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_the_result_reports_an_expert_that_no_step_uses(steps, distilled, pictures):
+    made = distilled("wan2.2-i2v")
+    request = made.request(steps=steps, image=pictures["image"])
+    assert [step.expert for step in plan_steps(request)] == [0, 0, *[1] * (steps - 2)][:steps]
+    note = "The low-noise expert was not used, because no step is below its noise level; more steps use it"
+    assert finished(request, made.loaded)[1].notes == ((note,) if steps < 3 else ())
 
 
 def test_a_video_starts_from_scaled_noise_and_a_clip_at_its_own_level(distilled):
