@@ -55,7 +55,7 @@ class OwnHeads:
     """The heads whose attention one chip computes, [B, S, W]: keys and values of all tokens, queries of some or all tokens.
 
     The queries are the queries of the tokens of the chip's group, which is the set of chips that exchange heads. `group` is the
-    number of chips in the group.
+    number of chips in the group. `mean` [B, 1, W] was subtracted from the keys, None if nothing was subtracted.
     """
 
     query: jax.Array
@@ -63,6 +63,7 @@ class OwnHeads:
     value: jax.Array
     bounds: HeadBounds | None
     group: int
+    mean: jax.Array | None = None
 
 
 def prepare_own_heads(
@@ -75,8 +76,9 @@ def prepare_own_heads(
     use_pallas: bool,
     centres_keys: bool = True,
     head_width: int | None = None,
+    needs_mean: bool = False,
 ) -> OwnHeads:
-    """Prepare this chip's tokens and exchange them for heads.
+    """Prepare this chip's tokens and exchange them for heads. With `needs_mean`, the result has the `mean` of the keys.
 
     Each group of chips exchanges heads. A group has as many chips as the greatest common divisor of the heads and sp. The queries
     are divided between the groups. Every group gathers the keys and values of all groups.
@@ -98,7 +100,11 @@ def prepare_own_heads(
     key, value = (gather_groups(array, group, sp) for array in (key, value))
     own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
-    return OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group)
+    mean = None
+    if needs_mean and prepared.mean is not None:
+        width = prepared.mean.shape[2] // heads
+        mean = jax.lax.dynamic_slice_in_dim(prepared.mean, own * width, heads // group * width, 2)
+    return OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group, mean=mean)
 
 
 def _local_attention(
@@ -109,6 +115,37 @@ def _local_attention(
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, head_width=head_width)
     attended = attend(own.query, own.key, own.value, own.bounds)
     return exchange_for_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
+
+
+def sparse_self_attention(
+    layout: Layout,
+    attend: Callable[..., jax.Array],
+    projected: tuple[jax.Array, jax.Array, jax.Array],
+    norms: tuple[jax.Array, jax.Array],
+    tables: tuple[jax.Array, jax.Array],
+    eps: float,
+    shared: tuple[jax.Array, ...],
+) -> jax.Array:
+    """Compute `self_attention` in which `attend` selects the keys.
+
+    `attend(own, first_query, *shared)` gets the chip's heads (`OwnHeads`) and the index of the token of its first query. `shared`
+    are arrays that all heads and tokens share.
+    """
+    local = functools.partial(_local_sparse_attention, layout=layout, attend=attend, eps=eps)
+    flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
+    specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, (P(),) * len(shared))
+    return layout.on_each_chip(local, specs, flat)(projected, norms, tables, shared)
+
+
+def _local_sparse_attention(
+    projected, norms, tables, shared: tuple[jax.Array, ...], *, layout: Layout, attend: Callable[..., jax.Array], eps: float
+) -> jax.Array:
+    """Compute one chip's part of `sparse_self_attention`."""
+    use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
+    own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, needs_mean=True)
+    first_query = 0 if own.group == sp else jax.lax.axis_index("sp") // own.group * own.query.shape[1]
+    attended = attend(own, first_query, *shared)
+    return exchange_for_tokens(attended, own.group, sp, use_pallas=use_pallas)
 
 
 def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:

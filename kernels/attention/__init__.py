@@ -15,6 +15,7 @@ from kernels.attention.api import (
 from kernels.attention.block_sizes import BlockSizes, bundles_a_tile, predicted_bundles
 from kernels.attention.joined import join_attentions
 from kernels.attention.kv_lengths import KvLengths
+from kernels.attention.sla import SparseHeads, select_key_blocks, sla_attention
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -23,12 +24,15 @@ __all__ = [
     "Call",
     "Implementation",
     "KvLengths",
+    "SparseHeads",
     "TpuOptions",
     "attention",
     "attention_with_lse",
     "bundles_a_tile",
     "join_attentions",
+    "select_key_blocks",
     "select_layer",
+    "sla_attention",
     "predicted_bundles",
     "target_platform",
     "disable_implementation",

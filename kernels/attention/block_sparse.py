@@ -181,7 +181,7 @@ def _attend_on_tpu(
         vmem_limit_bytes=_vmem_limit(),
         interpret=options.interpret,
     )
-    return (attended, lse) if options.return_lse else attended
+    return attended if lse is None else (attended, lse)
 
 
 def _masked(

@@ -336,7 +336,11 @@ def _summary_products(key_ref: jax.Ref, value_ref: jax.Ref, bias_ref: jax.Ref, b
 
 
 def _attend_products(
-    products: list[_Product], state: tuple[jax.Array, ...], *, query: jax.Array, weigh: Callable[..., tuple]
+    products: list[_Product],
+    state: tuple[jax.Array, ...],
+    *,
+    query: jax.Array,
+    weigh: Callable[..., tuple[jax.Array, jax.Array | None, tuple[jax.Array, ...]]],
 ) -> tuple[jax.Array, ...]:
     """Add the products' weights and weighted values to the state, unrolled for the scheduler.
 
@@ -381,4 +385,5 @@ def _weigh_online(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.
 
 def _sum_registers(weights: jax.Array) -> jax.Array:
     """Sum [queries, N] to [queries, 128] by adding whole registers. The lanes are added at the end of the query block."""
-    return sum(weights[:, start : start + LANES] for start in range(0, weights.shape[1], LANES))
+    registers = [weights[:, start : start + LANES] for start in range(0, weights.shape[1], LANES)]
+    return functools.reduce(jnp.add, registers)

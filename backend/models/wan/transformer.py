@@ -147,9 +147,10 @@ class Denoiser(ClipTransformer):
 
     def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
-            model = self._network.from_config({name: value for name, value in config.items() if name != SPARSE})
+            model = self._network.from_config({name: value for name, value in config.items() if not name.startswith("sparse_")})
             add_sparse_weights(model, config.get(SPARSE))
             super().__init__(model, layout)
+        self.config = config
         self._cuts_copies = self.heads * self.head_width >= WIDE
         self._block = self._model.blocks[0]
         self._attend_by_kernel(self._block)
