@@ -182,7 +182,7 @@ def _run_heads(
     interpret: bool | pltpu.InterpretParams,
 ) -> tuple[jax.Array, ...]:
     """Run the kernel for the heads order[:count]. A head's number is sample * H + head. Other heads' results are undefined."""
-    query = arrays[0]
+    query, is_short = arrays[0], problem.block_q <= SHORT_BLOCK
     rows = QUERY_BLOCKS * problem.block_q
 
     def by_head(head: jax.Array, step: jax.Array, order: jax.Ref) -> tuple[jax.Array | int, ...]:
@@ -230,9 +230,19 @@ def _run_heads(
         out_shape=shapes,
         compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary", "arbitrary"), vmem_limit_bytes=vmem_limit_bytes),
         interpret=interpret,
-        name="block_sparse_online" if uses_online_softmax else "block_sparse_constant_maximum",
+        cost_estimate=_estimate_cost(lists, arrays, problem, has_counts),
+        name=("block_sparse_short_" if is_short else "block_sparse_") + ("online" if uses_online_softmax else "constant"),
     )(order, lists, *arrays)
     return tuple(written)
+
+
+def _estimate_cost(lists: jax.Array, arrays: Sequence[jax.Array], problem: SparseProblem, has_counts: bool) -> pl.CostEstimate:
+    """Estimate the work of all heads with full lists."""
+    heads, blocks, entries = lists.shape
+    keys = (entries - has_counts) * problem.block_kv + (arrays[3].shape[1] if len(arrays) > 3 else 0)
+    scores = heads * blocks * problem.block_q * keys
+    moved = sum(array.nbytes for array in (lists, *arrays)) + arrays[0].nbytes
+    return pl.CostEstimate(flops=4 * LANES * scores, transcendentals=scores, bytes_accessed=moved)
 
 
 def _kernel(

@@ -29,6 +29,7 @@ def block_means(array: jax.Array, block: int, num_tokens: jax.Array | int, *, in
         ),
         out_shape=jax.ShapeDtypeStruct((batch, pl.cdiv(length, ROWS), step, heads * width), array.dtype),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+        cost_estimate=pl.CostEstimate(flops=array.size, transcendentals=0, bytes_accessed=array.nbytes),
         interpret=interpret,
         name="block_means",
     )(jnp.asarray(num_tokens, jnp.int32).reshape(1), array.reshape(batch, length, heads * width))
@@ -72,6 +73,9 @@ def largest(scores: jax.Array, number: int, counts: jax.Array | None = None, *, 
         out_specs=pl.BlockSpec((None, LIST_ROWS, width), lambda head, part: (head, part, 0)),
         out_shape=jax.ShapeDtypeStruct((*flat.shape[:2], width), jnp.int32),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+        cost_estimate=pl.CostEstimate(
+            flops=flat.size * (bits + number), transcendentals=0, bytes_accessed=flat.nbytes + 4 * flat.shape[0] * rows * width
+        ),
         interpret=interpret,
         name="largest_scores",
     )(flat, wanted, triangle)

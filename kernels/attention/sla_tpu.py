@@ -38,10 +38,17 @@ def sum_products(key: jax.Array, value: jax.Array, mean: jax.Array | None, num_k
             jax.ShapeDtypeStruct((batch, heads, 1, width), jnp.float32),
         ],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        cost_estimate=_estimate_cost(key, arrays=2),
         interpret=interpret,
         name="sum_linear_attention",
     )(*(array.reshape(batch, -1, heads * width) for array in (key, value, mean)))
     return products, totals
+
+
+def _estimate_cost(array: jax.Array, arrays: int) -> pl.CostEstimate:
+    """Estimate the work of a pass that reads and writes so many arrays of this shape."""
+    products = 4 * array.size * array.shape[-1]
+    return pl.CostEstimate(flops=products, transcendentals=array.size, bytes_accessed=arrays * array.nbytes)
 
 
 def _sum_kernel(
@@ -99,6 +106,7 @@ def add_linear(
         out_specs=tokens,
         out_shape=jax.ShapeDtypeStruct((batch, length, heads * width), dtype),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+        cost_estimate=_estimate_cost(query, arrays=3),
         interpret=interpret,
         name="add_linear_attention",
     )(*(array.reshape(batch, length, heads * width) for array in (attended, query)), sums, weight, bias)

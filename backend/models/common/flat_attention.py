@@ -36,7 +36,8 @@ class SparsePlan:
 class Positions:
     """The rotary embedding: `cosine` and `sine`, float32 [1, S, 1, D] or [S, D], as the family's blocks need it.
 
-    The first `num_tokens` of the S positions belong to tokens, the others to padding. `sparse` is None if self-attention is dense.
+    The first `num_tokens` of the S positions belong to tokens, the others to padding. Without `sparse`, self-attention is
+    dense.
     """
 
     cosine: jax.Array
