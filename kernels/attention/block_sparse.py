@@ -1,7 +1,7 @@
 """Block-sparse attention: each block of queries attends to a list of blocks of keys.
 
-The lists are arrays, so a program selects them on the device. All lists of a call have room for the same number of blocks. A
-list can end earlier, and a key block can contain fewer keys than its size. The TPU kernel (`block_sparse_tpu`) keeps all keys and
+The lists are arrays, so a program selects them on the device. All lists of a call have the same length. A list can end
+earlier, and a key block can contain fewer keys than its size. The TPU kernel (`block_sparse_tpu`) keeps all keys and
 values of one head in the vector memory, and reads the listed blocks there. The other implementations use plain XLA.
 """
 
@@ -46,7 +46,7 @@ class KeyBlocks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summaries:
-    """Additional keys that stand for whole blocks of keys. All queries of a block see them with the same bias.
+    """Additional keys, each for a whole block of keys. All queries of a block see them with the same bias.
 
     Attributes:
         key, value: [B, H, N, D].
@@ -91,7 +91,7 @@ def block_sparse_attention(
 
     `query` is [B, S_q, H, D], and `key`, `value` are [B, S_kv, H, D]. A query that sees no key yields 0.
 
-    Raises: NotImplementedError if the TPU kernel is asked for by name and does not support the arguments.
+    Raises: NotImplementedError if `options` name the TPU kernel, and it does not support the arguments.
     """
     options = options or BlockSparseOptions()
     scale = query.shape[-1] ** -0.5 if options.scale is None else options.scale

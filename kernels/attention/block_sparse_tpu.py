@@ -29,7 +29,7 @@ QUERY_BLOCKS = 8  # query blocks in a grid step; their lists are in the scalar m
 PRODUCT_KEYS, SHORT_PRODUCT_KEYS, SHORT_BLOCK = 256, 512, 64
 LONGEST_UNROLLED = 192  # list entries; longer lists, and lists of different lengths, run in a loop over `LOOPED` entries
 LOOPED = 64
-SIZE_BITS = 10  # of a list entry: the number of visible keys
+SIZE_BITS = 10  # number of bits for the visible keys in a list entry
 RESERVED_BYTES = 12 * 2**20  # vector memory for queries, results, lists and summaries
 
 Summary = tuple[jax.Array, jax.Array, jax.Array]
@@ -94,7 +94,7 @@ def attend_blocks(
 
     Args:
         query: [B, S_q, H, D] bfloat16, multiplied by log2(e) and by the factor of the scores.
-        key, value: [B, S_kv, H, D] bfloat16, S_kv at least the end of the last block.
+        key, value: [B, S_kv, H, D] bfloat16. S_kv must include the whole last block.
         entries: the lists of `encode_entries`, [B, H, query blocks, K] int32.
         counts: the number of entries in each list, [B, H, query blocks], None if all lists are full.
         bounds: each head's bounds.
@@ -354,9 +354,9 @@ def _attend_products(
 ) -> tuple[jax.Array, ...]:
     """Add the products' weights and weighted values to the state, unrolled for the scheduler.
 
-    The state is the sum of weighted values [queries, D], the sum of weights in each lane [queries, 128] and, for the online
-    softmax, the running maximum [queries, 1]. The loop is a software pipeline: the scores of one product are computed next to the
-    weights of the product before it, and to the weighted values of an earlier product.
+    The state is the sum of weighted values [queries, D], the sums of weights in 128 columns [queries, 128] and, for the
+    online softmax, the running maximum [queries, 1]. The loop is a software pipeline: it computes the scores of one
+    product beside the weights of the product before it, and beside the weighted values of an earlier product.
     """
     contract_width = (((1,), (1,)), ((), ()))
     scored, weighed = [], []

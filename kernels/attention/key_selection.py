@@ -28,7 +28,7 @@ def block_means(array: jax.Array, block: int, num_tokens: jax.Array | int, use_p
 def largest(scores: jax.Array, number: int, counts: jax.Array | None = None, use_pallas: bool = False) -> jax.Array:
     """Return the indices of the `number` largest scores of each row [..., N], in ascending order, [..., number] int32.
 
-    Of equal scores, those with lower indices are listed. With `counts` [...] int32, each row lists only its `counts` largest
+    If scores are equal, those with lower indices are listed. With `counts` [...] int32, each row lists only its `counts` largest
     scores, and the other indices have no meaning. `use_pallas` selects a kernel for TPUs.
     """
     if use_pallas:

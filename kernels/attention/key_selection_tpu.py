@@ -99,7 +99,7 @@ def _largest_kernel(
 
     start = jnp.full((rows, 1), -(2**31), jnp.int32)
     threshold = jax.lax.fori_loop(0, bits, narrow, start)
-    # A score in bfloat16 determines only the upper half of the bits: equal scores lie between the threshold and `last`
+    # A score in bfloat16 determines only the upper half of the bits. Equal scores are numbers from the threshold to `last`.
     last = threshold | (1 << (32 - bits)) - 1
     is_above, is_equal = ordered > last, (ordered >= threshold) & (ordered <= last)
     room = wanted - is_above.astype(jnp.float32).sum(1, keepdims=True).astype(jnp.int32)
@@ -108,7 +108,7 @@ def _largest_kernel(
     lane = jax.lax.broadcasted_iota(jnp.int32, lists_ref.shape, 1)
 
     def place(mark: jax.Array, found: jax.Array) -> jax.Array:
-        # The place of a mark is the number of places at which at most so many marks have been counted
+        # Mark `mark` is at the first place whose count is larger. All places before it have a count of at most `mark`.
         index = (count <= mark.astype(jnp.float32)).astype(jnp.float32).sum(1, keepdims=True).astype(jnp.int32)
         return jnp.where(lane == mark, jnp.minimum(index, length - 1), found)
 

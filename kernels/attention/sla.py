@@ -1,4 +1,4 @@
-"""SLA: attention to the most important key blocks, plus linear attention to all keys.
+"""Sparse-linear attention (SLA), which is attention to the most important key blocks plus linear attention to all keys.
 
 Each block of queries attends to the key blocks with the largest scores of block means. Linear attention with the feature map
 softmax, followed by a trained projection, adds what the other blocks contribute. Source: "SLA: Beyond Sparsity in Diffusion
@@ -46,7 +46,7 @@ class SparseHeads:
 
     @property
     def uses_pallas(self) -> bool:
-        """Whether Pallas passes for TPUs prepared the arrays. The passes of this package then follow."""
+        """True if Pallas passes for TPUs prepared the arrays. The passes of this package then follow."""
         return self.bounds is not None
 
     @property

@@ -46,7 +46,7 @@ def sum_products(key: jax.Array, value: jax.Array, mean: jax.Array | None, num_k
 
 
 def _estimate_cost(array: jax.Array, arrays: int) -> pl.CostEstimate:
-    """Estimate the work of a pass that reads and writes so many arrays of this shape."""
+    """Estimate the work of a pass that reads and writes `arrays` arrays of this shape."""
     products = 4 * array.size * array.shape[-1]
     return pl.CostEstimate(flops=products, transcendentals=array.size, bytes_accessed=arrays * array.nbytes)
 

@@ -17,7 +17,7 @@ FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparsePlan:
-    """How self-attention selects the keys that a query sees.
+    """The plan by which self-attention selects the keys that a query sees.
 
     Attributes:
         method: the method of sparse attention.
