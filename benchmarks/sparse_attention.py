@@ -2,8 +2,8 @@
 
     python -m benchmarks.sparse_attention [--tokens 75600] [--heads 5] [--keep 0.1] [--json FILE]
 
-This needs libtpu and no TPU. It compiles SLA with its block lists and its linear attention for one v6e chip. The cycles of a Pallas
-kernel are its bundles times the number of their runs. If a kernel has several inner loops, the most runs count for all of them.
+This needs libtpu and no TPU. It compiles SLA with its block lists and its linear attention for one v6e chip. The cycles of a
+Pallas kernel are its bundles times the number of their runs. If a kernel has several inner loops, the most runs count for all.
 """
 
 from __future__ import annotations
