@@ -290,6 +290,10 @@ def test_a_name_is_never_a_path(name):
         {"steps": 101},
         {"colour": "red"},
         {"examples": ["one"]},
+        {"solver": "rcm", "solvers": ["rcm", "rcm-ode"], "steps": 4},
+        {"solver": "dmd", "solvers": ["rcm", "dmd"], "steps": 4, "max_steps": 4},
+        {"sigma_max": 14.0},
+        {"solvers": ["unipc", "rcm"], "makes_sound": True},
     ],
 )
 def test_a_preset_that_contradicts_itself_is_refused(change):

@@ -62,6 +62,7 @@ DETAILS = (
     "a step that reuses another",
     "a window of the latents",
     "the blend of windows",
+    "the noise of a step",
     "a finished block's keys",
     "the last frame",
     "the decoder's first frame",
@@ -251,7 +252,7 @@ class Texts:
     shot_no_characters: str = "The prompt names no character."
     soundtrack: str = "Soundtrack"
     soundtrack_add: str = "Choose an audio file"
-    soundtrack_start: str = "Starts at (s)"
+    soundtrack_start: str = "Start of the audio file in the storyboard (s)"
     soundtrack_fade: str = "Fade in and out (s)"
     soundtrack_volume: str = "Volume"
     soundtrack_remove: str = "Remove the soundtrack"
@@ -377,8 +378,8 @@ class Texts:
     edit_overlap: str = "Frames repeated from the clip"
     edit_overlaps: str = "{frames} frames"
     edit_overlaps_one: str = "1 frame"
-    edit_goes_after: str = "Frames repeated from the clip, ending at {at} s: {overlap}. New frames after them: {new}."
-    edit_goes_before: str = "Frames repeated from the clip, starting at {at} s: {overlap}. New frames before them: {new}."
+    edit_goes_after: str = "The video repeats {overlap} frames of the clip up to {at} s, then adds {new} new frames."
+    edit_goes_before: str = "The video begins with {new} new frames, then repeats {overlap} frames of the clip from {at} s."
     edit_track: str = "Keyframes of the video"
     edit_track_empty: str = "Drop images here, each at its time"
     edit_add_keys: str = "Add images"

@@ -201,12 +201,12 @@ def test_margins_are_seen_at_once_and_a_clip_continues(visit, clip, data_dir, pi
     assert request["margins"] == [192, 0, 96, 0] and len(request["references"]) == 1
     choose(page, "extend")
     page.locator("#edit-length").select_option("33")
-    assert "Frames repeated from the clip, ending at 3" in page.locator("#edit-goes").inner_text()
+    assert "frames of the clip up to 3" in page.locator("#edit-goes").inner_text()
     request = asked_for(data_dir, make(page, "and then"))
     assert (request["extend"], request["overlap"], request["num_frames"]) == ("after", 17, 33)
     assert request["trim"][1] == pytest.approx(4.0, abs=0.02) and "margins" not in request
     slide(page, "#edit-to", 3.5)
-    assert "Frames repeated from the clip, ending at 3.49 s: 9." in page.locator("#edit-goes").inner_text(), (
+    assert "repeats 9 frames of the clip up to 3.49 s" in page.locator("#edit-goes").inner_text(), (
         "its part may have any length"
     )
     slide(page, "#edit-from", 1.0)
@@ -271,7 +271,7 @@ def test_the_demo_model_continues_after_a_clip_and_its_last_frame_begins_another
     assert not any(page.locator(f".edit {one}").is_visible() for one in hidden)
     assert page.locator('#edit-where option[value="before"]').is_disabled()
     page.locator("#edit-length").select_option("17")
-    assert "Frames repeated from the clip, ending at 3.99 s: 9." in page.locator("#edit-goes").inner_text()
+    assert "repeats 9 frames of the clip up to 3.99 s" in page.locator("#edit-goes").inner_text()
     request = asked_for(data_dir, make(page, "and so on"))
     assert (request["extend"], request["overlap"], request["num_frames"], request["preset"]) == ("after", 9, 17, "wan-tiny")
     assert request["trim"][1] == pytest.approx(4.0, abs=0.02) and "strength" not in request
