@@ -161,6 +161,8 @@ def test_a_model_of_few_steps_runs_without_guidance_and_with_its_own_attention(n
     assert set(preset.guidance) == {1.0} and preset.negative_prompt == "" and not preset.takes_progressive
     expected = "sla" if name in TURBOWAN else None if "5b" in name else "vsa"
     assert find_family(preset)[1].sparse_attention == expected
+    assert preset.solver == ("dmd" if name in FASTWAN else "rcm-ode" if "a14b" in name else "rcm") and not preset.takes_flow_shift
+    assert preset.sigma_max == (200.0 if "a14b" in name else 80.0)
     assert preset.sparse_keep == (0.2 if name == "fastwan2.1-t2v-1.3b-480p" else 0.1)
 
 
