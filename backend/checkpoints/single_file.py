@@ -6,8 +6,8 @@ matrix has a scale for each 16 numbers of a row, and one for all. Reads no weigh
 - fp8: Comfy-Org/ComfyUI comfy/ops.py (`scale_weight`, the marker `scaled_fp8`) and comfy/quant_ops.py (`weight_scale`,
   `comfy_quant`)
 - int8: thu-ml/TurboDiffusion turbodiffusion/ops/core.py (`int8_weight`, `scale`)
-- fp4: ModelTC/LightX2V lightx2v/common/ops/mm/mm_weight.py (`weight_scale`, `alpha`, `input_global_scale`). The scale of the
-  tensor is the product alpha * input_global_scale (the page of Kijai/WanVideo_comfy_nvfp4 on the Hub).
+- fp4: ModelTC/LightX2V lightx2v/common/ops/mm/mm_weight.py (`weight_scale`, `alpha`, `input_global_scale`). There alpha is
+  1 / (input_global_scale * the weight's global scale), so the tensor's scale is alpha * input_global_scale.
 """
 
 import dataclasses

@@ -30,7 +30,8 @@ class TensorPlace:
     """One tensor's bytes, from `start` to `end` in the file. `dtype` is safetensors' name for the dtype, or `FP4`.
 
     If `scale` is set, the tensor is the product of the stored numbers and the scale: one number, or one number for each row. If
-    `scale_block` is set too, it is (rows, columns) of a block, and the scale has one number for each block.
+    `scale_block` is set too, it is (rows, columns) of a block, and the scale has one number for each block. If `swaps_halves` is
+    true, the file has the second half of the rows first.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class TensorPlace:
     end: int
     scale: TensorPlace | None = None
     scale_block: tuple[int, int] | None = None
+    swaps_halves: bool = False
 
     @property
     def num_bytes(self) -> int:

@@ -28,8 +28,11 @@ Configs = Mapping[str, Config]
 """The config.json of each network of a checkpoint by folder, such as "transformer"."""
 
 Need = Literal["may", "must"]
-SparseAttention = Literal["sla", "sla-map", "vsa"]
-"""The method of sparse attention that a transformer was trained with: SLA, only the block map of SLA, or VSA."""
+SparseAttention = Literal["sla", "sla-map", "vsa", "ssta"]
+"""The method of sparse attention that a transformer was trained with: SLA, only the block map of SLA, VSA, or SSTA."""
+SPARSE = "sparse_attention"
+"""The entry in a transformer's configuration with the method of sparse attention. This project adds the entry; published files
+lack it. Without the entry the attention is dense."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ DISTILLED = [f"hunyuanvideo-1.5-{name}-distilled" for name in ("t2v-480p", "i2v-
 TURBO = ["wan2.2-ti2v-5b-720p-turbo"]
 VACE = ["wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p", "wan2.2-vace-fun-a14b-720p"]
 STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
+SPARSE_HUNYUAN = ["hunyuanvideo-1.5-i2v-720p-sparse"]
 LIVE = ["wan2.1-live-1.3b-480p", "causal-forcing-1.3b-480p", "longlive-1.3b-480p", "matrix-game-2.0"]
 ANIMATE = ["wan2.2-animate-2-14b", "wan2.2-animate-2-14b-fast", "wan2.2-animate-14b"]
 LTX = ["ltx-2.5-704p", "ltx-2.5-704p-fast", "ltx-2.5-1024p-fast", "ltx-2.3-704p", "ltx-2.3-704p-fast", "ltx-2.0-512p"]
@@ -46,6 +47,7 @@ NAMES = [
     *ANIMATE,
     *DISTILLED,
     *STEP_DISTILLED,
+    *SPARSE_HUNYUAN,
     *LTX,
     *LTX_DRAFTS,
     *TURBOWAN,
@@ -161,7 +163,14 @@ def test_a_model_of_few_steps_runs_without_guidance_and_with_its_own_attention(n
     assert set(preset.guidance) == {1.0} and preset.negative_prompt == "" and not preset.takes_progressive
     expected = "sla" if name in TURBOWAN else None if "5b" in name else "vsa"
     assert find_family(preset)[1].sparse_attention == expected
+    assert preset.solver == ("dmd" if name in FASTWAN else "rcm-ode" if "a14b" in name else "rcm") and not preset.takes_flow_shift
+    assert preset.sigma_max == (200.0 if "a14b" in name else 80.0)
     assert preset.sparse_keep == (0.2 if name == "fastwan2.1-t2v-1.3b-480p" else 0.1)
+
+
+def test_the_sparse_hunyuanvideo_has_its_own_transformer_and_no_guidance():
+    preset = load_preset(*SPARSE_HUNYUAN)
+    assert (preset.guidance, preset.flow_shift, find_family(preset)[1].sparse_attention) == ((1.0,), 9.0, "ssta")
 
 
 @pytest.mark.parametrize("name", TURBOWAN + FASTWAN)

@@ -7,7 +7,7 @@ also takes the output of a CLIP image encoder. A model has one transformer, or t
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 from backend.checkpoints.checkpoint import TRANSFORMER as PART
 from backend.checkpoints.checkpoint import Checkpoint, named_parts, part_folder
@@ -17,8 +17,16 @@ from backend.checkpoints.single_file import file_path
 from backend.checkpoints.tensors import FP4, tensor_names
 from backend.chips import StepFlops
 from backend.errors import ModelError
-from backend.models.common.parts import channel_mismatch, check_classes, check_parts, t5_shapes, transformer_width
-from backend.models.spec import Configs, Family, ModelSpec, Need, SparseAttention, unsupported_checkpoint
+from backend.models.common.parts import (
+    channel_mismatch,
+    check_classes,
+    check_parts,
+    is_named_sparse,
+    t5_shapes,
+    transformer_width,
+    with_sparse_attention,
+)
+from backend.models.spec import SPARSE, Configs, Family, ModelSpec, Need, SparseAttention, unsupported_checkpoint
 from backend.models.wan.original import check_single_files, find_sparse_attention, original_name
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
@@ -28,9 +36,7 @@ TEXT_TOKENS = 512  # text positions that the transformer attends to, for prompts
 VAE_SCALES = (8, 4)  # Wan 2.1's scales in space and time; its published vae/config.json lacks these entries
 
 VAE_SCALES_22 = (16, 4)  # Wan 2.2's scales
-SPARSE = "sparse_attention"
-"""The entry in a transformer's configuration with the method of sparse attention. This project adds the entry; published files
-lack it. Without the entry the attention is dense."""
+METHODS = ("sla", "sla-map", "vsa")  # the methods of sparse attention of Wan models
 
 Conditioning = Literal["none", "first_frame", "channels"]
 PIPELINES = ("WanPipeline", "WanImageToVideoPipeline", "WanDMDPipeline")  # FastWan has the last one (hao-ai-lab/FastVideo)
@@ -148,14 +154,14 @@ class PlainWanFamily(WanFamily):
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
         """See `Family`. Files replace the checkpoint's transformers. Their tensors have Wan's original or diffusers' names."""
         check_single_files(checkpoint)
-        return _with_sparse(checkpoint, _find_sparse(checkpoint))
+        return with_sparse_attention(checkpoint, _find_sparse(checkpoint))
 
     def complete_folder(self, checkpoint: Checkpoint) -> Checkpoint:
         """See `Family`. Adds the method of sparse attention, unless the configuration states it."""
         if SPARSE in checkpoint.configs.get(PART, {}):
             return checkpoint
         names = tensor_names(checkpoint.folder, part_folder(PART, checkpoint.transformer_folder))
-        return _with_sparse(checkpoint, find_sparse_attention(names))
+        return with_sparse_attention(checkpoint, find_sparse_attention(names))
 
 
 WAN = PlainWanFamily()
@@ -167,26 +173,14 @@ def _find_sparse(checkpoint: Checkpoint) -> SparseAttention | None:
     The map of SLA alone has no weights. Such a transformer is recognised by fp4 numbers and the word "sparse" in the name of the
     file, its folder or its repository, as in lightx2v/Wan2.2-NVFP4-Sparse.
     """
-    tensors, path = checkpoint.tensors(PART), file_path(checkpoint.transformer_files[PART])
-    repositories = [part for part in path.parts if part.startswith("models--")]  # the Hub's cache names its folders so
-    is_named = any("sparse" in name.lower() for name in (path.name, path.parent.name, *repositories))
-    is_map = is_named and any(place.dtype == FP4 for place in tensors.values())
+    tensors, file = checkpoint.tensors(PART), checkpoint.transformer_files[PART]
+    is_map = is_named_sparse(file_path(file)) and any(place.dtype == FP4 for place in tensors.values())
     return find_sparse_attention(tensors) or ("sla-map" if is_map else None)
-
-
-def _with_sparse(checkpoint: Checkpoint, method: SparseAttention | None) -> Checkpoint:
-    """Return the checkpoint with the method in the configurations of its transformers."""
-    if method is None:
-        return checkpoint
-    configs = {
-        part: {**config, SPARSE: method} if part.startswith(PART) else config for part, config in checkpoint.configs.items()
-    }
-    return dataclasses.replace(checkpoint, configs=configs)
 
 
 def _read_sparse(transformer: Config) -> SparseAttention | None:
     method = transformer.get(SPARSE)
-    if method is not None and method not in get_args(SparseAttention):
+    if method is not None and method not in METHODS:
         raise unsupported_checkpoint(f"its transformer has the sparse attention {str(method)[:40]}", [SUPPORTED])
     return method
 

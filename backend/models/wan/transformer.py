@@ -25,10 +25,10 @@ from backend.models.common.flat_attention import Positions
 from backend.models.common.modules import select_prefix
 from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.transformer import ClipTransformer, RunLayer
+from backend.models.spec import SPARSE
 from backend.models.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
 from backend.models.wan.block import run_block
 from backend.models.wan.sparse_weights import add_sparse_weights
-from backend.models.wan.spec import SPARSE
 from backend.runtime.mesh import POSITIONS, STACKED_TEXT_HEADS, TEXT_HEADS, TOKENS, Layout, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
