@@ -33,10 +33,17 @@ def triple(array: jax.Array) -> jax.Array:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with the program `double` for eight numbers."""
+    """A folder with the program `double` for eight numbers.
+
+    JAX's own cache is off, as in `precompile`: an executable that JAX has read from its cache cannot be written again on a CPU. A
+    busy machine takes long enough to compile even this program that JAX stores it.
+    """
+    was_enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
     Program("doubling", double, one_device(), compiler=ExecutableWriter(folder=tmp_path, report=lambda *_: None)).prepare(
         eight_numbers()
     )
+    jax.config.update("jax_enable_compilation_cache", was_enabled)
     return tmp_path
 
 

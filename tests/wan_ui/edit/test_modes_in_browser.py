@@ -206,9 +206,7 @@ def test_margins_are_seen_at_once_and_a_clip_continues(visit, clip, data_dir, pi
     assert (request["extend"], request["overlap"], request["num_frames"]) == ("after", 17, 33)
     assert request["trim"][1] == pytest.approx(4.0, abs=0.02) and "margins" not in request
     slide(page, "#edit-to", 3.5)
-    assert "repeats 9 frames of the clip up to 3.49 s" in page.locator("#edit-goes").inner_text(), (
-        "its part may have any length"
-    )
+    assert "repeats 9 frames of the clip up to 3.49 s" in page.locator("#edit-goes").inner_text(), "its part may have any length"
     slide(page, "#edit-from", 1.0)
     choose(page, "follow")
     assert page.locator("#edit-part").inner_text().startswith("1.00 to"), "the part that was chosen stays"
