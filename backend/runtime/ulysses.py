@@ -12,13 +12,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import HEADS, TEXT_HEADS, Layout, as_leaf, partition
-from kernels.attention import select_layer
+from kernels.attention import add_gated_tiles, select_layer
 from kernels.qkv import HeadBounds, Preparation, prepare, ungroup_heads
 
 
@@ -119,33 +120,42 @@ def _local_attention(
 
 def sparse_self_attention(
     layout: Layout,
-    attend: Callable[..., jax.Array],
+    attend: Callable[..., Any],
     projected: tuple[jax.Array, jax.Array, jax.Array],
     norms: tuple[jax.Array, jax.Array],
     tables: tuple[jax.Array, jax.Array],
     eps: float,
     shared: tuple[jax.Array, ...],
+    gate: jax.Array | None = None,
 ) -> jax.Array:
     """Compute `self_attention` in which `attend` selects the keys.
 
     `attend(own, first_query, *shared)` gets the chip's heads (`OwnHeads`) and the index of the token of its first query. `shared`
     are arrays that all heads and tokens share.
+
+    With `gate` [B, S, W], `attend` also returns the attention between tiles of tokens, [B, query tiles, channels of the chip's
+    heads]. It is added to the attention after multiplication by the gate. Chips exchange the few rows of the tiles instead of the
+    gate. The tokens of a chip must be whole tiles.
     """
     local = functools.partial(_local_sparse_attention, layout=layout, attend=attend, eps=eps)
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
-    specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, (P(),) * len(shared))
-    return layout.on_each_chip(local, specs, flat)(projected, norms, tables, shared)
+    specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, (P(),) * len(shared), None if gate is None else flat)
+    return layout.on_each_chip(local, specs, flat)(projected, norms, tables, shared, gate)
 
 
 def _local_sparse_attention(
-    projected, norms, tables, shared: tuple[jax.Array, ...], *, layout: Layout, attend: Callable[..., jax.Array], eps: float
+    projected, norms, tables, shared: tuple[jax.Array, ...], gate, *, layout: Layout, attend: Callable[..., Any], eps: float
 ) -> jax.Array:
     """Compute one chip's part of `sparse_self_attention`."""
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, needs_mean=True)
     first_query = 0 if own.group == sp else jax.lax.axis_index("sp") // own.group * own.query.shape[1]
     attended = attend(own, first_query, *shared)
-    return exchange_for_tokens(attended, own.group, sp, use_pallas=use_pallas)
+    if gate is None:
+        return exchange_for_tokens(attended, own.group, sp, use_pallas=use_pallas)
+    fine, coarse = attended
+    fine = exchange_for_tokens(fine, own.group, sp, use_pallas=use_pallas)
+    return add_gated_tiles(fine, exchange_for_tokens(coarse, own.group, sp, use_pallas=False), gate)
 
 
 def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:

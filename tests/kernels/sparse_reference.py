@@ -52,3 +52,15 @@ def linear_attention(query, key, value):
     )
     weighted = np.einsum("bqhd,bkhd,bkhe->bqhe", query, key, value, optimize=True)
     return weighted / (1e-5 + np.einsum("bqhd,bkhd->bqh", query, key, optimize=True))[..., None]
+
+
+def vsa_attention(query, key, value, gate, counts, size, kept):
+    """Compute VSA, all arrays [B, S, H, D] in tiles of `size` places. `counts` are the tokens of each tile. Returns the attention,
+    not defined at the places of padding, and the scores of tiles [B, H, tiles, tiles]."""
+    arrays = [np.asarray(array, np.float64) for array in (query, key, value)]
+    means = [np.stack([array[:, i * size : i * size + count].mean(1) for i, count in enumerate(counts)], 1) for array in arrays]
+    scores = np.einsum("bqhd,bkhd->bhqk", *means[:2])
+    coarse = np.einsum("bhqk,bkhd->bqhd", softmax(scores * query.shape[3] ** -0.5), means[2])
+    lists = np.sort(np.argsort(-scores, axis=-1, kind="stable")[..., :kept], axis=-1)
+    fine, _ = block_attention(*arrays, lists, counts, size, size)
+    return fine + np.repeat(coarse, size, axis=1) * np.asarray(gate, np.float64), scores

@@ -60,8 +60,9 @@ class KernelAttention:
         projected, tables = (query, key, value), (cosine, sine)
         norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
         if positions.sparse is not None:
-            attend, shared = sparse_attention(attn, positions.sparse, positions.num_tokens, tables[0].shape[1])
-            return sparse_self_attention(self._layout, attend, projected, norms, tables, attn.norm_q.eps, shared)
+            attend, shared = sparse_attention(attn, positions, tables[0].shape[1])
+            gate = as_array(attn.to_gate_compress(hidden_states)) if positions.sparse.method == "vsa" else None
+            return sparse_self_attention(self._layout, attend, projected, norms, tables, attn.norm_q.eps, shared, gate)
         return self._attend(positions.num_tokens, tables[0].shape[1], projected, norms, tables, attn.norm_q.eps)
 
     def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:

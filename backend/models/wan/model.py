@@ -171,9 +171,8 @@ class WanModel(WholeClipModel):
         text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *image_arguments))
         if has_nag:
             text = dataclasses.replace(text, nag=(yield Put(np.float32(request.nag), programs.layout.replicated)))
-        positions = yield from programs.denoiser.positions(self.step_shape(request))
         sparse = make_sparse_plan(programs.denoiser.config, request.resolved_preset.sparse_keep)
-        positions = dataclasses.replace(positions, sparse=sparse)
+        positions = yield from programs.denoiser.positions(self.step_shape(request), sparse=sparse)
         context = yield from self._make_context(programs, request, conditions, text, positions)
         spread = programs.denoiser.spread_matrices(transformer)
         copies = (yield Call(programs.copy_matrices, (spread,))) if spread else {}
