@@ -65,10 +65,20 @@ class ScheduleReader:
         arguments: Sequence[jax.ShapeDtypeStruct],
         options: dict[str, str] | None = None,
     ) -> Schedule:
-        """Compile `function` for one core of `chip`, with XLA's own `options`.
+        """Compile `function` for one core of `chip`, with XLA's own `options`. Return its largest Pallas kernel.
 
         Raises: jax.errors.JaxRuntimeError if the compiler refuses the function; RuntimeError if no kernel was compiled.
         """
+        return max(self.read_all(chip, function, arguments, options).values(), key=lambda schedule: schedule.bundles)
+
+    def read_all(
+        self,
+        chip: str,
+        function: Callable,
+        arguments: Sequence[jax.ShapeDtypeStruct],
+        options: dict[str, str] | None = None,
+    ) -> dict[str, Schedule]:
+        """Compile as `read` does, and return all Pallas kernels by name. Raises: see `read`."""
         shutil.rmtree(self._folder, ignore_errors=True)
         device = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip]).devices[0]
         mesh = Mesh(np.array([device]), ("chip",))
@@ -77,23 +87,24 @@ class ScheduleReader:
         started = time.perf_counter()
         with jax.set_mesh(mesh):
             jax.jit(function).lower(*placed).compile(compiler_options=options)
-        return self._largest_kernel(time.perf_counter() - started)
-
-    def _largest_kernel(self, compile_seconds: float) -> Schedule:
-        analyses = {path: path.read_text("utf-8") for path in self._folder.rglob("*schedule-analysis_final_bundles.txt")}
-        counts = {path: _bundles(text) for path, text in analyses.items() if "tpu_custom_call" in text}
-        if not counts:
+        compile_seconds = time.perf_counter() - started
+        found = {}
+        for path in self._folder.rglob("*schedule-analysis_final_bundles.txt"):
+            text = path.read_text("utf-8")
+            program = re.match(r"\d+-(.*)-\d+-schedule", path.name).group(1)
+            if "tpu_custom_call" not in text or program == "TLP":  # TLP is the program that starts the kernels
+                continue
+            (slots,) = path.parent.glob(f"*-{program}-*final_hlo-static-per-bundle-utilization.txt")
+            (listing,) = (path for path in path.parent.glob(f"*-{program}-*-final_bundles.txt") if "schedule" not in path.name)
+            found[program] = Schedule(
+                bundles=_bundles(text),
+                by_depth=_by_depth(listing.read_text("utf-8")),
+                slots=_slots(slots),
+                compile_seconds=compile_seconds,
+            )
+        if not found:
             raise RuntimeError("libtpu wrote no kernel's schedule: was it loaded before ScheduleReader() could set its flags?")
-        largest = max(counts, key=counts.__getitem__)
-        program = re.match(r"\d+-(.*)-\d+-schedule", largest.name).group(1)
-        (slots,) = largest.parent.glob(f"*-{program}-*final_hlo-static-per-bundle-utilization.txt")
-        (listing,) = (path for path in largest.parent.glob(f"*-{program}-*-final_bundles.txt") if "schedule" not in path.name)
-        return Schedule(
-            bundles=counts[largest],
-            by_depth=_by_depth(listing.read_text("utf-8")),
-            slots=_slots(slots),
-            compile_seconds=compile_seconds,
-        )
+        return found
 
 
 def _bundles(analysis: str) -> int:

@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -33,8 +34,10 @@ VARIANTS = ("draft", "fast", "turbo", "distilled")  # sort order of variants, by
 LEAST_STEPS = 14  # smallest default number of steps for MagCache; distilled models have at most 12 steps
 
 Task = Literal["t2v", "i2v"]
-Solver = Literal["unipc", "euler", "euler-distilled", "lcm", "ltx", "ltx-distilled", "ltx-ancestral"]
+Solver = Literal["unipc", "euler", "euler-distilled", "lcm", "ltx", "ltx-distilled", "ltx-ancestral", "rcm", "rcm-ode", "dmd"]
 ANY_MODEL: tuple[Solver, ...] = ("unipc", "euler", "euler-distilled")  # solvers that work with every model
+# Solvers that have one fixed noise level for each step, with their largest number of steps. They ignore the flow shift.
+FEW_STEPS: Mapping[Solver, int] = {"rcm": 4, "rcm-ode": 4, "dmd": 3}
 Expert = Literal["both", "high", "low"]
 Need = Literal["may", "must"]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -139,7 +142,7 @@ class Preset(BaseModel):
     """The version of the model, such as `wan2.2`. `SERIES` contains the series in the order of lists."""
     model: str
     """The checkpoint: a Hugging Face id, a folder, `embedded:NAME`, or `owner/base+owner/repository:file.pt` for a single-file
-    transformer with another checkpoint's other parts."""
+    transformer with another checkpoint's other parts; a second `+owner/repository:file.pt` for the low-noise expert."""
     licence: str = ""
     """A sentence that the user must read before a download."""
     tasks: tuple[Task, ...] = Field(min_length=1)
@@ -180,6 +183,8 @@ class Preset(BaseModel):
     """The default sampler."""
     solvers: tuple[Solver, ...] = ANY_MODEL
     """The samplers that users can choose."""
+    sigma_max: float = Field(default=80.0, ge=15)
+    """The ratio of noise to signal at which the samplers `rcm` and `rcm-ode` start. Their second step starts at 14.1."""
     negative_prompt: str
     """The default negative prompt."""
     boundary: Share | None = None
@@ -195,6 +200,8 @@ class Preset(BaseModel):
     """Whether the model supports NAG."""
     step_cache: Share = 0.0
     """Default threshold of the step cache; 0 is off."""
+    sparse_keep: float = Field(default=0.1, gt=0, le=1)
+    """For transformers with sparse attention: the share of the blocks of keys to which each block of queries attends."""
     loras: tuple[LoraChoice, ...] = ()
     """LoRAs that are always part of the preset: `source`, `scale` and, for two experts, `expert`."""
     draft_of: str | None = None
@@ -302,6 +309,11 @@ class Preset(BaseModel):
                 raise ValueError(f"{count} frames are outside this preset's limits")
         if self.solver not in self.solvers:
             raise ValueError(f"the default solver {self.solver} must be one of solvers")
+        most = max(FEW_STEPS.get(solver, self.max_steps) for solver in self.solvers)
+        if self.max_steps > most or self.steps > FEW_STEPS.get(self.solver, most):
+            raise ValueError(f"steps and max_steps must be at most {most} for these solvers")
+        if FEW_STEPS.keys() & {*self.solvers} and (self.makes_sound or self.live or self.segment_frames):
+            raise ValueError(f"{', '.join(FEW_STEPS)} need a model without audio, live blocks and segments")
         if self.actions and not self.live:
             raise ValueError("actions need a live model")
         if self.combines_actions and not self.actions:
@@ -378,7 +390,12 @@ class Preset(BaseModel):
     @property
     def takes_progressive(self) -> bool:
         """Return whether the first steps can run at half the size."""
-        return self.latent_spectrum is not None
+        return self.latent_spectrum is not None and self.takes_flow_shift
+
+    @property
+    def takes_flow_shift(self) -> bool:
+        """Return whether the flow shift changes the noise levels of any of the preset's samplers."""
+        return not FEW_STEPS.keys() >= {*self.solvers}
 
     @property
     def takes_step_cache(self) -> bool:

@@ -79,13 +79,15 @@ def required_licences(source: str) -> tuple[str, ...]:
 def count_bytes(source: str, path: Path) -> int:
     """Return the bytes of the files that belong to `source`. `path` is the folder or file of the checkpoint or LoRA.
 
-    Other files in the folder, such as another checkpoint's transformer, do not count. If the transformer is a separate file
-    outside the folder, its bytes count too.
+    Other files in the folder, such as another checkpoint's transformer, do not count. Transformers in separate files outside
+    the folder count too.
     """
-    from backend.checkpoints.hub import cached_torch_file
+    from backend.checkpoints.hub import find_cached_parts
+    from backend.checkpoints.single_file import file_path, parse_file_source
 
-    torch_file = cached_torch_file(source)
-    return sum(map(_file_bytes, _source_files(source, path))) + (0 if torch_file is None else _file_bytes(torch_file.path))
+    parsed = parse_file_source(source)
+    files = find_cached_parts(parsed) if parsed is not None else None
+    return sum(map(_file_bytes, (*_source_files(source, path), *map(file_path, (files or {}).values()))))
 
 
 def _count_partial_bytes(model: str) -> int:
@@ -95,10 +97,11 @@ def _count_partial_bytes(model: str) -> int:
     transformer has started. Transformers of other checkpoints never count.
     """
     from backend.checkpoints.checkpoint import split_source
-    from backend.checkpoints.hub import find_newest_snapshot, parse_torch_source
+    from backend.checkpoints.hub import find_newest_snapshot
     from backend.checkpoints.hub_file import count_cached_bytes
+    from backend.checkpoints.single_file import parse_file_source
 
-    named, (base, transformer) = parse_torch_source(model), split_source(model)
+    named, (base, transformer) = parse_file_source(model), split_source(model)
     if named is None:
         snapshot = find_newest_snapshot(base)
         if snapshot is None:
@@ -106,7 +109,7 @@ def _count_partial_bytes(model: str) -> int:
         own = {file.resolve() for file in _source_files(model, snapshot)}
         others = {file.resolve() for file in _list_files(snapshot)} - own
         return count_cached_bytes(base) - sum(map(_file_bytes, others)) if (snapshot / transformer).is_dir() else 0
-    own = count_cached_bytes(named.file.partition(":")[0])
+    own = sum(map(count_cached_bytes, {file.partition(":")[0] for file in named.files}))
     return own + count_cached_bytes(named.base) if own else 0
 
 

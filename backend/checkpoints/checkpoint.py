@@ -1,7 +1,7 @@
 """Read a checkpoint folder: its model_index.json and its networks' configurations. Reads no weights and depends on no model."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ class Checkpoint:
 
     `index` is the content of model_index.json. `configs` maps the name of each part, such as "transformer", to the content of its
     config.json. `transformer_files` maps parts to single files in their authors' format. Without such a file, the first
-    transformer is in the folder `transformer_folder`.
+    transformer is in the folder `transformer_folder`. `convert_tensors` returns a single file's tensors with diffusers' names and
+    arrangement, for families whose authors arrange some tensors differently.
     """
 
     folder: Path
@@ -34,6 +35,7 @@ class Checkpoint:
     configs: dict[str, dict[str, Any]]
     transformer_files: Mapping[str, TransformerFile] = field(default_factory=dict)
     transformer_folder: str = TRANSFORMER
+    convert_tensors: Callable[[Mapping[str, TensorPlace]], dict[str, TensorPlace]] = dict
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -43,7 +45,7 @@ class Checkpoint:
     def tensors(self, part: str) -> dict[str, TensorPlace]:
         """Return where in the files each tensor of a part is. Raises: ModelError for an incomplete file."""
         if part in self.transformer_files:
-            return read_single_file_tensors(self.transformer_files[part])
+            return self.convert_tensors(read_single_file_tensors(self.transformer_files[part]))
         return part_tensors(self.folder, part_folder(part, self.transformer_folder))
 
 

@@ -13,12 +13,10 @@ import errno
 import functools
 import glob
 import os
-import re
 import shutil
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -40,7 +38,6 @@ from backend.checkpoints.checkpoint import (
 from backend.checkpoints.hub_file import HubFile, blobs_folder, delete_unfinished, download_to_cache
 from backend.checkpoints.single_file import FileSource, TransformerFile, assign_parts, is_on_hub, parse_file_source
 from backend.checkpoints.tensors import weight_files
-from backend.checkpoints.torch_file import TorchFile, read_torch_tensors
 from backend.errors import ModelError
 from presets import list_presets
 
@@ -55,8 +52,9 @@ PATTERNS = (
     *("model_index.json", "tokenizer/*", "tokenizer_2/*"),
     *(f"{part}/*.{kind}" for part in PARTS for kind in ("json", "safetensors")),
 )
-PATTERNS_BESIDE_TORCH = tuple(pattern for pattern in PATTERNS if pattern != f"{TRANSFORMER}/*.safetensors")
-PATTERNS_BESIDE_FILES = tuple(pattern for pattern in PATTERNS_BESIDE_TORCH if pattern != f"{TRANSFORMER}_2/*.safetensors")
+PATTERNS_BESIDE_FILES = tuple(
+    pattern for pattern in PATTERNS if pattern not in (f"{TRANSFORMER}/*.safetensors", f"{TRANSFORMER}_2/*.safetensors")
+)
 OnBytes = Callable[[int, int], None]
 Accept = Callable[[Checkpoint], object]
 """A function that raises ModelError for a checkpoint that cannot be run. It is called before the weights are downloaded."""
@@ -90,8 +88,7 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_prog
         raise ModelError(f"The model {folder.name}", "is not on this machine", _suggest_alternatives())
     if (checkpoint := open_cached_checkpoint(source)) is not None:
         return checkpoint
-    folder, torch_file = download_model(source, accept, on_bytes), cached_torch_file(source)
-    return open_checkpoint(folder, {TRANSFORMER: torch_file} if torch_file else None, transformer)
+    return open_checkpoint(download_model(source, accept, on_bytes), transformer=transformer)
 
 
 def _find_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> Checkpoint:
@@ -102,23 +99,30 @@ def _find_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> C
     for file in parsed.files:
         if not is_on_hub(file) and not Path(file).is_file():
             raise ModelError(f"The transformer {Path(file).name}", "is not on this machine", "check the path of --transformer")
+    folder = Path(parsed.base)
+    if is_hub_id(parsed.base):
+        folder = _download(parsed.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
     paths = [find_file(file, on_bytes) if is_on_hub(file) else Path(file) for file in parsed.files]
-    if not is_hub_id(parsed.base):
-        return open_checkpoint(Path(parsed.base), assign_parts(paths))
-    folder = _download(parsed.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
-    accept(open_checkpoint(folder, assign_parts(paths)))
-    return open_checkpoint(_download(parsed.base, PATTERNS_BESIDE_FILES, on_bytes), assign_parts(paths))
+    checkpoint = open_checkpoint(folder, assign_parts(paths, parsed.tree))
+    if is_hub_id(parsed.base):
+        accept(checkpoint)
+        _download(parsed.base, PATTERNS_BESIDE_FILES, on_bytes)
+    return checkpoint
 
 
 def open_cached_with_files(parsed: FileSource) -> Checkpoint | None:
     """Open the checkpoint without the network. None if its base is incomplete on this machine, or if a transformer's file is
     missing."""
-    local_paths = [find_cached_file(file) if is_on_hub(file) else Path(file) for file in parsed.files]
+    files = find_cached_parts(parsed)
     folder = _find_cached_snapshot(parsed.base, PATTERNS_BESIDE_FILES) if is_hub_id(parsed.base) else Path(parsed.base)
+    return None if folder is None or files is None else _open_if_complete(folder, files)
+
+
+def find_cached_parts(parsed: FileSource) -> dict[str, TransformerFile] | None:
+    """Return the files of the transformers by part. None if a file is not on this machine."""
+    local_paths = [find_cached_file(file) if is_on_hub(file) else Path(file) for file in parsed.files]
     paths = [path for path in local_paths if path is not None and path.is_file()]
-    if folder is None or len(paths) < len(local_paths):
-        return None
-    return _open_if_complete(folder, assign_parts(paths))
+    return assign_parts(paths, parsed.tree) if len(paths) == len(local_paths) else None
 
 
 def _suggest_alternatives() -> str:
@@ -131,47 +135,18 @@ def find_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
     return find_cached_file(source) or download_file(source, on_bytes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TorchSource:
-    """A checkpoint whose transformer is the Hub file `file`, "owner/repository:file.pt".
-
-    The other parts are in the repository `base`. `tree` names the dictionary in the file that contains the weights. "" selects
-    the first dictionary of `torch_file.TREES` that exists.
-    """
-
-    base: str
-    file: str
-    tree: str
-
-
-_TORCH_SOURCE = re.compile(r"(?P<base>[\w.-]+/[\w.-]+)\+(?P<file>[\w.-]+/[\w.-]+:[^:#]+\.pt)(#(?P<tree>\w+))?")
-
-
-def parse_torch_source(source: str) -> TorchSource | None:
-    """Parse "base-owner/base+owner/repository:file.pt#tree", where "#tree" is optional; None for any other source."""
-    match = _TORCH_SOURCE.fullmatch(source)
-    return match and TorchSource(base=match["base"], file=match["file"], tree=match["tree"] or "")
-
-
-def cached_torch_file(source: str) -> TorchFile | None:
-    """Return the transformer's file if `source` names a file and the cache contains it, otherwise None."""
-    parsed = parse_torch_source(source)
-    path = find_cached_file(parsed.file) if parsed else None
-    return None if parsed is None or path is None else TorchFile(path=path, tree=parsed.tree)
-
-
 def is_hub_id(source: str) -> bool:
-    """Return whether the source is a Hub id: "owner/name", with an optional "#FOLDER", or with "+owner/repository:file.pt"."""
-    if parse_torch_source(source) is not None:
-        return True
+    """Return whether the source is a Hub id: "owner/name", with an optional "#FOLDER", or with one or two
+    "+owner/repository:file"."""
+    if (parsed := parse_file_source(source)) is not None:
+        return is_hub_id(parsed.base) and all(map(is_on_hub, parsed.files))
     return source.count("/") == 1 and not source.startswith(("/", ".", "~")) and ":" not in source
 
 
 def open_cached_checkpoint(source: str) -> Checkpoint | None:
     """Open a checkpoint from the cache without the network, None if it is incomplete."""
-    if (parsed := parse_torch_source(source)) is not None:
-        folder, torch_file = _find_cached_snapshot(parsed.base, PATTERNS_BESIDE_TORCH), cached_torch_file(source)
-        return None if folder is None or torch_file is None else _open_if_complete(folder, {TRANSFORMER: torch_file})
+    if (parsed := parse_file_source(source)) is not None:
+        return open_cached_with_files(parsed)
     base, transformer = split_source(source)
     folder = _find_cached_snapshot(base, _replace_transformer_folder(PATTERNS, transformer))
     return None if folder is None else _open_if_complete(folder, transformer=transformer)
@@ -193,7 +168,7 @@ def find_cached_file(source: str) -> Path | None:
 
 def find_newest_snapshot(source: str) -> Path | None:
     """Return the newest folder of a checkpoint in the cache, even if it is incomplete; None if the cache has no folder."""
-    parsed = parse_torch_source(source)
+    parsed = parse_file_source(source)
     base = parsed.base if parsed else split_source(source)[0]
     folders = (blobs_folder(base).parent / "snapshots").glob("*")
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
@@ -226,24 +201,12 @@ def download_model(source: str, accept: Accept, on_bytes: OnBytes = ignore_progr
 
     Raises: ModelError.
     """
-    if (parsed := parse_torch_source(source)) is not None:
-        return _download_beside_torch(parsed, accept, on_bytes)
+    if (parsed := parse_file_source(source)) is not None:
+        return _find_with_files(parsed, accept, on_bytes).folder
     base, transformer = split_source(source)
     folder = _download(base, _replace_transformer_folder(CONFIGURATIONS, transformer), lambda done, total: on_bytes(0, 0))
     accept(open_checkpoint(folder, transformer=transformer))
     return _download(base, _replace_transformer_folder(PATTERNS, transformer), on_bytes)
-
-
-def _download_beside_torch(parsed: TorchSource, accept: Accept, on_bytes: OnBytes) -> Path:
-    """Download the transformer's .pt file and the base checkpoint's other parts, and return the base's folder.
-
-    The file is downloaded and checked before the other parts.
-    """
-    folder = _download(parsed.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
-    path = find_file(parsed.file, on_bytes)
-    read_torch_tensors(TorchFile(path=path, tree=parsed.tree))
-    accept(open_checkpoint(folder, {TRANSFORMER: TorchFile(path=path, tree=parsed.tree)}))
-    return _download(parsed.base, PATTERNS_BESIDE_TORCH, on_bytes)
 
 
 def download_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
@@ -257,8 +220,11 @@ def download_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
 
 def file_patterns(source: str) -> dict[str, tuple[str, ...]]:
     """Return patterns of file names by repository. They match the files of `source`, a checkpoint or a single file."""
-    if (parsed := parse_torch_source(source)) is not None:
-        return {parsed.base: PATTERNS_BESIDE_TORCH, **file_patterns(parsed.file)}
+    if (parsed := parse_file_source(source)) is not None:
+        patterns = {parsed.base: PATTERNS_BESIDE_FILES}
+        for repository, _, name in (file.partition(":") for file in parsed.files):
+            patterns[repository] = (*patterns.get(repository, ()), glob.escape(name))
+        return patterns
     base, transformer = split_source(source)
     repository, _, name = base.partition(":")
     return {repository: (glob.escape(name),) if name else _replace_transformer_folder(PATTERNS, transformer)}

@@ -1,50 +1,62 @@
 """Single-file transformers beside a checkpoint's other parts: how a source names them, and where their tensors are.
 
-Such a file contains one network. The tensors have the authors' names, sometimes with a prefix. Some files store 8-bit numbers
-(fp8) with a scale for each tensor or row. Reads no weights. Source of the fp8 names: Comfy-Org/ComfyUI comfy/ops.py
-(`scale_weight`, the marker `scaled_fp8`) and comfy/quant_ops.py (`weight_scale`, `comfy_quant`).
+Such a file contains one network. The tensors have the authors' names, sometimes with a prefix. Some files store numbers of 8 or 4
+bits with scales. An fp8 tensor has one scale, or one for each row. An int8 matrix has a scale for each tile of 128 x 128. An fp4
+matrix has a scale for each 16 numbers of a row, and one for all. Reads no weights. Sources of the names:
+- fp8: Comfy-Org/ComfyUI comfy/ops.py (`scale_weight`, the marker `scaled_fp8`) and comfy/quant_ops.py (`weight_scale`,
+  `comfy_quant`)
+- int8: thu-ml/TurboDiffusion turbodiffusion/ops/core.py (`int8_weight`, `scale`)
+- fp4: ModelTC/LightX2V lightx2v/common/ops/mm/mm_weight.py (`weight_scale`, `alpha`, `input_global_scale`). There alpha is
+  1 / (input_global_scale * the weight's global scale), so the tensor's scale is alpha * input_global_scale.
 """
 
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from backend.checkpoints.json_files import short_path
-from backend.checkpoints.tensors import TensorPlace, read_header
-from backend.checkpoints.torch_file import SUFFIX as TORCH_SUFFIX
+from backend.checkpoints.tensors import FP4, TensorPlace, read_header
+from backend.checkpoints.torch_file import SUFFIXES as TORCH_SUFFIXES
 from backend.checkpoints.torch_file import TorchFile, read_torch_tensors
 from backend.errors import ModelError
 
 TransformerFile = TorchFile | Path  # A transformer's file: a PyTorch file, or a safetensors file.
 
-SUFFIXES = (".safetensors", TORCH_SUFFIX)
+SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
 PREFIXES = ("model.diffusion_model.", "diffusion_model.")  # prefixes that ComfyUI adds to each name of the transformer
 SCALES = (".scale_weight", ".weight_scale")
 MARKER = "scaled_fp8"
+INT8_WEIGHT, INT8_SCALE, TILE = ".int8_weight", ".scale", 128
+FP4_SCALES = (".weight_scale", ".alpha", ".input_global_scale")
+FP4_BLOCK = 16  # numbers of a row with one scale
 NUMBERS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 _NOT_WEIGHTS = (".scale_input", ".input_scale", ".comfy_quant", *SCALES)  # endings of names of tensors that are not weights
-_FILE = r"/[^#]+?\.(?:safetensors|pt)|[\w.-]+/[\w.-]+:[^:#]+?\.safetensors"
-_SOURCE = re.compile(rf"(?P<base>/.+?|[\w.-]+/[\w.-]+)\+(?P<first>{_FILE})(?:\+(?P<second>{_FILE}))?")
+_FILE = r"(?:/[^#]+?|[\w.-]+/[\w.-]+:[^:#]+?)\.(?:safetensors|pth?)"
+_SOURCE = re.compile(rf"(?P<base>/.+?|[\w.-]+/[\w.-]+)\+(?P<first>{_FILE})(?:\+(?P<second>{_FILE}))?(?:#(?P<tree>\w+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource:
     """A checkpoint `base`, a folder or Hub id, with transformers in these `files`, the high-noise transformer first.
 
-    The files are absolute paths, or "owner/repository:file.safetensors" on the Hub.
+    The files are absolute paths, or "owner/repository:file.safetensors" on the Hub. `tree` names the dictionary in PyTorch files
+    that contains the weights. "" selects the first dictionary of `torch_file.TREES` that exists.
     """
 
     base: str
     files: tuple[str, ...]
+    tree: str = ""
 
 
 def parse_file_source(source: str | Path) -> FileSource | None:
-    """Parse "BASE+FILE" or "BASE+FILE+FILE"; None for any other source."""
-    match = _SOURCE.fullmatch(str(source))
-    return match and FileSource(base=match["base"], files=tuple(file for file in (match["first"], match["second"]) if file))
+    """Parse "BASE+FILE" or "BASE+FILE+FILE", each with an optional "#TREE" at the end; None for any other source."""
+    if (match := _SOURCE.fullmatch(str(source))) is None:
+        return None
+    files = tuple(file for file in (match["first"], match["second"]) if file)
+    return FileSource(base=match["base"], files=files, tree=match["tree"] or "")
 
 
 def join_source(base: str, files: Sequence[str]) -> str:
@@ -57,9 +69,9 @@ def is_on_hub(file: str) -> bool:
     return not file.startswith("/")
 
 
-def assign_parts(files: Sequence[Path]) -> dict[str, TransformerFile]:
-    """Return the files, by the name of the transformer that each contains."""
-    own = [TorchFile(path=path) if path.suffix == TORCH_SUFFIX else path for path in files]
+def assign_parts(files: Sequence[Path], tree: str = "") -> dict[str, TransformerFile]:
+    """Return the files, by the name of the transformer that each contains. `tree` is a field of `FileSource`."""
+    own = [TorchFile(path=path, tree=tree) if path.suffix in TORCH_SUFFIXES else path for path in files]
     return {"transformer" if index == 0 else f"transformer_{index + 1}": file for index, file in enumerate(own)}
 
 
@@ -73,21 +85,67 @@ def read_single_file_tensors(file: TransformerFile) -> dict[str, TensorPlace]:
     Raises: ModelError for a file that is incomplete or unsafe, or whose dtypes are not supported.
     """
     if isinstance(file, TorchFile):
-        return read_torch_tensors(file)
+        return _join_int8(file.path, read_torch_tensors(file))
     places = read_header(file)
     prefix = next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in places)), "")
     named = {name.removeprefix(prefix): place for name, place in places.items() if name.startswith(prefix)}
-    weights = {name: place for name, place in named.items() if not name.endswith(_NOT_WEIGHTS) and name != MARKER}
     is_scaled = MARKER in named or MARKER in places
+    named = _join_fp4(file, _join_int8(file, named))
+    weights = {name: place for name, place in named.items() if not name.endswith(_NOT_WEIGHTS) and name != MARKER}
     return {name: _add_scale(file, name, place, named, is_scaled) for name, place in weights.items()}
+
+
+def _join_int8(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
+    """Replace X.int8_weight and X.scale by X.weight, with the scale's place in the result. Other tensors stay unchanged."""
+    stems = [name.removesuffix(INT8_WEIGHT) for name in places if name.endswith(INT8_WEIGHT)]
+    used = {stem + ending for stem in stems for ending in (INT8_WEIGHT, INT8_SCALE)}
+    joined = {name: place for name, place in places.items() if name not in used}
+    for stem in stems:
+        place, scale = places[stem + INT8_WEIGHT], places.get(stem + INT8_SCALE)
+        tiles = tuple(-(-length // TILE) for length in place.shape)
+        if place.dtype != "I8" or len(tiles) != 2 or scale is None or scale.shape != tiles or scale.dtype not in NUMBERS:
+            raise ModelError(
+                f"{short_path(path)} has {stem[:80]}{INT8_WEIGHT} without a scale for each tile:",
+                f"it must be an int8 matrix, and {INT8_SCALE[1:]} must have one number for {TILE} x {TILE} of its numbers",
+                "download it again",
+            )
+        joined[f"{stem}.weight"] = dataclasses.replace(place, scale=scale, scale_block=(TILE, TILE))
+    return joined
+
+
+def _join_fp4(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
+    """Return the tensors, the fp4 weights with their shapes and the places of their scales. Other tensors stay unchanged."""
+    packed = [name.removesuffix(".weight") for name, place in places.items() if place.dtype == "U8" and len(place.shape) == 2]
+    stems = [stem for stem in packed if all(stem + ending in places for ending in FP4_SCALES)]
+    used = {stem + ending for stem in stems for ending in FP4_SCALES}
+    joined = {name: place for name, place in places.items() if name not in used}
+    for stem in stems:
+        place, (blocks, alpha, input_scale) = places[f"{stem}.weight"], (places[stem + ending] for ending in FP4_SCALES)
+        rows, columns = place.shape[0], 2 * place.shape[1]
+        stored = -(-rows // 128) * 128 * (-(-columns // (4 * FP4_BLOCK)) * 4)
+        are_numbers = all(math.prod(one.shape) == 1 and one.dtype in NUMBERS for one in (alpha, input_scale))
+        if columns % FP4_BLOCK or math.prod(blocks.shape) != stored or not are_numbers:
+            raise ModelError(
+                f"{short_path(path)} has {stem[:80]}.weight as fp4 {[rows, columns]} with {math.prod(blocks.shape)} scales:",
+                f"it must be a matrix with {stored} scales, and {' and '.join(FP4_SCALES[1:])} must be single numbers",
+                "use the same model in bfloat16",
+            )
+        tensor_scale = dataclasses.replace(alpha, scale=input_scale)
+        scale = dataclasses.replace(blocks, scale=tensor_scale)
+        joined[f"{stem}.weight"] = dataclasses.replace(
+            place, dtype=FP4, shape=(rows, columns), scale=scale, scale_block=(1, FP4_BLOCK)
+        )
+    return joined
 
 
 def _add_scale(path: Path, name: str, place: TensorPlace, named: dict[str, TensorPlace], is_scaled: bool) -> TensorPlace:
     """Return the tensor's `place` in the file. If the tensor has a scale, the result also contains the scale's place."""
+    if place.scale is not None:
+        return place
     if place.dtype not in NUMBERS:
         raise ModelError(
             f"{short_path(path)} has {name[:80]} as {place.dtype}:",
-            "only float32, float16, bfloat16, and fp8 with one scale for each tensor or row can be read",
+            "only float32, float16, bfloat16, and fp8, int8 and fp4 with scales as in docs/models.md can be read",
             "use the same model in a supported format",
         )
     stem = name.removesuffix(".weight")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from typing import Any
 from backend.checkpoints.json_files import AGAIN, read_json, short_path
 from backend.errors import ModelError
 
+FP4 = "FP4"
+"""The dtype of a `TensorPlace` whose bytes hold two numbers E2M1 each, the first number in the low half. It is no dtype of
+safetensors, where such bytes are U8. The numbers of the scale are in tiles (`backend.weights.read`)."""
 LARGEST_HEADER = 100_000_000  # maximum bytes of a file's header, as the format states
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
               "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
@@ -24,9 +27,11 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
 
 @dataclass(frozen=True, kw_only=True)
 class TensorPlace:
-    """One tensor's bytes, from `start` to `end` in the file. `dtype` is safetensors' name for the dtype.
+    """One tensor's bytes, from `start` to `end` in the file. `dtype` is safetensors' name for the dtype, or `FP4`.
 
-    If `scale` is set, the tensor is the product of the stored numbers and the scale: one number, or one number for each row.
+    If `scale` is set, the tensor is the product of the stored numbers and the scale: one number, or one number for each row. If
+    `scale_block` is set too, it is (rows, columns) of a block, and the scale has one number for each block. If `swaps_halves` is
+    true, the file has the second half of the rows first.
     """
 
     path: Path
@@ -35,6 +40,8 @@ class TensorPlace:
     start: int
     end: int
     scale: TensorPlace | None = None
+    scale_block: tuple[int, int] | None = None
+    swaps_halves: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -56,6 +63,14 @@ def weight_files(folder: Path, part: str) -> list[Path]:
         if not path.is_file():
             raise ModelError(f"{short_path(path)} is missing:", f"{indexes[0].name} names {len(paths)} files", AGAIN)
     return paths
+
+
+def tensor_names(folder: Path, part: str) -> Collection[str]:
+    """Return the names of a part's tensors, from its index or the headers of its files. Empty if the part has no weights."""
+    indexes = sorted((folder / part).glob("*.safetensors.index.json"))
+    if indexes:
+        return read_json(indexes[0]).get("weight_map", {})
+    return [name for path in (folder / part).glob("*.safetensors") for name in read_header(path)]
 
 
 def part_tensors(folder: Path, part: str) -> dict[str, TensorPlace]:
@@ -138,9 +153,14 @@ def check_shapes(part: str, places: dict[str, TensorPlace], expected: Mapping[st
         )
     for name, shape in expected.items():
         place = places[name]
-        if place.shape != tuple(shape):
+        if place.shape != tuple(shape) and not _is_flat_kernel(place.shape, shape):
             raise ModelError(
                 f"{short_path(place.path)}: {name} has the shape {list(place.shape)},",
                 f"and config.json makes it {list(shape)}",
                 "the file is of another model: " + AGAIN,
             )
+
+
+def _is_flat_kernel(shape: Sequence[int], expected: Sequence[int]) -> bool:
+    """Return whether a matrix has the numbers of a convolution's kernel, with the kernel's axes after the first joined in one."""
+    return len(shape) == 2 < len(expected) and shape[0] == expected[0] and math.prod(shape) == math.prod(expected)

@@ -1,4 +1,4 @@
-"""Find each tensor in a PyTorch file (.pt) from its table of contents alone. Reads no weights and runs no code of the file.
+"""Find each tensor in a PyTorch file (.pt, .pth) from its table of contents alone. Reads no weights and runs no code of the file.
 
 Such a file is a zip archive: a pickle, which names the tensors, and their uncompressed bytes. A pickle is a program that may call
 any Python function. Here the program does not run. Its instructions are read one by one. Instructions that build dictionaries,
@@ -20,7 +20,7 @@ from backend.checkpoints.json_files import short_path
 from backend.checkpoints.tensors import ITEM_BYTES, TensorPlace
 from backend.errors import ModelError
 
-SUFFIX = ".pt"
+SUFFIXES = (".pt", ".pth")
 TREES = ("generator_ema", "generator", "generator_lora", "params_ema", "params", "state_dict")
 """The dictionaries in which training programs store a network's tensors; the first that exists is used. The running mean of the
 weights (EMA) precedes the weights."""

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, named_parts, open_checkpoint
 from backend.checkpoints.json_files import AGAIN, Config
 from backend.checkpoints.loras import LoraName
+from backend.checkpoints.single_file import TransformerFile, file_path
 from backend.checkpoints.tensors import check_shapes
-from backend.checkpoints.torch_file import TorchFile
 from backend.errors import ModelError
 from backend.files import hash_file
 
@@ -54,18 +54,17 @@ def verify(
     folder: Path,
     recognise: Recognise,
     on_bytes: Callable[[int, int], None] | None = None,
-    torch_file: TorchFile | None = None,
+    transformer_files: Mapping[str, TransformerFile] | None = None,
     transformer: str = TRANSFORMER,
     complete: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint,
 ) -> Verification:
     """Check every file of the checkpoint. Never raises; the result lists the problems.
 
-    The transformer is in the folder `transformer`, or in `torch_file` if given. `complete(checkpoint)` returns the
-    checkpoint with the configurations added that only its single-file transformer contains.
+    The transformers are in `transformer_files` if given, otherwise the first transformer is in the folder `transformer`.
+    `complete(checkpoint)` returns the checkpoint with the configurations added that only its single-file transformer contains.
     """
     problems, kind = [], None
     try:
-        transformer_files = {TRANSFORMER: torch_file} if torch_file else None
         checkpoint = complete(open_checkpoint(folder, transformer_files, transformer))
         family, recognised = recognise(checkpoint)
         kind = recognised.name
@@ -79,7 +78,8 @@ def verify(
                 problems.append(f"{name} is missing: a checkpoint needs it; {AGAIN}")
     except ModelError as error:
         problems.append(str(error))
-    paths = [path for path in folder.rglob("*") if path.is_file()] + ([torch_file.path] if torch_file else [])
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    paths += map(file_path, (transformer_files or {}).values())
     checked = list(_check_hashes(paths, on_bytes))
     problems += [problem for problem in checked if problem]
     sizes = sum(path.stat().st_size for path in paths)

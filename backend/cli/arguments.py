@@ -123,7 +123,7 @@ def _resolve_transformer_file(file: str) -> str:
         return path
     if is_on_hub(file) and not os.path.exists(path) and parse_file_source(join_source("owner/name", [file])) is not None:
         return file
-    rule = f"must be a file that ends in {' or '.join(SUFFIXES)}, or OWNER/NAME:FILE.safetensors on the Hub"
+    rule = f"must be a file that ends in {' or '.join(SUFFIXES)}, or OWNER/NAME:FILE on the Hub"
     raise RequestError(f"transformer={file!r}", rule, "check the path")
 
 

@@ -220,7 +220,7 @@ def _add_result(parser: argparse.ArgumentParser) -> None:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="ID_OR_DIR", help="a checkpoint in place of the checkpoint of the preset")
-    file = "a single-file checkpoint (safetensors, also fp8) in place of the checkpoint's transformer; for two experts repeat "
+    file = "a single-file checkpoint (safetensors, .pt or .pth) in place of the checkpoint's transformer; for two experts repeat "
     file += "the option, the high-noise expert first"
     parser.add_argument("--transformer", action="append", default=[], metavar="FILE", help=file)
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of the jobs (data in this project)")

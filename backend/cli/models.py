@@ -11,15 +11,16 @@ from typing import Any, TextIO
 from backend.catalog.catalog import count_bytes, list_entries, required_licences
 from backend.checkpoints.checkpoint import split_source
 from backend.checkpoints.hub import (
-    cached_torch_file,
     download_file,
     download_model,
     find_cached_file,
     find_cached_folder,
+    find_cached_parts,
     find_newest_snapshot,
     is_hub_id,
 )
 from backend.checkpoints.loras import list_loras
+from backend.checkpoints.single_file import parse_file_source
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import verify
 from backend.errors import RequestError
@@ -130,8 +131,9 @@ class _DownloadLine:
 def _verify_model(arguments: argparse.Namespace) -> bool:
     source = next((preset.model_source for preset in list_presets() if preset.name == arguments.id), arguments.id)
     base, transformer = split_source(source)
-    line, torch_file = _DownloadLine(sys.stderr, source), cached_torch_file(source)
-    result = verify(_local_folder(base), recognise, line, torch_file, transformer, complete_checkpoint)
+    line, parsed = _DownloadLine(sys.stderr, source), parse_file_source(source)
+    files = None if parsed is None else find_cached_parts(parsed)
+    result = verify(_local_folder(base), recognise, line, files, transformer, complete_checkpoint)
     if arguments.json:
         facts = {
             "folder": str(result.folder),

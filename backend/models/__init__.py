@@ -34,13 +34,14 @@ def recognise(checkpoint: Checkpoint) -> tuple[Family, ModelSpec]:
 
 
 def complete_checkpoint(checkpoint: Checkpoint, preset: Preset | None = None) -> Checkpoint:
-    """Complete the checkpoint's description with facts from its single-file transformers, such as their configuration.
+    """Complete the checkpoint's description with facts from its transformers' tensors, such as a single file's configuration.
 
-    A checkpoint without single-file transformers is returned unchanged. A checkpoint without a model_index.json counts as plain
-    Wan. Raises: ModelError if a file has no supported transformer, or a transformer that does not fit the checkpoint.
+    A checkpoint with single-file transformers and without a model_index.json counts as plain Wan. Raises: ModelError if a file
+    has no supported transformer, or a transformer that does not fit the checkpoint.
     """
     if not checkpoint.transformer_files:
-        return checkpoint
+        family = FAMILIES.get(checkpoint.index.get("_class_name", ""))
+        return checkpoint if family is None else family.complete_folder(checkpoint)
     family = FAMILIES.get(checkpoint.index.get("_class_name") or WAN.pipelines[0])
     if family is WAN and is_causal(checkpoint, preset):
         family = CAUSAL_WAN

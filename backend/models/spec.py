@@ -28,6 +28,11 @@ Configs = Mapping[str, Config]
 """The config.json of each network of a checkpoint by folder, such as "transformer"."""
 
 Need = Literal["may", "must"]
+SparseAttention = Literal["sla", "sla-map", "vsa", "ssta"]
+"""The method of sparse attention that a transformer was trained with: SLA, only the block map of SLA, VSA, or SSTA."""
+SPARSE = "sparse_attention"
+"""The entry in a transformer's configuration with the method of sparse attention. This project adds the entry; published files
+lack it. Without the entry the attention is dense."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,8 @@ class ModelSpec:
         other_series: series of presets that belong to other versions of the model.
         refines: the checkpoint has a network that doubles the size of latents.
         has_control_blocks: the model takes a clip with a mask in additional layers.
+        sparse_attention: the transformers' method of sparse attention, the entry `sparse_attention` of their configurations. None
+            for dense attention.
         over_floor: the factor by which a step takes longer than its arithmetic (`chips.StepFlops`) at the chip's peak speed. It
             is used for estimates.
     """
@@ -74,6 +81,7 @@ class ModelSpec:
     other_series: tuple[str, ...] = ()
     refines: bool = False
     has_control_blocks: bool = False
+    sparse_attention: SparseAttention | None = None
     # The default follows from predictions: check-tpu predicts 1.12 (720p) to 1.31 (480p, small models) on v6e, see
     # docs/performance.md.
     over_floor: float = 1.2
@@ -191,6 +199,14 @@ class Family:
         Raises: ModelError if the checkpoint is not supported.
         """
         raise NotImplementedError
+
+    def complete_folder(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Add facts to a checkpoint's configurations that only its tensors show. By default, return it unchanged.
+
+        The weights may be missing, because a checkpoint is recognised before its weights are downloaded. Raises: ModelError for
+        broken files.
+        """
+        return checkpoint
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
         """Complete a checkpoint with facts from its single-file transformers and the preset.

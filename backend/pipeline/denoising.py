@@ -26,6 +26,7 @@ from backend.sampling.enlarging import LatentArray, resize_latents
 from backend.schemas.events import Event, Step, VideoResult
 from backend.schemas.progressive import is_half_size_step, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
+from backend.schemas.step_plan import plan_steps
 
 # If a step takes less time than this, its preview is a still image: the next preview would replace an animation before it moves.
 ANIMATED_STEP_SECONDS = 0.25
@@ -96,6 +97,9 @@ def denoise(run: Run, conditions: VideoConditions, resumed_from: Denoised | None
         run.notes.append(f"The step cache saved most of the work of {loop.skipped_steps} of {loop.total_steps} steps")
     if run.request.mag_cache:
         run.notes.append(f"MagCache reused the work of other steps in {loop.skipped_steps} of {loop.total_steps} steps")
+    spec = run.model.spec
+    if spec.num_experts > 1 and not any(step.expert for step in plan_steps(run.request, spec.boundary)):
+        run.notes.append("The low-noise expert was not used, because no step is below its noise level; more steps use it")
     return loop.current_state()
 
 

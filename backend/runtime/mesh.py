@@ -46,13 +46,14 @@ TEXT_HEADS = partition("branches", None, "heads", None)  # a text's heads [B, L,
 STACKED_TEXT_HEADS = partition(None, "branches", None, "heads", None)  # the text's heads of all layers [layers, B, L, H, D]
 POSITIONS = partition(None, "tokens", None, None)  # tables of the rotary embedding, [1, S, 1, D]
 
-Role = Literal["columns", "rows", "whole"]
+Role = Literal["columns", "rows", "whole", "replicated"]
 """How a matrix [in, out] is split over tp: by columns if it computes heads or hidden units, by rows if heads or hidden units are
-its input, otherwise not."""
+its input, otherwise not. Every chip stores a copy of a replicated matrix, which is too small to be gathered in each layer."""
 MATRIX_PARTITIONS: Mapping[Role, P] = {
     "columns": partition(None, "heads"),
     "rows": partition("heads", None),
     "whole": partition(None, None),
+    "replicated": partition(None, None),
 }
 """The partition of one layer's matrix [in, out] while it is used."""
 
@@ -282,7 +283,7 @@ class Layout:
         Matrices are divided over tp, and over `weight_axes` along the in axis, because gathering this axis does not reorder
         memory. A matrix in `copied` is divided only over tp, unless its copies are made on demand.
         """
-        if len(shape) != 3:
+        if len(shape) != 3 or role == "replicated":
             return P()
         split_in, split_out = MATRIX_PARTITIONS[role]
         if name in self.copied and not self.copies_on_demand:

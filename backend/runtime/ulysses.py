@@ -12,13 +12,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import HEADS, TEXT_HEADS, Layout, as_leaf, partition
-from kernels.attention import select_layer
+from kernels.attention import add_gated_tiles, select_layer
 from kernels.qkv import HeadBounds, Preparation, prepare, ungroup_heads
 
 
@@ -55,7 +56,7 @@ class OwnHeads:
     """The heads whose attention one chip computes, [B, S, W]: keys and values of all tokens, queries of some or all tokens.
 
     The queries are the queries of the tokens of the chip's group, which is the set of chips that exchange heads. `group` is the
-    number of chips in the group.
+    number of chips in the group. `mean` [B, 1, W] was subtracted from the keys, None if nothing was subtracted.
     """
 
     query: jax.Array
@@ -63,6 +64,7 @@ class OwnHeads:
     value: jax.Array
     bounds: HeadBounds | None
     group: int
+    mean: jax.Array | None = None
 
 
 def prepare_own_heads(
@@ -75,8 +77,9 @@ def prepare_own_heads(
     use_pallas: bool,
     centres_keys: bool = True,
     head_width: int | None = None,
+    needs_mean: bool = False,
 ) -> OwnHeads:
-    """Prepare this chip's tokens and exchange them for heads.
+    """Prepare this chip's tokens and exchange them for heads. With `needs_mean`, the result has the `mean` of the keys.
 
     Each group of chips exchanges heads. A group has as many chips as the greatest common divisor of the heads and sp. The queries
     are divided between the groups. Every group gathers the keys and values of all groups.
@@ -98,7 +101,11 @@ def prepare_own_heads(
     key, value = (gather_groups(array, group, sp) for array in (key, value))
     own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
-    return OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group)
+    mean = None
+    if needs_mean and prepared.mean is not None:
+        width = prepared.mean.shape[2] // heads
+        mean = jax.lax.dynamic_slice_in_dim(prepared.mean, own * width, heads // group * width, 2)
+    return OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group, mean=mean)
 
 
 def _local_attention(
@@ -109,6 +116,46 @@ def _local_attention(
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, head_width=head_width)
     attended = attend(own.query, own.key, own.value, own.bounds)
     return exchange_for_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
+
+
+def sparse_self_attention(
+    layout: Layout,
+    attend: Callable[..., Any],
+    projected: tuple[jax.Array, jax.Array, jax.Array],
+    norms: tuple[jax.Array, jax.Array],
+    tables: tuple[jax.Array, jax.Array],
+    eps: float,
+    shared: tuple[jax.Array, ...],
+    gate: jax.Array | None = None,
+) -> jax.Array:
+    """Compute `self_attention` in which `attend` selects the keys.
+
+    `attend(own, first_query, *shared)` gets the chip's heads (`OwnHeads`) and the index of the token of its first query. `shared`
+    are arrays that all heads and tokens share.
+
+    With `gate` [B, S, W], `attend` also returns the attention between tiles of tokens, [B, query tiles, channels of the chip's
+    heads]. It is added to the attention after multiplication by the gate. Chips exchange the few rows of the tiles instead of the
+    gate. The tokens of a chip must be whole tiles.
+    """
+    local = functools.partial(_local_sparse_attention, layout=layout, attend=attend, eps=eps)
+    flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
+    specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, (P(),) * len(shared), None if gate is None else flat)
+    return layout.on_each_chip(local, specs, flat)(projected, norms, tables, shared, gate)
+
+
+def _local_sparse_attention(
+    projected, norms, tables, shared: tuple[jax.Array, ...], gate, *, layout: Layout, attend: Callable[..., Any], eps: float
+) -> jax.Array:
+    """Compute one chip's part of `sparse_self_attention`."""
+    use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
+    own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, needs_mean=True)
+    first_query = 0 if own.group == sp else jax.lax.axis_index("sp") // own.group * own.query.shape[1]
+    attended = attend(own, first_query, *shared)
+    if gate is None:
+        return exchange_for_tokens(attended, own.group, sp, use_pallas=use_pallas)
+    fine, coarse = attended
+    fine = exchange_for_tokens(fine, own.group, sp, use_pallas=use_pallas)
+    return add_gated_tiles(fine, exchange_for_tokens(coarse, own.group, sp, use_pallas=False), gate)
 
 
 def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The noise that ancestral steps add, drawn on the devices.
+"""The fresh noise that the steps of some solvers add, drawn on the devices.
 
 The noise depends only on the seed, the stream (video or audio) and the step. Therefore it is the same for a resumed video, and
 on every mesh.
@@ -45,7 +45,7 @@ def make_fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | 
     return FreshNoise(key=key, step=np.int32(index), deviation=np.float32(schedule.noise[index]))
 
 
-def add_fresh_noise(state: SamplerState, noise: FreshNoise, stream: int) -> SamplerState:
+def add_fresh_noise(state: SamplerState, noise: FreshNoise, stream: int = 0) -> SamplerState:
     """Add a step's noise to the sample of `state`, the state after that step. `stream` is the stream's number; each stream gets
     different noise."""
     key = jax.random.wrap_key_data(cast(jax.Array, noise.key), impl="threefry2x32")  # inside a program, the key is a jax array

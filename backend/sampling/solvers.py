@@ -18,6 +18,12 @@ Solvers and their sources:
 - "ltx-distilled": Euler on the eight noise levels that LTX-2's distilled models were trained on, or on fewer of them.
 - "ltx-ancestral": the levels of "ltx-distilled". A step denoises to below the next level, and then adds fresh noise to reach that
   level, as in diffusers' `LTXEulerAncestralRFScheduler` with eta 1. The model adds the noise with the deviation `Schedule.noise`.
+- "rcm": the sampler of models distilled by rCM, for one to four steps. The ratios of noise to signal before the steps are
+  `sigma_max`, tan 1.5, tan 1.4 and tan 1. A step continues from the clean estimate with fresh noise, which the model adds as for
+  "ltx-ancestral". Source: thu-ml/TurboDiffusion, commit aaecff54, the scripts in `turbodiffusion/inference`.
+- "rcm-ode": Euler on the levels of "rcm". Source: `--ode` of the same repository.
+- "dmd": the steps of "rcm" on the levels 1, 0.757 and 0.522, for models that hao-ai-lab/FastVideo distilled by distribution
+  matching (DMD). Source: FastVideo, commit 2f3d4074, `DmdDenoisingStage` with the timesteps 1000, 757 and 522.
 """
 
 import dataclasses
@@ -29,11 +35,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from backend.schemas.noise_levels import NUM_TRAIN_TIMESTEPS, noise_levels, timesteps_of_levels
+from backend.schemas.noise_levels import NUM_TRAIN_TIMESTEPS, SIGMA_MAX, noise_levels, timesteps_of_levels
 from backend.schemas.progressive import num_half_size_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.step_plan import plan_steps
 from presets.loader import Solver
+
+ADDS_NOISE: tuple[Solver, ...] = ("ltx-ancestral", "rcm", "dmd")  # solvers whose schedule has `noise`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,8 +53,10 @@ class Schedule:
         timesteps: [N] float32, the model's input.
         corrector, predictor: [N, 5] and [N, 3] float32. Each row has the weights of a step's linear combinations, see
             `take_step`.
-        noise: [N] float32, the standard deviation of the noise that an ancestral step adds. None for other solvers.
+        noise: [N] float32, the standard deviation of the fresh noise that the model adds after a step. None for solvers that are
+            not in `ADDS_NOISE`.
         enlarged_at: the noise level at which noisy latents are enlarged, None if they are not.
+        start_scale: the factor by which noise is multiplied to start a video from noise alone.
     """
 
     sigmas: np.ndarray
@@ -55,6 +65,7 @@ class Schedule:
     predictor: np.ndarray
     noise: np.ndarray | None = None
     enlarged_at: float | None = None
+    start_scale: float = 1.0
 
     @property
     def steps(self) -> int:
@@ -118,15 +129,22 @@ def take_step(
     return SamplerState(sample=sample, before=corrected, clean=new_clean, older=state.clean)
 
 
-def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None, num_tokens: int = 0) -> Schedule:
+def make_schedule(
+    solver: Solver,
+    steps: int,
+    flow_shift: float,
+    last: int | None = None,
+    num_tokens: int = 0,
+    sigma_max: float = SIGMA_MAX,
+) -> Schedule:
     """Compute the tables of `steps` steps.
 
-    With `last`, keep only the final `last` steps. The solver then starts without earlier estimates. "ltx" also needs
-    `num_tokens`, the number of tokens of the video.
+    With `last`, keep only the final `last` steps. The solver then starts without earlier estimates. See `noise_levels` for
+    `num_tokens` and `sigma_max`.
 
     Raises: ValueError for an unknown solver. Source of `last`: diffusers' video-to-video pipelines, `get_timesteps`.
     """
-    levels = noise_levels(solver, steps, flow_shift, num_tokens)[0 if last is None else steps - last :]
+    levels = noise_levels(solver, steps, flow_shift, num_tokens, sigma_max)[0 if last is None else steps - last :]
     return _compute_tables(solver, levels, timesteps_of_levels(solver, levels))
 
 
@@ -156,8 +174,12 @@ def _compute_tables(solver: Solver, levels: np.ndarray, timesteps: np.ndarray) -
     sigmas = np.append(levels, 0.0)
     if solver == "unipc":
         return _unipc_schedule(sigmas, timesteps)
-    schedule = _ancestral_schedule(sigmas) if solver == "ltx-ancestral" else _euler_schedule(sigmas)
-    return dataclasses.replace(schedule, timesteps=timesteps.astype(np.float32))
+    compute = _euler_schedule
+    if solver in ADDS_NOISE:
+        compute = _ancestral_schedule if solver == "ltx-ancestral" else _renoising_schedule
+    schedule = compute(sigmas)
+    start_scale = float(sigmas[0]) if solver in ("rcm", "rcm-ode") else 1.0
+    return dataclasses.replace(schedule, timesteps=timesteps.astype(np.float32), start_scale=start_scale)
 
 
 def _join_schedules(first: Schedule, later: Schedule, steps: int) -> Schedule:
@@ -192,6 +214,15 @@ def _ancestral_schedule(sigmas: np.ndarray) -> Schedule:
     predictor = np.stack([scale * down / now, scale * (1 - down / now), np.zeros(len(now))], 1)
     noise = np.sqrt(np.maximum(following**2 - (scale * down) ** 2, 0)).astype(np.float32)
     return dataclasses.replace(_euler_schedule(sigmas), predictor=predictor.astype(np.float32), noise=noise)
+
+
+def _renoising_schedule(sigmas: np.ndarray) -> Schedule:
+    """Compute the tables of a solver that continues from the clean estimate with fresh noise: (1 - s') clean + s' noise."""
+    following = sigmas[1:]
+    predictor = np.stack([np.zeros_like(following), 1 - following, np.zeros_like(following)], 1)
+    return dataclasses.replace(
+        _euler_schedule(sigmas), predictor=predictor.astype(np.float32), noise=following.astype(np.float32)
+    )
 
 
 def _unipc_schedule(sigmas: np.ndarray, timesteps: np.ndarray) -> Schedule:
@@ -305,7 +336,7 @@ class StepInputs:
 
     @property
     def next_timestep(self) -> jax.Array:
-        """The timestep at which the step ends, 0 for the last step. Not valid for "ltx-ancestral".
+        """The timestep at which the step ends, 0 for the last step. Not valid for "ltx-ancestral", "rcm" and "dmd".
 
         In all other solvers, the first weight of the predictor is the next noise level divided by the current one.
         """

@@ -5,20 +5,26 @@ from typing import get_args
 
 import numpy as np
 
+from presets import Preset
 from presets.loader import Solver
 
 NUM_TRAIN_TIMESTEPS = 1000
+SIGMA_MAX: float = Preset.model_fields["sigma_max"].default
 LTX_DISTILLED = (1.0, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875)
 # The shift's logarithm grows linearly with the number of tokens, from `_LTX_LOG_SHIFTS[0]` at `_LTX_TOKEN_COUNTS[0]` tokens to
 # `_LTX_LOG_SHIFTS[1]` at `_LTX_TOKEN_COUNTS[1]` tokens.
 _LTX_LOG_SHIFTS, _LTX_TOKEN_COUNTS = (0.95, 2.05), (1024, 4096)
 _LTX_LAST_LEVEL = 0.1  # the noise level before the last step of "ltx"
+_RCM_ANGLES = (1.5, 1.4, 1.0)  # arc tangents of noise to signal before each step of "rcm" except the first
+_DMD_LEVELS = (1.0, 0.757, 0.522)
 
 
-def noise_levels(solver: Solver, steps: int, flow_shift: float, num_tokens: int = 0) -> np.ndarray:
-    """Return the level at the start of each step, [steps] float64. The levels fall; the first is 1, or almost 1 for UniPC.
+def noise_levels(solver: Solver, steps: int, flow_shift: float, num_tokens: int = 0, sigma_max: float = SIGMA_MAX) -> np.ndarray:
+    """Return the level at the start of each step, [steps] float64. The levels fall. The first is 1, or almost 1 for UniPC and
+    rCM.
 
-    `num_tokens` is the number of tokens of the video, which only "ltx" needs.
+    `num_tokens` is the number of tokens of the video, which only "ltx" needs. `sigma_max` is the ratio of noise to signal before
+    the first step of "rcm" and "rcm-ode". The solvers in `FEW_STEPS` return fewer levels if `steps` is above their limit.
 
     Raises: ValueError for an unknown solver. Source: diffusers' `UniPCMultistepScheduler` with flow sigmas,
     `FlowMatchEulerDiscreteScheduler`, and for the other solvers the sources in `backend.sampling.solvers`.
@@ -42,12 +48,23 @@ def noise_levels(solver: Solver, steps: int, flow_shift: float, num_tokens: int 
         return _ltx_levels(steps, flow_shift, num_tokens)
     if solver in ("ltx-distilled", "ltx-ancestral"):
         return np.array(LTX_DISTILLED)[np.rint(np.linspace(0, len(LTX_DISTILLED) - 1, steps)).astype(int)]
+    if solver in ("rcm", "rcm-ode"):
+        angles = np.array([math.atan(sigma_max), *_RCM_ANGLES])[:steps]
+        return np.sin(angles) / (np.sin(angles) + np.cos(angles))
+    if solver == "dmd":
+        return np.array(_DMD_LEVELS)[:steps]
     raise ValueError(f"solver={solver!r} must be one of {', '.join(get_args(Solver))}")
 
 
 def timesteps_of_levels(solver: Solver, levels: np.ndarray) -> np.ndarray:
-    """Return the model's input for each noise level, [steps] float32. diffusers' UniPC passes integers to the model."""
+    """Return the model's input for each noise level, [steps] float32.
+
+    diffusers' UniPC passes integers to the model. TurboDiffusion's sampler for rCM passes bfloat16 values.
+    """
     timesteps = levels * NUM_TRAIN_TIMESTEPS
+    if solver in ("rcm", "rcm-ode"):
+        mantissas, exponents = np.frexp(timesteps)
+        timesteps = np.ldexp(np.rint(mantissas * 256), exponents - 8)  # bfloat16 has eight significant bits
     return (np.trunc(timesteps) if solver == "unipc" else timesteps).astype(np.float32)
 
 

@@ -5,6 +5,7 @@ import math
 from backend.errors import RequestError
 from backend.schemas.geometry import is_frame_count, nearest_frame_counts, nearest_sizes
 from presets import Preset
+from presets.loader import FEW_STEPS, Solver
 
 MAX_FLOW_SHIFT = 100.0
 
@@ -42,6 +43,13 @@ def check_range(name: str, value: int, smallest: int, largest: int, usual: int) 
     """Check that a whole number is within its limits. Raises: RequestError."""
     if not smallest <= value <= largest:
         raise RequestError(f"{name}={value}", f"must be between {smallest} and {largest}", f"{usual} is usual")
+
+
+def check_solver_steps(solver: Solver, steps: int) -> None:
+    """Check that a solver with fixed noise levels has a level for each step. Raises: RequestError."""
+    most = FEW_STEPS.get(solver, steps)
+    if steps > most:
+        raise RequestError(f"steps={steps}", f"must be between 1 and {most} for the solver {solver}", f"{most} is usual")
 
 
 def check_guidance(guidance: tuple[float, ...], preset: Preset) -> None:

@@ -12,7 +12,7 @@ from backend.errors import RequestError
 from backend.schemas.noise_levels import noise_levels
 from backend.schemas.settings import VideoSettings
 from presets import Preset
-from presets.loader import Solver
+from presets.loader import FEW_STEPS, Solver
 
 TOLERANCES = (0.01, 0.02, 0.05, 0.10)
 """The share of a frequency's power that may be ignored, by level from 1. A larger share gives more steps at half the size."""
@@ -25,6 +25,7 @@ def check_progressive(request: VideoSettings, preset: Preset) -> None:
     if not preset.takes_progressive:
         raise RequestError("progressive was given,", f"and {preset.name} does not support it", "leave it out")
     for name, is_there, fix in (
+        (f"the solver {request.solver}", request.solver in FEW_STEPS, "leave it out"),
         ("mag_cache", request.mag_cache > 0, "leave one out"),
         ("context windows", request.window_frames is not None, "choose a shorter video, or --no-windows"),
     ):

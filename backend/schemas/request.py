@@ -27,6 +27,7 @@ from backend.schemas.numbers import (
     check_nag,
     check_range,
     check_size,
+    check_solver_steps,
 )
 from backend.schemas.progressive import check_refining
 from backend.schemas.progressive_noise import check_progressive
@@ -166,6 +167,7 @@ def check_request(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError(
             f"solver={request.solver}", f"must be one of {', '.join(preset.solvers)} for {preset.name}", "leave it out"
         )
+    check_solver_steps(request.solver, request.steps)
     check_guidance_interval(request.guidance_interval)
     _check_new_limits(request, preset)
     check_nag(request.nag, preset)
@@ -249,6 +251,7 @@ def _check_stored_limits(request: GenerationRequest) -> None:
             if not smallest <= value <= largest:  # true for NaN too, so that NaN is refused
                 given, name = value if abs(value) < 1e18 else "...", setting.name
                 raise RequestError(f"{name}={given}", f"must be between {smallest} and {largest}", f"correct {name}")
+    check_solver_steps(request.solver, request.steps)
     if not 1 <= len(request.guidance) <= MAX_EXPERTS:
         raise RequestError(f"guidance has {len(request.guidance)} values and", f"must have 1 to {MAX_EXPERTS}", "give one")
     if len(request.mag_ratios) % 2 or len(request.mag_ratios) > 2 * MOST_STEPS:

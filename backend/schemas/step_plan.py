@@ -95,7 +95,8 @@ def _levels(request: VideoSettings) -> tuple[np.ndarray, np.ndarray]:
     """
     refining = len(REFINING_LEVELS) if request.resolved_preset.refines else 0
     steps = request.steps - refining
-    levels = noise_levels(request.solver, steps, request.flow_shift, _count_tokens(request))
+    sigma_max = request.resolved_preset.sigma_max
+    levels = noise_levels(request.solver, steps, request.flow_shift, _count_tokens(request), sigma_max)
     levels = levels[request.steps - request.num_steps :]
     timesteps, small = timesteps_of_levels(request.solver, levels), num_half_size_steps(request)
     if refining:

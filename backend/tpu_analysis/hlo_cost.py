@@ -100,7 +100,7 @@ def _instruction(name: str, text: str) -> Instruction:
 def _kind_of_kernel(instruction: Instruction) -> str:
     """Return the kind of cost of a Pallas kernel, by the kernel's name. Memory traffic limits the speed of the passes around the
     attention, so their kind is "element-wise"."""
-    if "attention_" in instruction.text:
+    if "attention_" in instruction.text or "block_sparse_" in instruction.text:
         return "attention"
     return "matmul" if "causal_conv" in instruction.text else "element-wise"
 

@@ -15,6 +15,15 @@ KERNEL_CHIP = {"v5e": "v5e", "v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
 # For `kernels.causal_conv`: its cycles divided by the cycles of the matrix products of whole tiles, and the additional cycles for
 # each normalised element. Measured in libtpu's schedules of six shapes for v6e (docs/lab/tpu-kernels.md).
 CONVOLUTION_CYCLES, ELEMENT_CYCLES = 1.1, 3 / 1024
+# Cycles of the kernels of block-sparse attention for each operation of the call's own estimate, from libtpu's schedules for v6e
+# (docs/lab/tpu-kernels.md). Names of kernels -> (name of the estimate, cycles).
+SPARSE_CYCLES = {
+    "block_sparse_short_": ("flops", 3.56 / (1024 * 4 * 128)),
+    "block_sparse_": ("flops", 2.52 / (1024 * 4 * 128)),
+    "sum_linear_attention": ("transcendentals", 0.0071),
+    "add_linear_attention": ("transcendentals", 0.0088),
+    "largest_scores": ("flops", 0.0018),
+}
 _ESTIMATE = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
 
 
@@ -39,6 +48,11 @@ class KernelCost:
         estimate = {name: int(value) for name, value in _ESTIMATE.findall(instruction.text)}
         if "causal_conv" in instruction.text:
             return self._convolution(estimate)
+        sparse = next((costs for name, costs in SPARSE_CYCLES.items() if name in instruction.text), None)
+        if sparse is not None:
+            kind, cycles = sparse
+            moved = estimate["bytes_accessed"] / self.chip.hbm_bytes_per_second * self.chip.clock_hz
+            return max(estimate[kind] * cycles, moved)
         if "attention_" not in instruction.text:
             moved = estimate.get("bytes_accessed") or 2 * largest_bytes(instruction.shape)
             return moved / self.chip.hbm_bytes_per_second * self.chip.clock_hz

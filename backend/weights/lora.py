@@ -18,7 +18,7 @@ import torch
 
 from backend.checkpoints.loras import LoraName
 from backend.checkpoints.tensors import read_header, read_metadata
-from backend.checkpoints.torch_file import SUFFIX as TORCH_SUFFIX
+from backend.checkpoints.torch_file import SUFFIXES as TORCH_SUFFIXES
 from backend.checkpoints.torch_file import TorchFile, read_torch_tensors
 from backend.errors import ModelError
 from backend.weights.lora_change import DIFFERENCE, LOHA, LOKR, MAGNITUDES, ROWS_MAGNITUDE, Change
@@ -73,7 +73,7 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
 
     Raises: ModelError if the file changes nothing, or is not a complete safetensors or .pt file.
     """
-    is_torch = path.suffix == TORCH_SUFFIX
+    is_torch = path.suffix in TORCH_SUFFIXES
     try:
         header = read_torch_tensors(TorchFile(path=path)) if is_torch else read_header(path)
     except ModelError as error:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.checkpoints.tensors import TensorPlace, check_shapes, part_tensors
+from backend.checkpoints.tensors import FP4, TensorPlace, check_shapes, part_tensors
 from backend.errors import ModelError
 from backend.runtime.mesh import Shaped
 from backend.schemas.events import Event, Loading
@@ -46,6 +46,7 @@ _TORCH_DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
+_FP4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])  # E2M1 by its four bits
 
 
 class LoadProgress:
@@ -152,10 +153,34 @@ def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.T
             done += count
     if done != place.num_bytes:
         raise ModelError(f"{place.path.name} ended early", "while it was being read", "is it still being downloaded?")
-    tensor = torch.from_numpy(data).view(_TORCH_DTYPES[place.dtype]).reshape(place.shape)
-    if place.scale is None:
-        return tensor
-    return tensor.float() * read_tensor(place.scale).float().reshape(-1, *[1] * (len(place.shape) - 1))
+    stored = torch.from_numpy(data)
+    tensor = _unpack_fp4(stored) if place.dtype == FP4 else stored.view(_TORCH_DTYPES[place.dtype])
+    tensor = tensor.reshape(place.shape)
+    if place.swaps_halves:
+        tensor = torch.cat(tensor.chunk(2)[::-1])
+    return tensor if place.scale is None else tensor.float() * _read_scale(place, place.scale)
+
+
+def _unpack_fp4(stored: torch.Tensor) -> torch.Tensor:
+    """Return the float32 numbers in bytes that hold two numbers E2M1 each, the first number in the low half."""
+    return _FP4_VALUES[torch.stack([stored & 15, stored >> 4], dim=-1).int()].flatten()
+
+
+def _read_scale(place: TensorPlace, scale: TensorPlace) -> torch.Tensor:
+    """Read the scale of the tensor at `place`, with a shape that fits the tensor's shape: one number, or one for each row, or one
+    for each number."""
+    values = read_tensor(scale).float()
+    if place.scale_block is None:
+        return values.reshape(-1, *[1] * (len(place.shape) - 1))
+    rows, columns = (-(-length // size) for length, size in zip(place.shape, place.scale_block, strict=True))
+    if place.dtype == FP4:
+        # NVIDIA's matrix products read the scales in tiles of 128 rows and 4 columns. A tile has 32 rows of 16 numbers: four rows
+        # of the matrix that are 32 apart. Source: docs.nvidia.com/cuda/cublas, "1D Block Scaling Factors Layout".
+        values = values.reshape(-(-rows // 128), -(-columns // 4), 32, 4, 4).permute(0, 3, 2, 1, 4)
+        values = values.flatten(0, 2).flatten(1)[:rows, :columns]
+    for axis, size in enumerate(place.scale_block):
+        values = values.repeat_interleave(size, axis)
+    return values[tuple(map(slice, place.shape))]
 
 
 def check_flat(part: Part, described: Mapping[str, Shaped]) -> dict[str, tuple[int, ...]]:
@@ -222,7 +247,8 @@ def write_stacked(
             tensor = read_tensor(place, memory.reserve(place.num_bytes))
             return write_in_place(weights.stacks[prefix][inner], adjust(name, tensor), layer)
         target = leaf if prefix is None else describe_layer(leaf)
-        return jax.block_until_ready(copy_to_devices(adjust(name, read_tensor(place)), target))
+        tensor = read_tensor(place).reshape(target.shape)  # a file may store a kernel as a matrix
+        return jax.block_until_ready(copy_to_devices(adjust(name, tensor), target))
 
     for name, value in part.read(names, work, progress):
         prefix, layer, inner = split_name(name, described.stacks)

@@ -15,6 +15,8 @@ from kernels.attention.api import (
 from kernels.attention.block_sizes import BlockSizes, bundles_a_tile, predicted_bundles
 from kernels.attention.joined import join_attentions
 from kernels.attention.kv_lengths import KvLengths
+from kernels.attention.sla import SparseHeads, select_key_blocks, sla_attention
+from kernels.attention.vsa import add_gated_tiles, vsa_attention
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -23,12 +25,17 @@ __all__ = [
     "Call",
     "Implementation",
     "KvLengths",
+    "SparseHeads",
     "TpuOptions",
+    "add_gated_tiles",
     "attention",
     "attention_with_lse",
     "bundles_a_tile",
     "join_attentions",
+    "select_key_blocks",
     "select_layer",
+    "sla_attention",
+    "vsa_attention",
     "predicted_bundles",
     "target_platform",
     "disable_implementation",

@@ -230,11 +230,11 @@ def tpu_attention(
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
     # The grid needs at least one head. If the constant form is safe for no head, the result of this head is replaced below.
     written = call(
-        problem(uses_online_softmax=False, sizes=options.sizes), _order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1)
+        problem(uses_online_softmax=False, sizes=options.sizes), order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1)
     )
 
     def replace_unsafe(written: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        online = call(problem(uses_online_softmax=True, sizes=options.online_sizes), _order_heads(~safe), unsafe_count)
+        online = call(problem(uses_online_softmax=True, sizes=options.online_sizes), order_heads(~safe), unsafe_count)
         kept = [_broadcast_flags(safe, query, layout), *([safe.reshape(query.shape[0], -1, 1, 1)] if options.return_lse else [])]
         return tuple(jnp.where(*arrays) for arrays in zip(kept, written, online, strict=True))
 
@@ -335,7 +335,7 @@ def _bias_column(bias: jax.Array, batch: int, length_kv: int) -> jax.Array:
     return column.astype(jnp.float32) * LOG2_E
 
 
-def _order_heads(chosen: jax.Array) -> jax.Array:
+def order_heads(chosen: jax.Array) -> jax.Array:
     """Return the indices where `chosen` [N] is true, in order, then the other indices: [N] int32."""
     return jnp.argsort(~chosen, stable=True).astype(jnp.int32)
 

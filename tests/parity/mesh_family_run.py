@@ -29,7 +29,8 @@ def main() -> None:
     if given.pop("in_two_sizes", False):
         preset = tiny_ltx.in_two_sizes(preset)
     settings_module.load_preset = lambda name: preset
-    preset = preset.model_copy(update={"latent_spectrum": given.pop("latent_spectrum", None)})
+    solvers = (given["solver"],) if "solver" in given else preset.solvers
+    preset = preset.model_copy(update={"latent_spectrum": given.pop("latent_spectrum", None), "solvers": solvers})
     loader.LEAST_STEPS = 1  # tiny presets have few steps
     if (copies := given.pop("copies", None)) is not None:
         load_module.ModelPlan = functools.partial(load_module.ModelPlan, num_copies=copies)

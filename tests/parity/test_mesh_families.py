@@ -24,6 +24,7 @@ CASES = {
         "last_image": "last",
         "guidance_interval": [0.0, 0.75],
     },  # guided high, guided low, unguided low
+    "wan2.2-i2v, with fresh noise": {"image": "first", "solver": "rcm", "guidance": [1.0, 1.0]},
     "wan2.1-flf2v": {"image": "first", "last_image": "last", "step_cache": 0.3},
     "wan2.1-i2v, in two sizes": {"image": "first", "steps": 6, "progressive": 2, "latent_spectrum": [2.0, 1.5]},
     "wan2.2-ti2v": {"image": "first", "guidance_interval": [0.0, 0.5], "nag": 9.0, "negative_prompt": "a white star"},

@@ -27,10 +27,13 @@ DISTILLED = [f"hunyuanvideo-1.5-{name}-distilled" for name in ("t2v-480p", "i2v-
 TURBO = ["wan2.2-ti2v-5b-720p-turbo"]
 VACE = ["wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p", "wan2.2-vace-fun-a14b-720p"]
 STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
+SPARSE_HUNYUAN = ["hunyuanvideo-1.5-i2v-720p-sparse"]
 LIVE = ["wan2.1-live-1.3b-480p", "causal-forcing-1.3b-480p", "longlive-1.3b-480p", "matrix-game-2.0"]
 ANIMATE = ["wan2.2-animate-2-14b", "wan2.2-animate-2-14b-fast", "wan2.2-animate-14b"]
 LTX = ["ltx-2.5-704p", "ltx-2.5-704p-fast", "ltx-2.5-1024p-fast", "ltx-2.3-704p", "ltx-2.3-704p-fast", "ltx-2.0-512p"]
-LESS = ["ltx-tiny", "ltx-2.5-1024p-fast"]  # these presets offer less than their model could accept
+TURBOWAN = ["turbowan2.1-t2v-1.3b-480p", "turbowan2.1-t2v-14b-480p", "turbowan2.1-t2v-14b-720p", "turbowan2.2-i2v-a14b-720p"]
+FASTWAN = ["fastwan2.1-t2v-1.3b-480p", "fastwan2.1-t2v-14b-480p", "fastwan2.2-ti2v-5b-720p"]
+LESS = ["ltx-tiny", "ltx-2.5-1024p-fast", "turbowan2.2-i2v-a14b-720p"]  # these presets offer less than their model could accept
 LTX_DRAFTS = ["ltx-2.5-704p-draft", "ltx-2.3-704p-draft", "ltx-2.0-512p-draft"]
 EMBEDDED = ["wan-tiny", "hunyuan-tiny", "ltx-tiny", "wan-tiny-animate", "wan-tiny-vace", "wan-live-tiny"]
 NAMES = [
@@ -44,8 +47,11 @@ NAMES = [
     *ANIMATE,
     *DISTILLED,
     *STEP_DISTILLED,
+    *SPARSE_HUNYUAN,
     *LTX,
     *LTX_DRAFTS,
+    *TURBOWAN,
+    *FASTWAN,
     *LIVE,
 ]
 WAN = [name for name in FULL + DRAFTS + FAST + TURBO + VACE if name.startswith("wan2")]
@@ -61,7 +67,8 @@ def test_the_list_begins_with_the_demo_models_then_the_newest_wan_and_ends_with_
         "wan2.2-ti2v-5b-720p",
     ]
     order = ["wan2.2", "wan2.1", "ltx-2.5", "ltx-2.3", "ltx-2.0", "hunyuanvideo"]
-    families = [next(each for each in order if name.startswith(each)) for name in names[len(EMBEDDED) : -4]]
+    series = [load_preset(name).series for name in names[len(EMBEDDED) : -4]]
+    families = [next(each for each in order if one.startswith(each)) for one in series]
     assert list(dict.fromkeys(families)) == order
     assert families == sorted(families, key=order.index) and names[-4:] == LIVE
 
@@ -127,7 +134,7 @@ def _kind_name(preset: str) -> str:
     if preset == "wan2.2-animate-14b":
         return "wan2.2-animate-poses"
     if not preset.startswith("hunyuanvideo"):
-        return "-".join(words[:2])
+        return "-".join([re.sub("^(turbo|fast)wan", "wan", words[0]), words[1]])
     return "-".join([*words[:3], "meanflow"] if preset in STEP_DISTILLED else words[:3])
 
 
@@ -147,6 +154,32 @@ def test_the_regions_that_a_licence_excludes_are_said(name):
     preset = load_preset(name)
     assert "the EU, the UK and South Korea" in preset.description and "欧盟、英国和韩国" in preset.words("zh").description
     assert "the European Union, the United Kingdom and South Korea" in preset.licence
+
+
+@pytest.mark.parametrize("name", TURBOWAN + FASTWAN)
+def test_a_model_of_few_steps_runs_without_guidance_and_with_its_own_attention(name):
+    preset = load_preset(name)
+    assert preset.steps == preset.max_steps == (4 if name in TURBOWAN else 3)
+    assert set(preset.guidance) == {1.0} and preset.negative_prompt == "" and not preset.takes_progressive
+    expected = "sla" if name in TURBOWAN else None if "5b" in name else "vsa"
+    assert find_family(preset)[1].sparse_attention == expected
+    assert preset.solver == ("dmd" if name in FASTWAN else "rcm-ode" if "a14b" in name else "rcm") and not preset.takes_flow_shift
+    assert preset.sigma_max == (200.0 if "a14b" in name else 80.0)
+    assert preset.sparse_keep == (0.2 if name == "fastwan2.1-t2v-1.3b-480p" else 0.1)
+
+
+def test_the_sparse_hunyuanvideo_has_its_own_transformer_and_no_guidance():
+    preset = load_preset(*SPARSE_HUNYUAN)
+    assert (preset.guidance, preset.flow_shift, find_family(preset)[1].sparse_attention) == ((1.0,), 9.0, "ssta")
+
+
+@pytest.mark.parametrize("name", TURBOWAN + FASTWAN)
+def test_a_licence_whose_page_nobody_has_seen_is_no_fact(name):
+    tagged = ("turbowan2.1-t2v-1.3b-480p", "turbowan2.1-t2v-14b-720p", "fastwan2.1-t2v-14b-480p")
+    preset = load_preset(name)
+    last = preset.model.rpartition("+")[2].partition(":")[0]
+    assert (preset.licence == "") == (name in tagged)
+    assert name in tagged or ("have not seen" in preset.licence and last in preset.licence)
 
 
 def test_what_is_known_of_longlives_licence_is_said():
@@ -266,6 +299,10 @@ def test_a_name_is_never_a_path(name):
         {"steps": 101},
         {"colour": "red"},
         {"examples": ["one"]},
+        {"solver": "rcm", "solvers": ["rcm", "rcm-ode"], "steps": 4},
+        {"solver": "dmd", "solvers": ["rcm", "dmd"], "steps": 4, "max_steps": 4},
+        {"sigma_max": 14.0},
+        {"solvers": ["unipc", "rcm"], "makes_sound": True},
     ],
 )
 def test_a_preset_that_contradicts_itself_is_refused(change):

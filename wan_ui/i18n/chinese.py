@@ -973,6 +973,7 @@ CHINESE = Texts(
         ("a step that reuses another", "复用其他步的步"),
         ("a window of the latents", "潜变量的窗口"),
         ("the blend of windows", "窗口的混合"),
+        ("the noise of a step", "一步的噪声"),
         ("a finished block's keys", "已完成块的键"),
         ("the last frame", "最后一帧"),
         ("the decoder's first frame", "解码器的首帧"),

@@ -62,6 +62,7 @@ DETAILS = (
     "a step that reuses another",
     "a window of the latents",
     "the blend of windows",
+    "the noise of a step",
     "a finished block's keys",
     "the last frame",
     "the decoder's first frame",

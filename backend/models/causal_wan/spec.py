@@ -21,7 +21,7 @@ from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models.common.parts import channel_mismatch
 from backend.models.spec import Configs, unsupported_checkpoint
-from backend.models.wan.original import transformer_config
+from backend.models.wan.original import find_sparse_attention, transformer_config
 from backend.models.wan.spec import WanFamily, WanSpec, check_networks, transformer_flops, vae_scales
 from backend.schemas.settings import VideoSettings
 from presets import Preset
@@ -98,11 +98,14 @@ CAUSAL_WAN = CausalWanFamily()
 def is_causal(checkpoint: Checkpoint, preset: Preset | None) -> bool:
     """Return whether a Wan checkpoint's single-file transformer is causal.
 
-    The tensors of causal Wan and Wan have the same names and shapes. Therefore a .pt file always counts as causal. A safetensors
-    file counts as causal if config.json or the preset names the class of the causal transformer.
+    The tensors of causal Wan and Wan have the same names and shapes. Therefore a PyTorch file counts as causal, unless it has the
+    tensors of sparse attention. A safetensors file counts as causal if config.json or the preset names the class of the causal
+    transformer.
     """
     named = [config.get("_class_name") for config in _transformer_configs(checkpoint, preset)]
-    return TRANSFORMER in named or isinstance(checkpoint.transformer_files[PART], TorchFile)
+    if TRANSFORMER in named or not isinstance(checkpoint.transformer_files[PART], TorchFile):
+        return TRANSFORMER in named
+    return find_sparse_attention(checkpoint.tensors(PART)) is None
 
 
 def _transformer_configs(checkpoint: Checkpoint, preset: Preset | None) -> tuple[Config, Config]:

@@ -5,6 +5,7 @@ import functools
 
 import jax
 
+from backend.models.common.token_order import Grid, TokenOrder
 from backend.runtime.cpu_attention import attention
 from backend.runtime.torch_modules import torchax
 from kernels.attention import AttentionOptions, KvLengths, TpuOptions
@@ -15,17 +16,40 @@ FLAT_HEADS = TpuOptions(layout="columns")
 FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["cosine", "sine"], meta_fields=["num_tokens"])
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparsePlan:
+    """The plan by which self-attention selects the keys that a query sees.
+
+    Attributes:
+        method: the method of sparse attention.
+        keep: the share of the key blocks that each query block sees.
+        block_q, block_kv: the number of queries and keys in a block.
+        tile: the sides of the tiles of tokens that are the blocks. None if tokens keep their numbering.
+    """
+
+    method: str
+    keep: float
+    block_q: int
+    block_kv: int
+    tile: Grid | None = None
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["cosine", "sine", "order"], meta_fields=["num_tokens", "sparse"]
+)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Positions:
     """The rotary embedding: `cosine` and `sine`, float32 [1, S, 1, D] or [S, D], as the family's blocks need it.
 
-    The first `num_tokens` of the S positions belong to tokens, the others to padding.
+    The first `num_tokens` of the S positions belong to tokens, the others to padding. With `order`, the tokens have other places,
+    and `num_tokens` is the number of places. Without `sparse`, self-attention is dense.
     """
 
     cosine: jax.Array
     sine: jax.Array
     num_tokens: int
+    sparse: SparsePlan | None = None
+    order: TokenOrder | None = None
 
 
 def attend_flat(

@@ -3,13 +3,15 @@
 Imports neither jax nor torch.
 """
 
+import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
-from backend.checkpoints.checkpoint import named_parts
+from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, named_parts
 from backend.checkpoints.json_files import AGAIN, Config
 from backend.errors import ModelError
-from backend.models.spec import Configs, unsupported_checkpoint
+from backend.models.spec import SPARSE, Configs, SparseAttention, unsupported_checkpoint
 
 
 def transformer_width(transformer: Config) -> int:
@@ -22,6 +24,26 @@ def apply_patterns(name: str, patterns: Iterable[tuple[str, str]]) -> str:
     for pattern, replacement in patterns:
         name = re.sub(pattern, replacement, name)
     return name
+
+
+def with_sparse_attention(checkpoint: Checkpoint, method: SparseAttention | None) -> Checkpoint:
+    """Return the checkpoint with the method in the configurations of its transformers, unchanged without a method."""
+    if method is None:
+        return checkpoint
+    configs = {
+        part: {**config, SPARSE: method} if part.startswith(TRANSFORMER) else config
+        for part, config in checkpoint.configs.items()
+    }
+    return dataclasses.replace(checkpoint, configs=configs)
+
+
+def is_named_sparse(path: Path) -> bool:
+    """Return whether the name of a file, its folder or its repository on the Hub has the word "sparse".
+
+    Some methods of sparse attention have no weights, so that only the name shows them.
+    """
+    repositories = [part for part in path.parts if part.startswith("models--")]  # the Hub's cache names its folders so
+    return any("sparse" in name.lower() for name in (path.name, path.parent.name, *repositories))
 
 
 def t5_shapes(config: Config) -> dict[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ from backend.models.common.transformer import ClipTransformer
 from backend.models.common.video_autoencoder import StreamedAutoencoder
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
+from backend.sampling.fresh_noise import add_fresh_noise
 from backend.sampling.solvers import SamplerState, StepInputs, guide, guide_by_zero_star, take_guided_step, take_still_step
 from backend.weights.stacked import StackedWeights
 
@@ -35,6 +36,8 @@ class ClipPrograms:
     - `kept_step`: the denoising step that also returns the change that all layers made to the tokens, [B, S, D].
     - `reused_step`: the denoising step that also takes the change from `kept_step`. It adds the change to the tokens and runs no
       layers.
+
+    `add_noise` adds a step's fresh noise. It takes the state after the step and a `FreshNoise`.
     """
 
     layout: Layout
@@ -50,6 +53,7 @@ class ClipPrograms:
     still_step: Program
     kept_step: Program
     reused_step: Program
+    add_noise: Program
     decode_first: Program
     decode_next: Program
 
@@ -91,6 +95,7 @@ def common_programs(
         "reused_step": program(
             "a step that reuses another", _reused_step_function(denoiser), key="denoise_step_reused", donated=(1,)
         ),
+        "add_noise": program("the noise of a step", add_fresh_noise, key="fresh_noise", donated=(0,)),
         "cached_step": program(
             "the denoising step with its cache",
             _cached_step_function(denoiser),

@@ -34,6 +34,7 @@ class StackedTransformer:
     _columns: ClassVar[tuple[str, ...]]
     # Name endings of matrices whose rows are divided over tp. Their inputs are heads or hidden units.
     _rows: ClassVar[tuple[str, ...]]
+    _replicated: ClassVar[tuple[str, ...]] = ()  # name endings of matrices of which every chip has a copy
     _patch: tuple[int, int, int]
     # If true, `Layout.gather` cuts a layer's copied matrix out of the stack before the product. This is faster for many tokens.
     _cuts_copies: bool = True
@@ -54,6 +55,8 @@ class StackedTransformer:
     @classmethod
     def matrix_role(cls, name: str) -> Role:
         """Return how a matrix of a layer is divided over tp."""
+        if name.endswith(cls._replicated):
+            return "replicated"
         if name.endswith(cls._columns):
             return "columns"
         return "rows" if name.endswith(cls._rows) else "whole"

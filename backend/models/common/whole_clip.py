@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from backend.checkpoints.json_files import Config
 from backend.models.common.arithmetic import encoder_flops
@@ -36,7 +37,8 @@ from backend.models.model import (
 )
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effects, Work
-from backend.sampling.solvers import SamplerState, StepInputs, add_noise, schedule_for_request, start_state
+from backend.sampling.fresh_noise import make_fresh_noise
+from backend.sampling.solvers import ADDS_NOISE, SamplerState, StepInputs, add_noise, schedule_for_request, start_state
 from backend.schemas.cfg_zero import num_zero_steps
 from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -212,11 +214,11 @@ class WholeClipModel:
         return self._guided.vae.decode_flops(request.geometry())
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """Return the sampler state: noise, or a clip's latents at the noise level of the first step."""
-        drawn = jnp.asarray(noise[VIDEO])
+        """Return the sampler state: scaled noise, or a clip's latents at the noise level of the first step."""
+        drawn, schedule = jnp.asarray(noise[VIDEO]), schedule_for_request(request)
         if CLIP not in conditions:
-            return {VIDEO: start_state(drawn)}
-        return {VIDEO: start_state(add_noise(jnp.asarray(conditions[CLIP]), drawn, schedule_for_request(request).sigmas[0]))}
+            return {VIDEO: start_state(drawn * np.float32(schedule.start_scale))}
+        return {VIDEO: start_state(add_noise(jnp.asarray(conditions[CLIP]), drawn, schedule.sigmas[0]))}
 
     def step(
         self,
@@ -230,6 +232,9 @@ class WholeClipModel:
     ) -> Effects[tuple[States, StepState]]:
         """See `Model`."""
         state, step_state = yield from self._step(weights, request, step_context, states[VIDEO], step_inputs, step_state, index)
+        if request.solver in ADDS_NOISE:
+            noise = make_fresh_noise(schedule_for_request(request), request.seed, index)
+            state = yield Call(step_context.programs.add_noise, (state, noise))
         return {VIDEO: state}, step_state
 
     def _step(

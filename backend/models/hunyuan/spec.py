@@ -8,20 +8,27 @@ which it ends (`use_meanflow`).
 import dataclasses
 import re
 
+from backend.checkpoints.checkpoint import TRANSFORMER as PART
+from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.json_files import Config
 from backend.checkpoints.loras import LoraName
+from backend.checkpoints.single_file import file_path
 from backend.chips import StepFlops
 from backend.models.common.parts import (
     apply_patterns,
     channel_mismatch,
     check_classes,
     check_parts,
+    is_named_sparse,
     t5_shapes,
     transformer_width,
+    with_sparse_attention,
 )
-from backend.models.spec import Configs, Family, ModelSpec, unsupported_checkpoint
+from backend.models.hunyuan.original import convert_tensors
+from backend.models.spec import SPARSE, Configs, Family, ModelSpec, unsupported_checkpoint
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
+from presets import Preset
 
 # Source of `TEXT_TOKENS` and `QUOTED_TOKENS`: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length and tokenizer_2_max_length
 TEXT_TOKENS = 1000  # largest number of tokens of a prompt
@@ -115,8 +122,19 @@ class HunyuanFamily(Family):
             tasks = ("t2v", "i2v")
         for spec in SPECS:
             if (spec.tasks, spec.is_meanflow) == (tasks, is_meanflow):
-                return dataclasses.replace(spec, scales=scales)
+                return dataclasses.replace(spec, scales=scales, sparse_attention=configs["transformer"].get(SPARSE))
         raise unsupported_checkpoint(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
+
+    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
+        """See `Family`. A file with the authors' or diffusers' names replaces the transformer.
+
+        SSTA has no weights, so the name of the file or its folder shows it, as in tencent/HunyuanVideo-1.5.
+        """
+        converted = dataclasses.replace(checkpoint, convert_tensors=convert_tensors)
+        path = file_path(checkpoint.transformer_files[PART])
+        if "transformer_blocks.0.attn.to_q.weight" not in converted.tensors(PART):
+            raise unsupported_checkpoint(f"{path.name} has no transformer of HunyuanVideo 1.5", [SUPPORTED])
+        return with_sparse_attention(converted, "ssta" if is_named_sparse(path) else None)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`.

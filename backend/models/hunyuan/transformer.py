@@ -23,6 +23,7 @@ from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.transformer import ClipTransformer, RunLayer
 from backend.models.hunyuan.attention import JointAttention, TextAttention
 from backend.models.hunyuan.block import run_block
+from backend.models.spec import SPARSE
 from backend.runtime.mesh import TOKENS, Layout, partition
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
@@ -89,7 +90,8 @@ class Denoiser(ClipTransformer):
 
     def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
-            super().__init__(HunyuanVideo15Transformer3DModel.from_config(dict(config)), layout)
+            known = {name: value for name, value in config.items() if name != SPARSE}
+            super().__init__(HunyuanVideo15Transformer3DModel.from_config(known), layout)
         self._block = self._model.transformer_blocks[0]
         self._block.attn.set_processor(JointAttention(layout))
         for block in self._model.context_embedder.token_refiner.refiner_blocks:

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import torch
 
 from backend.models.common.flat_attention import FEW_KEYS, Positions, as_array, attend_flat
+from backend.models.wan.sparse_attention import sparse_attention
 from backend.runtime.cpu_attention import attention
 from backend.runtime.mesh import HEADS, Layout
 from backend.runtime.token_norm import normalise_tokens
 from backend.runtime.torch_modules import torchax
-from backend.runtime.ulysses import cross_attention, self_attention
+from backend.runtime.ulysses import cross_attention, self_attention, sparse_self_attention
 from kernels.attention import AttentionOptions
 from kernels.qkv import LOG2_E
 
@@ -54,9 +55,14 @@ class KernelAttention:
         return attn.to_out[0](torchax().interop.torch_view(attended))
 
     def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
-        projected = tuple(as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
-        tables = tuple(as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
+        query, key, value = (as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
+        cosine, sine = (as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
+        projected, tables = (query, key, value), (cosine, sine)
         norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
+        if positions.sparse is not None:
+            attend, shared = sparse_attention(attn, positions, tables[0].shape[1])
+            gate = as_array(attn.to_gate_compress(hidden_states)) if positions.sparse.method == "vsa" else None
+            return sparse_self_attention(self._layout, attend, projected, norms, tables, attn.norm_q.eps, shared, gate)
         return self._attend(positions.num_tokens, tables[0].shape[1], projected, norms, tables, attn.norm_q.eps)
 
     def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:

@@ -33,6 +33,7 @@ from backend.models.wan.conditions import (
 )
 from backend.models.wan.image_encoder import ImageEncoder
 from backend.models.wan.original import map_file_names
+from backend.models.wan.sparse_attention import make_sparse_plan
 from backend.models.wan.spec import TEXT_TOKENS, WanSpec
 from backend.models.wan.text_encoder import LENGTHS, TextEncoder
 from backend.models.wan.transformer import Context, Denoiser, TextContext, layer_matrix_bytes
@@ -170,7 +171,8 @@ class WanModel(WholeClipModel):
         text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *image_arguments))
         if has_nag:
             text = dataclasses.replace(text, nag=(yield Put(np.float32(request.nag), programs.layout.replicated)))
-        positions = yield from programs.denoiser.positions(self.step_shape(request))
+        sparse = make_sparse_plan(programs.denoiser.config, request.resolved_preset.sparse_keep)
+        positions = yield from programs.denoiser.positions(self.step_shape(request), sparse=sparse)
         context = yield from self._make_context(programs, request, conditions, text, positions)
         spread = programs.denoiser.spread_matrices(transformer)
         copies = (yield Call(programs.copy_matrices, (spread,))) if spread else {}

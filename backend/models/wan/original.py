@@ -10,10 +10,13 @@ from backend.checkpoints.json_files import Config
 from backend.checkpoints.single_file import file_path
 from backend.errors import ModelError
 from backend.models.common.parts import apply_patterns, transformer_width
+from backend.models.spec import SparseAttention
 
 PREFIX = "model."  # prefix of tensor names in files of Self-Forcing's code, which saves a wrapper around the network
 HEAD_WIDTH = 128  # channels of a head in every published Wan model; the shapes of tensors do not show this number
 LAYER_NAMES = (  # diffusers' name -> Wan's original name; source: diffusers, scripts/convert_wan_to_diffusers.py
+    # SLA's projection as in thu-ml/TurboDiffusion, VSA's gate as in hao-ai-lab/FastVideo
+    (r"\.attn1\.proj_l$", ".self_attn.attn_op.local_attn.proj_l"), (r"\.attn1\.to_gate_compress$", ".to_gate_compress"),
     (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.to_out\.0$", ".o"), (r"\.to_(q|k|v)$", r".\1"),
     (r"\.add_(k|v)_proj$", r".\1_img"), (r"\.norm_added_k$", ".norm_k_img"), (r"\.ffn\.net\.0\.proj$", ".ffn.0"),
     (r"\.ffn\.net\.2$", ".ffn.2"), (r"^((?:vace_)?blocks\.\d+)\.norm2$", r"\1.norm3"),
@@ -36,6 +39,7 @@ OUTER_NAMES = (  # diffusers' name -> Wan's original name, for modules outside t
 _QUERY, _TEXT, _TIME = "blocks.{}.self_attn.q.weight", "text_embedding.0.weight", "time_embedding.0.weight"
 _NEEDED = ("patch_embedding.weight", _QUERY.format(0), "blocks.0.ffn.0.weight", _TEXT, _TIME, "head.head.weight")
 _PICTURE, _TWO_PICTURES, _CONTROL = "img_emb.proj.1.weight", "img_emb.emb_pos", "vace_patch_embedding.weight"
+FLAT_PATCH = 4  # numbers of a patch of 1 x 2 x 2: some files store the first convolution's kernel as a matrix
 KNOWN = {  # (width, number of layers, input channels, reads an image's tokens, reads two images' tokens) -> model's name
     (1536, 30, 16, False, False): "Wan 2.1 T2V 1.3B",
     (5120, 40, 16, False, False): "Wan 2.1 T2V 14B or an expert of Wan 2.2 T2V A14B",
@@ -44,6 +48,15 @@ KNOWN = {  # (width, number of layers, input channels, reads an image's tokens, 
     (5120, 40, 36, False, False): "an expert of Wan 2.2 I2V A14B",
     (3072, 30, 48, False, False): "Wan 2.2 TI2V 5B",
 }
+
+
+def find_sparse_attention(names: Iterable[str]) -> SparseAttention | None:
+    """Return the method of sparse attention whose weights are among the tensors with these names, original or diffusers' ones.
+
+    None if the names do not show a method.
+    """
+    modules = {part for name in names for part in name.split(".")}
+    return "sla" if "proj_l" in modules else "vsa" if "to_gate_compress" in modules else None
 
 
 def original_name(stem: str) -> str:
@@ -151,7 +164,8 @@ def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: 
 
 
 def _tensor_features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int, int, bool, bool]:
-    width, channels = shapes["patch_embedding.weight"][:2]
+    width, channels, *kernel = shapes["patch_embedding.weight"]
+    channels = channels if kernel else channels // FLAT_PATCH
     layers = sum(_QUERY.format(layer) in shapes for layer in range(len(shapes)))
     return width, layers, channels, _PICTURE in shapes, _TWO_PICTURES in shapes
 

@@ -9,14 +9,25 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
-from backend.checkpoints.checkpoint import Checkpoint, named_parts
+from backend.checkpoints.checkpoint import TRANSFORMER as PART
+from backend.checkpoints.checkpoint import Checkpoint, named_parts, part_folder
 from backend.checkpoints.json_files import Config
 from backend.checkpoints.loras import LoraName
+from backend.checkpoints.single_file import file_path
+from backend.checkpoints.tensors import FP4, tensor_names
 from backend.chips import StepFlops
 from backend.errors import ModelError
-from backend.models.common.parts import channel_mismatch, check_classes, check_parts, t5_shapes, transformer_width
-from backend.models.spec import Configs, Family, ModelSpec, Need, unsupported_checkpoint
-from backend.models.wan.original import check_single_files, original_name
+from backend.models.common.parts import (
+    channel_mismatch,
+    check_classes,
+    check_parts,
+    is_named_sparse,
+    t5_shapes,
+    transformer_width,
+    with_sparse_attention,
+)
+from backend.models.spec import SPARSE, Configs, Family, ModelSpec, Need, SparseAttention, unsupported_checkpoint
+from backend.models.wan.original import check_single_files, find_sparse_attention, original_name
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
 from presets import Preset
@@ -24,8 +35,11 @@ from presets import Preset
 TEXT_TOKENS = 512  # text positions that the transformer attends to, for prompts of any length
 VAE_SCALES = (8, 4)  # Wan 2.1's scales in space and time; its published vae/config.json lacks these entries
 
+VAE_SCALES_22 = (16, 4)  # Wan 2.2's scales
+METHODS = ("sla", "sla-map", "vsa")  # the methods of sparse attention of Wan models
+
 Conditioning = Literal["none", "first_frame", "channels"]
-PIPELINES = ("WanPipeline", "WanImageToVideoPipeline")
+PIPELINES = ("WanPipeline", "WanImageToVideoPipeline", "WanDMDPipeline")  # FastWan has the last one (hao-ai-lab/FastVideo)
 TRANSFORMER, AUTOENCODER = "WanTransformer3DModel", "AutoencoderKLWan"
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "ffn_dim"), "vae": ("z_dim",),
@@ -97,9 +111,10 @@ class WanFamily(Family):
         return {"patch_embedding.weight": (width, config["in_channels"], *patch), last: (config["ffn_dim"], width)}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """See `Family`."""
-        tokens = step_geometry(request).num_tokens
-        return transformer_flops(configs["transformer"], tokens, tokens, branches)
+        """See `Family`. With sparse attention, a token attends to the preset's share of the tokens."""
+        tokens, config = step_geometry(request).num_tokens, configs["transformer"]
+        keys = round(tokens * request.resolved_preset.sparse_keep) if config.get(SPARSE) else tokens
+        return transformer_flops(config, tokens, keys, branches)
 
     def original_name(self, stem: str) -> str:
         """Return a module's name in Wan's original checkpoints."""
@@ -123,7 +138,7 @@ class PlainWanFamily(WanFamily):
         check_networks(index, configs, TRANSFORMER)
         transformer = configs["transformer"]
         features = {
-            "conditioning": _find_conditioning(bool(index.get("expand_timesteps")), configs),
+            "conditioning": _find_conditioning(index, configs),
             "num_experts": 2 if "transformer_2" in named_parts(index) else 1,
             "has_image_encoder": transformer.get("image_dim") is not None,
         }
@@ -131,17 +146,43 @@ class PlainWanFamily(WanFamily):
         for spec in SPECS:
             fits = all(getattr(spec, name) == value for name, value in features.items())
             if fits and (spec.inputs.get("last_image") == "must") == needs_last_image:
-                return dataclasses.replace(spec, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
+                scales, boundary = vae_scales(configs), index.get("boundary_ratio")
+                return dataclasses.replace(spec, scales=scales, boundary=boundary, sparse_attention=_read_sparse(transformer))
         facts = features | {"needs_last_image": needs_last_image}
         raise unsupported_checkpoint(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
         """See `Family`. Files replace the checkpoint's transformers. Their tensors have Wan's original or diffusers' names."""
         check_single_files(checkpoint)
-        return checkpoint
+        return with_sparse_attention(checkpoint, _find_sparse(checkpoint))
+
+    def complete_folder(self, checkpoint: Checkpoint) -> Checkpoint:
+        """See `Family`. Adds the method of sparse attention, unless the configuration states it."""
+        if SPARSE in checkpoint.configs.get(PART, {}):
+            return checkpoint
+        names = tensor_names(checkpoint.folder, part_folder(PART, checkpoint.transformer_folder))
+        return with_sparse_attention(checkpoint, find_sparse_attention(names))
 
 
 WAN = PlainWanFamily()
+
+
+def _find_sparse(checkpoint: Checkpoint) -> SparseAttention | None:
+    """Return the method of sparse attention of single-file transformers.
+
+    The map of SLA alone has no weights. Such a transformer is recognised by fp4 numbers and the word "sparse" in the name of the
+    file, its folder or its repository, as in lightx2v/Wan2.2-NVFP4-Sparse.
+    """
+    tensors, file = checkpoint.tensors(PART), checkpoint.transformer_files[PART]
+    is_map = is_named_sparse(file_path(file)) and any(place.dtype == FP4 for place in tensors.values())
+    return find_sparse_attention(tensors) or ("sla-map" if is_map else None)
+
+
+def _read_sparse(transformer: Config) -> SparseAttention | None:
+    method = transformer.get(SPARSE)
+    if method is not None and method not in METHODS:
+        raise unsupported_checkpoint(f"its transformer has the sparse attention {str(method)[:40]}", [SUPPORTED])
+    return method
 
 
 def transformer_flops(config: Config, queries: int, keys: int, branches: int) -> StepFlops:
@@ -185,7 +226,10 @@ def _check_experts(first: Config, second: Config) -> None:
         )
 
 
-def _find_conditioning(expands_timesteps: bool, configs: Configs) -> Conditioning:
+def _find_conditioning(index: Config, configs: Configs) -> Conditioning:
+    """Return how an image reaches the transformer. If model_index.json does not state `expand_timesteps`, Wan 2.2's autoencoder
+    decides, because only TI2V has this autoencoder."""
+    expands_timesteps = bool(index.get("expand_timesteps", vae_scales(configs) == VAE_SCALES_22))
     latents, in_channels = configs["vae"]["z_dim"], configs["transformer"]["in_channels"]
     mask = vae_scales(configs)[1]
     if in_channels == 2 * latents + mask and not expands_timesteps:

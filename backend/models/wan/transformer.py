@@ -21,13 +21,17 @@ from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 from jax.sharding import PartitionSpec as P
 
 from backend.checkpoints.json_files import Config
-from backend.models.common.flat_attention import Positions
+from backend.models.common.flat_attention import Positions, SparsePlan
 from backend.models.common.modules import select_prefix
 from backend.models.common.step_cache import StepCache, describe_cache
+from backend.models.common.token_order import TokenOrder
 from backend.models.common.transformer import ClipTransformer, RunLayer
+from backend.models.spec import SPARSE
 from backend.models.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
 from backend.models.wan.block import run_block
-from backend.runtime.mesh import POSITIONS, STACKED_TEXT_HEADS, TEXT_HEADS, TOKENS, Layout, with_sharding
+from backend.models.wan.sparse_attention import make_token_order
+from backend.models.wan.sparse_weights import add_sparse_weights
+from backend.runtime.mesh import POSITIONS, STACKED_TEXT_HEADS, TEXT_HEADS, TOKENS, Layout, partition, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
 from backend.weights.stacked import StackedWeights
@@ -97,6 +101,7 @@ class _Time:
     embedding: jax.Array
     modulation: jax.Array
     still_tokens: int
+    order: TokenOrder | None
 
     def token_embeddings(self, tokens: int) -> jax.Array:
         """Return the time embedding of each token, [1, S or 1, D]."""
@@ -109,7 +114,11 @@ class _Time:
     def _select_per_token(self, values: jax.Array, tokens: int) -> jax.Array:
         if not self.still_tokens:
             return values[None]
-        is_still = (jnp.arange(tokens) < self.still_tokens).reshape(-1, *[1] * (values.ndim - 1))
+        numbers = jnp.arange(tokens)
+        if self.order is not None:
+            padding = (0, tokens - self.order.tokens.shape[0])
+            numbers = jnp.pad(self.order.tokens, padding, constant_values=self.still_tokens)
+        is_still = (numbers < self.still_tokens).reshape(-1, *[1] * (values.ndim - 1))
         return jnp.where(is_still, values[1], values[0])[None]
 
 
@@ -127,7 +136,8 @@ def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
     """
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, rectangle = width * width * itemsize, width * config["ffn_dim"] * itemsize
-    self_attention = {f"attn1.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}
+    gate = ("to_gate_compress",) if config.get(SPARSE) == "vsa" else ()
+    self_attention = {f"attn1.{part}.weight": square for part in ("to_q", "to_k", "to_v", *gate, "to_out.0")}
     text = {f"attn2.{part}.weight": square for part in ("to_q", "to_out.0")}
     return self_attention | text | {"ffn.net.0.proj.weight": rectangle, "ffn.net.2.weight": rectangle}
 
@@ -138,12 +148,16 @@ class Denoiser(ClipTransformer):
     _network: ClassVar[type[ModelMixin]] = WanTransformer3DModel
     _stacks = (BLOCKS,)
     _text_stacks: ClassVar[tuple[str, ...]] = ()  # the stacks whose layers see the text; empty if all do
-    _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
+    _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "to_gate_compress.weight", "ffn.net.0.proj.weight")
     _rows = ("to_out.0.weight", "ffn.net.2.weight")
+    _replicated = ("proj_l.weight",)
 
     def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
-            super().__init__(self._network.from_config(dict(config)), layout)
+            model = self._network.from_config({name: value for name, value in config.items() if not name.startswith("sparse_")})
+            add_sparse_weights(model, config.get(SPARSE))
+            super().__init__(model, layout)
+        self.config = config
         self._cuts_copies = self.heads * self.head_width >= WIDE
         self._block = self._model.blocks[0]
         self._attend_by_kernel(self._block)
@@ -158,10 +172,13 @@ class Denoiser(ClipTransformer):
     def _weight_dtype(self, name: str, dtype: jnp.dtype) -> jnp.dtype:
         return weight_dtype(name, dtype)
 
-    def positions(self, latent_shape: tuple[int, ...], frame_angles: np.ndarray | None = None) -> Work:
+    def positions(
+        self, latent_shape: tuple[int, ...], frame_angles: np.ndarray | None = None, sparse: SparsePlan | None = None
+    ) -> Work:
         """Compute the rotary embedding for latents [B, C, F, H, W], padded and sharded for the layout. Yields work.
 
         A frame's rotary angles come from its index in the latents. `frame_angles` [F, a head's time channels] replaces them.
+        Sparse attention can change the order of the tokens.
         """
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._rope(torch.empty(latent_shape))]
@@ -170,10 +187,15 @@ class Denoiser(ClipTransformer):
             for table, function in zip(tables, (np.cos, np.sin), strict=True):
                 frame_values = np.repeat(function(frame_angles), num_tokens // len(frame_angles), axis=0)
                 table[0, :, 0, : frame_angles.shape[1]] = frame_values
-        padding = ((0, 0), (0, self.padded_tokens(latent_shape) - num_tokens), (0, 0), (0, 0))
+        frames, height, width = (length // side for length, side in zip(latent_shape[2:], self._patch, strict=True))
+        order = make_token_order(sparse, (frames, height, width))
+        if order is not None:
+            tables, num_tokens = [table[:, order.tokens] for table in tables], len(order.tokens)
+            order = yield Put(order, self._layout.replicated)
+        padding = ((0, 0), (0, -num_tokens % self._layout.token_multiple), (0, 0), (0, 0))
         padded = [np.pad(table, padding) for table in tables]
         cosine, sine = yield Put(padded, self._layout.sharding(POSITIONS))
-        return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens)
+        return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens, sparse=sparse, order=order)
 
     def prepare_text(
         self, weights: StackedWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
@@ -229,11 +251,11 @@ class Denoiser(ClipTransformer):
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context
     ) -> tuple[tuple[jax.Array], _Time]:
         """Return padded tokens [B, S, D] and time embeddings. `FirstFrames` replace the first latents, and have timestep 0."""
-        condition = context.condition
-        hidden = self._embed_patches(weights, _apply_condition(latents, condition), batch=context.text.num_branches)
+        condition, order = context.condition, context.positions.order
+        hidden = self._embed_patches(weights, _apply_condition(latents, condition), context.text.num_branches, order)
         still_frames = condition.latents.shape[2] if isinstance(condition, FirstFrames) else 0
-        still_tokens = hidden.shape[1] // latents.shape[2] * still_frames
-        return (self._pad_tokens(hidden, context.positions),), self._embed_time(weights, timestep, still_tokens)
+        still_tokens = self.num_tokens(latents.shape) // latents.shape[2] * still_frames
+        return (self._pad_tokens(hidden, context.positions),), self._embed_time(weights, timestep, still_tokens, order)
 
     def _run_layer(
         self,
@@ -256,6 +278,9 @@ class Denoiser(ClipTransformer):
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: _Time, positions: Positions, shape) -> jax.Array:
         velocity = self._project_out(weights, hidden, time.token_embeddings(hidden.shape[1]))[:, : positions.num_tokens]
+        if positions.order is not None:
+            velocity = self._layout.constrain(velocity, partition("branches", None, None))
+            velocity = jnp.take(velocity, positions.order.places, axis=1)
         return _from_patches(velocity, shape, self._patch)
 
     def _pad_tokens(self, hidden: jax.Array, positions: Positions) -> jax.Array:
@@ -264,14 +289,20 @@ class Denoiser(ClipTransformer):
         padded = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden
         return self._layout.constrain(padded, TOKENS)
 
-    def _embed_patches(self, weights: StackedWeights, latents: jax.Array, batch: int) -> jax.Array:
-        """Embed latents as tokens [B, S, D], the same for every guidance branch."""
+    def _embed_patches(
+        self, weights: StackedWeights, latents: jax.Array, batch: int, order: TokenOrder | None = None
+    ) -> jax.Array:
+        """Embed latents as tokens [B, S, D], the same for every guidance branch. `order` adds padding between tokens."""
         kernel, bias = weights.outer["patch_embedding.weight"], weights.outer["patch_embedding.bias"]
         patches = to_patches(latents.astype(kernel.dtype), self._patch)
+        if order is not None:  # patches are small, so that reordering them costs less than reordering tokens
+            patches = jnp.take(patches, order.tokens, axis=1)
         tokens = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
         return jnp.broadcast_to(tokens, (batch, *tokens.shape[1:]))
 
-    def _embed_time(self, weights: StackedWeights, timestep: jax.Array, still_tokens: int) -> _Time:
+    def _embed_time(
+        self, weights: StackedWeights, timestep: jax.Array, still_tokens: int, order: TokenOrder | None = None
+    ) -> _Time:
         """Embed the step's timestep, and timestep 0 if `still_tokens` is not 0."""
         timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
         embedding, modulation = self._call_outer("condition_embedder", weights, timesteps, function=_time_embedding)
@@ -279,6 +310,7 @@ class Denoiser(ClipTransformer):
             embedding=self._layout.constrain(embedding, P()),
             modulation=self._layout.constrain(modulation, P()).reshape(len(timesteps), 6, -1),
             still_tokens=still_tokens,
+            order=order,
         )
 
     def _project_out(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array) -> jax.Array:
@@ -307,8 +339,9 @@ def _apply_condition(latents: jax.Array, condition: Condition) -> jax.Array:
 
 
 def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
-    """Return the dtype of a transformer's weight: float32 for modules that diffusers keeps in float32, else `dtype`."""
-    keeps = WanTransformer3DModel._keep_in_fp32_modules
+    """Return the dtype of a transformer's weight: float32 for SLA's projection and for modules that diffusers keeps in float32,
+    else `dtype`."""
+    keeps = (*WanTransformer3DModel._keep_in_fp32_modules, "proj_l")
     return jnp.dtype(jnp.float32) if any(part in keeps for part in name.split(".")) else dtype
 
 

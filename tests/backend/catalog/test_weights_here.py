@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub import constants
 
 from backend.catalog.weights_here import check_weights_installed, has_weights
-from backend.checkpoints.hub import parse_torch_source
+from backend.checkpoints.single_file import parse_file_source
 from backend.engine.options import choose_first_preset
 from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest, example_request
@@ -67,7 +67,7 @@ def test_a_model_in_the_cache_must_be_whole(cache):
 @pytest.mark.demo_model
 def test_a_transformers_own_file_and_its_bases_other_parts_must_be_here(cache):
     preset = load_preset("longlive-1.3b-480p")
-    named = parse_torch_source(preset.model)
+    named = parse_file_source(preset.model)
     folder = Path(shutil.copytree(DEMO, snapshot(cache, named.base)))
     (folder / WEIGHTS).unlink()
     assert not has_weights(preset)

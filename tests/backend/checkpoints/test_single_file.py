@@ -29,6 +29,7 @@ GENERATE = ["generate", "--prompt", "x", "--preset"]
         ("/x/high.safetensors", "/x y/low.safetensors"),
         ("me/repo:split/high.safetensors", "/x/low.safetensors"),
         ("/x/plain.pt",),
+        ("me/repo:high.pth", "me/repo:low.pth"),
     ],
 )
 def test_a_source_names_a_base_and_files(base, files):
@@ -37,7 +38,7 @@ def test_a_source_names_a_base_and_files(base, files):
 
 @pytest.mark.parametrize(
     "source",
-    ["owner/name", "/models/wan", "owner/name+relative.safetensors", "base/one+owner/two:file.pt", "/a+/b.safetensors+/c.ckpt"],
+    ["owner/name", "/models/wan", "owner/name+relative.safetensors", "base/one+owner/two:file.ptx", "/a+/b.safetensors+/c.ckpt"],
 )
 def test_other_sources_are_none(source):
     assert parse_file_source(source) is None
@@ -71,10 +72,21 @@ def test_scaled_numbers_are_what_they_stand_for(prefix, ending, by_row, tmp_path
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ({"a.weight": ((4, 4), "uint8")}, "as U8: only float32, float16, bfloat16, and fp8 .* can be read"),
+        ({"a.weight": ((4, 4), "uint8")}, "as U8: only float32, float16, bfloat16, and fp8, int8 and fp4 .* can be read"),
         ({"a.weight": ((4, 4), "int8"), "a.weight_scale": ((4,), "float32")}, "as I8"),
         ({"a.weight": ((4, 4), "float8_e4m3fn"), "a.weight_scale": ((8,), "float32")}, "8 scales: it must have one"),
         ({"a.weight": ((4, 4), "float8_e4m3fn"), "scaled_fp8": ((0,), "float32")}, "a.weight has no scale"),
+        ({"a.int8_weight": ((200, 4), "int8"), "a.scale": ((1, 1), "float32")}, "without a scale for each tile"),
+        ({"a.int8_weight": ((200, 4), "int8")}, "without a scale for each tile"),
+        (
+            {
+                "a.weight": ((4, 8), "uint8"),
+                "a.alpha": ((), "float32"),
+                "a.input_global_scale": ((1,), "float32"),
+                "a.weight_scale": ((4, 1), "float8_e4m3fn"),
+            },
+            r"as fp4 \[4, 16\] with 4 scales: it must be a matrix with 512 scales",
+        ),
     ],
 )
 def test_numbers_that_cannot_be_read_are_refused(state, said, tmp_path):
@@ -83,6 +95,52 @@ def test_numbers_that_cannot_be_read_are_refused(state, said, tmp_path):
     with pytest.raises(ModelError, match=said) as refused:
         read_single_file_tensors(tmp_path / "x.safetensors")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("ending", [".pth", ".safetensors"])
+def test_int8_is_multiplied_by_the_scale_of_its_tile(ending, tmp_path):
+    torch.manual_seed(0)
+    numbers = torch.randint(-128, 128, (200, 256)).to(torch.int8)
+    scale, bias, projection = torch.rand(2, 2), torch.randn(200).bfloat16(), torch.randn(4, 4)
+    stem = "blocks.0.ffn.0"
+    state = {f"{stem}.int8_weight": numbers, f"{stem}.scale": scale, f"{stem}.bias": bias, "proj_l.weight": projection}
+    path = tmp_path / f"x-quant{ending}"
+    torch.save(state, path) if ending == ".pth" else save_file(state, path)
+    places = read_single_file_tensors(assign_parts([path])["transformer"])
+    found = {name: read_tensor(place) for name, place in places.items()}
+    assert found.keys() == {f"{stem}.weight", f"{stem}.bias", "proj_l.weight"}
+    assert torch.equal(found[f"{stem}.bias"], bias) and torch.equal(found["proj_l.weight"], projection)
+    for row, column in ((0, 0), (127, 128), (128, 127), (199, 255)):
+        expected = numbers[row, column].float() * scale[row // 128, column // 128]
+        assert found[f"{stem}.weight"][row, column] == expected
+
+
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+def test_fp4_is_multiplied_by_the_scale_of_its_16_numbers(tmp_path):
+    """Each number is found by the kernel's formulas: the low half of a byte is first, and scales are in tiles of 128 x 4."""
+    torch.manual_seed(0)
+    rows, columns = 130, 160
+    packed = torch.randint(0, 256, (rows, columns // 2)).to(torch.uint8)
+    scales = torch.rand(256, 12).to(torch.float8_e4m3fn)
+    state = {
+        "a.weight": packed,
+        "a.weight_scale": scales,
+        "a.alpha": torch.tensor(0.25),
+        "a.input_global_scale": torch.tensor([3.0]),
+        "a.bias": torch.ones(3),
+    }
+    save_file(state, tmp_path / "x.safetensors")
+    places = read_single_file_tensors(tmp_path / "x.safetensors")
+    assert places.keys() == {"a.weight", "a.bias"} and places["a.weight"].shape == (rows, columns)
+    found, flat = read_tensor(places["a.weight"]), scales.flatten().float()
+    for row in range(rows):
+        for column in range(0, columns, 7):
+            half = int(packed[row, column // 2]) >> 4 * (column % 2) & 15
+            number, block = E2M1[half & 7] * (-1 if half & 8 else 1), column // 16
+            offset = (row // 128 * 3 + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4
+            assert found[row, column] == number * (flat[offset] * (0.25 * 3.0))
 
 
 def shapes_of(name: str) -> tuple[dict[str, tuple[int, ...]], dict]:

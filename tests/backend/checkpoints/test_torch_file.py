@@ -1,5 +1,6 @@
 """Files of PyTorch are read without running their code. Valid files are read to the last bit, hostile files are refused."""
 
+import itertools
 import json
 import os
 import pickle
@@ -12,7 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from backend.checkpoints.checkpoint import open_checkpoint
-from backend.checkpoints.hub import is_hub_id, parse_torch_source
+from backend.checkpoints.hub import file_patterns, is_hub_id
+from backend.checkpoints.single_file import assign_parts, parse_file_source, read_single_file_tensors
 from backend.checkpoints.torch_file import MOST_AXES, TorchFile, read_torch_tensors
 from backend.errors import ModelError
 from backend.models import recognise
@@ -81,10 +83,11 @@ def with_contents(path: Path, contents: bytes) -> TorchFile:
 
 def test_what_a_pickle_asks_for_is_not_done(tmp_path):
     harm = tmp_path / "harm"
-    for protocol in (0, 2, 4):
-        file = with_contents(tmp_path / f"{protocol}.pt", pickle.dumps({"generator": Hostile(harm)}, protocol))
+    for protocol, ending in itertools.product((0, 2, 4), (".pt", ".pth")):
+        path = tmp_path / f"{protocol}{ending}"
+        with_contents(path, pickle.dumps({"generator": Hostile(harm)}, protocol))
         with pytest.raises(ModelError, match=r"wants to (call|do more)") as refused:
-            read_torch_tensors(file)
+            read_single_file_tensors(assign_parts([path])["transformer"])
         assert "\n" not in str(refused.value) and not harm.exists()
 
 
@@ -152,12 +155,17 @@ def test_a_folder_with_a_foreign_file_is_refused_in_one_sentence(tmp_path):
 
 
 def test_a_source_names_a_file_and_where_the_rest_is():
-    named = parse_torch_source("base/one+owner/two:folder/file.pt#generator")
-    assert (named.base, named.file, named.tree) == ("base/one", "owner/two:folder/file.pt", "generator")
-    assert is_hub_id("base/one+owner/two:file.pt") and parse_torch_source("base/one+owner/two:file.pt").tree == ""
-    assert parse_torch_source("base/one+owner/two:more++/file.pt").file == "owner/two:more++/file.pt"
-    for other in ("owner/name", "base/one+owner/two", "base/one+owner/two:file.safetensors", "owner/two:file.pt"):
-        assert parse_torch_source(other) is None
+    named = parse_file_source("base/one+owner/two:folder/file.pt#generator")
+    assert (named.base, named.files, named.tree) == ("base/one", ("owner/two:folder/file.pt",), "generator")
+    assert parse_file_source("base/one+owner/two:file.pth").tree == ""
+    assert parse_file_source("base/one+owner/two:more++/file.pt").files == ("owner/two:more++/file.pt",)
+    for other in ("owner/name", "base/one+owner/two", "owner/two:file.pt"):
+        assert parse_file_source(other) is None
+    for file in ("file.pt", "high.pth+owner/two:low.pth", "file.safetensors"):
+        assert is_hub_id(f"base/one+owner/two:{file}")
+    assert not is_hub_id("base/one+/two/file.pth") and not is_hub_id("/base/one+owner/two:file.pth")
+    high_and_low = file_patterns("base/one+owner/two:high.pth+owner/two:low.pth")
+    assert [*high_and_low] == ["base/one", "owner/two"] and high_and_low["owner/two"] == ("high.pth", "low.pth")
 
 
 @pytest.mark.demo_model

@@ -61,7 +61,9 @@ def test_every_full_wan_and_hunyuanvideo_takes_it():
         for preset in list_presets()
         if preset.name.startswith(("wan2.", "hunyuanvideo")) and not preset.live and preset.steps > 8
     }
-    assert {name for name in expected if not any(word in name for word in ("vace", "animate", "distilled", "fast"))} <= taking
+    assert {
+        name for name in expected if not any(word in name for word in ("vace", "animate", "distilled", "sparse", "fast"))
+    } <= taking
     assert {"wan-tiny", "hunyuan-tiny"} <= taking
     assert all(preset.solvers == ANY_MODEL for preset in list_presets() if preset.takes_progressive)
 

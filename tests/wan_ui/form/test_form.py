@@ -2,8 +2,8 @@ import pytest
 
 from backend.errors import RequestError
 from backend.schemas.step_plan import plan_steps
-from presets import list_presets, load_preset
-from wan_ui.form.controls import parse_size
+from presets import Preset, list_presets, load_preset
+from wan_ui.form.controls import describe_controls, parse_size
 from wan_ui.form.form import Draft
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.form.settings import control_updates
@@ -53,6 +53,21 @@ def test_steps_are_reused_by_plan_where_a_preset_takes_it():
     assert (shown["value"], shown["maximum"], shown["visible"]) == (0.12, 0.3, True)
     for name in ("wan2.2-t2v-a14b-480p-fast", "ltx-tiny", "wan-live-tiny"):
         assert not control_updates(load_preset(name), ENGLISH)["mag_cache"]["visible"]
+
+
+def test_samplers_with_fixed_levels_are_offered_with_their_steps_and_without_settings_that_have_no_effect():
+    facts = load_preset("wan-tiny").model_dump() | dict(guidance=(1.0,), steps=3, max_steps=3)
+
+    def controls(*solvers, **own):
+        return describe_controls(Preset(**facts | dict(solver=solvers[0], solvers=solvers) | own), ENGLISH)
+
+    rcm, dmd = controls("rcm", "rcm-ode"), controls("dmd")
+    assert rcm["solver"].is_shown and rcm["solver"].choices == (("rcm", "rcm"), ("rcm-ode", "rcm-ode"))
+    assert rcm["steps"].limits == (1, 3, 1) and not dmd["solver"].is_shown
+    for name in ("flow_shift", "progressive", "mag_cache"):
+        assert not rcm[name].is_shown and not dmd[name].is_shown
+    mixed = controls("rcm", "unipc", max_steps=50)
+    assert mixed["flow_shift"].is_shown and mixed["progressive"].is_shown
 
 
 def test_the_form_keeps_what_it_was_told_of_windows():

@@ -1,0 +1,48 @@
+"""The order of a video's tokens for sparse attention, in which neighbours in space and time are in the same block.
+
+Models number tokens frame by frame and row by row. A transformer with sparse attention reorders its patches once before the
+layers, and restores the numbering after them.
+"""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+Grid = tuple[int, int, int]
+"""The number of tokens along time, height and width."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenOrder:
+    """The places of a video's tokens. There can be more places than tokens: the other places are padding between tokens.
+
+    Attributes:
+        tokens: [places] int32, the number of the token at each place. Padding repeats a token.
+        places: [tokens] int32, the place of each token.
+        counts: [blocks] int32, the number of tokens in each block, which come first in the block. None if all blocks are full,
+            except the last.
+    """
+
+    tokens: jax.Array | np.ndarray
+    places: jax.Array | np.ndarray
+    counts: jax.Array | np.ndarray | None = None
+
+
+def order_by_tiles(grid: Grid, tile: Grid) -> TokenOrder:
+    """Return the order, as NumPy arrays, in which each tile of tokens is a block. `tile` has the sides of a tile.
+
+    Tiles, and the tokens within a tile, follow each other like the tokens of a video. Tiles at the border can contain fewer
+    tokens. They end with padding.
+    """
+    padding = [(0, -length % side) for length, side in zip(grid, tile, strict=True)]
+    numbers = np.pad(np.arange(np.prod(grid), dtype=np.int32).reshape(grid), padding, constant_values=-1)
+    split = [part for length, side in zip(numbers.shape, tile, strict=True) for part in (length // side, side)]
+    tiles = numbers.reshape(split).transpose(0, 2, 4, 1, 3, 5).reshape(-1, np.prod(tile))
+    tiles = np.take_along_axis(tiles, np.argsort(tiles < 0, axis=1, kind="stable"), axis=1)
+    is_token = tiles >= 0
+    tokens = np.where(is_token, tiles, tiles[:, :1]).reshape(-1)
+    places = np.empty(np.prod(grid), np.int32)
+    places[tokens[is_token.reshape(-1)]] = np.flatnonzero(is_token)
+    return TokenOrder(tokens=tokens, places=places, counts=is_token.sum(1, dtype=np.int32))

@@ -1,0 +1,58 @@
+"""A HunyuanVideo 1.5 transformer as its authors save it: with their tensor names, and some tensors in another arrangement.
+
+Source: diffusers, scripts/convert_hunyuan_video1_5_to_diffusers.py.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from backend.checkpoints.tensors import TensorPlace
+from backend.models.common.parts import apply_patterns
+
+FILE_NAMES = (  # the authors' name of a tensor -> diffusers' name
+    (r"^time_in\.mlp\.", "time_embed.timestep_embedder.mlp."), (r"^time_r_in\.mlp\.", "time_embed.timestep_embedder_r.mlp."),
+    (r"^txt_in\.t_embedder\.mlp\.", "context_embedder.time_text_embed.timestep_embedder.mlp."),
+    (r"\.mlp\.0\.", ".linear_1."), (r"\.mlp\.2\.", ".linear_2."),
+    (r"^txt_in\.c_embedder\.", "context_embedder.time_text_embed.text_embedder."),
+    (r"^txt_in\.input_embedder\.", "context_embedder.proj_in."),
+    (r"^txt_in\.individual_token_refiner\.blocks\.", "context_embedder.token_refiner.refiner_blocks."),
+    (r"\.self_attn_(q|k|v)\.", r".attn.to_\1."), (r"\.self_attn_proj\.", ".attn.to_out.0."),
+    (r"^(context_embedder\..*)\.mlp\.fc1\.", r"\1.ff.net.0.proj."), (r"^(context_embedder\..*)\.mlp\.fc2\.", r"\1.ff.net.2."),
+    (r"^(context_embedder\..*)\.adaLN_modulation\.1\.", r"\1.norm_out.linear."),
+    (r"^byt5_in\.fc", "context_embedder_2.linear_"), (r"^byt5_in\.layernorm\.", "context_embedder_2.norm."),
+    (r"^vision_in\.proj\.0\.", "image_embedder.norm_in."), (r"^vision_in\.proj\.1\.", "image_embedder.linear_1."),
+    (r"^vision_in\.proj\.3\.", "image_embedder.linear_2."), (r"^vision_in\.proj\.4\.", "image_embedder.norm_out."),
+    (r"^img_in\.", "x_embedder."), (r"^cond_type_embedding\.", "cond_type_embed."), (r"^double_blocks\.", "transformer_blocks."),
+    (r"\.img_mod\.", ".norm1."), (r"\.txt_mod\.", ".norm1_context."),
+    (r"\.img_attn_(q|k)_norm\.", r".attn.norm_\1."), (r"\.txt_attn_(q|k)_norm\.", r".attn.norm_added_\1."),
+    (r"\.img_attn_(q|k|v)\.", r".attn.to_\1."), (r"\.txt_attn_(q|k|v)\.", r".attn.add_\1_proj."),
+    (r"\.img_attn_proj\.", ".attn.to_out.0."), (r"\.txt_attn_proj\.", ".attn.to_add_out."),
+    (r"\.img_mlp\.fc1\.", ".ff.net.0.proj."), (r"\.img_mlp\.fc2\.", ".ff.net.2."),
+    (r"\.txt_mlp\.fc1\.", ".ff_context.net.0.proj."), (r"\.txt_mlp\.fc2\.", ".ff_context.net.2."),
+    (r"^final_layer\.linear\.", "proj_out."), (r"^final_layer\.adaLN_modulation\.1\.", "norm_out.linear."),
+)  # fmt: skip
+_QUERY_KEY_VALUE = re.compile(r"(.*\.self_attn_)qkv(\..*)")  # the token refiner's matrices, joined in one
+_SWAPPED = "norm_out.linear."  # the authors store the shift before the scale, diffusers the scale first
+
+
+def convert_tensors(places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
+    """Return the tensors of a file with diffusers' names and arrangement. Tensors with diffusers' names stay unchanged."""
+    converted = {}
+    for name, place in places.items():
+        if joined := _QUERY_KEY_VALUE.fullmatch(name):
+            named = {f"{joined[1]}{part}{joined[2]}": _take_third(place, index) for index, part in enumerate("qkv")}
+        else:
+            named = {name: place}
+        for own, one in named.items():
+            other = apply_patterns(own, FILE_NAMES)
+            is_swapped = other != own and other.startswith(_SWAPPED)
+            converted[other] = dataclasses.replace(one, swaps_halves=True) if is_swapped else one
+    return converted
+
+
+def _take_third(place: TensorPlace, index: int) -> TensorPlace:
+    """Return the place of a third of the rows, the third with this index."""
+    size = place.num_bytes // 3
+    start = place.start + index * size
+    return dataclasses.replace(place, shape=(place.shape[0] // 3, *place.shape[1:]), start=start, end=start + size)

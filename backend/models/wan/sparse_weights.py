@@ -1,0 +1,20 @@
+"""The additional weights of Wan transformers that were trained with sparse attention.
+
+SLA (arXiv:2509.24006) projects each head's linear attention by `proj_l` [head width, head width], in float32. The heads of a
+layer share the projection. VSA (arXiv:2505.13389) multiplies its coarse attention by a gate for each token and channel, the
+output of `to_gate_compress` [width, width].
+"""
+
+import torch
+
+from backend.models.spec import SparseAttention
+
+
+def add_sparse_weights(model: torch.nn.Module, method: SparseAttention | None) -> None:
+    """Add the method's weights to the self-attention of each layer of a `WanTransformer3DModel`."""
+    for block in model.blocks:
+        attention, width = block.attn1, model.config.attention_head_dim
+        if method == "sla":
+            attention.proj_l = torch.nn.Linear(width, width)
+        elif method == "vsa":
+            attention.to_gate_compress = torch.nn.Linear(attention.to_q.in_features, attention.to_q.out_features)

@@ -1,0 +1,399 @@
+"""The TPU kernel of block-sparse attention: bfloat16 in and out, float32 sums.
+
+All keys and values of one head stay in the vector memory while the kernel runs over the query blocks of the head. The listed key
+blocks are read there by index, so that memory bandwidth does not limit the kernel. Several key blocks form one product. Scores
+are [queries, keys], because a query block has too few rows to fill the matrix unit as the stationary operand.
+
+As in the dense kernel (`pallas_tpu`), heads with provably small scores use a form that subtracts no maximum. The other heads use
+the online softmax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from kernels.attention.pallas_tpu import LANES, LOWEST, bounds_are_safe, order_heads
+from kernels.qkv import LOG2_E, HeadBounds
+
+QUERY_BLOCKS = 8  # query blocks in a grid step; their lists are in the scalar memory together
+# Keys in one matrix product: the width of the matrix unit, and twice the width for short query blocks, whose products would else
+# wait for the loading of the keys
+PRODUCT_KEYS, SHORT_PRODUCT_KEYS, SHORT_BLOCK = 256, 512, 64
+LONGEST_UNROLLED = 192  # list entries; longer lists, and lists of different lengths, run in a loop over `LOOPED` entries
+LOOPED = 64
+SIZE_BITS = 10  # number of bits for the visible keys in a list entry
+RESERVED_BYTES = 12 * 2**20  # vector memory for queries, results, lists and summaries
+
+Summary = tuple[jax.Array, jax.Array, jax.Array]
+"""Key and value of the summaries, [B, H, N, D], and their bias to base 2, [B, H, query blocks, N] float32."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparseProblem:
+    """The properties of a call that are known when the kernel is traced. `num_keys` is the number of keys without padding."""
+
+    block_q: int
+    block_kv: int
+    num_keys: int
+    return_lse: bool = False
+
+
+def find_unsupported(query: jax.Array, key: jax.Array, block_q: int, block_kv: int, vmem_limit_bytes: int) -> str | None:
+    """Return the reason if the kernel does not support these types and shapes. Otherwise None."""
+    types = {array.dtype.name for array in (query, key)}
+    if types != {"bfloat16"}:
+        return f"the block-sparse TPU kernel takes bfloat16, not {', '.join(sorted(types))}; cast, or use 'gathered'"
+    if query.shape[-1] != LANES:
+        return f"the block-sparse TPU kernel needs a head_dim of {LANES}, not {query.shape[-1]}; use 'gathered'"
+    if block_kv % 64 or block_q % 16:
+        return (
+            f"the block-sparse TPU kernel needs key blocks in steps of 64 and query blocks in steps of 16, not {block_kv} and "
+            f"{block_q}; use 'gathered'"
+        )
+    needed = _resident_bytes(key.shape[1], block_kv)
+    if needed > vmem_limit_bytes - RESERVED_BYTES:
+        return (
+            f"{key.shape[1]:,} keys and values of a head take {needed / 2**20:.0f} MiB of the vector memory, and "
+            f"{(vmem_limit_bytes - RESERVED_BYTES) / 2**20:.0f} MiB are free; use 'gathered'"
+        )
+    return None
+
+
+def _resident_bytes(length: int, block_kv: int) -> int:
+    """Return the bytes of all keys and values of one head."""
+    return 2 * math.ceil(length / block_kv) * block_kv * LANES * 2
+
+
+def encode_entries(indices: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Encode the index of a key block and its number of visible keys as one int32, for the scalar memory."""
+    return indices << SIZE_BITS | sizes
+
+
+def attend_blocks(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    entries: jax.Array,
+    counts: jax.Array | None,
+    bounds: HeadBounds,
+    *,
+    problem: SparseProblem,
+    summaries: Summary | None,
+    vmem_limit_bytes: int,
+    interpret: bool | pltpu.InterpretParams = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Attend to the listed key blocks.
+
+    Args:
+        query: [B, S_q, H, D] bfloat16, multiplied by log2(e) and by the factor of the scores.
+        key, value: [B, S_kv, H, D] bfloat16. S_kv must include the whole last block.
+        entries: the lists of `encode_entries`, [B, H, query blocks, K] int32.
+        counts: the number of entries in each list, [B, H, query blocks], None if all lists are full.
+        bounds: each head's bounds.
+
+    Returns: the attention [B, S_q, H, D] and, with `problem.return_lse`, the log-sum-exp [B, S_q, H] float32, else None.
+    """
+    batch, length_q, heads, width = query.shape
+    lists = _pad_lists(entries, counts, problem)
+    arrays = [array.reshape(*array.shape[:2], heads * width) for array in (query, key, value)]
+    if summaries is not None:
+        arrays += _pad_summaries(summaries, lists.shape[1])
+    run = functools.partial(
+        _run_heads,
+        lists=lists,
+        arrays=arrays,
+        heads=heads,
+        width=width,
+        problem=problem,
+        span=_span(entries.shape[-1], counts is not None, problem),
+        has_counts=counts is not None,
+        vmem_limit_bytes=vmem_limit_bytes,
+        interpret=interpret,
+    )
+    safe = bounds_are_safe(bounds, problem.num_keys).reshape(-1)
+    unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
+    # The grid needs at least one head. If the constant form is safe for no head, the result of this head is replaced below.
+    written = run(order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1), uses_online_softmax=False)
+
+    def replace_unsafe(written: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        online = run(order_heads(~safe), unsafe_count, uses_online_softmax=True)
+        kept = safe.reshape(batch, heads)
+        flags = [jnp.repeat(kept[:, None], width, axis=2), kept[:, :, None, None]]
+        return tuple(jnp.where(*arrays) for arrays in zip(flags, written, online, strict=False))
+
+    written = jax.lax.cond(unsafe_count > 0, replace_unsafe, lambda written: written, written)
+    lse = jnp.swapaxes(written[1][:, :, 0], 1, 2) / LOG2_E if problem.return_lse else None
+    return written[0].reshape(query.shape), lse
+
+
+def _span(entries: int, has_counts: bool, problem: SparseProblem) -> int:
+    """Return how many entries of a list the kernel unrolls."""
+    whole = _pad_length(entries, problem)
+    return LOOPED if has_counts or whole > LONGEST_UNROLLED else whole
+
+
+def _pad_length(entries: int, problem: SparseProblem) -> int:
+    """Round the entries of a list up to whole registers of keys."""
+    multiple = LANES // math.gcd(problem.block_kv, LANES)
+    return math.ceil(entries / multiple) * multiple
+
+
+def _pad_lists(entries: jax.Array, counts: jax.Array | None, problem: SparseProblem) -> jax.Array:
+    """Pad the lists with entries without visible keys: [B * H, query blocks, K] int32. Counts are appended to their lists."""
+    batch, heads, blocks, length = entries.shape
+    span = _span(length, counts is not None, problem)
+    padding = (0, -blocks % QUERY_BLOCKS), (0, -length % span)
+    padded = jnp.pad(entries, ((0, 0), (0, 0), *padding))
+    if counts is not None:
+        padded = jnp.concatenate([padded, jnp.pad(counts, ((0, 0), (0, 0), padding[0]))[..., None]], axis=3)
+    return padded.reshape(batch * heads, blocks + padding[0][1], -1)
+
+
+def _pad_summaries(summaries: Summary, blocks: int) -> list[jax.Array]:
+    """Pad to whole products: key and value [B * H, N, D], and bias [B * H, blocks, N]. The padding's bias is -inf."""
+    key, value, bias = summaries
+    extra = -key.shape[2] % PRODUCT_KEYS
+    key, value = (jnp.pad(array, ((0, 0), (0, 0), (0, extra), (0, 0))) for array in (key, value))
+    bias = jnp.pad(bias, ((0, 0), (0, 0), (0, blocks - bias.shape[2]), (0, extra)), constant_values=-jnp.inf)
+    return [array.reshape(-1, *array.shape[2:]) for array in (key, value, bias)]
+
+
+def _run_heads(
+    order: jax.Array,
+    count: jax.Array,
+    *,
+    uses_online_softmax: bool,
+    lists: jax.Array,
+    arrays: Sequence[jax.Array],
+    heads: int,
+    width: int,
+    problem: SparseProblem,
+    span: int,
+    has_counts: bool,
+    vmem_limit_bytes: int,
+    interpret: bool | pltpu.InterpretParams,
+) -> tuple[jax.Array, ...]:
+    """Run the kernel for the heads order[:count]. A head's number is sample * H + head. Other heads' results are undefined."""
+    query, is_short = arrays[0], problem.block_q <= SHORT_BLOCK
+    rows = QUERY_BLOCKS * problem.block_q
+
+    def by_head(head: jax.Array, step: jax.Array, order: jax.Ref) -> tuple[jax.Array | int, ...]:
+        return jax.lax.div(order[head], heads), 0, jax.lax.rem(order[head], heads)
+
+    def by_step(head: jax.Array, step: jax.Array, order: jax.Ref) -> tuple[jax.Array | int, ...]:
+        return jax.lax.div(order[head], heads), step, jax.lax.rem(order[head], heads)
+
+    resident = _resident_bytes(arrays[1].shape[1], problem.block_kv)
+    buffers = 2 if 2 * resident <= vmem_limit_bytes - RESERVED_BYTES else 1
+    length = math.ceil(problem.num_keys / problem.block_kv) * problem.block_kv
+    whole = pl.BlockSpec((None, length, width), by_head, pipeline_mode=pl.Buffered(buffers))
+    queries = pl.BlockSpec((None, rows, width), by_step)
+    own_lists = pl.BlockSpec(
+        (None, QUERY_BLOCKS, lists.shape[2]), lambda head, step, order: (order[head], step, 0), memory_space=pltpu.SMEM
+    )
+    specs = [own_lists, queries, whole, whole]
+    if len(arrays) > 3:
+        number = arrays[3].shape[1]
+        summary = pl.BlockSpec((None, number, width), lambda head, step, order: (order[head], 0, 0))
+        bias = pl.BlockSpec((None, QUERY_BLOCKS, number), lambda head, step, order: (order[head], step, 0))
+        specs += [summary, summary, bias]
+    shapes, outputs = [jax.ShapeDtypeStruct(query.shape, query.dtype)], [queries]
+    if problem.return_lse:
+        shapes.append(jax.ShapeDtypeStruct((query.shape[0], heads, 1, query.shape[1]), jnp.float32))
+        outputs.append(
+            pl.BlockSpec(
+                (None, None, 1, rows),
+                lambda head, step, order: (jax.lax.div(order[head], heads), jax.lax.rem(order[head], heads), 0, step),
+            )
+        )
+    kernel = functools.partial(
+        _kernel,
+        problem=problem,
+        span=span,
+        has_counts=has_counts,
+        uses_online_softmax=uses_online_softmax,
+        has_summaries=len(arrays) > 3,
+    )
+    written = pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(count, pl.cdiv(query.shape[1], rows)), in_specs=specs, out_specs=outputs
+        ),
+        out_shape=shapes,
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary", "arbitrary"), vmem_limit_bytes=vmem_limit_bytes),
+        interpret=interpret,
+        cost_estimate=_estimate_cost(lists, arrays, problem, has_counts),
+        name=("block_sparse_short_" if is_short else "block_sparse_") + ("online" if uses_online_softmax else "constant"),
+    )(order, lists, *arrays)
+    return tuple(written)
+
+
+def _estimate_cost(lists: jax.Array, arrays: Sequence[jax.Array], problem: SparseProblem, has_counts: bool) -> pl.CostEstimate:
+    """Estimate the work of all heads with full lists."""
+    heads, blocks, entries = lists.shape
+    keys = (entries - has_counts) * problem.block_kv + (arrays[3].shape[1] if len(arrays) > 3 else 0)
+    scores = heads * blocks * problem.block_q * keys
+    moved = sum(array.nbytes for array in (lists, *arrays)) + arrays[0].nbytes
+    return pl.CostEstimate(flops=4 * LANES * scores, transcendentals=scores, bytes_accessed=moved)
+
+
+def _kernel(
+    order_ref: jax.Ref,
+    list_ref: jax.Ref,
+    query_ref: jax.Ref,
+    key_ref: jax.Ref,
+    value_ref: jax.Ref,
+    *refs: jax.Ref,
+    problem: SparseProblem,
+    span: int,
+    has_counts: bool,
+    uses_online_softmax: bool,
+    has_summaries: bool,
+) -> None:
+    """Run one grid step: `QUERY_BLOCKS` query blocks of one head."""
+    summary_refs, output_refs = (refs[:3], refs[3:]) if has_summaries else ((), refs)
+    block_q, length = problem.block_q, list_ref.shape[1] - has_counts
+    weigh = _weigh_online if uses_online_softmax else _weigh
+
+    def attend_block(block: jax.Array, _: None) -> None:
+        rows = pl.ds(pl.multiple_of(block * block_q, block_q), block_q)
+        query = query_ref[rows]
+        empty = (jnp.zeros((block_q, LANES), jnp.float32),) * 2
+        state = (*empty, jnp.full((block_q, 1), LOWEST, jnp.float32)) if uses_online_softmax else empty
+        first = _list_products(list_ref, key_ref, value_ref, block, span, problem)
+        attend = functools.partial(_attend_products, query=query, weigh=weigh)
+        if span == length:
+            state = attend(first(0), state)
+        else:
+            steps = pl.cdiv(list_ref[block, length], span) if has_counts else length // span
+            state = jax.lax.fori_loop(0, steps, lambda step, state: attend(first(step * span), state), state)
+        if has_summaries:
+            state = attend(_summary_products(*summary_refs, block), state)
+        total = state[1].sum(axis=1, keepdims=True)
+        output_refs[0][rows] = (state[0] * jnp.where(total > 0, 1 / total, 0)).astype(output_refs[0].dtype)
+        if problem.return_lse:
+            lse = jnp.log2(total) + (state[2] if uses_online_softmax else 0)
+            output_refs[1][:, rows] = jnp.swapaxes(jnp.broadcast_to(lse, (block_q, LANES)), 0, 1)[:1]
+
+    jax.lax.fori_loop(0, QUERY_BLOCKS, attend_block, None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Product:
+    """The keys of one matrix product: functions that read keys and values [N, D], and that mask scores [queries, N]."""
+
+    read_keys: Callable[[], jax.Array]
+    read_values: Callable[[], jax.Array]
+    mask: Callable[[jax.Array], jax.Array]
+
+
+def _list_products(
+    list_ref: jax.Ref, key_ref: jax.Ref, value_ref: jax.Ref, block: jax.Array, span: int, problem: SparseProblem
+) -> Callable[[jax.Array | int], list[_Product]]:
+    """Return a function that describes the products of `span` entries, from an entry on, of the list of query block `block`."""
+    size = problem.block_kv
+    joined = max(1, (SHORT_PRODUCT_KEYS if problem.block_q <= SHORT_BLOCK else PRODUCT_KEYS) // size)
+
+    def read(ref: jax.Ref, first: jax.Array | int, number: int) -> jax.Array:
+        starts = [(list_ref[block, first + place] >> SIZE_BITS) * size for place in range(number)]
+        return jnp.concatenate([ref[pl.ds(pl.multiple_of(start, size), size)] for start in starts])
+
+    def mask(first: jax.Array | int, number: int, scores: jax.Array) -> jax.Array:
+        index = jax.lax.broadcasted_iota(jnp.int32, (1, number * size), 1)
+        visible = jnp.zeros((1, number * size), jnp.int32)
+        for place in range(number):  # the end of the visible keys, in the columns of this block
+            end = place * size + (list_ref[block, first + place] & (1 << SIZE_BITS) - 1)
+            visible = jnp.where((index >= place * size) & (index < end), 1, visible)
+        return jnp.where(visible > 0, scores, -jnp.inf)
+
+    def products(first: jax.Array | int) -> list[_Product]:
+        found = []
+        for start in range(0, span, joined):
+            place, number = first + start, min(joined, span - start)
+            found.append(
+                _Product(
+                    read_keys=functools.partial(read, key_ref, place, number),
+                    read_values=functools.partial(read, value_ref, place, number),
+                    mask=functools.partial(mask, place, number),
+                )
+            )
+        return found
+
+    return products
+
+
+def _summary_products(key_ref: jax.Ref, value_ref: jax.Ref, bias_ref: jax.Ref, block: jax.Array) -> list[_Product]:
+    """Return the products with all summaries of query block `block`."""
+    found = []
+    for start in range(0, key_ref.shape[0], PRODUCT_KEYS):
+        part = slice(start, start + PRODUCT_KEYS)
+        found.append(
+            _Product(
+                read_keys=lambda part=part: key_ref[part],
+                read_values=lambda part=part: value_ref[part],
+                mask=lambda scores, part=part: scores + bias_ref[pl.ds(block, 1), part],
+            )
+        )
+    return found
+
+
+def _attend_products(
+    products: list[_Product],
+    state: tuple[jax.Array, ...],
+    *,
+    query: jax.Array,
+    weigh: Callable[..., tuple[jax.Array, jax.Array | None, tuple[jax.Array, ...]]],
+) -> tuple[jax.Array, ...]:
+    """Add the products' weights and weighted values to the state, unrolled for the scheduler.
+
+    The state is the sum of weighted values [queries, D], the sums of weights in 128 columns [queries, 128] and, for the
+    online softmax, the running maximum [queries, 1]. The loop is a software pipeline: it computes the scores of one
+    product beside the weights of the product before it, and beside the weighted values of an earlier product.
+    """
+    contract_width = (((1,), (1,)), ((), ()))
+    scored, weighed = [], []
+    for index in range(len(products) + 2):
+        if index < len(products):
+            product = products[index]
+            scores = jax.lax.dot_general(query, product.read_keys(), contract_width, preferred_element_type=jnp.float32)
+            scored.append((product, product.mask(scores)))
+        if 1 <= index <= len(products):
+            product, scores = scored.pop(0)
+            weights, shrink, state = weigh(state, scores)
+            weighed.append((product, weights.astype(jnp.bfloat16), shrink))
+        if index >= 2:
+            product, weights, shrink = weighed.pop(0)
+            added = jnp.dot(weights, product.read_values(), preferred_element_type=jnp.float32)
+            state = ((state[0] if shrink is None else state[0] * shrink) + added, *state[1:])
+    return state
+
+
+def _weigh(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.Array, None, tuple[jax.Array, ...]]:
+    """Return the weights exp2(scores), and the state with their sums. Only for heads whose scores cannot overflow."""
+    weights = jnp.exp2(scores)
+    return weights, None, (state[0], state[1] + _sum_registers(weights))
+
+
+def _weigh_online(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
+    """Return the weights relative to the running maximum, the factor that rescales earlier weighted values, and the state.
+
+    The weighted values in the state are not rescaled yet, because values of an earlier product may still be missing there.
+    """
+    attended, total, maximum = state
+    highest = jnp.maximum(maximum, scores.max(axis=1, keepdims=True))
+    weights, shrink = jnp.exp2(scores - highest), jnp.exp2(maximum - highest)
+    return weights, shrink, (attended, total * shrink + _sum_registers(weights), highest)
+
+
+def _sum_registers(weights: jax.Array) -> jax.Array:
+    """Sum [queries, N] to [queries, 128] by adding whole registers. The lanes are added at the end of the query block."""
+    registers = [weights[:, start : start + LANES] for start in range(0, weights.shape[1], LANES)]
+    return functools.reduce(jnp.add, registers)

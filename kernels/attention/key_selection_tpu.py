@@ -1,0 +1,125 @@
+"""TPU kernels for the selection of key blocks: means of token blocks, and lists of the largest scores."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+LANES = 128
+ROWS = 512  # tokens in a grid step
+LIST_ROWS = 32  # rows whose lists are selected together; their scores fit the registers
+PREFIX = 256  # places that one matrix product counts
+
+
+def block_means(array: jax.Array, block: int, num_tokens: jax.Array | int, *, interpret: bool = False) -> jax.Array:
+    """Return the means over blocks of tokens, as `key_selection.block_means` does, from heads of 128 channels."""
+    batch, length, heads, width = array.shape
+    blocks, step = pl.cdiv(length, block), ROWS // block
+    means = pl.pallas_call(
+        functools.partial(_means_kernel, block=block),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(batch, pl.cdiv(length, ROWS)),
+            in_specs=[pl.BlockSpec((None, ROWS, heads * width), lambda sample, part, count: (sample, part, 0))],
+            out_specs=pl.BlockSpec((None, None, step, heads * width), lambda sample, part, count: (sample, part, 0, 0)),
+        ),
+        out_shape=jax.ShapeDtypeStruct((batch, pl.cdiv(length, ROWS), step, heads * width), array.dtype),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+        cost_estimate=pl.CostEstimate(flops=array.size, transcendentals=0, bytes_accessed=array.nbytes),
+        interpret=interpret,
+        name="block_means",
+    )(jnp.asarray(num_tokens, jnp.int32).reshape(1), array.reshape(batch, length, heads * width))
+    means = means.reshape(batch, -1, heads, width)[:, :blocks]
+    return jnp.swapaxes(means, 1, 2)
+
+
+def _means_kernel(count_ref: jax.Ref, array_ref: jax.Ref, means_ref: jax.Ref, *, block: int) -> None:
+    rows, columns = array_ref.shape
+    first = pl.program_id(1) * rows
+    for start in range(0, columns, LANES):
+        part = slice(start, start + LANES)
+        index = first + jax.lax.broadcasted_iota(jnp.int32, (rows, LANES), 0)
+        wide = jnp.where(index < count_ref[0], array_ref[:, part].astype(jnp.float32), 0)
+        sums = wide.reshape(rows // block, block, LANES).sum(1)
+        begin = first + block * jax.lax.broadcasted_iota(jnp.int32, sums.shape, 0)
+        sizes = jnp.clip(count_ref[0] - begin, 1, block).astype(jnp.float32)
+        means_ref[:, part] = (sums / sizes).astype(means_ref.dtype)
+
+
+def largest(scores: jax.Array, number: int, counts: jax.Array | None = None, *, interpret: bool = False) -> jax.Array:
+    """Return the indices of each row's largest scores, as `key_selection.largest` does."""
+    lead, (rows, length) = scores.shape[:-2], scores.shape[-2:]
+    bits = 8 * scores.dtype.itemsize
+    padded_rows, padded = -rows % LIST_ROWS, -length % PREFIX
+    flat = jnp.pad(scores.reshape(-1, rows, length), ((0, 0), (0, padded_rows), (0, padded)), constant_values=-jnp.inf)
+    if counts is None:
+        wanted = jnp.full((*flat.shape[:2], 1), number, jnp.int32)
+    else:
+        wanted = jnp.pad(counts.reshape(-1, rows, 1), ((0, 0), (0, padded_rows), (0, 0)))
+    width = number + -number % LANES
+    triangle = jnp.triu(jnp.ones((PREFIX, PREFIX), jnp.bfloat16))
+    lists = pl.pallas_call(
+        functools.partial(_largest_kernel, bits=bits, number=number, length=length),
+        grid=(flat.shape[0], flat.shape[1] // LIST_ROWS),
+        in_specs=[
+            pl.BlockSpec((None, LIST_ROWS, flat.shape[2]), lambda head, part: (head, part, 0)),
+            pl.BlockSpec((None, LIST_ROWS, 1), lambda head, part: (head, part, 0)),
+            pl.BlockSpec((PREFIX, PREFIX), lambda head, part: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((None, LIST_ROWS, width), lambda head, part: (head, part, 0)),
+        out_shape=jax.ShapeDtypeStruct((*flat.shape[:2], width), jnp.int32),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+        cost_estimate=pl.CostEstimate(
+            flops=flat.size * (bits + number), transcendentals=0, bytes_accessed=flat.nbytes + 4 * flat.shape[0] * rows * width
+        ),
+        interpret=interpret,
+        name="largest_scores",
+    )(flat, wanted, triangle)
+    return lists[:, :rows, :number].reshape(*lead, rows, number)
+
+
+def _largest_kernel(
+    scores_ref: jax.Ref, wanted_ref: jax.Ref, triangle_ref: jax.Ref, lists_ref: jax.Ref, *, bits: int, number: int, length: int
+) -> None:
+    """Find each row's threshold by bisection, mark the scores from it on, and list the places of the marks."""
+    wide = scores_ref[...].astype(jnp.float32) + 0.0
+    integers = jax.lax.bitcast_convert_type(wide, jnp.int32)
+    ordered = jnp.where(integers < 0, integers ^ 0x7FFFFFFF, integers)
+    wanted = wanted_ref[...]
+    rows = ordered.shape[0]
+
+    def narrow(step: jax.Array, least: jax.Array) -> jax.Array:
+        tried = least + jax.lax.shift_left(jnp.int32(1), jnp.int32(31) - step)
+        enough = (ordered >= tried).astype(jnp.float32).sum(1, keepdims=True).astype(jnp.int32) >= wanted
+        return jnp.where(enough, tried, least)
+
+    start = jnp.full((rows, 1), -(2**31), jnp.int32)
+    threshold = jax.lax.fori_loop(0, bits, narrow, start)
+    # A score in bfloat16 determines only the upper half of the bits. Equal scores are numbers from the threshold to `last`.
+    last = threshold | (1 << (32 - bits)) - 1
+    is_above, is_equal = ordered > last, (ordered >= threshold) & (ordered <= last)
+    room = wanted - is_above.astype(jnp.float32).sum(1, keepdims=True).astype(jnp.int32)
+    is_marked = is_above | (is_equal & (_running_count(is_equal, triangle_ref) <= room.astype(jnp.float32)))
+    count = _running_count(is_marked, triangle_ref)
+    lane = jax.lax.broadcasted_iota(jnp.int32, lists_ref.shape, 1)
+
+    def place(mark: jax.Array, found: jax.Array) -> jax.Array:
+        # Mark `mark` is at the first place whose count is larger. All places before it have a count of at most `mark`.
+        index = (count <= mark.astype(jnp.float32)).astype(jnp.float32).sum(1, keepdims=True).astype(jnp.int32)
+        return jnp.where(lane == mark, jnp.minimum(index, length - 1), found)
+
+    lists_ref[...] = jax.lax.fori_loop(0, number, place, jnp.zeros(lists_ref.shape, jnp.int32))
+
+
+def _running_count(mask: jax.Array, triangle_ref: jax.Ref) -> jax.Array:
+    """Count the marks of each row up to and including each place, float32."""
+    parts, before = [], jnp.zeros((mask.shape[0], 1), jnp.float32)
+    for start in range(0, mask.shape[1], PREFIX):
+        marks = mask[:, start : start + PREFIX].astype(jnp.float32)
+        parts.append(before + jnp.dot(marks.astype(jnp.bfloat16), triangle_ref[...], preferred_element_type=jnp.float32))
+        before = before + marks.sum(1, keepdims=True)
+    return jnp.concatenate(parts, axis=1)

@@ -1,0 +1,66 @@
+"""NumPy references of block-sparse attention and its methods, in float64, written from the published formulas."""
+
+import numpy as np
+
+
+def softmax(scores, axis=-1):
+    weights = np.exp(scores - scores.max(axis, keepdims=True))
+    return weights / weights.sum(axis, keepdims=True)
+
+
+def block_attention(query, key, value, lists, sizes, block_q, block_kv, summaries=None):
+    """Attend one query at a time. Arrays are [B, S, H, D]; `lists[b][h][i]` are the key blocks of query block i, `sizes[j]` the
+    number of keys in block j. `summaries` are (key, value [B, H, N, D], bias [B, H, query blocks, N]). Returns the attention and
+    the log-sum-exp, -inf for a query without keys."""
+    query, key, value = (np.asarray(array, np.float64) for array in (query, key, value))
+    attended = np.zeros(query.shape)
+    lse = np.full(query.shape[:3], -np.inf)
+    for b, s, h in np.ndindex(query.shape[:3]):
+        block = s // block_q
+        places = [j * block_kv + np.arange(sizes[j]) for j in lists[b][h][block]]
+        places = np.concatenate([np.zeros(0, int), *places]).astype(int)
+        scores, values = key[b, places, h] @ query[b, s, h] * query.shape[3] ** -0.5, value[b, places, h]
+        if summaries is not None:
+            keys, means, bias = (np.asarray(array, np.float64)[b, h] for array in summaries)
+            scores = np.concatenate([scores, keys @ query[b, s, h] * query.shape[3] ** -0.5 + bias[block]])
+            values = np.concatenate([values, means])
+        if len(scores) and scores.max() > -np.inf:
+            attended[b, s, h] = softmax(scores) @ values
+            lse[b, s, h] = np.log(np.exp(scores - scores.max()).sum()) + scores.max()
+    return attended, lse
+
+
+def sla_lists(query, key, keep, block_q, block_kv):
+    """Return the scores of block means [B, H, query blocks, key blocks], and the lists of SLA, sorted."""
+    query, key = (np.asarray(array, np.float64) for array in (query, key))
+    key = key - key.mean(1, keepdims=True)
+    means = [
+        np.stack([array[:, start : start + block].mean(1) for start in range(0, array.shape[1], block)], 2)
+        for array, block in ((query, block_q), (key, block_kv))
+    ]
+    scores = np.einsum("bhqd,bhkd->bhqk", *means)
+    kept = max(1, min(scores.shape[-1], int(keep * scores.shape[-1])))
+    return scores, np.sort(np.argsort(-scores, axis=-1, kind="stable")[..., :kept], axis=-1)
+
+
+def linear_attention(query, key, value):
+    """Compute linear attention with softmax features, all [B, S, H, D]."""
+    query, key, value = (
+        softmax(np.asarray(query, np.float64)),
+        softmax(np.asarray(key, np.float64)),
+        np.asarray(value, np.float64),
+    )
+    weighted = np.einsum("bqhd,bkhd,bkhe->bqhe", query, key, value, optimize=True)
+    return weighted / (1e-5 + np.einsum("bqhd,bkhd->bqh", query, key, optimize=True))[..., None]
+
+
+def vsa_attention(query, key, value, gate, counts, size, kept):
+    """Compute VSA, all arrays [B, S, H, D] in tiles of `size` places. `counts` are the tokens of each tile. Returns the attention,
+    not defined at the places of padding, and the scores of tiles [B, H, tiles, tiles]."""
+    arrays = [np.asarray(array, np.float64) for array in (query, key, value)]
+    means = [np.stack([array[:, i * size : i * size + count].mean(1) for i, count in enumerate(counts)], 1) for array in arrays]
+    scores = np.einsum("bqhd,bkhd->bhqk", *means[:2])
+    coarse = np.einsum("bhqk,bkhd->bqhd", softmax(scores * query.shape[3] ** -0.5), means[2])
+    lists = np.sort(np.argsort(-scores, axis=-1, kind="stable")[..., :kept], axis=-1)
+    fine, _ = block_attention(*arrays, lists, counts, size, size)
+    return fine + np.repeat(coarse, size, axis=1) * np.asarray(gate, np.float64), scores
