@@ -24,9 +24,9 @@ from presets import Preset
 
 MOST_OF_ADDRESS, MOST_IN_ALL = 8, 40
 """The most drafts in progress, for one network address and in total."""
-MOST_FRAMES = 17  # about a second; with fewer frames the motion of a draft is hard to see
-MOST_EVALUATIONS = 16  # of the transformer; a step with guidance needs two. Presets for few steps need at most 12, and keep these
-MOST_DEATHS, QUIET_SECONDS = 2, 600.0  # after so many deaths of workers, drafts pause for this time
+MOST_FRAMES = 13  # 0.8 s at 16 frames per second; the decoder takes most of a draft's time, and it grows with each frame
+MOST_EVALUATIONS = 16  # a guided step evaluates the transformer twice; presets for few steps need at most 12 and keep their steps
+MOST_DEATHS, QUIET_SECONDS = 2, 600.0  # drafts pause if this many drafts ended their workers within this time
 
 _OFF: dict[str, object] = {
     "step_cache": 0.0,
@@ -43,7 +43,7 @@ _OFF: dict[str, object] = {
 
 
 def choose_preset(request: GenerationRequest, others: Sequence[Preset]) -> Preset:
-    """Return the preset with the fewest evaluations of the transformer in a draft: the request's own preset or one of `others`.
+    """Return the preset with the fewest evaluations of the transformer in a draft: the preset of the request or one of `others`.
 
     A preset with other LoRAs is not chosen, because merging LoRAs into the weights takes as long as loading a model.
     """
@@ -58,8 +58,9 @@ def choose_preset(request: GenerationRequest, others: Sequence[Preset]) -> Prese
 
 
 def draft_request(request: GenerationRequest, preset: Preset) -> GenerationRequest:
-    """Return the request of an instant draft: the smallest size of `preset` in the shape of the request, at most `MOST_FRAMES`
-    frames and few steps, with the request's prompt, image and seed.
+    """Return the request of an instant draft, with the prompt, image and seed of `request`.
+
+    The draft has the smallest size of `preset` in the shape of the request, at most `MOST_FRAMES` frames, and few steps.
 
     Raises: RequestError if the request is not a plain text or image to video.
     """

@@ -201,8 +201,8 @@ class Worker:
             case ExitNow():
                 self._exit_process(0)
             case Run():
-                own = {"request": message.request, "folder": message.folder, "is_draft": message.is_draft}
-                self._tasks.add(Task(job_id=message.job_id, **own))
+                job_id, is_draft = message.job_id, message.is_draft
+                self._tasks.add(Task(job_id=job_id, request=message.request, folder=message.folder, is_draft=is_draft))
             case Cancel(job_id=job_id):
                 if self._tasks.cancel(job_id):
                     self._reports.send_event(job_id, Cancelled(None))

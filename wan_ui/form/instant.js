@@ -10,7 +10,7 @@ const AGAIN_MILLISECONDS = 2000; // until a draft is requested again that could 
 const LOST_MILLISECONDS = 30000; // without an answer for this time the draft is requested again
 const STORED = 'studio-instant';
 
-/** @typedef {{number: number, prompt: string, picture: string, isWaiting: boolean}} Answer */
+/** @typedef {{number: number, prompt: string, seed: number, picture: string, isWaiting: boolean}} Answer */
 
 const order = createDraftOrder();
 let timer = 0;
@@ -50,7 +50,7 @@ export const hideDraft = () => {
 };
 
 /** Shows the draft of an answer, once the browser has decoded the image. @param {Answer} answer */
-const showDraft = async ({ number, prompt, picture }) => {
+const showDraft = async ({ number, prompt, seed, picture }) => {
   const image = new Image();
   image.src = `data:image/webp;base64,${picture}`;
   await image.decode();
@@ -62,7 +62,7 @@ const showDraft = async ({ number, prompt, picture }) => {
   screen?.replaceChildren(image);
   const detail = find('.detail', view);
   if (detail) detail.textContent = detail.title = prompt;
-  Object.assign(view.dataset, { number, prompt });
+  Object.assign(view.dataset, { number, prompt, seed });
   view.hidden = false;
   findVideo('.stage video')?.pause();
 };
@@ -85,9 +85,6 @@ export const startInstant = ({ element, watch }) => {
 
 /** Turns Instant on if it was on when the page was last open, and listens to the switch, the keys and the tab. */
 export const openInstant = () => {
-  on(document, 'input', target => {
-    if (target.closest('#asked-for') && !target.closest('#instant')) requestDraft();
-  });
   on(document, 'change', target => {
     if (target !== switchInput()) return;
     localStorage.setItem(STORED, String(isOn()));

@@ -64,10 +64,12 @@ def draft_view_html(texts: Texts) -> str:
     )
 
 
-def result_html(number: int, note: str = "", *, prompt: str = "", picture: str = "", is_waiting: bool = False) -> str:
+def result_html(
+    number: int, note: str = "", *, prompt: str = "", seed: int = 0, picture: str = "", is_waiting: bool = False
+) -> str:
     """Render the answer to request `number` of the page.
 
     `picture` is an animated WebP in base64, "" without a draft. If `is_waiting`, the page must request the draft again later.
     """
-    answer = {"number": number, "prompt": prompt, "picture": picture, "isWaiting": is_waiting}
+    answer = {"number": number, "prompt": prompt, "seed": seed, "picture": picture, "isWaiting": is_waiting}
     return f'<p class="hint" role="status" data-answer="{escape(json.dumps(answer))}">{escape(note)}</p>'

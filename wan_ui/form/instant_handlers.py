@@ -40,10 +40,11 @@ class InstantHandlers:
 
     def wire(self) -> None:
         """Notify the page's script of each change of the form, also of changes by buttons."""
-        seed = self.form.settings.seed  # each new video changes it, and then the stage shows that video
-        changing = [component for component in self.form.inputs - {seed} if not isinstance(component, gr.State)]
-        events = [seed.input, *(component.change for component in changing), *(tab.select for tab in self.form.tab_items)]
-        gr.on(events, None, js=_CHANGED, **QUIET)
+        form, settings, image = self.form, self.form.settings, self.form.image
+        changing = [form.prompt.prompt, settings.preset, *settings.follows_preset, settings.is_seed_random]
+        changes = [component.change for component in (*changing, *image.by_setting.values(), image.focus)]
+        # A new video changes the seed too, and then the stage shows that video.
+        gr.on([*changes, settings.seed.input, *(tab.select for tab in form.tab_items)], None, js=_CHANGED, **QUIET)
 
     async def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Generate a draft ("draft"), or stop the visitor's draft ("stop").
@@ -51,13 +52,11 @@ class InstantHandlers:
         Without a prompt, only prepare the worker. If the draft was stopped or is late, the page must request it again.
         """
         caller, act = await asyncio.to_thread(self.context.identify_caller, request), Act.from_event(event)
-        if not self.context.offers_instant or act.what not in ("draft", "stop"):
-            return {}
-        if act.what == "stop":
-            self.context.engine.queue.drafts.stop_owner(caller.owner)
-            return {}
-        number = int(act.value) if act.value.isdecimal() and len(act.value) < 10 else 0
         result, texts = self.form.prompt.instant.result, caller.texts
+        if not self.context.offers_instant or act.what != "draft":
+            self.context.engine.queue.drafts.stop_owner(caller.owner)
+            return {result: gr.skip()}
+        number = int(act.value) if act.value.isdecimal() and len(act.value) < 10 else 0
         fixed = self.form.prompt.instant.fix_seed(values, self.form.settings)
         try:
             answer = await self._generate(fixed, caller)
@@ -65,11 +64,12 @@ class InstantHandlers:
             return {result: result_html(number, texts.instant_waits, is_waiting=True)}
         except StudioError as error:
             return {result: result_html(number, error_sentence(error))}
-        shown = {self.form.prompt.instant.seed: fixed[self.form.settings.seed]}
+        seed = fixed[self.form.settings.seed]
         prompt = str(values[self.form.prompt.prompt] or "").strip()
         match answer:
             case DraftFinished(picture=picture):
-                return shown | {result: result_html(number, prompt=prompt, picture=picture)}
+                shown = result_html(number, prompt=prompt, seed=seed, picture=picture)
+                return {result: shown, self.form.prompt.instant.seed: seed}
             case Failed(cause=cause, fix=fix):
                 return {result: result_html(number, f"{cause}; {fix}")}
         return {result: result_html(number, is_waiting=bool(prompt))}
