@@ -416,7 +416,10 @@ class Worker:
         return True
 
     def _report_busy(self, task: Task) -> None:
-        self._reports.send_status("busy", "Generating an instant draft" if task.is_draft else "Generating a video")
+        if task.is_draft:
+            self._reports.send_status("busy", "Generating an instant draft")
+        else:
+            self._reports.send_status("busy", "Generating a video")
 
     def _report_idle_status(self) -> None:
         """Send the status of the idle worker, "failed" only if no request can be served."""
