@@ -40,7 +40,7 @@ def test_a_draft_shows_the_frames_of_the_video_with_the_same_settings_and_writes
     *_, finished = generate(REQUEST, loaded, tmp_path / "video", lambda: False)
     assert isinstance(finished, Finished)
     video = np.stack(list(read_frames(finished.result.path)))
-    assert np.abs(frames - video).mean() < 6  # of 255: WebP and H.264 lose detail, and store colours at half the size
+    assert np.abs(frames - video).mean() < 6  # colour levels; WebP and H.264 lose detail, and store colours at half the size
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 8])
