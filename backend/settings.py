@@ -48,6 +48,11 @@ class Settings:
         return self.data_dir / "runs"
 
     @property
+    def drafts_dir(self) -> Path:
+        """The folder of the inputs of instant drafts. Each draft's folder is deleted when the draft ends."""
+        return self.data_dir / "drafts"
+
+    @property
     def engines_dir(self) -> Path:
         """The folder of the engines' lock files."""
         return self.data_dir / "engines"

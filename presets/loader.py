@@ -30,6 +30,7 @@ SERIES = (
 # words. The series is the version of the model.
 KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace", "animate")
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # sort order of variants, by the end of the name
+FAST_PREFIXES = ("turbo", "fast")  # the names of models that others distilled from a series start with it, such as turbowan2.1
 
 LEAST_STEPS = 14  # smallest default number of steps for MagCache; distilled models have at most 12 steps
 
@@ -465,6 +466,16 @@ def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
     if name not in presets:  # a name is never used as a path
         raise UnknownPreset(name, sorted(presets))
     return presets[name]
+
+
+def list_variants(name: str) -> list[Preset]:
+    """Return the other presets of the same model and size as the preset `name`: names with another of `VARIANTS` at the end, or
+    with one of `FAST_PREFIXES` at the start."""
+    plain, _, variant = name.rpartition("-")
+    plain = plain if variant in VARIANTS else name
+    plain = next((plain.removeprefix(prefix) for prefix in FAST_PREFIXES if plain.startswith(prefix)), plain)
+    names = {plain, *(f"{plain}-{one}" for one in VARIANTS), *(prefix + plain for prefix in FAST_PREFIXES)}
+    return [preset for preset in list_presets() if preset.name in names - {name}]
 
 
 def _sort_key(preset: Preset) -> tuple[bool | int | str, ...]:

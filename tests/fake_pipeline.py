@@ -20,6 +20,7 @@ Words in a prompt make the pipeline misbehave:
 With "hums" in its prompt a video has audio (see `hum`).
 """
 
+import base64
 import errno
 import os
 import signal
@@ -33,6 +34,7 @@ import numpy
 from PIL import Image
 
 from backend.errors import KernelRefused, ModelError
+from backend.media.animation import encode_animation
 from backend.media.audio_inputs import read_original
 from backend.media.clips import read_clip_facts
 from backend.media.pictures import crop_to, load_checked_image
@@ -44,6 +46,7 @@ from backend.schemas.events import (
     Cancelled,
     Compiling,
     Decoding,
+    DraftFinished,
     Encoding,
     Event,
     Finished,
@@ -284,6 +287,22 @@ def live(
     write_video(frames, folder / "video.mp4", fps=request.fps, request=made)
     result = _result(made, folder, frames[0], write=False)
     yield Finished(result)
+
+
+def draft(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
+    """Generate an instant draft: the square of `generate` in two frames."""
+    _misbehave(request.prompt)
+    yield Encoding()
+    background = _background(request)
+    for index in range(1, request.num_steps + 1):
+        pass_gate(request.prompt, f"draft {index}", is_cancelled)
+        if is_cancelled():
+            yield Cancelled(None)
+            return
+        time.sleep(STEP_SECONDS)
+        yield Step(index, request.num_steps, STEP_SECONDS, STEP_SECONDS * (request.num_steps - index))
+    frames = numpy.stack([_frame(background, share) for share in (0.0, 1.0)])
+    yield DraftFinished(base64.b64encode(encode_animation(frames, request.fps)).decode())
 
 
 def square_in(picture: Path) -> tuple[int, str]:

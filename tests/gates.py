@@ -6,6 +6,7 @@ server. It is a folder below the one that `STUDIO_TEST_GATES` names, which worke
 - `load N`: before part N of the model is read, N from 0
 - `compile`: between two programs; only a video with this gate compiles
 - `step N`: before step N, N from 1
+- `draft N`: before step N of an instant draft, N from 1
 - `frame N`: before frame N is upscaled, N from 1
 - `would fit`: while the pipeline looks for memory suggestions
 
@@ -26,7 +27,7 @@ from pathlib import Path
 
 FOLDER_VARIABLE = "STUDIO_TEST_GATES"
 LIMIT_SECONDS = 120.0
-_PLACES = ("load", "compile", "step", "frame", "would fit")
+_PLACES = ("load", "compile", "step", "draft", "frame", "would fit")
 _POLL_SECONDS = 0.01
 
 

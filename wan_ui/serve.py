@@ -74,7 +74,8 @@ class ServerOptions:
     """The options of `serve`: the address, the login and the visitors' presets.
 
     `is_open` means that the operator wants no password. `allowed_hosts` are names by which visitors reach the studio, besides
-    IP addresses and `localhost`. `models` are the presets that visitors may use, None for all installed presets.
+    IP addresses and `localhost`. `models` are the presets that visitors may use, None for all installed presets. `offers_instant`
+    is false without instant drafts.
     """
 
     host: str
@@ -85,6 +86,7 @@ class ServerOptions:
     opens_browser: bool = False
     allowed_hosts: Sequence[str] = ()
     models: frozenset[str] | None = None
+    offers_instant: bool = True
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> Self:
@@ -106,7 +108,7 @@ def launch(engine: Engine, server_options: ServerOptions, rewriter: Helper | Non
     """Serve the studio until the process is interrupted. Print its addresses, and the password if it was created here."""
     guard_output(log_file())
     auth = (USER, secrets.token_urlsafe(9)) if server_options.needs_password else server_options.auth
-    blocks = build_page(engine, rewriter=rewriter, models=server_options.models)
+    blocks = build_page(engine, rewriter=rewriter, models=server_options.models, offers_instant=server_options.offers_instant)
     names = server_options.allowed_hosts
     serve(
         blocks,

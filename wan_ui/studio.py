@@ -16,6 +16,7 @@ from wan_ui.components.events import EACH, LAST, RAW, Listener
 from wan_ui.components.toast import build_message
 from wan_ui.form.batch import BatchHandlers
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
+from wan_ui.form.instant_handlers import InstantHandlers
 from wan_ui.form.panel import build_form
 from wan_ui.form.rewrite_handlers import RewriteHandlers
 from wan_ui.gateway.access import Access
@@ -44,11 +45,13 @@ def build_page(
     rewriter: Helper | None = None,
     views: Sequence[View] = VIEWS,
     models: frozenset[str] | None = None,
+    *,
+    offers_instant: bool = True,
 ) -> gr.Blocks:
     """Build the page for an engine.
 
     `can_run` tells which presets are offered, by default the presets that need no download. `models` are the names of the
-    presets that visitors may use, None for all.
+    presets that visitors may use, None for all. `offers_instant` is false without instant drafts.
     """
     context = StudioContext(
         engine=engine,
@@ -57,6 +60,7 @@ def build_page(
         rewriter=rewriter,
         models=models,
         uploads=create_upload_folder(engine.settings.data_dir),
+        offers_instant=offers_instant,
     )
     with gr.Blocks(title=texts.product, fill_width=True, analytics_enabled=False, delete_cache=CACHE_SECONDS) as blocks:
         page, stage = _lay_out(context, texts, views)
@@ -118,6 +122,9 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     batch = BatchHandlers(context=page.context, form=page.form.form, message=page.form.message)
     batch.wire()
     _act_event(act, "batch")(batch.act, batch.inputs, batch.outputs, **EACH)
+    instant = InstantHandlers(context=page.context, form=page.form.form)
+    instant.wire()
+    _act_event(act, "instant")(instant.act, instant.inputs, instant.outputs, **EACH)
 
 
 def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:

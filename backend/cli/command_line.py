@@ -100,6 +100,8 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
         metavar="USER:PASSWORD",
         help="login that visitors need; without it, a password is created and shown if other machines can reach the studio",
     )
+    instant = "do not offer instant drafts, which idle workers generate while visitors type"
+    serve.add_argument("--no-instant", dest="offers_instant", action="store_false", help=instant)
     _add_rewriter(serve)
     notify = (
         "where to send a notification when one of your videos ends: mail, chat or a webhook, as an Apprise URL; repeat for more"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from backend.engine.disk import Shortage, find_shortage, needed_bytes
 from backend.engine.event_log import EventLog
+from backend.engine.instant import InstantDrafts
 from backend.engine.job import Job
 from backend.engine.lock import EngineLock
 from backend.engine.recovery import QUIET_SECONDS, Requeue, decide_recovery, describe_progress
@@ -101,6 +102,7 @@ class Dispatcher:
         self._num_preparations = 0  # number of preparations since the last job started
         self._shortages: dict[str, Shortage] = {}  # by id of each job that waits for disk space; "" means all jobs
         self.pool = WorkerPool(plans, self._handle_event, self._handle_ready_worker)
+        self.drafts = InstantDrafts(self.pool, event_log.changed, self._dispatch)
 
     def start(self, *, resume: bool, recent_requests: Sequence[tuple[GenerationRequest, Shape]] = ()) -> None:
         """Start the thread that serves the queue.
@@ -121,6 +123,10 @@ class Dispatcher:
     def waiting_job_ids(self) -> list[str]:
         """Return the ids of the waiting jobs in the order in which they will run."""
         return [entry.job_id for entry in self.waiting()]
+
+    def count_running(self) -> int:
+        """Return the number of running jobs."""
+        return len(self._running)
 
     def position(self, job_id: str) -> int | None:
         """Return the number of waiting jobs before this job, 0 for the next job. None if it runs or has ended."""
@@ -200,6 +206,7 @@ class Dispatcher:
 
         Call this after the event log was closed.
         """
+        self.drafts.close()
         self.pool.close()
         with self._event_log.changed:
             for job_id in self._running:
@@ -218,6 +225,10 @@ class Dispatcher:
     def _handle_event(self, job_id: str, event: Event) -> None:
         """Store an event from a worker. After a final event or an interruption, assign the next jobs."""
         with self._event_log.changed:
+            if self.drafts.handle_event(job_id, event):
+                if not self._event_log.is_closed:
+                    self._dispatch()
+                return
             if self._event_log.is_closed or job_id not in self._running:
                 return
             if isinstance(event, Interrupted):
@@ -307,7 +318,7 @@ class Dispatcher:
         If no such request is due, the worker prepares for one of the requests of earlier videos. Prepared models stay in
         the worker's memory, so the number of preparations between two jobs is limited.
         """
-        now, is_busy = time.monotonic(), bool(self._waiting or self._running)
+        now, is_busy = time.monotonic(), bool(self._waiting or self._running or self.drafts.are_pending)
         if is_busy or self._num_preparations >= _MOST_PREPARATIONS or not self.pool.has_ready_worker():
             return
         warm = frozenset().union(*(worker.facts.warm for worker in self.pool.workers()))
@@ -340,7 +351,9 @@ class Dispatcher:
                 self._dispatch()
 
     def _dispatch(self) -> None:
-        """Assign the next jobs to idle workers. Jobs that wait for disk space are passed over."""
+        """Assign the next jobs to idle workers, or instant drafts if no job runs or can start. Jobs that wait for disk space are
+        passed over."""
+        self.drafts.set_paused(bool(self._running) or any(not entry.is_held for entry in self._waiting))
         if not self._waiting:
             self._shortages = {}
         before, is_free = self._shortages, False
@@ -367,6 +380,7 @@ class Dispatcher:
                 return
         if before != self._shortages:
             self._event_log.count_change()
+        self.drafts.start_next()
 
     def _next_job(self) -> QueueEntry | None:
         """Return the first job that can start now, or None.

@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from backend.engine.estimates import Estimates
 from backend.engine.event_log import EventLog
 from backend.engine.folder import move_request_files, write_request_steps
 from backend.engine.history import History
+from backend.engine.instant import InstantDraft, choose_preset, draft_request
 from backend.engine.job import Job, new_job_id
 from backend.engine.keys import Keys
 from backend.engine.lock import EngineLock
@@ -44,7 +46,7 @@ from backend.schemas.worker import WorkerStatus
 from backend.settings import from_environment
 from backend.worker_pool.nodes import Cluster
 from backend.workers.stale_processes import kill_stale_workers
-from presets import Preset
+from presets import Preset, list_variants
 
 # After its start, the engine reads the last `_MOST_RECENT_JOBS` jobs. Idle workers prepare for at most `_MOST_PREPARED_SHAPES`
 # shapes of these jobs.
@@ -78,6 +80,7 @@ class Engine:
         # While another engine runs, the stored paths are kept, because that engine may use another path to this data folder.
         if self._lock.is_alone():
             store.jobs.update_job_folders(self._runs)
+            shutil.rmtree(settings.drafts_dir, ignore_errors=True)
         self._notifications = Notifications(options.notify, store.jobs, Keys(settings.data_dir))
         self.history = History(store.samples, settings.data_dir, self._count_jobs, lambda: self.pool.devices())
         self.event_log = EventLog(
@@ -275,6 +278,50 @@ class Engine:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
+    def draft_steps(
+        self, request: GenerationRequest, owner: str, queue_limits: QueueLimits | None, can_run: Callable[[Preset], bool]
+    ) -> Steps[InstantDraft]:
+        """Return `Steps` that start an instant draft of the request, which replaces the owner's earlier draft.
+
+        The request is checked as in `submit_steps`. `can_run` tells which presets the draft may use.
+
+        Raises: the errors of `submit`, and Busy while a video waits or runs, or if too many drafts are in progress.
+        """
+        self._check(request, may_download=False)
+        self._check_open()
+        if queue_limits is not None:
+            self.cleaner.check_visitor_quota(owner)
+        drafts = self.queue.drafts
+        draft = drafts.reserve(owner, queue_limits.address if queue_limits else "", self.settings.drafts_dir)
+        try:
+            wanted = self._reduce_to_draft(request, can_run)
+            if wanted.inputs():
+                draft.folder.mkdir(parents=True)
+                wanted = yield from write_request_steps(wanted, draft.folder)
+            drafts.start(draft, wanted, self.estimates.shape(wanted))
+        except (OSError, StudioError, GeneratorExit):
+            drafts.drop(draft)
+            raise
+        return draft
+
+    def prepare_draft(self, request: GenerationRequest, can_run: Callable[[Preset], bool]) -> None:
+        """Let an idle worker compile the programs of the request's instant draft, if no video waits or runs."""
+        if self._may_prepare(request):
+            wanted = self._reduce_to_draft(request, can_run)
+            self.queue.drafts.prepare(wanted, self.estimates.shape(wanted))
+
+    def _reduce_to_draft(self, request: GenerationRequest, can_run: Callable[[Preset], bool]) -> GenerationRequest:
+        """Return the request of an instant draft. If a faster model is installed but not loaded, an idle worker loads that model
+        for later drafts, if it fits beside the present model."""
+        others = [] if self._model else list_variants(request.preset)
+        cached = self.pool.cached_models()
+        fitting = [preset for preset in others if can_run(preset)]
+        chosen = choose_preset(request, [preset for preset in fitting if preset.model_source in cached])
+        fastest = choose_preset(request, fitting)
+        if fastest != chosen:
+            self.prepare_for(draft_request(request, fastest))
+        return draft_request(request, chosen)
+
     def revise_steps(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
         """Return `Steps` that replace the request of a waiting job. See `submit_steps`. After an error nothing has changed.
 
@@ -379,7 +426,7 @@ class Engine:
 
     def _count_jobs(self) -> tuple[int, int]:
         """Return the number of waiting videos and the number of running videos."""
-        return len(self.queue.waiting()), sum(worker.job_id is not None for worker in self.pool.workers())
+        return len(self.queue.waiting()), self.queue.count_running()
 
 
 def _make_folder(folder: Path) -> Path:

@@ -5,7 +5,9 @@ The function then estimates colours for the latents of all other frames. In area
 frame, the first frame's detail is added. So areas without motion stay sharp.
 """
 
+from io import BytesIO
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from PIL import Image
@@ -28,11 +30,20 @@ def write_animation(latents: np.ndarray, first: np.ndarray, path: Path, fps: flo
     `latents` is the clean estimate, float [C, F, h, w]. `first` is the decoded first frame, uint8 [H, W, 3]. `fps` is the number
     of latent frames per second. No reader sees an incomplete file.
     """
-    frames = [Image.fromarray(frame) for frame in preview_frames(latents, first)]
     with replace_file(path) as part:
-        frames[0].save(
-            part, "WEBP", save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0, quality=70, method=0
-        )
+        _save_webp(preview_frames(latents, first), part, fps, quality=70)
+
+
+def encode_animation(frames: np.ndarray, fps: float) -> bytes:
+    """Return an animated WebP of these frames, uint8 [F, H, W, 3]."""
+    file = BytesIO()
+    _save_webp(frames, file, fps, quality=85)
+    return file.getvalue()
+
+
+def _save_webp(frames: np.ndarray, file: Path | IO[bytes], fps: float, quality: int) -> None:
+    first, *others = map(Image.fromarray, frames)
+    first.save(file, "WEBP", save_all=True, append_images=others, duration=round(1000 / fps), loop=0, quality=quality, method=0)
 
 
 def preview_frames(latents: np.ndarray, first: np.ndarray) -> np.ndarray:

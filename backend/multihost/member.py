@@ -170,4 +170,4 @@ def _store_job(message: RunWithFiles, files: Sequence[bytes], folder: Path) -> R
         path.write_bytes(data)
     inputs = {role: [str(here / Path(name).name) for name in names] for role, names in message.inputs.items()}
     request = message.request.with_inputs(inputs) if inputs else message.request
-    return Run(job_id=message.job_id, request=request, folder=here)
+    return Run(job_id=message.job_id, request=request, folder=here, is_draft=message.is_draft)

@@ -352,5 +352,6 @@ def _job_for_members(job: Run) -> tuple[RunWithFiles, list[bytes]]:
         request=job.request,
         inputs={role: [path.name for path in paths] for role, paths in inputs.items()},
         names=[*(path.name for path in given), *(str(path.relative_to(job.folder)) for path in begun)],
+        is_draft=job.is_draft,
     )
     return message, [path.read_bytes() for path in (*given, *begun)]

@@ -15,15 +15,23 @@ from backend.schemas.events import Encoding, Event
 def encode_conditions(run: Run) -> Generator[Event, None, VideoConditions]:
     """Encode the prompt and the inputs, and write the conditions to the run's folder.
 
-    With several hosts a cancel does not stop the encoding, because the hosts would stop at different programs.
-
     Raises: Stopped if the run is cancelled before the encoding is complete.
     """
     yield Encoding()
     with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
-        inputs = open_inputs(run.request, run.kept_pixels)
-        work = encode_all_texts(run.model, run.loaded.weights, run.request, inputs)
-        conditions = do(work, run.is_cancelled) if run.place.is_alone else do(work)
+        conditions = compute_conditions(run)
         write_conditions(run, conditions)
     return conditions
+
+
+def compute_conditions(run: Run) -> VideoConditions:
+    """Encode the prompt and the inputs.
+
+    With several hosts a cancel does not stop the encoding, because the hosts would stop at different programs.
+
+    Raises: Stopped if the run is cancelled before the encoding is complete.
+    """
+    inputs = open_inputs(run.request, run.kept_pixels)
+    work = encode_all_texts(run.model, run.loaded.weights, run.request, inputs)
+    return do(work, run.is_cancelled) if run.place.is_alone else do(work)

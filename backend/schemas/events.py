@@ -225,6 +225,13 @@ class Finished(Event, kind="finished", is_final=True):
 
 
 @dataclass(frozen=True)
+class DraftFinished(Event, kind="draft_finished", is_final=True):
+    """An instant draft is finished. `picture` is an animated WebP of all frames in base64, so that the draft needs no file."""
+
+    picture: str
+
+
+@dataclass(frozen=True)
 class Failed(Event, kind="failed", is_final=True):
     """The job failed. `cause` states the reason and `fix` what the user can do, in one sentence each. If memory ran out,
     `proposals` are smaller settings that fit. Events of older versions have no proposals."""

@@ -65,7 +65,7 @@ class WorkerFacts:
     `model` is the loaded model, or None. `cached_models` lists all cached models, the last used first. `cached_bytes` are their
     bytes (on all devices together, on the host), with shared networks counted once. `refused` lists, one sentence each, kernels
     and compile options that the devices or compiler refused and the worker replaced. `notice` reports an unused accelerator.
-    `rates` are the speeds of the last video by stage.
+    `rates` are the speeds of the last video by stage. `can_prepare` is true if the idle worker compiles programs ahead.
     """
 
     devices: tuple[Device, ...] = ()
@@ -77,6 +77,7 @@ class WorkerFacts:
     refused: tuple[str, ...] = ()
     notice: UnusedAccelerator | None = None
     rates: dict[str, Rate] = field(default_factory=dict)
+    can_prepare: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return plain values for `from_json`."""

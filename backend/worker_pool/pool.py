@@ -76,6 +76,19 @@ class WorkerPool:
                 return worker
         return None
 
+    def assign_draft(self, job_id: str, request: GenerationRequest, folder: Path, shape: Shape) -> Supervisor | None:
+        """Give the instant draft to a worker that can start it at once, and return this worker. None if no worker can.
+
+        Such a worker is ready and has compiled the programs. A worker that cannot compile ahead needs only the model.
+        """
+        for worker in self._ready_workers():
+            facts = worker.view().facts
+            if shape in facts.warm or (not facts.can_prepare and facts.model == shape.model):
+                with contextlib.suppress(WorkerLost):
+                    worker.run(job_id, request, folder, is_draft=True)
+                    return worker
+        return None
+
     def expect_models(self, models: Sequence[str], preset: str | None = None) -> None:
         """Tell the workers which checkpoints' models the queued jobs need, the next job's model first.
 

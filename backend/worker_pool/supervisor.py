@@ -89,8 +89,8 @@ class Supervisor:
             if self._transport is None:
                 self._start()
 
-    def run(self, job_id: str, request: GenerationRequest, folder: Path) -> None:
-        """Give an idle worker a job. Start the worker if it is not running.
+    def run(self, job_id: str, request: GenerationRequest, folder: Path, *, is_draft: bool = False) -> None:
+        """Give an idle worker a job or an instant draft. Start the worker if it is not running.
 
         Raises: OSError if the worker cannot be started, WorkerLost if its machine was lost. The job is then not assigned.
         """
@@ -100,7 +100,7 @@ class Supervisor:
             self._idle_restarts = 0
             transport = self._start() if self._transport is None else self._transport
             self._job_id, self._job_preset = job_id, request.preset
-            transport.send(Run(job_id=job_id, request=request, folder=folder))
+            transport.send(Run(job_id=job_id, request=request, folder=folder, is_draft=is_draft))
 
     def cancel(self, job_id: str) -> None:
         """Ask the worker to stop this job and send its final event. A worker that does not stop in time is killed."""

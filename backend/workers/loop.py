@@ -5,9 +5,10 @@ import functools
 import logging
 import os
 import queue
+import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ class Task:
     job_id: str
     request: GenerationRequest
     folder: Path
+    is_draft: bool = False
     arrived: float = field(default_factory=time.monotonic)
     is_cancelled: threading.Event = field(default_factory=threading.Event)
     cues: queue.SimpleQueue[Cue] = field(default_factory=queue.SimpleQueue)
@@ -199,7 +201,8 @@ class Worker:
             case ExitNow():
                 self._exit_process(0)
             case Run():
-                self._tasks.add(Task(job_id=message.job_id, request=message.request, folder=message.folder))
+                job_id, is_draft = message.job_id, message.is_draft
+                self._tasks.add(Task(job_id=job_id, request=message.request, folder=message.folder, is_draft=is_draft))
             case Cancel(job_id=job_id):
                 if self._tasks.cancel(job_id):
                     self._reports.send_event(job_id, Cancelled(None))
@@ -254,10 +257,13 @@ class Worker:
         if self._sync is not None:
             self._handle_model_messages()
         try:
-            with folder_lock(task.folder):
+            with contextlib.nullcontext() if task.is_draft else folder_lock(task.folder):
                 final, outcome = self._generate_result(task)
         except EngineGone:
             return
+        finally:
+            if task.is_draft:
+                shutil.rmtree(task.folder, ignore_errors=True)
         if isinstance(final, Finished):
             self._model.rates = final.result.rates
         if self._model.pipeline is not None:
@@ -290,7 +296,7 @@ class Worker:
                 self._channel.send(Exiting(reason=f"A device was lost ({one_line(str(error))[:200]})"))
                 self._end(DEVICE_LOST)
             failed, is_short = self._to_failed(error), is_memory_short(error) and not isinstance(error, StudioError)
-        may_propose = is_short and self._sync is None and not task.request.finished_video
+        may_propose = is_short and self._sync is None and not task.request.finished_video and not task.is_draft
         return (self._add_proposals(failed, task) if may_propose else failed), outcome
 
     def _generate_with_fallbacks(self, task: Task) -> Event:
@@ -305,7 +311,7 @@ class Worker:
                     )
                 except Stopped:
                     return Cancelled(None)
-                self._reports.send_status("busy", "Generating a video")
+                self._report_busy(task)
             except Exception as error:
                 if isinstance(error, StudioError) or not is_memory_short(error) or not self._model.unload_idle():
                     raise
@@ -315,11 +321,8 @@ class Worker:
         """Generate the video and return its final event. Raises: EngineGone, after the progress was saved."""
         self._is_idle.clear()
         try:
-            given = task.request, self._model.loaded, task.folder, functools.partial(self._is_cancelled, task)
             self._model.prefetch_next()
-            pipeline, new_cues = self._model.started, functools.partial(self._new_cues, task)
-            video = pipeline.live(*given, new_cues) if task.request.is_open else pipeline.generate(*given)
-            with contextlib.closing(video) as events:
+            with contextlib.closing(self._start_pipeline(task)) as events:
                 for event in events:
                     if isinstance(event, Encoding):
                         self._model.mark_warm(task.request)
@@ -333,6 +336,15 @@ class Worker:
             return Failed("The pipeline ended without a result", "This is a bug: please report it")
         finally:
             self._is_idle.set()
+
+    def _start_pipeline(self, task: Task) -> Generator[Event]:
+        pipeline = self._model.started
+        given = task.request, self._model.loaded, task.folder, functools.partial(self._is_cancelled, task)
+        if task.is_draft:
+            return pipeline.draft(*given)
+        return (
+            pipeline.live(*given, functools.partial(self._new_cues, task)) if task.request.is_open else pipeline.generate(*given)
+        )
 
     def _decide(self, what: str, value: object) -> Any:
         """Return the first host's `value`, so that all hosts decide equally. See `MultihostSync.decide`."""
@@ -400,8 +412,14 @@ class Worker:
     def _begin_task(self, task: Task) -> bool:
         if self._decide("begin", not self._tasks.begin(task)):
             return False
-        self._reports.send_status("busy", "Generating a video")
+        self._report_busy(task)
         return True
+
+    def _report_busy(self, task: Task) -> None:
+        if task.is_draft:
+            self._reports.send_status("busy", "Generating an instant draft")
+        else:
+            self._reports.send_status("busy", "Generating a video")
 
     def _report_idle_status(self) -> None:
         """Send the status of the idle worker, "failed" only if no request can be served."""

@@ -16,11 +16,13 @@ from backend.schemas.worker import CacheAction, WorkerFacts, WorkerStatus
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Tells a worker to start this job, whose files are in this folder."""
+    """Tells a worker to start this job, whose files are in this folder. An instant draft ends with `DraftFinished`. The worker
+    deletes the draft's folder."""
 
     job_id: str
     request: GenerationRequest
     folder: Path
+    is_draft: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +180,7 @@ class RunWithFiles:
     request: GenerationRequest
     inputs: dict[str, list[str]]
     names: list[str]
+    is_draft: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

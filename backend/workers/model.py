@@ -263,6 +263,7 @@ class WorkerModel:
             refused=self.started.refusals(),
             notice=self._unused,
             rates=self.rates,
+            can_prepare=self._may_prefetch,
         )
         self._reports.send_facts(facts)
 

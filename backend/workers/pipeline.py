@@ -92,6 +92,7 @@ class Pipeline:
     warm_up: Callable[[LoadedModel, GenerationRequest], Generator[Event]]
     generate: Callable[[GenerationRequest, LoadedModel, Path, Callable[[], bool]], Generator[Event]]
     live: Callable[[GenerationRequest, LoadedModel, Path, Callable[[], bool], Callable[[], list[Cue]]], Generator[Event]]
+    draft: Callable[[GenerationRequest, LoadedModel, Path, Callable[[], bool]], Generator[Event]]
     device_facts: Callable[[], list[Device]]
     find_unused: Callable[[Sequence[Device] | Exception], UnusedAccelerator | None]
     refusals: Callable[[], tuple[str, ...]]
@@ -141,6 +142,7 @@ def import_pipeline(
     from backend.runtime.hosts import Place, join_hosts
 
     own = Place() if place is None else join_hosts(place.index, place.count, place.coordinator, place.bind)
+    from backend.pipeline.instant import generate_draft
     from backend.pipeline.live import live
     from backend.pipeline.load import load
     from backend.pipeline.memory_suggestions import suggest_smaller_requests
@@ -164,6 +166,7 @@ def import_pipeline(
         warm_up=lambda loaded, request: warm_up(loaded.model, request),
         generate=functools.partial(generate_video, profile=traced, runtime=runtime),
         live=live,
+        draft=generate_draft,
         device_facts=device_facts,
         refusals=runtime.fallbacks.sentences,
         disable_crashed_kernels=functools.partial(runtime.crash_guard.withdraw_recorded, from_environment().kernels_dir),

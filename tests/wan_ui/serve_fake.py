@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--view", type=pkgutil.resolve_name, action="append", default=[], help="one more view: MODULE:NAME")
     parser.add_argument("--allowed-host", action="append", default=[])
     parser.add_argument("--offer", action="append", default=[], help="one more preset, as if its weights were here")
+    parser.add_argument("--no-instant", dest="offers_instant", action="store_false")
     arguments = parser.parse_args()
     use_one_malloc_arena()
     import_gradio()
@@ -41,7 +42,8 @@ def main() -> None:
     model = "square" if arguments.offer else None  # counts as installed for every preset
     engine = Engine(arguments.data_dir, model, pipeline="tests.fake_pipeline")
     offered = functools.partial(is_offered, arguments.offer)
-    blocks = build_page(engine, can_run=offered, rewriter=Program(command=(sys.executable, "-c", HELPER)), views=views)
+    rewriter, instant = Program(command=(sys.executable, "-c", HELPER)), arguments.offers_instant
+    blocks = build_page(engine, can_run=offered, rewriter=rewriter, views=views, offers_instant=instant)
     names = arguments.allowed_host
     serve(
         blocks,

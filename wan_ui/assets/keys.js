@@ -3,6 +3,7 @@ import { playTogether, stepTogether, toggleAudio } from '../compare/compare.js';
 import { act } from '../components/actions.js';
 import { find, isShown, isTyping, on } from '../components/dom.js';
 import { openView, showHelp, toggleQueue, views } from '../components/views.js';
+import { toggleInstant } from '../form/instant.js';
 import { cardOf, moveInLibrary } from '../library/library.js';
 import { stepStage, toggleStage } from '../stage/player.js';
 import { toggleSound } from '../stage/sound.js';
@@ -59,5 +60,7 @@ export const startKeys = () =>
     } else if (altKey && key.toLowerCase() === 'q') {
       event.preventDefault();
       toggleQueue();
+    } else if (altKey && key.toLowerCase() === 'i') {
+      if (toggleInstant()) event.preventDefault();
     } else if (!isTyping(target) && !isCtrl && !altKey) plainKey(target, event);
   });

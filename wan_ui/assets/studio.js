@@ -7,6 +7,7 @@ import { startDescriptions } from '../components/descriptions.js';
 import { startMessage, startNote } from '../components/toast.js';
 import { showPlace, startViews } from '../components/views.js';
 import { startEdit } from '../edit/edit.js';
+import { openInstant, startInstant } from '../form/instant.js';
 import { startOwnPresets, startPanel, startPictureExamples } from '../form/panel.js';
 import { recordingChanged, startRecording } from '../form/recording.js';
 import { startMaxCharacters, startSentJob, startStoryboard } from '../form/storyboard.js';
@@ -35,6 +36,7 @@ const STARTS = {
   film: startStoryboard,
   film_figures: startMaxCharacters,
   film_sent: startSentJob,
+  instant: startInstant,
   live: startLive,
   message: startMessage,
   note: startNote,
@@ -69,6 +71,7 @@ const studio = {
     startViews();
     startDescriptions();
     startChanges();
+    openInstant();
     setInterval(tick, TICK_MILLISECONDS);
     studio.isOpen = true;
   },

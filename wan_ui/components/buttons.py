@@ -13,6 +13,7 @@ Groups that all views share:
 `own`: save, load or delete the visitor's named presets.
 `drop`: open a file that was dropped on the page and uploaded.
 `rewrite`: stop, use or undo a suggestion for the prompt.
+`instant`: generate or stop an instant draft.
 Views define more groups.
 """
 

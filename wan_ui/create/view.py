@@ -5,8 +5,10 @@ from wan_ui.view import FORM, Shell, View
 
 
 def build_create(shell: Shell) -> StageHandlers:
-    """Put the stage into the view. The stage was built earlier, because other views show jobs on it."""
+    """Put the stage into the view, and the view of instant drafts over it. Both were built earlier, because other views show jobs
+    on the stage."""
     shell.stage.panel.view.render()
+    shell.form.prompt.instant.view.render()
     return shell.stage
 
 

@@ -29,7 +29,7 @@ from wan_ui.services.presets import preset_choices
 from wan_ui.services.studio_context import StudioContext
 
 MOST_HISTORY = 20
-FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "batch")
+FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "batch", "instant")
 
 # When the visitor chooses a preset, the server's answer overwrites all controls. Gradio can report one choice several times, so
 # the page sends it only once (see `typed.js`).

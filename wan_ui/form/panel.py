@@ -24,7 +24,9 @@ def build_form(context: StudioContext, texts: Texts, labels: Texts) -> Form:
     preset = choices.pick_preset(None) or list_presets()[0]
     with gr.Column(elem_id="asked-for"):
         tabs, tab_items, image = _build_tabs(preset, texts, labels)
-        prompt = build_prompt_panel(preset, texts, labels, context.rewriter is not None)
+        prompt = build_prompt_panel(
+            preset, texts, labels, has_rewriter=context.rewriter is not None, offers_instant=context.offers_instant
+        )
         batch = build_batch(texts, labels)
         sound = build_sound_panel(preset, labels)
         own_presets = build_own_presets(texts)

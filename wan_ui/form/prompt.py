@@ -1,6 +1,6 @@
 """The prompt, the prompt history, and examples for the model.
 
-Element ids: `prompt`, `history`, `examples`, `prompt-note`, and the ids of `rewrite` and `shots`.
+Element ids: `prompt`, `history`, `examples`, `prompt-note`, and the ids of `rewrite`, `instant` and `shots`.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from presets import Preset
 from presets.loader import Task
 from wan_ui.components.events import QUIET
 from wan_ui.components.field_errors import build_note
+from wan_ui.form.instant import InstantPanel, build_instant_panel
 from wan_ui.form.rewrite import RewritePanel, build_rewrite_panel
 from wan_ui.form.shots import ShotsPanel, build_shots_panel
 from wan_ui.gateway.body_limit import LONGEST_TEXT
@@ -23,12 +24,13 @@ class PromptPanel:
     prompt: gr.Textbox
     history: gr.HTML
     rewrite: RewritePanel
+    instant: InstantPanel
     shots: ShotsPanel
     examples: gr.Dataset
     note: gr.HTML
 
 
-def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter: bool) -> PromptPanel:
+def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, *, has_rewriter: bool, offers_instant: bool) -> PromptPanel:
     """Build the panel for this preset."""
     with gr.Column(elem_id="prompt-column"):
         prompt = gr.Textbox(
@@ -41,6 +43,7 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter
         )
         history = gr.HTML(history_html([], texts), elem_id="history")
         rewrite = build_rewrite_panel(labels, has_rewriter)
+        instant = build_instant_panel(texts, labels, is_offered=offers_instant)
     shots = build_shots_panel(preset, texts)
     note = build_note("prompt-note")
     examples = gr.Dataset(
@@ -53,7 +56,9 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter
         elem_id="examples",
     )
     examples.click(lambda sample: sample[0], examples, prompt, **QUIET)
-    return PromptPanel(prompt=prompt, history=history, rewrite=rewrite, shots=shots, examples=examples, note=note)
+    return PromptPanel(
+        prompt=prompt, history=history, rewrite=rewrite, instant=instant, shots=shots, examples=examples, note=note
+    )
 
 
 def history_html(prompts: list[str], texts: Texts) -> str:

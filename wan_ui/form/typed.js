@@ -2,6 +2,7 @@
 // Gradio reports an input later than the browser's event, so the script reads the field. See `handlers.py`.
 import { act } from '../components/actions.js';
 import { on } from '../components/dom.js';
+import { requestDraft } from './instant.js';
 
 /** Values by the control's name. @type {Map<string, unknown>} */
 const typed = new Map();
@@ -31,6 +32,7 @@ export const form = {
     if (!readFirst.delete(name)) typed.set(name, value);
   },
   forgetTyped: () => typed.clear(),
+  requestDraft,
   /** Returns the typed values of these controls, undefined for other controls. Gradio ignores undefined. @param {string[]} names */
   typedValues: names => names.map(name => typed.get(name)),
   /** Returns the typed value, else `value`. @param {string} name @param {unknown} value */

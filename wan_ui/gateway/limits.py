@@ -6,7 +6,7 @@ The packages that enforce the limits import them from this module. A test compar
 import sys
 from dataclasses import dataclass
 
-from backend.engine import cleaning
+from backend.engine import cleaning, instant
 from backend.media import sandbox
 
 UNLIMITED = sys.maxsize
@@ -27,6 +27,9 @@ class Limit:
 
 
 QUEUED_VIDEOS = Limit(what="queued videos", of_visitor=20, of_address=40, without_key=60, in_all=100)
+INSTANT_DRAFTS = Limit(
+    what="instant drafts in progress", of_visitor=1, of_address=instant.MOST_OF_ADDRESS, in_all=instant.MOST_IN_ALL
+)
 OPEN_REQUESTS = Limit(what="open requests", of_address=150, in_all=1000)
 STREAMS = Limit(what="open streams", of_visitor=20, of_address=150, in_all=700)
 FILES_BEING_OPENED = Limit(what="requests that open files at the same time", of_visitor=1, of_address=1, in_all=sandbox.AT_ONCE)

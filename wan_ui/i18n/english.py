@@ -17,6 +17,7 @@ DETAILS = (
     "Restoring a cached model",
     "Searching for settings that fit",
     "Generating a video",
+    "Generating an instant draft",
     "Ready",
     "Ready, with no model loaded",
     "Compiling before the first video",
@@ -104,6 +105,7 @@ class Texts:
         ("Ctrl ↵", "Generate"),
         ("Esc", "Stop, or close the open menu"),
         ("Alt Q", "Show or hide the queue"),
+        ("Alt I", "Turn instant drafts on or off"),
         (", .", "Previous frame, next frame"),
         ("Space", "Play or pause"),
         ("M", "Mute or unmute"),
@@ -121,6 +123,15 @@ class Texts:
     negative_prompt: str = "Negative prompt"
     negative_placeholder: str = "What should the video not show? (optional)"
     examples: str = "Try an example"
+
+    instant: str = "Instant"
+    instant_hint: str = (
+        "Shows a small draft of your video half a second after you stop typing or change a setting. Generate then makes the full "
+        "video with the same seed. Drafts are not saved, and wait while videos are generated."
+    )
+    instant_draft: str = "Draft"
+    instant_hide: str = "Hide the draft"
+    instant_waits: str = "Drafts wait while videos are generated."
 
     batch: str = "Batch"
     batch_table: str = "One prompt per line, or a CSV table"

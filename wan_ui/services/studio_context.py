@@ -10,6 +10,7 @@ import gradio as gr
 from starlette.requests import Request
 
 from backend.engine.engine import Engine
+from backend.engine.instant import InstantDraft
 from backend.engine.job import Job
 from backend.engine.lock import EngineLock
 from backend.engine.projects import Project
@@ -36,7 +37,8 @@ class StudioContext:
     """One engine, and the rights of each caller.
 
     `models` are the names of the presets that visitors may use, None for all that can run on this machine. `uploads` is the lock
-    of the upload folder (see `wan_ui.gateway.uploads.create_upload_folder`).
+    of the upload folder (see `wan_ui.gateway.uploads.create_upload_folder`). `offers_instant` is false if the operator disabled
+    instant drafts.
     """
 
     engine: Engine
@@ -49,6 +51,7 @@ class StudioContext:
     models: frozenset[str] | None = None
     rewriter: Helper | None = None
     uploads: EngineLock | None = None
+    offers_instant: bool = True
 
     def identify_caller(self, request: gr.Request) -> Caller:
         """Return the sender of a page's request, identified by a program's key if the request has one, else by cookies."""
@@ -112,6 +115,17 @@ class StudioContext:
         if caller.is_operator:
             self.engine.jobs.request_notification(job.id)
         return job
+
+    def draft_steps(self, wanted: GenerationRequest, caller: Caller) -> Steps[InstantDraft]:
+        """Start an instant draft within the caller's limits. Yields sandbox calls (see `Steps`). Raises: StudioError."""
+        self._check_allowed(wanted, caller)
+        can_run = self.preset_filter(caller)
+        return (yield from self.engine.draft_steps(wanted, caller.owner, caller.queue_limits, can_run))
+
+    def prepare_draft(self, wanted: GenerationRequest, caller: Caller) -> None:
+        """Let an idle worker prepare for an instant draft of the request. Raises: StudioError."""
+        self._check_allowed(wanted, caller)
+        self.engine.prepare_draft(wanted, self.preset_filter(caller))
 
     def submit_all_steps(self, wanted: Sequence[GenerationRequest], caller: Caller) -> Steps[tuple[str, ...]]:
         """Queue all requests, and return the jobs' ids. If a request is refused, cancel the jobs of earlier requests.

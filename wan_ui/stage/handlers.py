@@ -20,6 +20,7 @@ from wan_ui.components.progress import StageView
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Form
 from wan_ui.form.handlers import FormHandlers
+from wan_ui.form.instant import draft_view_html
 from wan_ui.form.shots import sent_job_html
 from wan_ui.header import status_html
 from wan_ui.i18n.english import Texts
@@ -57,12 +58,13 @@ class StageHandlers(Panel):
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        return [self.panel.job_id, self.panel.view]
+        return [self.panel.job_id, self.panel.view, self.form.prompt.instant.view]
 
     def wire(self) -> None:
         """Connect the form's Generate and Stop buttons, and the stage's button for keeping the seed, to their handlers."""
         stage, actions, seed = self.panel, self.form.actions, self.form.settings
-        inputs = self.form.inputs | {self.form.editing, stage.job_id}
+        instant = self.form.prompt.instant
+        inputs = self.form.inputs | {self.form.editing, stage.job_id, instant.switch, instant.seed}
         submitted = actions.generate.click(self.submit, inputs, self._submit_outputs, **EACH)
         self.follow_after(submitted)
         self.form_handlers.show_editing_after(submitted)
@@ -94,7 +96,10 @@ class StageHandlers(Panel):
         """
         job_id = self.find_initial_job(caller)
         shown: Updates = {self.panel.job_id: job_id} if job_id else {}
-        words: Updates = {} if caller.uses_english else {self.panel.view: stage_html(StageView(), None, caller.texts)}
+        words: Updates = {}
+        if not caller.uses_english:
+            draft = self.form.prompt.instant.view
+            words = {self.panel.view: stage_html(StageView(), None, caller.texts), draft: draft_view_html(caller.texts)}
         return shown | words
 
     @property
@@ -103,6 +108,7 @@ class StageHandlers(Panel):
         stage, form = self.panel, self.form
         notes = form.note_components
         kept = [form.prompt.shots.sent_job, form.editing, form.settings.seed, form.session, form.prompt.history]
+        kept += [form.prompt.instant.seed]
         return [stage.job_id, stage.view, stage.queue, *notes, *kept]
 
     @runs_sandbox_calls
@@ -113,7 +119,7 @@ class StageHandlers(Panel):
         """
         caller, notes = self.context.identify_caller(request), self.form_handlers.show_note
         try:
-            draft = self.form.read(values)
+            draft = self.form.read(self.form.prompt.instant.fix_seed(values, self.form.settings))
             job = yield from self._queue_job(draft.to_request(), values[self.form.editing], caller)
         except StudioError as error:
             return notes(error_sentence(error), error_place(error, is_of_shots=bool(values[self.form.prompt.shots.timeline])))
@@ -128,6 +134,7 @@ class StageHandlers(Panel):
             notes()
             | shown
             | {self.form.editing: None, self.form.settings.seed: draft.given["seed"], self.form.session: session}
+            | {self.form.prompt.instant.seed: None}
             | self.form_handlers.show_history(caller)
             | self._queue_updates(caller)
         )

@@ -1,5 +1,6 @@
 // The stage: shows each new video from its start. See `wan_ui/stage/panel.py`.
 import { find, findVideo, on, play } from '../components/dom.js';
+import { hideDraft } from '../form/instant.js';
 
 /** @param {GradioComponent} component @param {readonly string[]} actions */
 export const startStage = ({ element, trigger, watch }, actions) => {
@@ -22,6 +23,7 @@ export const startStage = ({ element, trigger, watch }, actions) => {
     }
     if (stage.dataset.job !== job) {
       job = stage.dataset.job;
+      hideDraft();
       window.scrollTo({ top: 0, behavior: 'smooth' });
     }
   });

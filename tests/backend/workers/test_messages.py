@@ -41,6 +41,7 @@ from tests.backend.conftest import request
 KEPT = CachedModel(model="m", chip_bytes=3, host_bytes=4, is_pinned=True)
 MESSAGES = [
     Run(job_id="a", request=request(), folder=Path("/runs/a")),
+    Run(job_id="a", request=request(), folder=Path("/runs/a"), is_draft=True),
     Begin(preset="wan-tiny", warm_up=True),
     Cancel(job_id="a"),
     AddCue(job_id="a", cue=Cue(block=2, prompt="a blue square")),

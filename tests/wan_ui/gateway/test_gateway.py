@@ -41,6 +41,7 @@ HANDLERS = {
     "RewriteHandlers.suggest": "visitor",
     "RewriteHandlers.act": "login",
     "RewriteHandlers.clear_if_changed": "login",
+    "InstantHandlers.act": "visitor",
     "FormHandlers.wire.<locals>.<lambda>": "login",
     "build_prompt_panel.<locals>.<lambda>": "login",
     "FormHandlers.task_chooser.<locals>.choose": "login",

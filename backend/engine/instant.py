@@ -1,0 +1,240 @@
+"""Instant drafts: small clips that a page requests while the visitor types.
+
+A draft is not a job. It has no place in the queue, no events in the store and no files except copies of its inputs, which are
+deleted when the draft ends. Drafts run while no video waits or runs, at most one per owner. A newer draft replaces an older one.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from threading import Condition
+
+from backend.errors import Busy, RequestError
+from backend.schemas.events import DraftFinished, Event, Failed, Interrupted
+from backend.schemas.geometry import nearest_frame_counts, nearest_sizes
+from backend.schemas.request import GenerationRequest
+from backend.schemas.shape import Shape
+from backend.worker_pool.pool import WorkerPool
+from backend.worker_pool.supervisor import Supervisor
+from presets import Preset
+
+MOST_OF_ADDRESS, MOST_IN_ALL = 8, 40
+"""The most drafts in progress, for one network address and in total."""
+MOST_FRAMES = 13  # 0.8 s at 16 frames per second; the decoder takes most of a draft's time, and it grows with each frame
+MOST_EVALUATIONS = 16  # a guided step evaluates the transformer twice; presets for few steps need at most 12 and keep their steps
+MOST_DEATHS, QUIET_SECONDS = 2, 600.0  # drafts pause if this many drafts ended their workers within this time
+
+_OFF: dict[str, object] = {
+    "step_cache": 0.0,
+    "mag_cache": 0.0,
+    "progressive": 0,
+    "cfg_zero": False,
+    "context_windows": None,
+    "upscale": 0,
+    "upscaler": "",
+    "sound": None,
+    "sound_start": 0.0,
+}
+"""Settings that save nothing, or change nothing that is visible, in few steps and frames."""
+
+
+def choose_preset(request: GenerationRequest, others: Sequence[Preset]) -> Preset:
+    """Return the preset with the fewest evaluations of the transformer in a draft: the preset of the request or one of `others`.
+
+    A preset with other LoRAs is not chosen, because merging LoRAs into the weights takes as long as loading a model.
+    """
+    own = request.resolved_preset
+    needed = {"t2v": set(), "i2v": {"image"}}[request.task] | ({"last_image"} if request.last_image else set())
+    fitting = [
+        preset
+        for preset in others
+        if request.task in preset.tasks and preset.loras == own.loras and needed <= preset.inputs.keys() and not preset.live
+    ]
+    return min([own, *fitting], key=lambda preset: _draft_steps(preset, preset.steps) * _evaluations(preset))
+
+
+def draft_request(request: GenerationRequest, preset: Preset) -> GenerationRequest:
+    """Return the request of an instant draft, with the prompt, image and seed of `request`.
+
+    The draft has the smallest size of `preset` in the shape of the request, at most `MOST_FRAMES` frames, and few steps.
+
+    Raises: RequestError if the request is not a plain text or image to video.
+    """
+    if request.shots or request.is_open or request.inputs().keys() - {"image", "last_image", "sound"}:
+        raise RequestError("this video", "has no instant draft: only text and image to video have", "press Generate")
+    width, height = _draft_size(preset, request.width, request.height)
+    given = {"width": width, "height": height, "num_frames": _draft_frames(preset, request.num_frames)}
+    if preset.name == request.preset:
+        return request.with_changes(**given, **_OFF, steps=_draft_steps(preset, request.steps))
+    names = ("prompt", "negative_prompt", "image", "last_image", "image_focus", "loras", "seed")
+    own = {name: getattr(request, name) for name in names}
+    return GenerationRequest.from_preset(preset, **own, **given, **_OFF, steps=_draft_steps(preset, preset.steps))
+
+
+def _evaluations(preset: Preset) -> int:
+    """Return the number of the transformer's evaluations in a step of this preset."""
+    return 2 if max(preset.guidance) > 1 else 1
+
+
+def _draft_steps(preset: Preset, steps: int) -> int:
+    return min(steps, MOST_EVALUATIONS // _evaluations(preset))
+
+
+def _draft_size(preset: Preset, width: int, height: int) -> tuple[int, int]:
+    """Return the width and height in pixels: the shorter side is the smallest that the preset allows, in the given shape."""
+    smallest = max(preset.min_width, preset.min_height)
+    scale = min(1.0, smallest / min(width, height))
+    multiple, limits = preset.size_multiple, ((preset.min_width, preset.max_width), (preset.min_height, preset.max_height))
+    sides = [
+        min(nearest_sizes(round(side * scale), multiple, *limit), key=lambda one: abs(one - side * scale))
+        for side, limit in zip((width, height), limits, strict=True)
+    ]
+    return sides[0], sides[1]
+
+
+def _draft_frames(preset: Preset, num_frames: int) -> int:
+    most = min(num_frames, MOST_FRAMES)
+    return nearest_frame_counts(most, preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstantDraft:
+    """A draft in progress. `result` receives the last event, or None if the draft was stopped: another draft or a video needed
+    the worker, or the worker ended. `folder` exists only if the request has inputs."""
+
+    owner: str
+    address: str
+    folder: Path
+    result: "Future[DraftFinished | Failed | None]" = field(default_factory=Future)
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+
+class InstantDrafts:
+    """The drafts of one engine. The lock `changed` guards all state; `dispatch` is called with the lock when a draft is added."""
+
+    def __init__(self, pool: WorkerPool, changed: Condition, dispatch: Callable[[], None]):
+        self._pool, self._changed, self._dispatch = pool, changed, dispatch
+        self._drafts: dict[str, InstantDraft] = {}  # the newest draft of each owner
+        self._waiting: list[tuple[InstantDraft, GenerationRequest, Shape]] = []
+        self._running: dict[str, tuple[InstantDraft, Supervisor]] = {}  # by the draft's id, also drafts that are being stopped
+        self._is_paused = self._is_closed = False
+        self._deaths: list[float] = []  # monotonic times at which drafts ended their workers
+
+    @property
+    def are_pending(self) -> bool:
+        """True if a draft waits or runs."""
+        return bool(self._waiting or self._running)
+
+    def reserve(self, owner: str, address: str, folder: Path) -> InstantDraft:
+        """Return the owner's new draft, with its own folder in `folder`. The owner's earlier draft stops within one step.
+
+        Raises: Busy while a video waits or runs, after drafts ended their workers, or at the limit of drafts.
+        """
+        with self._changed:
+            if old := self._drafts.get(owner):
+                self._stop(old)
+            if self._is_paused or self._is_closed:
+                raise Busy("a video is being generated, so", "instant drafts wait", "they continue afterwards")
+            self._deaths = [moment for moment in self._deaths if time.monotonic() - moment < QUIET_SECONDS]
+            if len(self._deaths) >= MOST_DEATHS:
+                raise Busy("drafts ended their worker", "twice in ten minutes", "press Generate, or wait ten minutes")
+            near = sum(bool(address) and draft.address == address for draft in self._drafts.values())
+            if near >= MOST_OF_ADDRESS or len(self._drafts) >= MOST_IN_ALL:
+                raise Busy("too many instant drafts", "are in progress", "they continue in a moment")
+            self._drafts[owner] = draft = InstantDraft(owner=owner, address=address, folder=folder / f"draft-{token_hex(12)}")
+            return draft
+
+    def start(self, draft: InstantDraft, request: GenerationRequest, shape: Shape) -> None:
+        """Start the reserved draft on the next worker that has its programs. Do nothing if it was stopped."""
+        with self._changed:
+            if draft.result.done():
+                _remove_folder(draft)
+                return
+            self._waiting.append((draft, request, shape))
+            self._dispatch()
+            if not self._is_paused and draft.id not in self._running:
+                self._pool.prepare_for(request, shape)
+
+    def drop(self, draft: InstantDraft) -> None:
+        """Stop a draft that is no longer needed, and delete its folder. Do nothing to an ended draft."""
+        with self._changed:
+            self._stop(draft)
+            if draft.id not in self._running:
+                _remove_folder(draft)
+
+    def stop_owner(self, owner: str) -> None:
+        """Stop the owner's draft, if any."""
+        with self._changed:
+            if draft := self._drafts.get(owner):
+                self._stop(draft)
+
+    def prepare(self, request: GenerationRequest, shape: Shape) -> None:
+        """Let an idle worker compile the programs of a draft of this shape, unless a video waits or runs."""
+        with self._changed:
+            if not self._is_paused and not self.are_pending:
+                self._pool.prepare_for(request, shape)
+
+    def set_paused(self, is_paused: bool) -> None:
+        """Set whether drafts may run. A pause stops all drafts. Must be called with the lock."""
+        self._is_paused = is_paused
+        if is_paused:
+            for draft in [*self._drafts.values()]:
+                self._stop(draft)
+
+    def start_next(self) -> None:
+        """Give waiting drafts to workers that can start them at once, oldest first. Must be called with the lock."""
+        for entry in [] if self._is_paused else self._waiting.copy():
+            draft, request, shape = entry
+            if worker := self._pool.assign_draft(draft.id, request, draft.folder, shape):
+                self._waiting.remove(entry)
+                self._running[draft.id] = draft, worker
+
+    def handle_event(self, job_id: str, event: Event) -> bool:
+        """Handle an event of a draft's worker. Return False if the event belongs to no draft. Must be called with the lock."""
+        if job_id not in self._running:
+            return False
+        if event.is_final or isinstance(event, Interrupted):
+            draft, _ = self._running.pop(job_id)
+            if isinstance(event, Interrupted) and event.by == "worker":
+                self._deaths.append(time.monotonic())
+            self._end(draft, event if isinstance(event, DraftFinished | Failed) else None)
+            _remove_folder(draft)
+        return True
+
+    def close(self) -> None:
+        """Stop all drafts, accept no more drafts, and delete their folders."""
+        with self._changed:
+            self._is_closed = True
+            running = [draft for draft, _ in self._running.values()]
+            for draft in [*self._drafts.values()]:
+                self._stop(draft)
+            for draft in running:
+                _remove_folder(draft)
+
+    def _stop(self, draft: InstantDraft) -> None:
+        """End the draft without a result. Its worker stops within one step."""
+        self._end(draft, None)
+        for entry in [
+            entry for entry in self._waiting if entry[0] is draft
+        ]:  # the inputs of other drafts are still being written
+            self._waiting.remove(entry)
+            _remove_folder(draft)
+        if draft.id in self._running:
+            self._running[draft.id][1].cancel(draft.id)
+
+    def _end(self, draft: InstantDraft, event: DraftFinished | Failed | None) -> None:
+        if self._drafts.get(draft.owner) is draft:
+            del self._drafts[draft.owner]
+        if not draft.result.done():
+            draft.result.set_result(event)
+
+
+def _remove_folder(draft: InstantDraft) -> None:
+    shutil.rmtree(draft.folder, ignore_errors=True)

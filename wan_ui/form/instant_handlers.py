@@ -1,0 +1,100 @@
+"""Handlers of instant mode: request a draft of the form's video, and answer when the draft is finished."""
+
+import asyncio
+from dataclasses import dataclass
+
+import gradio as gr
+
+from backend.engine.instant import InstantDraft
+from backend.errors import Busy, StudioError
+from backend.media.sandbox import Steps
+from backend.schemas.events import DraftFinished, Failed
+from wan_ui.components.buttons import Act
+from wan_ui.components.events import QUIET, Updates, Values
+from wan_ui.components.field_errors import error_sentence
+from wan_ui.form.form import Form
+from wan_ui.form.instant import result_html
+from wan_ui.services.caller import Caller
+from wan_ui.services.sandbox_calls import requester_from_caller
+from wan_ui.services.studio_context import StudioContext
+
+WAIT_SECONDS = 20.0  # the longest wait for a draft; then the page asks again, so that a closed page leaves no draft behind
+_CHANGED = "() => studio.form.requestDraft()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstantHandlers:
+    """The handlers of the switch Instant."""
+
+    context: StudioContext
+    form: Form
+
+    @property
+    def inputs(self) -> set[gr.blocks.Block]:
+        instant = self.form.prompt.instant
+        return self.form.inputs | {instant.switch, instant.seed}
+
+    @property
+    def outputs(self) -> list[gr.blocks.Block]:
+        return [self.form.prompt.instant.result, self.form.prompt.instant.seed]
+
+    def wire(self) -> None:
+        """Notify the page's script of each change of the form, also of changes by buttons."""
+        form, settings, image = self.form, self.form.settings, self.form.image
+        changing = [form.prompt.prompt, settings.preset, *settings.follows_preset, settings.is_seed_random]
+        changes = [component.change for component in (*changing, *image.by_setting.values(), image.focus)]
+        # A new video changes the seed too, and then the stage shows that video.
+        gr.on([*changes, settings.seed.input, *(tab.select for tab in form.tab_items)], None, js=_CHANGED, **QUIET)
+
+    async def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+        """Generate a draft ("draft"), or stop the visitor's draft ("stop").
+
+        Without a prompt, only prepare the worker. If the draft was stopped or is late, the page must request it again.
+        """
+        caller, act = await asyncio.to_thread(self.context.identify_caller, request), Act.from_event(event)
+        result, texts = self.form.prompt.instant.result, caller.texts
+        if not self.context.offers_instant or act.what != "draft":
+            self.context.engine.queue.drafts.stop_owner(caller.owner)
+            return {result: gr.skip()}
+        number = int(act.value) if act.value.isdecimal() and len(act.value) < 10 else 0
+        fixed = self.form.prompt.instant.fix_seed(values, self.form.settings)
+        try:
+            answer = await self._generate(fixed, caller)
+        except Busy:
+            return {result: result_html(number, texts.instant_waits, is_waiting=True)}
+        except StudioError as error:
+            return {result: result_html(number, error_sentence(error))}
+        seed = fixed[self.form.settings.seed]
+        prompt = str(values[self.form.prompt.prompt] or "").strip()
+        match answer:
+            case DraftFinished(picture=picture):
+                shown = result_html(number, prompt=prompt, seed=seed, picture=picture)
+                return {result: shown, self.form.prompt.instant.seed: seed}
+            case Failed(cause=cause, fix=fix):
+                return {result: result_html(number, f"{cause}; {fix}")}
+        return {result: result_html(number, is_waiting=bool(prompt))}
+
+    async def _generate(self, values: Values, caller: Caller) -> DraftFinished | Failed | None:
+        """Return the draft's last event, None if the draft was stopped, is late, or has no prompt. Raises: StudioError."""
+        sandbox, drop = self.context.engine.sandbox, self._drop
+        draft = await sandbox.run_steps_async(self._start(values, caller), requester_from_caller(caller), drop)
+        if draft is None:
+            return None
+        try:
+            await asyncio.wait([asyncio.wrap_future(draft.result)], timeout=WAIT_SECONDS)
+            return draft.result.result() if draft.result.done() else None
+        finally:
+            drop(draft)
+
+    def _start(self, values: Values, caller: Caller) -> Steps[InstantDraft | None]:
+        prompt = self.form.prompt.prompt
+        has_prompt = bool(str(values[prompt] or "").strip())
+        wanted = self.form.read(values if has_prompt else values | {prompt: "?"}).to_request()
+        if has_prompt:
+            return (yield from self.context.draft_steps(wanted, caller))
+        self.context.prepare_draft(wanted, caller)
+        return None
+
+    def _drop(self, draft: InstantDraft | None) -> None:
+        if draft is not None:
+            self.context.engine.queue.drafts.drop(draft)
