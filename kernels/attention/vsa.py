@@ -1,4 +1,6 @@
-"""VSA: attention between tiles of tokens, weighted by a trained gate, plus attention to the tokens of the best tiles.
+"""Video sparse attention (VSA), which is attention between tiles of tokens plus attention to the tokens of the best tiles.
+
+A trained gate weights the attention between tiles.
 
 Source: "VSA: Faster Video Diffusion with Trainable Sparse Attention" (arXiv:2505.13389), as hao-ai-lab/FastVideo runs it
 (fastvideo/attention/backends/video_sparse_attn.py). The tokens are in the order of tiles: `size` consecutive tokens are a tile. A

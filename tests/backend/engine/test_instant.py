@@ -175,9 +175,10 @@ def test_a_draft_keeps_its_shape_and_drops_what_it_does_not_need():
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [
-        ("wan2.2-ti2v-5b-720p", "wan2.2-ti2v-5b-720p-turbo"),
-        ("wan2.2-ti2v-5b-720p-turbo", "wan2.2-ti2v-5b-720p-turbo"),
-        ("wan2.1-t2v-14b-480p", "wan2.1-t2v-14b-480p"),  # its fast variant has LoRAs
+        ("wan2.2-ti2v-5b-720p", "fastwan2.2-ti2v-5b-720p"),
+        ("wan2.2-ti2v-5b-720p-turbo", "fastwan2.2-ti2v-5b-720p"),
+        ("wan2.1-t2v-14b-480p", "fastwan2.1-t2v-14b-480p"),
+        ("wan2.1-i2v-14b-480p", "wan2.1-i2v-14b-480p"),  # its fast variant has LoRAs
         ("hunyuanvideo-1.5-i2v-480p", "hunyuanvideo-1.5-i2v-480p-fast"),
     ],
 )
