@@ -6,8 +6,10 @@ from collections.abc import Callable
 import jax
 
 from backend.checkpoints.json_files import Config
+from backend.errors import ModelError
 from backend.models.common.flat_attention import SparsePlan, as_array
 from backend.models.wan.spec import SPARSE
+from backend.runtime.mesh import TOKEN_ALIGNMENT
 from backend.runtime.ulysses import OwnHeads
 from kernels.attention import SparseHeads, select_key_blocks, sla_attention
 
@@ -17,11 +19,21 @@ SLA_BLOCKS = (128, 64)  # as thu-ml/TurboDiffusion and LightX2V generate videos
 
 
 def make_sparse_plan(config: Config, keep: float) -> SparsePlan | None:
-    """Return the plan of a transformer with this configuration, None for dense attention."""
+    """Return the plan of a transformer with this configuration, None for dense attention.
+
+    If several chips share the queries of a head, each of them has a multiple of `TOKEN_ALIGNMENT` tokens. A block of queries must
+    not cross from one chip to the next. Raises: ModelError if it would.
+    """
     method = config.get(SPARSE)
     if method is None:
         return None
     block_q, block_kv = config.get(BLOCKS, SLA_BLOCKS)
+    if TOKEN_ALIGNMENT % block_q:
+        raise ModelError(
+            f"The transformer's config.json says {BLOCKS}=[{block_q}, {block_kv}],",
+            f"but the number of queries in a block must divide {TOKEN_ALIGNMENT}",
+            "use other blocks, or remove the entry",
+        )
     return SparsePlan(method=method, keep=keep, block_q=block_q, block_kv=block_kv)
 
 
