@@ -75,9 +75,15 @@ class CausalWanFamily(WanFamily):
         """See `Family`. The tensors' shapes give the network's sizes. config.json describes the training, or the preset where
         config.json has no entry."""
         own_config, expected = _transformer_configs(checkpoint, preset)
-        sizes = transformer_config({name: place.shape for name, place in checkpoint.tensors(PART).items()})
+        tensors, name = checkpoint.tensors(PART), file_path(checkpoint.transformer_files[PART]).name
+        if find_sparse_attention(tensors) is not None:
+            raise ModelError(
+                f"{name} was trained with sparse attention,",
+                "and live models attend to all tokens in their window",
+                "choose the preset of this file's own model, or the file of a live model",
+            )
+        sizes = transformer_config({name: place.shape for name, place in tensors.items()})
         if sizes is None:
-            name = file_path(checkpoint.transformer_files[PART]).name
             raise unsupported_checkpoint(f"{name} has no transformer with Wan's original tensor names", [SUPPORTED])
         training = {name: config[name] for config in (expected, own_config) for name in TRAINING if name in config}
         configs = checkpoint.configs | {PART: {"_class_name": TRANSFORMER} | sizes | training}

@@ -8,9 +8,11 @@ from typing import Any
 import jax
 
 from backend.checkpoints.json_files import Config
+from backend.errors import ModelError
 from backend.models.common.flat_attention import Positions, SparsePlan, as_array
 from backend.models.common.token_order import Grid, TokenOrder, order_by_tiles
 from backend.models.spec import SPARSE
+from backend.runtime.mesh import TOKEN_ALIGNMENT
 from backend.runtime.ulysses import OwnHeads
 from kernels.attention import SparseHeads, select_key_blocks, sla_attention, vsa_attention
 
@@ -22,7 +24,11 @@ VSA_TILE = (4, 4, 4)  # as hao-ai-lab/FastVideo trains and generates videos
 
 
 def make_sparse_plan(config: Config, keep: float) -> SparsePlan | None:
-    """Return the plan of a transformer with this configuration, None for dense attention."""
+    """Return the plan of a transformer with this configuration, None for dense attention.
+
+    If several chips share the queries of a head, each of them has a multiple of `TOKEN_ALIGNMENT` tokens. A block of queries must
+    not cross from one chip to the next. Raises: ModelError if it would.
+    """
     method = config.get(SPARSE)
     if method is None:
         return None
@@ -30,6 +36,12 @@ def make_sparse_plan(config: Config, keep: float) -> SparsePlan | None:
         tile = tuple(config.get(BLOCKS, VSA_TILE))
         return SparsePlan(method=method, keep=keep, block_q=math.prod(tile), block_kv=math.prod(tile), tile=tile)
     block_q, block_kv = config.get(BLOCKS, SLA_BLOCKS)
+    if TOKEN_ALIGNMENT % block_q:
+        raise ModelError(
+            f"The transformer's config.json says {BLOCKS}=[{block_q}, {block_kv}],",
+            f"but the number of queries in a block must divide {TOKEN_ALIGNMENT}",
+            "use other blocks, or remove the entry",
+        )
     return SparsePlan(method=method, keep=keep, block_q=block_q, block_kv=block_kv)
 
 

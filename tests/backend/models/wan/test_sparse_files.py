@@ -18,11 +18,14 @@ from backend.errors import ModelError
 from backend.models import complete_checkpoint, recognise
 from backend.models.causal_wan.spec import CAUSAL_WAN
 from backend.models.wan.original import map_file_names, original_tensor_name
+from backend.models.wan.sparse_attention import make_sparse_plan
 from backend.models.wan.sparse_weights import add_sparse_weights
-from backend.models.wan.spec import NEEDED_ENTRIES
+from backend.models.wan.spec import NEEDED_ENTRIES, WAN
 from backend.models.wan.transformer import Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
+from backend.schemas.request import example_request
 from backend.weights.read import LoadProgress, Part, checkpoint_shapes, load_stacked
+from presets import load_preset
 
 CONFIG = dict(num_attention_heads=2, attention_head_dim=128, in_channels=16, out_channels=16, text_dim=16, freq_dim=32, ffn_dim=384,
               num_layers=2)  # fmt: skip
@@ -148,6 +151,31 @@ def test_an_unknown_method_is_refused(tmp_path):
     checkpoint.configs["transformer"]["sparse_attention"] = "other"
     with pytest.raises(ModelError, match="its transformer has the sparse attention other"):
         recognise(checkpoint)
+
+
+def test_a_block_of_queries_never_crosses_from_chip_to_chip():
+    assert make_sparse_plan({"sparse_attention": "sla", "sparse_blocks": [64, 48]}, 0.1).block_kv == 48
+    with pytest.raises(ModelError, match=r"says sparse_blocks=\[96, 64\], but the number of queries in a block must divide 128"):
+        make_sparse_plan({"sparse_attention": "sla", "sparse_blocks": [96, 64]}, 0.1)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_live_models_refuse_a_file_with_sparse_attention(suffix, tmp_path):
+    path, save = tmp_path / f"turbo{suffix}", torch.save if suffix == ".pth" else save_file
+    save({name: value.contiguous() for name, value in turbo_names(random_state("sla")).items()}, path)
+    with pytest.raises(
+        ModelError, match=f"turbo{suffix} was trained with sparse attention, and live models attend to all tokens"
+    ):
+        complete_checkpoint(checkpoint_of(tmp_path, assign_parts([path])), load_preset("wan2.1-live-1.3b-480p"))
+
+
+@pytest.mark.parametrize("name", ["turbowan2.1-t2v-1.3b-480p", "turbowan2.2-i2v-a14b-720p"])
+def test_estimates_count_the_kept_keys(name):
+    preset = load_preset(name)
+    configs = preset.network_configs()
+    dense = configs | {"transformer": {**configs["transformer"], "sparse_attention": None}}
+    sparse, whole = (WAN.step_flops(each, example_request(preset), 1) for each in (configs, dense))
+    assert sparse.attention == pytest.approx(0.1 * whole.attention, rel=1e-4) and sparse.matmul == whole.matmul
 
 
 @pytest.mark.parametrize(("folder", "method"), [("Wan2.2-NVFP4-Sparse", "sla-map"), ("Wan2.2-NVFP4", None)])
