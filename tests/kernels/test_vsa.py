@@ -15,7 +15,7 @@ from tests.kernels.sparse_reference import vsa_attention as plain_vsa
 HEADS, WIDTH, SIZE = 2, 128, 64
 
 
-def make_case(counts, extra=0, dtype=jnp.float32):
+def make_case(counts, extra=0, dtype="float32"):
     """Return heads in tiles with these numbers of tokens, then `extra` places of padding, and a gate. All padding is large."""
     rng = np.random.default_rng(len(counts))
     length = len(counts) * SIZE + extra

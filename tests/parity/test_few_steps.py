@@ -5,6 +5,7 @@ checkpoints, float32.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -29,32 +30,40 @@ TOLERANCE = 1e-4  # float32 networks; the order of float32 sums leaves about 1e-
 SIGMA_MAX = 200.0
 
 
-class FewSteps(FlowMatchEulerDiscreteScheduler):
-    """A scheduler that computes in float64 from the formulas of rCM and DMD. It draws the studio's fresh noise."""
+@functools.cache
+def few_steps() -> type:
+    """Return the class of the scheduler, whose base is imported only when a test needs it."""
 
-    def __init__(self, request: GenerationRequest) -> None:
-        super().__init__()
-        self.request, self.index = request, 0
-        angles = [math.atan(SIGMA_MAX), 1.5, 1.4, 1.0][: request.steps]
-        self.levels = [math.sin(angle) / (math.sin(angle) + math.cos(angle)) for angle in angles]
-        if request.solver == "dmd":
-            self.levels = [1.0, 0.757, 0.522][: request.steps]
+    class FewSteps(FlowMatchEulerDiscreteScheduler):
+        """A scheduler that computes in float64 from the formulas of rCM and DMD. It draws the studio's fresh noise."""
 
-    def set_timesteps(self, *given: object, **named: object) -> None:
-        self.timesteps = torch.tensor([1000 * level for level in self.levels])
-        if self.request.solver != "dmd":
-            self.timesteps = self.timesteps.bfloat16().float()
+        def __init__(self, request: GenerationRequest) -> None:
+            super().__init__()
+            self.request, self.index = request, 0
+            angles = [math.atan(SIGMA_MAX), 1.5, 1.4, 1.0][: request.steps]
+            self.levels = [math.sin(angle) / (math.sin(angle) + math.cos(angle)) for angle in angles]
+            if request.solver == "dmd":
+                self.levels = [1.0, 0.757, 0.522][: request.steps]
 
-    def step(self, velocity: torch.Tensor, timestep: torch.Tensor, sample: torch.Tensor, **named: object) -> tuple[torch.Tensor]:
-        level, following = [*self.levels, 0.0][self.index :][:2]
-        velocity, sample = velocity.double(), sample.double()
-        if self.request.solver == "rcm-ode":
-            sample = sample - (level - following) * velocity
-        else:
-            drawn = fresh_noise(self.request.seed, self.index, tuple(sample.shape))
-            sample = (1 - following) * (sample - level * velocity) + following * drawn
-        self.index += 1
-        return (sample.float(),)
+        def set_timesteps(self, *given: object, **named: object) -> None:
+            self.timesteps = torch.tensor([1000 * level for level in self.levels])
+            if self.request.solver != "dmd":
+                self.timesteps = self.timesteps.bfloat16().float()
+
+        def step(
+            self, velocity: torch.Tensor, timestep: torch.Tensor, sample: torch.Tensor, **named: object
+        ) -> tuple[torch.Tensor]:
+            level, following = [*self.levels, 0.0][self.index :][:2]
+            velocity, sample = velocity.double(), sample.double()
+            if self.request.solver == "rcm-ode":
+                sample = sample - (level - following) * velocity
+            else:
+                drawn = fresh_noise(self.request.seed, self.index, tuple(sample.shape))
+                sample = (1 - following) * (sample - level * velocity) + following * drawn
+            self.index += 1
+            return (sample.float(),)
+
+    return FewSteps
 
 
 def fresh_noise(seed: int, step: int, shape: tuple[int, ...]) -> torch.Tensor:
@@ -77,7 +86,7 @@ def distilled(tiny, monkeypatch) -> Callable[[str], Tiny]:
 
 
 def reference_latents(made: Tiny, request: GenerationRequest) -> np.ndarray:
-    pipeline, scheduler = made.reference, FewSteps(request)
+    pipeline, scheduler = made.reference, few_steps()(request)
     images = {"image": Image.open(request.image).convert("RGB")} if request.image else {}
     if images and not isinstance(pipeline, WanImageToVideoPipeline):
         pipeline = WanImageToVideoPipeline(**pipeline.components, expand_timesteps=pipeline.config.expand_timesteps)
