@@ -3,14 +3,20 @@
 import contextlib
 import ctypes
 
-_M_ARENA_MAX = -8  # from glibc's malloc.h
+# The parameters of `mallopt`, from glibc's malloc.h
+_M_ARENA_MAX = -8
+_M_MMAP_THRESHOLD = -3
+_MMAP_BYTES = 2**20
 
 
 def use_one_malloc_arena() -> None:
-    """Make all threads share one memory arena. Call this before other threads start.
+    """Make all threads share one memory arena, and return large blocks to the system. Call this before other threads start.
 
     glibc creates up to eight arenas per core for its threads, and free memory of one arena cannot serve the others
-    (docs/lab/cpu.md has the figures). Other C libraries have a single arena and ignore this call.
+    (docs/lab/cpu.md has the figures). After the first large block, glibc also takes blocks of up to 32 MB from the arena, where
+    they leave gaps. A fixed threshold prevents this. Other C libraries have a single arena and ignore this call.
     """
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
