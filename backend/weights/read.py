@@ -156,9 +156,9 @@ def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.T
     stored = torch.from_numpy(data)
     tensor = _unpack_fp4(stored) if place.dtype == FP4 else stored.view(_TORCH_DTYPES[place.dtype])
     tensor = tensor.reshape(place.shape)
-    if place.swaps_halves:
-        tensor = torch.cat(tensor.chunk(2)[::-1])
-    return tensor if place.scale is None else tensor.float() * _read_scale(place, place.scale)
+    if place.scale is not None:
+        tensor = tensor.float() * _read_scale(place, place.scale)
+    return torch.cat(tensor.chunk(2)[::-1]) if place.swaps_halves else tensor
 
 
 def _unpack_fp4(stored: torch.Tensor) -> torch.Tensor:

@@ -4,10 +4,13 @@ Source: diffusers, scripts/convert_hunyuan_video1_5_to_diffusers.py.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 
+from backend.checkpoints.json_files import short_path
 from backend.checkpoints.tensors import TensorPlace
+from backend.errors import ModelError
 from backend.models.common.parts import apply_patterns
 
 FILE_NAMES = (  # the authors' name of a tensor -> diffusers' name
@@ -37,7 +40,10 @@ _SWAPPED = "norm_out.linear."  # the authors store the shift before the scale, d
 
 
 def convert_tensors(places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
-    """Return the tensors of a file with diffusers' names and arrangement. Tensors with diffusers' names stay unchanged."""
+    """Return the tensors of a file with diffusers' names and arrangement. Tensors with diffusers' names stay unchanged.
+
+    Raises: ModelError if a joined tensor cannot be divided.
+    """
     converted = {}
     for name, place in places.items():
         if joined := _QUERY_KEY_VALUE.fullmatch(name):
@@ -52,7 +58,19 @@ def convert_tensors(places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]
 
 
 def _take_third(place: TensorPlace, index: int) -> TensorPlace:
-    """Return the place of a third of the rows, the third with this index."""
-    size = place.num_bytes // 3
+    """Return the place of a third of the rows, the third with this index, and of their scales.
+
+    Raises: ModelError if the number of rows cannot be divided by three, or if several rows share a scale.
+    """
+    if not place.shape or place.shape[0] % 3 or place.scale_block is not None:
+        raise ModelError(
+            f"{short_path(place.path)} has a joined query, key and value as {place.dtype} {list(place.shape)}:",
+            "the number of rows must be divisible by three, and numbers of 8 bits need one scale for all rows or for each row",
+            "use the same model in bfloat16",
+        )
+    size, scale = place.num_bytes // 3, place.scale
+    if scale is not None and math.prod(scale.shape) > 1:  # otherwise one scale for the whole tensor
+        scale = _take_third(scale, index)
     start = place.start + index * size
-    return dataclasses.replace(place, shape=(place.shape[0] // 3, *place.shape[1:]), start=start, end=start + size)
+    shape = (place.shape[0] // 3, *place.shape[1:])
+    return dataclasses.replace(place, shape=shape, start=start, end=start + size, scale=scale)

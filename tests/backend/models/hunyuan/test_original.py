@@ -18,7 +18,7 @@ from backend.models import complete_checkpoint
 from backend.models.hunyuan.spec import HUNYUAN
 from backend.models.hunyuan.transformer import Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
-from backend.weights.read import LoadProgress, Part, load_stacked
+from backend.weights.read import LoadProgress, Part, load_stacked, read_tensor
 from presets import load_preset
 
 SPARSE = "hunyuanvideo-1.5-i2v-720p-sparse"
@@ -85,6 +85,36 @@ def test_the_authors_file_loads_like_diffusers(use_meanflow, tmp_path):
     assert found.keys() == state.keys()
     for name, value in state.items():
         np.testing.assert_array_equal(np.asarray(found[name]), value.numpy(), name)
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_scales_are_divided_and_swapped_with_their_numbers(by_row, tmp_path):
+    """The numbers of a scaled file are compared with a file in bfloat16 that has their products."""
+    config = load_preset(SPARSE).network_configs()["transformer"] | SMALL
+    own = makers_state(random_state({name: value for name, value in config.items() if name != "sparse_attention"}))
+    products, scaled = dict(own), dict(own)
+    for name in [name for name in own if name.endswith((".self_attn_qkv.weight", "final_layer.adaLN_modulation.1.weight"))]:
+        rows = torch.arange(1, 1 + len(own[name]))[:, None] / 8 if by_row else torch.tensor(0.5)
+        scaled[name] = own[name].to(torch.float8_e4m3fn)
+        scaled[name.removesuffix("weight") + "scale_weight"] = rows
+        products[name] = scaled[name].float() * rows
+    found = []
+    for name, state in (("plain", products), ("scaled", scaled)):
+        save_file(state, tmp_path / f"{name}.safetensors")
+        places = complete_checkpoint(checkpoint_of(tmp_path / f"{name}.safetensors", config)).tensors("transformer")
+        found.append({name: read_tensor(place) for name, place in places.items()})
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
+
+
+def test_a_joined_tensor_that_cannot_be_divided_is_refused(tmp_path):
+    config = load_preset(SPARSE).network_configs()["transformer"] | SMALL
+    own = makers_state(random_state({name: value for name, value in config.items() if name != "sparse_attention"}))
+    joined = next(name for name in own if name.endswith(".self_attn_qkv.weight"))
+    save_file(own | {joined: own[joined][:-1].clone()}, tmp_path / "x.safetensors")
+    with pytest.raises(ModelError, match=r"joined query, key and value as F32 \[95, 32\]: the number of rows"):
+        complete_checkpoint(checkpoint_of(tmp_path / "x.safetensors", config))
 
 
 def test_diffusers_names_are_left_and_other_files_refused(tmp_path):
