@@ -31,7 +31,7 @@ class TensorPlace:
 
     If `scale` is set, the tensor is the product of the stored numbers and the scale: one number, or one number for each row. If
     `scale_block` is set too, it is (rows, columns) of a block, and the scale has one number for each block. If `swaps_halves` is
-    true, the file has the second half of the rows first.
+    true, the file has the second half of the rows first, and of their scales.
     """
 
     path: Path
@@ -58,7 +58,7 @@ def weight_files(folder: Path, part: str) -> list[Path]:
                 f"{short_path(folder / part)} contains no .safetensors file:", "a checkpoint needs its weights", AGAIN
             )
         return paths
-    paths = [folder / part / name for name in sorted(set(read_json(indexes[0]).get("weight_map", {}).values()))]
+    paths = [folder / part / name for name in sorted(set(_read_weight_map(indexes[0]).values()))]
     for path in paths:
         if not path.is_file():
             raise ModelError(f"{short_path(path)} is missing:", f"{indexes[0].name} names {len(paths)} files", AGAIN)
@@ -66,11 +66,22 @@ def weight_files(folder: Path, part: str) -> list[Path]:
 
 
 def tensor_names(folder: Path, part: str) -> Collection[str]:
-    """Return the names of a part's tensors, from its index or the headers of its files. Empty if the part has no weights."""
+    """Return the names of a part's tensors, from its index or the headers of its files. Empty if the part has no weights.
+
+    Raises: ModelError for a broken index or an incomplete file.
+    """
     indexes = sorted((folder / part).glob("*.safetensors.index.json"))
     if indexes:
-        return read_json(indexes[0]).get("weight_map", {})
+        return _read_weight_map(indexes[0])
     return [name for path in (folder / part).glob("*.safetensors") for name in read_header(path)]
+
+
+def _read_weight_map(index: Path) -> dict[str, str]:
+    """Return the name of the file of each tensor. Raises: ModelError."""
+    names = read_json(index).get("weight_map", {})
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise ModelError(f"{short_path(index)}: weight_map", "must be an object with the file of each tensor", AGAIN)
+    return names
 
 
 def part_tensors(folder: Path, part: str) -> dict[str, TensorPlace]:

@@ -27,15 +27,22 @@ def make_sparse_plan(config: Config, keep: float) -> SparsePlan | None:
     """Return the plan of a transformer with this configuration, None for dense attention.
 
     If several chips share the queries of a head, each of them has a multiple of `TOKEN_ALIGNMENT` tokens. A block of queries must
-    not cross from one chip to the next. Raises: ModelError if it would.
+    not cross from one chip to the next. Raises: ModelError if it would, or if the configuration's block sizes are no sizes.
     """
     method = config.get(SPARSE)
     if method is None:
         return None
+    usual = VSA_TILE if method == "vsa" else SLA_BLOCKS
+    sizes = config.get(BLOCKS, usual)
+    if not isinstance(sizes, list | tuple) or len(sizes) != len(usual) or not all(type(one) is int and one > 0 for one in sizes):
+        raise ModelError(
+            f"The transformer's config.json says {BLOCKS}={str(sizes)[:40]},",
+            f"but it must have {len(usual)} positive whole numbers",
+            "use other blocks, or remove the entry",
+        )
     if method == "vsa":
-        tile = tuple(config.get(BLOCKS, VSA_TILE))
-        return SparsePlan(method=method, keep=keep, block_q=math.prod(tile), block_kv=math.prod(tile), tile=tile)
-    block_q, block_kv = config.get(BLOCKS, SLA_BLOCKS)
+        return SparsePlan(method=method, keep=keep, block_q=math.prod(sizes), block_kv=math.prod(sizes), tile=tuple(sizes))
+    block_q, block_kv = sizes
     if TOKEN_ALIGNMENT % block_q:
         raise ModelError(
             f"The transformer's config.json says {BLOCKS}=[{block_q}, {block_kv}],",

@@ -135,6 +135,10 @@ def test_fastwan_loads_with_either_name_of_its_gate(prefix, tmp_path):
     index = tmp_path / "transformer" / "diffusion_pytorch_model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": names}))
     assert recognise(checkpoint_of(tmp_path))[1].sparse_attention == "vsa"
+    for broken in (7, ["blocks.0"], {"blocks.0": 3}):
+        index.write_text(json.dumps({"weight_map": broken}))
+        with pytest.raises(ModelError, match="weight_map must be an object"):
+            complete_checkpoint(checkpoint_of(tmp_path))
 
 
 def test_a_dense_checkpoint_and_one_without_weights_stay_dense(tmp_path):
@@ -157,6 +161,14 @@ def test_a_block_of_queries_never_crosses_from_chip_to_chip():
     assert make_sparse_plan({"sparse_attention": "sla", "sparse_blocks": [64, 48]}, 0.1).block_kv == 48
     with pytest.raises(ModelError, match=r"says sparse_blocks=\[96, 64\], but the number of queries in a block must divide 128"):
         make_sparse_plan({"sparse_attention": "sla", "sparse_blocks": [96, 64]}, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("method", "sizes"), [("sla", [0, 64]), ("sla", [64]), ("sla", "64"), ("vsa", [4, 4]), ("vsa", [4, 4, 0.5]), ("vsa", None)]
+)
+def test_block_sizes_that_are_no_sizes_are_refused(method, sizes):
+    with pytest.raises(ModelError, match=r"says sparse_blocks=.*, but it must have \d positive whole numbers"):
+        make_sparse_plan({"sparse_attention": method, "sparse_blocks": sizes}, 0.1)
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
