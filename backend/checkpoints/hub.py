@@ -106,7 +106,8 @@ def _find_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> C
     checkpoint = open_checkpoint(folder, assign_parts(paths, parsed.tree))
     if is_hub_id(parsed.base):
         accept(checkpoint)
-        _download(parsed.base, PATTERNS_BESIDE_FILES, on_bytes)
+        # The repository may have a new commit since the first download, which is then in another folder
+        checkpoint = open_checkpoint(_download(parsed.base, PATTERNS_BESIDE_FILES, on_bytes), checkpoint.transformer_files)
     return checkpoint
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from backend.catalog.catalog import count_bytes, list_entries, required_licences
-from backend.checkpoints.checkpoint import split_source
+from backend.checkpoints.checkpoint import TRANSFORMER, split_source
 from backend.checkpoints.hub import (
     download_file,
     download_model,
@@ -130,9 +130,13 @@ class _DownloadLine:
 
 def _verify_model(arguments: argparse.Namespace) -> bool:
     source = next((preset.model_source for preset in list_presets() if preset.name == arguments.id), arguments.id)
-    base, transformer = split_source(source)
-    line, parsed = _DownloadLine(sys.stderr, source), parse_file_source(source)
-    files = None if parsed is None else find_cached_parts(parsed)
+    if (parsed := parse_file_source(source)) is None:
+        (base, transformer), files = split_source(source), None
+    elif (files := find_cached_parts(parsed)) is not None:
+        base, transformer = parsed.base, TRANSFORMER
+    else:
+        raise _missing_error(source)
+    line = _DownloadLine(sys.stderr, source)
     result = verify(_local_folder(base), recognise, line, files, transformer, complete_checkpoint)
     if arguments.json:
         facts = {
@@ -159,9 +163,13 @@ def _local_folder(source: str) -> Path:
         return Path(source)
     folder = find_newest_snapshot(source) if is_hub_id(source) else None
     if folder is None:
-        raise RequestError(
-            f"id={source!r}",
-            "is neither a folder nor a checkpoint in the cache of this machine",
-            f"`python app.py models download {source}` fetches it",
-        )
+        raise _missing_error(source)
     return folder
+
+
+def _missing_error(source: str) -> RequestError:
+    return RequestError(
+        f"id={source!r}",
+        "is neither a folder nor a checkpoint in the cache of this machine",
+        f"`python app.py models download {source}` fetches it",
+    )

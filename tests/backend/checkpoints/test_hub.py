@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.utils import WeakFileLock
 
 from backend.checkpoints import hub_file
-from backend.checkpoints.hub import PARTS, download_model
+from backend.checkpoints.hub import PARTS, download_model, find_checkpoint
 from backend.checkpoints.hub_file import HubFile, Stopped, delete_unfinished, download_to_cache
 from backend.models import recognise
 from backend.schemas.events import Finished, Loading
@@ -185,6 +186,18 @@ def test_stop_does_not_wait_for_a_silent_hub(monkeypatch):
         download_model(REPOSITORY, recognise, stop)
     assert is_within(time.monotonic() - began, 3)
     answered.set()
+
+
+def test_a_new_commit_during_the_download_of_a_transformer_file_is_the_one_that_is_opened(tmp_path, monkeypatch):
+    """The base's configurations are downloaded first, the weights after the file: a commit in between gives another folder."""
+    folders = [Path(shutil.copytree(DEMO, tmp_path / commit)) for commit in ("old", "new")]
+    (tmp_path / "turbo.safetensors").touch()
+    remaining = iter(folders)
+    monkeypatch.setattr("backend.checkpoints.hub._download", lambda *arguments: next(remaining))
+    accepted = []
+    opened = find_checkpoint(f"tests/absent+{tmp_path}/turbo.safetensors", accepted.append)
+    assert [checkpoint.folder for checkpoint in accepted] == folders[:1] and opened.folder == folders[1]
+    assert opened.transformer_files == accepted[0].transformer_files
 
 
 @pytest.fixture

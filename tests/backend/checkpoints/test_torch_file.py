@@ -23,7 +23,7 @@ from backend.models.wan.spec import WAN
 from backend.weights.lora import read_lora
 from backend.weights.read import read_tensor
 from tests.fake_hub import REPOSITORY, FakeHub
-from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app
+from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, snapshot
 
 
 def save(path: Path, value: object) -> TorchFile:
@@ -183,3 +183,7 @@ def test_a_file_and_its_base_are_downloaded_and_nothing_else(hub: FakeHub, tmp_p
     found = json.loads(app(home, NOWHERE, "models", "verify", source, "--json").stdout)[0]
     assert (found["family"], found["problems"]) == ("wan2.1-live", [])
     assert app(home, NOWHERE, "models", "download", source).returncode == 0  # it is here
+    assert app(home, hub.url, "models", "download", REPOSITORY).returncode == 0
+    (snapshot(home) / "live.pt").unlink()
+    missing = app(home, NOWHERE, "models", "verify", source)  # the base alone is complete, but it is another model
+    assert missing.returncode == 2 and "models download" in missing.stderr
