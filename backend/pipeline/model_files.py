@@ -46,9 +46,7 @@ class ModelFiles:
         folder = self.checkpoint.folder
         there = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]  # "**" would not follow links to folders
         kept = sorted(path for path in there if path.suffix in _KEPT and path.is_file() and self._is_used(path))
-        return kept + [
-            path for path in map(file_path, self.checkpoint.transformer_files.values()) if not path.is_relative_to(folder)
-        ]
+        return kept + [path for path in map(file_path, self.checkpoint.transformer_files.values()) if path not in kept]
 
     def _is_used(self, path: Path) -> bool:
         """Return whether this model uses the file. Transformers of other presets in the same checkpoint are not used."""

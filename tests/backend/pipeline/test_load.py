@@ -12,9 +12,11 @@ from safetensors.numpy import load_file
 
 from backend.checkpoints import hub
 from backend.checkpoints.checkpoint import open_checkpoint
+from backend.checkpoints.single_file import assign_parts
 from backend.errors import ModelError, Stopped
+from backend.models import recognise
 from backend.pipeline import load as load_module
-from backend.pipeline.model_files import check_model
+from backend.pipeline.model_files import ModelFiles, check_model
 from backend.schemas.events import Loading
 from presets import load_preset
 
@@ -55,6 +57,21 @@ def test_loading_ends_where_its_report_is_refused(checkpoint):
 
     with pytest.raises(Stopped):
         load_module.load(PRESET, str(checkpoint), stop)
+
+
+def test_a_transformer_file_inside_the_checkpoint_counts_once(checkpoint):
+    """Hosts compare the hash of these files, so that a host with another transformer is found."""
+    family, spec = recognise(open_checkpoint(checkpoint))
+    for name in ("turbo.pth", "transformer_files/turbo.safetensors"):
+        path = checkpoint / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"1234")
+        opened = open_checkpoint(checkpoint, assign_parts([path]))
+        files = ModelFiles(source="x", checkpoint=opened, family=family, spec=spec)
+        assert files.paths.count(path) == 1
+        before = files.files_hash
+        path.write_bytes(b"12345")
+        assert files.files_hash != before
 
 
 def test_a_checkpoint_is_opened_once_a_load(checkpoint, monkeypatch):
