@@ -18,7 +18,7 @@ from backend.engine.disk import find_shortage, needed_bytes
 from backend.engine.dispatcher import Dispatcher, make_queue_entry
 from backend.engine.estimates import Estimates
 from backend.engine.event_log import EventLog
-from backend.engine.folder import move_request_files, write_request_steps
+from backend.engine.folder import move_request_files, write_inputs_steps, write_request_steps
 from backend.engine.history import History
 from backend.engine.instant import InstantDraft, choose_preset, draft_request
 from backend.engine.job import Job, new_job_id
@@ -297,10 +297,10 @@ class Engine:
             wanted = self._reduce_to_draft(request, can_run)
             if wanted.inputs():
                 draft.folder.mkdir(parents=True)
-                wanted = yield from write_request_steps(wanted, draft.folder)
+                wanted = yield from write_inputs_steps(wanted, draft.folder)
             drafts.start(draft, wanted, self.estimates.shape(wanted))
-        except (OSError, StudioError, GeneratorExit):
-            drafts.drop(draft)
+        except BaseException:
+            drafts.drop(draft)  # a draft that stays reserved would count towards the limits
             raise
         return draft
 

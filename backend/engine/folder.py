@@ -26,18 +26,24 @@ Inputs = Mapping[str, tuple[Path, ...]]
 
 
 def write_request_steps(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
-    """Write the inputs and `request.json` into the folder. Yield the sandbox calls, which open the inputs.
+    """Write the inputs and `request.json` into the folder. See `write_inputs_steps`."""
+    request = yield from write_inputs_steps(request, folder)
+    write_request_file(request, folder)
+    return request
+
+
+def write_inputs_steps(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
+    """Write the inputs into the folder. Yield the sandbox call, which opens the inputs. Without inputs, do nothing.
 
     The generator returns the request with the paths of the written files.
     Raises: ImageError, ClipError, SoundError, OSError.
     """
-    if request.inputs():
-        is_long = any(one.media != "picture" for one in INPUTS if one.name in request.inputs())
-        seconds = LONG_SECONDS if is_long else QUICK_SECONDS
-        paths = yield SandboxCall(work=write_inputs, arguments=(request, folder), seconds=seconds)
-        request = request.with_inputs(paths)
-    write_request_file(request, folder)
-    return request
+    if not request.inputs():
+        return request
+    is_long = any(one.media != "picture" for one in INPUTS if one.name in request.inputs())
+    seconds = LONG_SECONDS if is_long else QUICK_SECONDS
+    paths = yield SandboxCall(work=write_inputs, arguments=(request, folder), seconds=seconds)
+    return request.with_inputs(paths)
 
 
 def move_request_files(request: GenerationRequest, folder: Path, place: Path) -> GenerationRequest:

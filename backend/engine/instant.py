@@ -221,11 +221,10 @@ class InstantDrafts:
     def _stop(self, draft: InstantDraft) -> None:
         """End the draft without a result. Its worker stops within one step."""
         self._end(draft, None)
-        for entry in [
-            entry for entry in self._waiting if entry[0] is draft
-        ]:  # the inputs of other drafts are still being written
-            self._waiting.remove(entry)
-            _remove_folder(draft)
+        for entry in self._waiting.copy():
+            if entry[0] is draft:  # if the draft neither waits nor runs, its inputs are still being written; see `start`
+                self._waiting.remove(entry)
+                _remove_folder(draft)
         if draft.id in self._running:
             self._running[draft.id][1].cancel(draft.id)
 

@@ -54,7 +54,7 @@ def test_the_copy_of_an_image_is_deleted_with_the_draft(ready, close_gate, tmp_p
     gate = close_gate("a held square", "draft 2")
     draft = start(ready, request("a held square", image=str(tmp_path / "blue.png")))
     gate.wait()
-    assert [path.name for path in sorted(draft.folder.iterdir())] == ["image.png", "request.json"]
+    assert [path.name for path in draft.folder.iterdir()] == ["image.png"]
     gate.open()
     with picture(draft.result.result(SECONDS)) as image:
         assert image.convert("RGB").getpixel((90, 90))[2] > 200
@@ -149,6 +149,18 @@ def test_the_next_engine_deletes_what_a_killed_engine_left(make_engine, tmp_path
     left.mkdir(parents=True)
     make_engine()
     assert not left.exists()
+
+
+def test_an_unexpected_error_leaves_no_draft_that_counts_towards_the_limits(ready, monkeypatch):
+    def fail(request):
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ready.estimates, "shape", fail)
+        for number in range(MOST_OF_ADDRESS):
+            with pytest.raises(RuntimeError):
+                start(ready, owner=f"visitor {number}", limits=LIMITS)
+    assert picture(start(ready, limits=LIMITS).result.result(SECONDS))
 
 
 PLAIN = [preset for preset in list_presets() if preset.segment_frames is None and not preset.takes_last_image]
