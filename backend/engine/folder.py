@@ -132,17 +132,17 @@ def _store_file(one: Path, stem: Path, role: str) -> Path:
 
 def _store_picture(source: Path, stem: Path) -> Path:
     """Write an image without its metadata. JPEG, PNG and WebP keep their format and size; other formats become PNG."""
-    picture = load_checked_image(source)
+    size = load_checked_image(source).size  # not the image itself: two decoded images would take twice the memory
     plain = strip_metadata(source)
     if plain is not None:
         path = stem.with_suffix(plain[1])
         path.write_bytes(plain[0])
         with contextlib.suppress(ImageError):  # if the decoder refuses the output of `strip_metadata`, the image is stored as PNG
-            if load_checked_image(path).size == picture.size:
+            if load_checked_image(path).size == size:
                 return path
         path.unlink()
     path = stem.with_suffix(".png")
-    picture.save(path, compress_level=1)
+    load_checked_image(source).save(path, compress_level=1)
     return path
 
 

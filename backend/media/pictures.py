@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.WebPImagePlugin import WebPImageFile
 
 from backend.errors import ImageError
 
@@ -105,11 +106,27 @@ def _open_header(path: Path) -> Image.Image:
 
 def _decode(image: Image.Image, path: Path) -> Image.Image:
     try:
-        image.load()
+        if isinstance(image, WebPImageFile):
+            image = _decode_webp(image)
+        else:
+            image.load()
         ImageOps.exif_transpose(image, in_place=True)
         return image
     except BROKEN:
         raise _damaged_error(path) from None
+
+
+def _decode_webp(image: WebPImageFile) -> Image.Image:
+    """Decode the first frame. `image` becomes unusable.
+
+    Pillow's decoder holds two copies of the frame, also for images without animation, and `load` would keep the decoder while it
+    makes two more. Here the decoder is freed first.
+    """
+    pixels, *_ = image._get_next()
+    image._decoder = None
+    frame = Image.frombytes(image.mode, image.size, pixels, "raw", image.rawmode)
+    frame.info = image.info
+    return frame
 
 
 def _check_size(size: tuple[int, int], path: Path) -> None:

@@ -23,7 +23,7 @@ from backend.media.sandbox_wire import read_work, write_reply
 from backend.media.system_calls import deny_system_calls
 
 # Limit of private memory. The largest accepted images have 50 million pixels. As PNG or JPEG they take 0.25 to 0.45 GB, as 16-bit
-# PNG 0.55 GB and as transparent WebP 0.8 GB (measured).
+# PNG 0.55 GB and as WebP 0.6 GB (measured).
 MEMORY_BYTES = 2**30
 OPEN_FILES = 128
 NICE = 5  # gives the process a lower priority than the studio, which must stay responsive

@@ -1,6 +1,7 @@
 """Check the engine's input files of images, clips and audio: copying, refusals, and opening in sequence."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from PIL import Image
 
 from backend.engine.engine import Engine
+from backend.engine.folder import write_inputs
 from backend.errors import Busy, ClipError, ImageError, SoundError
 from backend.media.clips import read_clip_facts
 from backend.media.sandbox import SandboxCall, SandboxPool
@@ -42,6 +44,19 @@ def test_a_bad_image_leaves_nothing(engine, tmp_path):
     with pytest.raises(ImageError):
         engine.submit(request(image=str(path)))
     assert engine.jobs.list_jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
+
+
+def test_the_largest_transparent_webp_is_stored_within_the_sandbox_memory(tmp_path):
+    image = Image.new("RGBA", (8660, 5773), (255, 0, 0, 100))
+    image.save(tmp_path / "a.webp", lossless=True, quality=0, method=0)
+    del image
+    folder = tmp_path / "job"
+    folder.mkdir()
+    arguments = request(image=str(tmp_path / "a.webp")), folder
+    with closing(SandboxPool()) as sandbox:
+        stored = sandbox.run(SandboxCall(work=write_inputs, arguments=arguments, seconds=300))  # enough for a busy machine
+    with Image.open(stored["image"][0]) as image:
+        assert (image.format, image.size) == ("WEBP", (8660, 5773))
 
 
 @pytest.fixture

@@ -1,14 +1,26 @@
 """Check untrusted images: each unusable file has its own message, each usable file becomes upright and RGB."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from backend.errors import ImageError
 from backend.media.pictures import ROWS_AT_ONCE, crop_box, crop_to, load_checked_image
 from tests.png_header import png_claiming
+
+PEAK = r"""
+import re, sys
+from pathlib import Path
+from backend.media.pictures import load_checked_image
+def print_peak(): print(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+print_peak()
+load_checked_image(sys.argv[1])
+print_peak()
+"""  # prints the largest resident kilobytes before and after
 
 
 def noise(width: int = 64, height: int = 48) -> Image.Image:
@@ -126,6 +138,29 @@ def test_on_white_is_what_pillow_makes_of_a_whole_copy(tmp_path, mode):
     flat = load_checked_image(path)
     assert flat.mode == "RGB" and flat.tobytes() == whole.tobytes()
     assert numpy.array_equal(numpy.asarray(flat.resize((20, 20))), numpy.asarray(whole.resize((20, 20))))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "RGB", "animation"])
+def test_a_webp_is_what_pillow_loads(tmp_path, mode):
+    image, exif = noise(40, 30).convert("RGBA"), Image.Exif()
+    image.putalpha(Image.linear_gradient("L").resize(image.size))
+    exif[0x0112] = 6  # the camera was on its side
+    more = {"save_all": True, "append_images": [Image.new("RGBA", image.size, "red")]} if mode == "animation" else {}
+    (image.convert("RGB") if mode == "RGB" else image).save(tmp_path / "a.webp", lossless=True, exact=True, exif=exif, **more)
+    with Image.open(tmp_path / "a.webp") as saved:
+        saved.load()
+        turned = ImageOps.exif_transpose(saved).convert("RGBA")
+    whole = Image.alpha_composite(Image.new("RGBA", turned.size, "white"), turned).convert("RGB")
+    flat = load_checked_image(tmp_path / "a.webp")
+    assert (flat.mode, flat.size, flat.tobytes()) == ("RGB", (30, 40), whole.tobytes())
+
+
+def test_a_transparent_webp_takes_three_copies_of_its_pixels(tmp_path):
+    """Pillow's decoder needs these three. Pillow's own `load` takes at least four."""
+    Image.new("RGBA", (4000, 3000), (255, 0, 0, 100)).save(tmp_path / "a.webp", lossless=True, quality=0, method=0)
+    done = subprocess.run([sys.executable, "-c", PEAK, str(tmp_path / "a.webp")], capture_output=True, text=True, check=True)
+    before, peak = map(int, done.stdout.split())
+    assert 1024 * (peak - before) < 3.6 * 4 * 4000 * 3000
 
 
 def test_sixteen_bits_keep_their_brightness(tmp_path):
