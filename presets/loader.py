@@ -142,8 +142,8 @@ class Preset(BaseModel):
     series: str
     """The version of the model, such as `wan2.2`. `SERIES` contains the series in the order of lists."""
     model: str
-    """The checkpoint: a Hugging Face id, a folder, `embedded:NAME`, or `owner/base+owner/repository:file.pt` for a single-file
-    transformer with another checkpoint's other parts; a second `+owner/repository:file.pt` for the low-noise expert."""
+    """The checkpoint: a Hugging Face id, a folder, `embedded:NAME`, or `owner/base+owner/repository:file` for a single-file
+    transformer with another checkpoint's other parts; a second `+owner/repository:file` for the low-noise expert."""
     licence: str = ""
     """A sentence that the user must read before a download."""
     tasks: tuple[Task, ...] = Field(min_length=1)

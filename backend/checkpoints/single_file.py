@@ -42,7 +42,7 @@ _SOURCE = re.compile(rf"(?P<base>/.+?|[\w.-]+/[\w.-]+)\+(?P<first>{_FILE})(?:\+(
 class FileSource:
     """A checkpoint `base`, a folder or Hub id, with transformers in these `files`, the high-noise transformer first.
 
-    The files are absolute paths, or "owner/repository:file.safetensors" on the Hub. `tree` names the dictionary in PyTorch files
+    The files are absolute paths, or "owner/repository:file" on the Hub. `tree` names the dictionary in PyTorch files
     that contains the weights. "" selects the first dictionary of `torch_file.TREES` that exists.
     """
 

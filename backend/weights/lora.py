@@ -71,7 +71,7 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
 
     `names` returns the names that LoRA files use for a module besides the checkpoint's name (see `Family.lora_names`).
 
-    Raises: ModelError if the file changes nothing, or is not a complete safetensors or .pt file.
+    Raises: ModelError if the file changes nothing, or is not a complete safetensors, .pt or .pth file.
     """
     is_torch = path.suffix in TORCH_SUFFIXES
     try:
