@@ -6,6 +6,7 @@ to take long makes it wait at a gate (`tests/gates.py`).
 Words in a prompt make the pipeline misbehave:
 
 - "explode" raises.
+- "missing" raises an error that names a file in a folder of the server.
 - "memory" raises as if memory were short (see `suggest_smaller_requests`).
 - "die" ends the process.
 - "fall" kills the process in the third step, each time. "trip" kills it only the first time.
@@ -315,6 +316,8 @@ def square_in(picture: Path) -> tuple[int, str]:
 def _misbehave(prompt: str) -> None:
     if "explode" in prompt:
         raise ValueError("the square\nexploded")
+    if "missing" in prompt.split():
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/srv/models/square/config.json")
     if "memory" in prompt:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
     is_last = _place()[0] + 1 == _place()[1] > 1

@@ -132,6 +132,11 @@ class InstantDrafts:
         """True if a draft waits or runs."""
         return bool(self._waiting or self._running)
 
+    @property
+    def are_paused(self) -> bool:
+        """True while a video waits or runs."""
+        return self._is_paused
+
     def reserve(self, owner: str, address: str, folder: Path) -> InstantDraft:
         """Return the owner's new draft, with its own folder in `folder`. The owner's earlier draft stops within one step.
 
@@ -221,10 +226,10 @@ class InstantDrafts:
     def _stop(self, draft: InstantDraft) -> None:
         """End the draft without a result. Its worker stops within one step."""
         self._end(draft, None)
-        for entry in self._waiting.copy():
-            if entry[0] is draft:  # if the draft neither waits nor runs, its inputs are still being written; see `start`
-                self._waiting.remove(entry)
-                _remove_folder(draft)
+        # A draft that neither waits nor runs keeps its folder: its inputs are still being written.
+        for entry in [entry for entry in self._waiting if entry[0] is draft]:
+            self._waiting.remove(entry)
+            _remove_folder(draft)
         if draft.id in self._running:
             self._running[draft.id][1].cancel(draft.id)
 

@@ -11,7 +11,7 @@ from backend.media.sandbox import Steps
 from backend.schemas.events import DraftFinished, Failed
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import QUIET, Updates, Values
-from wan_ui.components.field_errors import error_sentence
+from wan_ui.components.field_errors import error_sentence, shorten_paths
 from wan_ui.form.form import Form
 from wan_ui.form.instant import result_html
 from wan_ui.services.caller import Caller
@@ -52,16 +52,17 @@ class InstantHandlers:
         Without a prompt, only prepare the worker. If the draft was stopped or is late, the page must request it again.
         """
         caller, act = await asyncio.to_thread(self.context.identify_caller, request), Act.from_event(event)
-        result, texts = self.form.prompt.instant.result, caller.texts
+        result, texts, drafts = self.form.prompt.instant.result, caller.texts, self.context.engine.queue.drafts
         if not self.context.offers_instant or act.what != "draft":
-            self.context.engine.queue.drafts.stop_owner(caller.owner)
+            drafts.stop_owner(caller.owner)
             return {result: gr.skip()}
         number = int(act.value) if act.value.isdecimal() and len(act.value) < 10 else 0
         fixed = self.form.prompt.instant.fix_seed(values, self.form.settings)
         try:
             answer = await self._generate(fixed, caller)
-        except Busy:
-            return {result: result_html(number, texts.instant_waits, is_waiting=True)}
+        except Busy as error:
+            note = texts.instant_waits if drafts.are_paused else error_sentence(error)
+            return {result: result_html(number, note, is_waiting=True)}
         except StudioError as error:
             return {result: result_html(number, error_sentence(error))}
         seed = fixed[self.form.settings.seed]
@@ -71,7 +72,7 @@ class InstantHandlers:
                 shown = result_html(number, prompt=prompt, seed=seed, picture=picture)
                 return {result: shown, self.form.prompt.instant.seed: seed}
             case Failed(cause=cause, fix=fix):
-                return {result: result_html(number, f"{cause}; {fix}")}
+                return {result: result_html(number, shorten_paths(f"{cause}; {fix}"))}
         return {result: result_html(number, is_waiting=bool(prompt))}
 
     async def _generate(self, values: Values, caller: Caller) -> DraftFinished | Failed | None:
