@@ -126,6 +126,8 @@ export const createModes = (client, view) => {
     for (const option of field.options) option.disabled = !ends.includes(option.value);
     if (ends.length && !ends.includes(field.value)) field.value = ends[0];
   };
+  /** @param {number} count */
+  const overlapLabel = count => (count === 1 ? words().overlaps_one : fill(words().overlaps, { frames: count }));
   /** Enables the overlaps that the new video can have with the clip. */
   const showOverlap = () => {
     if (current() !== 'extend' || !clip.facts) return;
@@ -136,9 +138,10 @@ export const createModes = (client, view) => {
     const best = [...field.options].find(option => !option.disabled && Number(option.value) <= wanted);
     if (best) field.value = best.value;
     const where = select('#edit-where').value;
-    const overlap = Number(field.value);
+    const count = Number(field.value);
+    const overlap = overlapLabel(count);
     const at = (where === 'after' ? clip.end() : clip.start).toFixed(2);
-    one('#edit-goes').textContent = fill(words()[`goes_${where}`], { overlap, at, new: length - overlap });
+    one('#edit-goes').textContent = fill(words()[`goes_${where}`], { overlap, at, new: length - count });
   };
 
   const size = () => (settings.value('resolution') || limits().sizes[0].join('x')).split('x').map(Number);
@@ -257,8 +260,7 @@ export const createModes = (client, view) => {
       const overlaps = select('#edit-overlap');
       overlaps.dataset.wanted = given.overlap;
       if (![...overlaps.options].some(option => Number(option.value) === given.overlap)) {
-        const label = given.overlap === 1 ? words().overlaps_one : fill(words().overlaps, { frames: given.overlap });
-        overlaps.prepend(new Option(label, given.overlap));
+        overlaps.prepend(new Option(overlapLabel(given.overlap), given.overlap));
       }
     }
     showScaleValue();
