@@ -22,9 +22,14 @@ const tasksBox = () => {
 const taskRow = ({ id, text, percent }, stop) => {
   const row = document.createElement('p');
   const words = Object.assign(document.createElement('span'), { textContent: text });
-  const bar = document.createElement('progress');
-  if (percent !== null) bar.value = percent / 100;
-  bar.setAttribute('aria-label', text);
+  const bar = document.createElement('div');
+  bar.className = 'bar';
+  bar.role = 'progressbar';
+  bar.ariaLabel = text;
+  if (percent === null) bar.dataset.waiting = 'true';
+  else bar.ariaValueNow = String(percent);
+  const filled = bar.appendChild(document.createElement('i'));
+  filled.style.width = `${percent ?? 0}%`;
   const button = Object.assign(document.createElement('button'), { type: 'button', textContent: stop });
   button.dataset.stopTask = id;
   row.append(words, bar, button);
