@@ -126,8 +126,8 @@ class Texts:
 
     instant: str = "Instant"
     instant_hint: str = (
-        "Shows a small draft of your video half a second after you stop typing or change a setting. Generate then makes the full "
-        "video with the same seed. Drafts are not saved, and wait while videos are generated."
+        "Generates a small draft of your video when you stop typing or change a setting. Generate then makes the full video with "
+        "the same seed. Drafts are not saved, and wait while videos are generated."
     )
     instant_draft: str = "Draft"
     instant_hide: str = "Hide the draft"
