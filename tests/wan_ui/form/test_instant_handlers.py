@@ -1,6 +1,8 @@
 """Tests of the handler of instant drafts over plain HTTP: other visitors and pages of other origins reach no draft."""
 
+import base64
 import html
+import io
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 
 from tests.backend.conftest import wait_for
 from tests.wan_ui.visitor import Visitor
@@ -35,6 +38,11 @@ class Typist(Visitor):
         return json.loads(html.unescape(found[1])) if found else {}
 
 
+def picture_size(answer: dict[str, Any]) -> tuple[int, int]:
+    with Image.open(io.BytesIO(base64.b64decode(answer["picture"]))) as image:
+        return image.size
+
+
 def test_another_visitor_neither_sees_nor_stops_a_draft(url, close_gate):
     gate, ann, bob, eve = close_gate("a held square", "draft 2"), Typist(url, "a"), Typist(url, "b"), Typist(url, "e")
     eve.session = ann.session  # the page's session is no right: the cookie counts
@@ -42,12 +50,12 @@ def test_another_visitor_neither_sees_nor_stops_a_draft(url, close_gate):
         held = pool.submit(ann.ask, "draft", "a held square", 7)
         gate.wait()
         assert [one.ask(what) for one in (bob, eve) for what in ("stop", "unknown")] == [{}] * 4
-        other = pool.submit(eve.ask, "draft", "a blue square", 8)
+        other = pool.submit(eve.ask, "draft", "a blue square", 8, resolution="128x96")
         gate.open()
         mine, theirs = held.result(), other.result()
     assert (mine["number"], mine["prompt"], mine["isWaiting"]) == (7, "a held square", False)
     assert (theirs["number"], theirs["prompt"]) == (8, "a blue square")
-    assert mine["picture"] and theirs["picture"] and mine["picture"] != theirs["picture"]
+    assert [picture_size(answer) for answer in (mine, theirs)] == [(96, 96), (128, 96)]
 
 
 def test_a_page_of_another_origin_neither_requests_nor_stops_a_draft(url, close_gate):
