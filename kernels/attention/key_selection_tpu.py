@@ -50,7 +50,9 @@ def _means_kernel(count_ref: jax.Ref, array_ref: jax.Ref, means_ref: jax.Ref, *,
         means_ref[:, part] = (sums / sizes).astype(means_ref.dtype)
 
 
-def largest(scores: jax.Array, number: int, counts: jax.Array | None = None, *, interpret: bool = False) -> jax.Array:
+def largest(
+    scores: jax.Array, number: int, counts: jax.Array | None = None, *, returns_mask: bool = False, interpret: bool = False
+) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Return the indices of each row's largest scores, as `key_selection.largest` does."""
     lead, (rows, length) = scores.shape[:-2], scores.shape[-2:]
     bits = 8 * scores.dtype.itemsize
@@ -62,16 +64,21 @@ def largest(scores: jax.Array, number: int, counts: jax.Array | None = None, *, 
         wanted = jnp.pad(counts.reshape(-1, rows, 1), ((0, 0), (0, padded_rows), (0, 0)))
     width = number + -number % LANES
     triangle = jnp.triu(jnp.ones((PREFIX, PREFIX), jnp.bfloat16))
-    lists = pl.pallas_call(
-        functools.partial(_largest_kernel, bits=bits, number=number, length=length),
+    shapes = [jax.ShapeDtypeStruct((*flat.shape[:2], width), jnp.int32)]
+    specs = [pl.BlockSpec((None, LIST_ROWS, width), lambda head, part: (head, part, 0))]
+    if returns_mask:
+        shapes.append(jax.ShapeDtypeStruct(flat.shape, jnp.float32))
+        specs.append(pl.BlockSpec((None, LIST_ROWS, flat.shape[2]), lambda head, part: (head, part, 0)))
+    lists, *masks = pl.pallas_call(
+        functools.partial(_largest_kernel, bits=bits, number=number, length=length, has_counts=counts is not None),
         grid=(flat.shape[0], flat.shape[1] // LIST_ROWS),
         in_specs=[
             pl.BlockSpec((None, LIST_ROWS, flat.shape[2]), lambda head, part: (head, part, 0)),
             pl.BlockSpec((None, LIST_ROWS, 1), lambda head, part: (head, part, 0)),
             pl.BlockSpec((PREFIX, PREFIX), lambda head, part: (0, 0)),
         ],
-        out_specs=pl.BlockSpec((None, LIST_ROWS, width), lambda head, part: (head, part, 0)),
-        out_shape=jax.ShapeDtypeStruct((*flat.shape[:2], width), jnp.int32),
+        out_specs=specs,
+        out_shape=shapes,
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
         cost_estimate=pl.CostEstimate(
             flops=flat.size * (bits + number), transcendentals=0, bytes_accessed=flat.nbytes + 4 * flat.shape[0] * rows * width
@@ -79,11 +86,20 @@ def largest(scores: jax.Array, number: int, counts: jax.Array | None = None, *, 
         interpret=interpret,
         name="largest_scores",
     )(flat, wanted, triangle)
-    return lists[:, :rows, :number].reshape(*lead, rows, number)
+    lists = lists[:, :rows, :number].reshape(*lead, rows, number)
+    return (lists, masks[0][:, :rows, :length].reshape(scores.shape) > 0) if returns_mask else lists
 
 
 def _largest_kernel(
-    scores_ref: jax.Ref, wanted_ref: jax.Ref, triangle_ref: jax.Ref, lists_ref: jax.Ref, *, bits: int, number: int, length: int
+    scores_ref: jax.Ref,
+    wanted_ref: jax.Ref,
+    triangle_ref: jax.Ref,
+    lists_ref: jax.Ref,
+    *mask_refs: jax.Ref,
+    bits: int,
+    number: int,
+    length: int,
+    has_counts: bool,
 ) -> None:
     """Find each row's threshold by bisection, mark the scores from it on, and list the places of the marks."""
     wide = scores_ref[...].astype(jnp.float32) + 0.0
@@ -112,7 +128,10 @@ def _largest_kernel(
         index = (count <= mark.astype(jnp.float32)).astype(jnp.float32).sum(1, keepdims=True).astype(jnp.int32)
         return jnp.where(lane == mark, jnp.minimum(index, length - 1), found)
 
-    lists_ref[...] = jax.lax.fori_loop(0, number, place, jnp.zeros(lists_ref.shape, jnp.int32))
+    if mask_refs:
+        mask_refs[0][...] = is_marked.astype(jnp.float32)
+    longest = jnp.max(wanted.astype(jnp.float32)).astype(jnp.int32) if has_counts else number
+    lists_ref[...] = jax.lax.fori_loop(0, longest, place, jnp.zeros(lists_ref.shape, jnp.int32))
 
 
 def _running_count(mask: jax.Array, triangle_ref: jax.Ref) -> jax.Array:

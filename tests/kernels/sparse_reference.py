@@ -64,3 +64,36 @@ def vsa_attention(query, key, value, gate, counts, size, kept):
     lists = np.sort(np.argsort(-scores, axis=-1, kind="stable")[..., :kept], axis=-1)
     fine, _ = block_attention(*arrays, lists, counts, size, size)
     return fine + np.repeat(coarse, size, axis=1) * np.asarray(gate, np.float64), scores
+
+
+def sol_attention(query, key, value, tau, block_q, block_kv, room=None):
+    """Compute Sol-Attn, all arrays [B, S, H, D], one query at a time. Returns the attention, and the differences of the scores of
+    block means from the thresholds, [B, H, query blocks, key blocks]."""
+    query, key, value = (np.asarray(array, np.float64) for array in (query, key, value))
+    blocks_q, blocks_kv = -(-query.shape[1] // block_q), -(-key.shape[1] // block_kv)
+    key_parts = [slice(j * block_kv, (j + 1) * block_kv) for j in range(blocks_kv)]
+    factor = query.shape[3] ** -0.5 * np.log2(np.e)
+    attended, margins = np.zeros(query.shape), np.zeros((query.shape[0], query.shape[2], blocks_q, blocks_kv))
+    for b, h, i in np.ndindex(margins.shape[:3]):
+        rows = slice(i * block_q, (i + 1) * block_q)
+        mean_keys, sums = (
+            np.stack([form(array[b, part, h], 0) for part in key_parts]) for form, array in ((np.mean, key), (np.sum, value))
+        )
+        scores = factor * (query[b, rows, h] @ mean_keys.T).mean(0)
+        mean_query = query[b, rows, h].mean(0)
+        variance = factor**2 * (mean_query**2 * mean_keys.var(0)).sum()
+        margins[b, h, i] = scores - (factor * mean_query @ mean_keys.mean(0) + tau * np.sqrt(variance + 1e-6))
+        near = [j for j in range(blocks_kv) if i * block_q < (j + 2) * block_kv and (j - 1) * block_kv < (i + 1) * block_q]
+        others = [j for j in np.argsort(-scores, kind="stable") if margins[b, h, i, j] > 0 and j not in near]
+        exact = {*near, *others[: None if room is None else room - len(near)]}
+        for s in range(query.shape[1])[rows]:
+            total, weighted = 0.0, np.zeros(query.shape[3])
+            for j, part in enumerate(key_parts):
+                if j in exact:
+                    weights = 2.0 ** (factor * key[b, part, h] @ query[b, s, h])
+                    total, weighted = total + weights.sum(), weighted + weights @ value[b, part, h]
+                else:
+                    weight = 2.0 ** (factor * mean_keys[j] @ query[b, s, h])
+                    total, weighted = total + weight * len(key[b, part]), weighted + weight * sums[j]
+            attended[b, s, h] = weighted / total
+    return attended, margins

@@ -1,0 +1,97 @@
+"""Sol-Attn: attention to the key blocks with high scores, and to the mean of each other block. It needs no training.
+
+The attention to a mean counts as often as the block has keys. Source: "Sol-Attn" (arXiv:2607.24027), as NVlabs/Sana runs it
+(techniques/sparse_backends/sol_attn). The published kernels have blocks of 64 queries. A TPU needs longer query blocks to use its
+matrix unit, so the default is 128. A query block then sees the exact keys that the mean of 128 queries selects.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kernels.attention.block_sparse import BlockSparseOptions, KeyBlocks, Summaries, block_sparse_attention
+from kernels.attention.key_selection import block_means, largest
+from kernels.attention.sla import SparseHeads
+from kernels.qkv import LOG2_E
+
+BLOCK_Q, BLOCK_KV = 128, 64
+SMALLEST_VARIANCE = 1e-6  # added to the variance of the scores, as published
+MOST_DENSITY = 4.0
+"""The room in a list of exact blocks, as a multiple of the share of normally distributed scores above the threshold. The authors'
+repository measured 2.2 times this share as mean, with tau 1.5 (Wan at 720p)."""
+
+
+def most_exact_blocks(tau: float, blocks: int, block_q: int = BLOCK_Q, block_kv: int = BLOCK_KV) -> int:
+    """Return the room in a list of exact blocks. The neighbours of the queries always have room."""
+    share = MOST_DENSITY * math.erfc(tau / math.sqrt(2)) / 2
+    return min(blocks, math.ceil(share * blocks) + 2 + math.ceil(block_q / block_kv))
+
+
+def sol_attention(
+    heads: SparseHeads,
+    tau: float,
+    block_q: int = BLOCK_Q,
+    block_kv: int = BLOCK_KV,
+    first_query: jax.Array | int = 0,
+    room: int | None = None,
+    implementation: str | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Compute Sol-Attn.
+
+    Args:
+        heads: the queries, keys and values.
+        tau: the threshold of a query block's scores, in standard deviations above their mean. Higher values are sparser.
+        first_query: the index of the token of the first query, a multiple of `block_q`.
+        room: the largest number of exact blocks of a query block, by default `most_exact_blocks`. If more blocks are above the
+            threshold, the blocks with the largest scores are exact.
+
+    Returns: the attention [B, S_q, H, D], and the numbers of exact blocks and of blocks without room, [2] float32.
+    """
+    use_pallas, scale = heads.uses_pallas, 1.0 if heads.uses_pallas else LOG2_E * heads.query.shape[-1] ** -0.5
+    blocks = -(-heads.num_keys // block_kv)
+    query = block_means(heads.query, block_q, heads.num_queries, use_pallas)
+    key, value = (block_means(array, block_kv, heads.num_keys, use_pallas)[:, :, :blocks] for array in (heads.key, heads.value))
+    scores = scale * jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=jnp.float32)
+    is_near = _find_neighbours(query.shape[2], blocks, block_q, block_kv, first_query)
+    is_exact = (scores > _thresholds(query, key, scale, tau)) | is_near
+    wanted = is_exact.sum(-1, dtype=jnp.int32)
+    room = most_exact_blocks(tau, blocks, block_q, block_kv) if room is None else room
+    counts = jnp.minimum(wanted, room)
+    ranked = jnp.where(is_near, jnp.finfo(jnp.float32).max, scores)
+    indices, is_listed = largest(ranked, room, counts, use_pallas=use_pallas, returns_mask=True)
+    sizes = np.minimum(heads.num_keys - np.arange(blocks) * block_kv, block_kv)
+    bias = jnp.where(is_listed, -jnp.inf, jnp.asarray(np.log(sizes), jnp.float32))
+    attended = block_sparse_attention(
+        heads.query,
+        heads.key,
+        heads.value,
+        KeyBlocks(indices=indices, counts=counts, block_q=block_q, block_kv=block_kv),
+        BlockSparseOptions(num_keys=heads.num_keys, bounds=heads.bounds, implementation=implementation),
+        Summaries(key=key, value=value, bias=bias),
+    )
+    assert isinstance(attended, jax.Array), "no log-sum-exp is requested"
+    is_block = jnp.arange(query.shape[2]) * block_q < heads.num_queries
+    totals = [jnp.where(is_block, number, 0).astype(jnp.float32).sum() for number in (counts, wanted - counts)]
+    return attended, jnp.stack(totals)
+
+
+def _thresholds(query: jax.Array, key: jax.Array, scale: float, tau: float) -> jax.Array:
+    """Return the threshold of each query block's scores, [B, H, query blocks, 1] float32.
+
+    The variance of the scores is estimated from the variance of each channel of the mean keys ("diag" in the authors' code).
+    """
+    query, key = query.astype(jnp.float32), key.astype(jnp.float32)
+    mean = scale * jnp.einsum("bhqd,bhd->bhq", query, key.mean(2))
+    variance = scale**2 * jnp.einsum("bhqd,bhd->bhq", query**2, key.var(2))
+    return (mean + tau * jnp.sqrt(variance + SMALLEST_VARIANCE))[..., None]
+
+
+def _find_neighbours(query_blocks: int, blocks: int, block_q: int, block_kv: int, first_query: jax.Array | int) -> jax.Array:
+    """Return whether a key block has tokens of the query block or is next to such a block, [query blocks, key blocks]."""
+    starts = first_query + jnp.arange(query_blocks)[:, None] * block_q
+    index = jnp.arange(blocks)
+    return (index >= starts // block_kv - 1) & (index <= (starts + block_q - 1) // block_kv + 1)
