@@ -201,6 +201,8 @@ class Preset(BaseModel):
     """Whether the model supports NAG."""
     step_cache: Share = 0.0
     """Default threshold of the step cache; 0 is off."""
+    takes_sparse: bool = False
+    """Whether steps can run with Sol-Attn. The model must be a Wan model with dense attention, and the preset guided."""
     sparse_keep: float = Field(default=0.1, gt=0, le=1)
     """For transformers with sparse attention: the share of the blocks of keys to which each block of queries attends."""
     loras: tuple[LoraChoice, ...] = ()

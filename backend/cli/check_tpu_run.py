@@ -28,9 +28,11 @@ def main() -> None:
     parser.add_argument("--progressive", type=int, help="the level of progressive resolution")
     parser.add_argument("--only", help="compile this program alone, by its key, such as denoise_step")
     parser.add_argument("--mag-cache", type=float)
+    parser.add_argument("--sparse", type=float)
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
-    request = example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
+    given = {name: getattr(arguments, name) for name in ("progressive", "mag_cache", "sparse")}
+    request = example_request(find_preset(arguments.preset), **given)
     request = add_measured_ratios(request, from_environment().magnitudes_dir)
 
     def report_progress(text: str) -> None:

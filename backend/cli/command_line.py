@@ -284,6 +284,7 @@ def _add_keys(commands: argparse._SubParsersAction) -> None:
         action.add_argument("--data-dir", type=Path, metavar="DIR", help="the server's data folder (data in this project)")
 
 
+_SPARSE = "for videos with this --sparse (0)"
 _PROGRESSIVE = "the level of progressive resolution, 1 to 4"
 
 
@@ -295,6 +296,7 @@ def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
     check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="the slice, such as v6e:2x4")
     check.add_argument("--progressive", type=int, metavar="LEVEL", help=_PROGRESSIVE)
     check.add_argument("--json", metavar="FILE", help="also write the report to this file")
+    check.add_argument("--sparse", type=float, metavar="LEVEL", help=_SPARSE)
     _add_mag_cache(check)
     _add_mesh(check)
 
@@ -309,6 +311,7 @@ def _add_precompile(commands: argparse._SubParsersAction) -> None:
         command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's value)")
     command.add_argument("--progressive", type=int, metavar="LEVEL", help=f"{_PROGRESSIVE}; all levels use the same programs")
     command.add_argument("--json", action="store_true", help="print the list of files as one JSON object")
+    command.add_argument("--sparse", type=float, metavar="LEVEL", help=_SPARSE)
     _add_mag_cache(command)
     _add_mesh(command)
 

@@ -24,13 +24,14 @@ def precompile(arguments: argparse.Namespace) -> None:
     given = {option: getattr(arguments, option) for option in SIZES if getattr(arguments, option) is not None}
     own = {"width": preset.width, "height": preset.height, "num_frames": preset.num_frames}
     check_size(preset, **own | {SIZES[name]: value for name, value in given.items()})
-    add_measured_ratios(example_request(preset, mag_cache=arguments.mag_cache), from_environment().magnitudes_dir)
+    request = example_request(preset, mag_cache=arguments.mag_cache, sparse=arguments.sparse)
+    add_measured_ratios(request, from_environment().magnitudes_dir)
     if arguments.topology is not None:
         check_topology(arguments.topology)
     folder = _create_folder(arguments.output)
     example_request(preset, progressive=arguments.progressive)
     words = ["--output", str(folder)]
-    words += option_words(arguments, "preset", "topology", "progressive", "mag_cache", *SIZES)
+    words += option_words(arguments, "preset", "topology", "progressive", "mag_cache", "sparse", *SIZES)
     report = compile_in_process("backend.cli.precompile_run", words, for_tpu=arguments.topology is not None)
     sys.stdout.write((json.dumps(report) if arguments.json else _format_report(report)) + "\n")
 

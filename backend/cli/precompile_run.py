@@ -99,10 +99,11 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--progressive", type=int)
     parser.add_argument("--mag-cache", type=float)
+    parser.add_argument("--sparse", type=float)
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     sizes = {"width": arguments.width, "height": arguments.height, "num_frames": arguments.frames}
-    sizes |= {"mag_cache": arguments.mag_cache}
+    sizes |= {"mag_cache": arguments.mag_cache, "sparse": arguments.sparse}
     # JAX's own cache is disabled, because a program from this cache cannot be loaded again after it is written to a file
     # ("Function ... not found" on a CPU).
     jax.config.update("jax_enable_compilation_cache", False)

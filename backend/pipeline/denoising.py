@@ -93,6 +93,8 @@ def denoise(run: Run, conditions: VideoConditions, resumed_from: Denoised | None
         run.notes.append(f"The video was denoised in overlapping windows of {run.request.window_frames} frames")
     if run.request.progressive:
         run.notes.append(_describe_progressive(run.request, loop.total_steps))
+    if run.request.sparse:
+        run.notes.append(_describe_sparse(loop.count_blocks(), loop.num_sparse_steps, loop.total_steps))
     if run.request.uses_step_cache:
         run.notes.append(f"The step cache saved most of the work of {loop.skipped_steps} of {loop.total_steps} steps")
     if run.request.mag_cache:
@@ -101,6 +103,13 @@ def denoise(run: Run, conditions: VideoConditions, resumed_from: Denoised | None
     if spec.num_experts > 1 and not any(step.expert for step in plan_steps(run.request, spec.boundary)):
         run.notes.append("The low-noise expert was not used, because no step is below its noise level; more steps use it")
     return loop.current_state()
+
+
+def _describe_sparse(counts: tuple[float, float], num_sparse: int, total: int) -> str:
+    """Describe the steps with Sol-Attn. `counts` are the numbers of exact blocks, and of blocks without room."""
+    exact, dropped = counts
+    text = f"Sol-Attn approximated the attention in {num_sparse} of {total} steps"
+    return f"{text}; {dropped / (exact + dropped):.1%} of the blocks above its threshold had no room" if exact else text
 
 
 def _describe_progressive(request: GenerationRequest, total: int) -> str:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from backend.models.common.flat_attention import BlockCounts
 from backend.models.model import VIDEO, Conditions, Latents, Model, States, StepContext, StepState
 from backend.pipeline.chunks import Chunk, divide_into_chunks
 from backend.pipeline.prompt_schedule import Script, VideoConditions
@@ -86,7 +87,7 @@ class Denoising:
         self._finished = list(resumed_from.chunks) if resumed_from else []
         self._states: States | None = resumed_from.states if resumed_from else None
         self._step_context: StepContext | None = None
-        self._context_key: tuple[int, bool, bool] | None = None
+        self._context_key: tuple[int, bool, bool, bool] | None = None
         self._step_state: StepState = None
         self._num_committed = 0  # number of chunks that have been committed to the step state
         self._skipped = resumed_from.skipped_steps if resumed_from else 0
@@ -118,6 +119,18 @@ class Denoising:
     def _reuses_previous(self, step: int) -> bool:
         """Return whether the step plan makes this step reuse the previous step's output. `step` counts from 0 over all chunks."""
         return step < self.total_steps and self._plan[step % self.schedule.steps].reuses
+
+    @property
+    def num_sparse_steps(self) -> int:
+        """The number of steps with Sol-Attn."""
+        return sum(step.is_sparse for step in self._plan)
+
+    def count_blocks(self) -> tuple[float, float]:
+        """Return the numbers of exact blocks, and of blocks without room, since this process runs steps with Sol-Attn."""
+        if not isinstance(self._step_state, BlockCounts):
+            return 0.0, 0.0
+        exact, dropped = np.asarray(self._step_state.totals).tolist()
+        return exact, dropped
 
     @property
     def skipped_steps(self) -> int:
@@ -359,7 +372,7 @@ def should_warm_up(model: Model, request: GenerationRequest) -> bool:
 
 
 def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int, ...]]:
-    """Yield the index of the first step of each step context, in order. Contexts differ by expert, guidance and size.
+    """Yield the index of the first step of each step context, in order. Contexts differ by expert, guidance, size and attention.
 
     If some steps of a context reuse the previous step's output, yield two indices instead: the step before the first such step,
     then that step.

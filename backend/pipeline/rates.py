@@ -21,11 +21,11 @@ def add_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:
 def count_stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, float]:
     """Return the floating-point operations of a whole video by stage. A multiplication with an addition counts as two operations.
 
-    With the step cache, the result has no entry for denoising, because the cache skips parts of steps. The count omits the
-    attention that NAG adds (less than one per cent of a step) and the network that enlarges latents.
+    With the step cache or Sol-Attn, the result has no entry for denoising, because the work depends on the video. The count omits
+    the attention that NAG adds (less than one per cent of a step) and the network that enlarges latents.
     """
     flops = {"encode": loaded.model.encode_flops(request), "decode": loaded.model.decode_flops(request)}
-    if not request.uses_step_cache:
+    if not request.uses_step_cache and not request.sparse:
         flops["denoise"] = _denoise_flops(loaded, request)
     return flops
 

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -118,44 +117,69 @@ def _local_attention(
     return exchange_for_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparseHeadsResult:
+    """The sparse attention of one chip's heads.
+
+    Attributes:
+        attended: the attention of tokens, [B, tokens, W].
+        tiles: the attention between tiles of tokens, [B, tiles, W], for methods that multiply it by a gate.
+        counts: two numbers of blocks, [2] float32, which are summed over all chips. 0 for methods without counts.
+    """
+
+    attended: jax.Array
+    tiles: jax.Array | None = None
+    counts: jax.Array | None = None
+
+
 def sparse_self_attention(
     layout: Layout,
-    attend: Callable[..., Any],
+    attend: Callable[..., SparseHeadsResult],
     projected: tuple[jax.Array, jax.Array, jax.Array],
     norms: tuple[jax.Array, jax.Array],
     tables: tuple[jax.Array, jax.Array],
     eps: float,
     shared: tuple[jax.Array, ...],
     gate: jax.Array | None = None,
-) -> jax.Array:
-    """Compute `self_attention` in which `attend` selects the keys.
+) -> tuple[jax.Array, jax.Array]:
+    """Compute `self_attention` in which `attend` selects the keys. Also return the sum of the chips' `counts`.
 
     `attend(own, first_query, *shared)` gets the chip's heads (`OwnHeads`) and the index of the token of its first query. `shared`
     are arrays that all heads and tokens share.
 
-    With `gate` [B, S, W], `attend` also returns the attention between tiles of tokens, [B, query tiles, channels of the chip's
-    heads]. It is added to the attention after multiplication by the gate. Chips exchange the few rows of the tiles instead of the
-    gate. The tokens of a chip must be whole tiles.
+    With `gate` [B, S, W], the attention between tiles is multiplied by the gate and added to the attention of tokens. Chips
+    exchange the few rows of the tiles instead of the gate. The tokens of a chip must be whole tiles.
     """
     local = functools.partial(_local_sparse_attention, layout=layout, attend=attend, eps=eps)
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, (P(),) * len(shared), None if gate is None else flat)
-    return layout.on_each_chip(local, specs, flat)(projected, norms, tables, shared, gate)
+    every_chip = P(tuple(layout.mesh.axis_names))
+    attended, counts = layout.on_each_chip(local, specs, (flat, every_chip))(projected, norms, tables, shared, gate)
+    return attended, counts.sum(0)
 
 
 def _local_sparse_attention(
-    projected, norms, tables, shared: tuple[jax.Array, ...], gate, *, layout: Layout, attend: Callable[..., Any], eps: float
-) -> jax.Array:
-    """Compute one chip's part of `sparse_self_attention`."""
+    projected,
+    norms,
+    tables,
+    shared: tuple[jax.Array, ...],
+    gate: jax.Array | None,
+    *,
+    layout: Layout,
+    attend: Callable[..., SparseHeadsResult],
+    eps: float,
+) -> tuple[jax.Array, jax.Array]:
+    """Compute one chip's part of `sparse_self_attention`, and its counts [1, 2]."""
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, needs_mean=True)
     first_query = 0 if own.group == sp else jax.lax.axis_index("sp") // own.group * own.query.shape[1]
-    attended = attend(own, first_query, *shared)
-    if gate is None:
-        return exchange_for_tokens(attended, own.group, sp, use_pallas=use_pallas)
-    fine, coarse = attended
-    fine = exchange_for_tokens(fine, own.group, sp, use_pallas=use_pallas)
-    return add_gated_tiles(fine, exchange_for_tokens(coarse, own.group, sp, use_pallas=False), gate)
+    result = attend(own, first_query, *shared)
+    attended = exchange_for_tokens(result.attended, own.group, sp, use_pallas=use_pallas)
+    if gate is not None:
+        assert result.tiles is not None, "a method with a gate returns the attention of tiles"
+        attended = add_gated_tiles(attended, exchange_for_tokens(result.tiles, own.group, sp, use_pallas=False), gate)
+    counts = jnp.zeros(2, jnp.float32) if result.counts is None else result.counts
+    return attended, counts[None]
 
 
 def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:

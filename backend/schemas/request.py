@@ -44,6 +44,7 @@ from backend.schemas.settings import (
 )
 from backend.schemas.shots import check_file_indexes, check_shots, read_shots
 from backend.schemas.sound import check_sound
+from backend.schemas.sparse_steps import check_sparse
 from backend.schemas.upscaling import check_upscale
 from backend.schemas.windows import check_windows
 from presets import Preset
@@ -175,6 +176,7 @@ def check_request(request: GenerationRequest, preset: Preset) -> None:
     check_progressive(request, preset)
     _check_exclusions(request)
     check_mag_cache(request, preset)
+    check_sparse(request, preset)
     check_loras(request.loras, preset)
     check_cues(request, preset)
     check_windows(preset, request.context_windows)

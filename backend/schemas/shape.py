@@ -22,7 +22,7 @@ class Shape:
     the step cache is on. `has_nag`: unguided steps attend to the negative prompt. `is_progressive`: the first steps may run at
     half the size. `num_references` and `num_later_keyframes` (keyframes after frame 0) lengthen the latents or tokens. `overlap`:
     number of frames of a clip that the video repeats. `window`: number of frames of a context window, 0 without windows.
-    `follows_in_part`: the control clip is weighted below 1, so that its tokens are noisy too.
+    `sparse`: the level of Sol-Attn. `follows_in_part`: the control clip is weighted below 1, so that its tokens are noisy too.
     """
 
     model: str
@@ -37,6 +37,7 @@ class Shape:
     has_cfg_zero: bool = False
     is_progressive: bool = False
     has_mag_cache: bool = False
+    sparse: float = 0.0
     num_pictures: int = 0
     num_references: int = 0
     num_later_keyframes: int = 0
@@ -66,6 +67,7 @@ class Shape:
             has_cfg_zero=request.cfg_zero,
             is_progressive=request.progressive > 0,
             has_mag_cache=request.mag_cache > 0,
+            sparse=request.sparse,
             num_pictures=sum(len(paths) for role, paths in request.inputs().items() if SETTINGS[role].subject != "story"),
             num_references=len(request.references),
             num_later_keyframes=sum(place > 0 for place in request.keyframe_at),

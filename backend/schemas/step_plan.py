@@ -13,6 +13,7 @@ from backend.schemas.mag_cache import REUSED_COST, reused_steps
 from backend.schemas.noise_levels import NUM_TRAIN_TIMESTEPS, noise_levels, timesteps_of_levels
 from backend.schemas.progressive import REFINING_LEVELS, full_size_cost, num_half_size_steps, request_at_first_size
 from backend.schemas.settings import VideoSettings
+from backend.schemas.sparse_steps import SPARSE_COST, num_dense_steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class StepPlan:
         is_guided: the step evaluates both guidance branches.
         is_small: the step runs at half of the video's size.
         reuses: the step runs no layers. It reuses the output of all layers from an earlier step (MagCache).
+        is_sparse: the step runs with sparse attention (Sol-Attn), for which the model was not trained.
     """
 
     sigma: float
@@ -36,11 +38,12 @@ class StepPlan:
     is_guided: bool
     is_small: bool = False
     reuses: bool = False
+    is_sparse: bool = False
 
     @property
-    def context_key(self) -> tuple[int, bool, bool]:
+    def context_key(self) -> tuple[int, bool, bool, bool]:
         """The key of the step context. Steps with equal keys share a context."""
-        return self.expert, self.is_guided, self.is_small
+        return self.expert, self.is_guided, self.is_small, self.is_sparse
 
 
 def plan_steps(request: VideoSettings, boundary: float | None = None) -> list[StepPlan]:
@@ -54,6 +57,7 @@ def plan_steps(request: VideoSettings, boundary: float | None = None) -> list[St
     """
     boundary = request.resolved_preset.boundary if boundary is None else boundary
     small, (sigmas, timesteps) = num_half_size_steps(request), _levels(request)
+    dense = max(small, num_dense_steps(request))
     first, last = (int(share * len(sigmas)) for share in request.guidance_interval)
     steps = []
     for index, (sigma, timestep) in enumerate(zip(sigmas.tolist(), timesteps.tolist(), strict=True)):
@@ -66,6 +70,7 @@ def plan_steps(request: VideoSettings, boundary: float | None = None) -> list[St
             guidance=guidance,
             is_guided=max(guidance, request.sound_guidance or 0) > 1 and first <= index < last,
             is_small=index < small,
+            is_sparse=index >= dense,
         )
         steps.append(step)
     reuses = reused_steps(request, [(step.expert, step.is_guided) for step in steps])
@@ -73,9 +78,12 @@ def plan_steps(request: VideoSettings, boundary: float | None = None) -> list[St
 
 
 def relative_step_costs(request: VideoSettings) -> list[float]:
-    """Estimate each step's cost relative to a full step at the first size, from the step's size and reuse."""
+    """Estimate each step's cost relative to a full step at the first size, from the step's size, reuse and attention."""
     full = full_size_cost(request)
-    return [(1.0 if step.is_small else full) * (REUSED_COST if step.reuses else 1.0) for step in plan_steps(request)]
+    return [
+        (1.0 if step.is_small else full) * (REUSED_COST if step.reuses else SPARSE_COST if step.is_sparse else 1.0)
+        for step in plan_steps(request)
+    ]
 
 
 def rescale_sigma(sigma: float, growth: float) -> float:

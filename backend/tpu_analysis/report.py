@@ -38,6 +38,7 @@ from backend.tpu_analysis.remedy import Remedy, Shortage, find_remedies
 
 STEP = "denoise_step"  # the key of every family's program for one step
 REFINING_STEP = "refining_step"  # the key of the program for a step that refines enlarged latents
+SPARSE_STEP = "sparse_step"  # the key of the program for a step with Sol-Attn
 SMALL_STEP = "small_step"  # the key of the program for a step at half the size; later steps are "denoise_step"
 
 
@@ -64,7 +65,8 @@ class Slice:
     def steps(self) -> dict[str, int]:
         """Maps the key of each step program to the index of a step that uses the program."""
         first, last = 0, self.request.num_steps - 1
-        return {SMALL_STEP: first, STEP: last if self.request.progressive else first, REFINING_STEP: last}
+        step = last if self.request.progressive else first
+        return {SMALL_STEP: first, STEP: step, REFINING_STEP: last, SPARSE_STEP: last}
 
     def flops_of(self, step: int) -> StepFlops:
         """Return the number of operations of the step with this index."""

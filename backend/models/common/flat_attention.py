@@ -22,7 +22,8 @@ class SparsePlan:
 
     Attributes:
         method: the method of sparse attention.
-        keep: the share of the key blocks that each query block sees.
+        keep: the share of the key blocks that each query block sees, for methods with lists of equal lengths.
+        tau: the threshold of Sol-Attn.
         block_q, block_kv: the number of queries and keys in a block.
         tile: the sides of the tiles of tokens that are the blocks. None if tokens keep their numbering.
     """
@@ -32,6 +33,7 @@ class SparsePlan:
     block_q: int
     block_kv: int
     tile: Grid | None = None
+    tau: float = 0.0
 
 
 @functools.partial(
@@ -50,6 +52,17 @@ class Positions:
     num_tokens: int
     sparse: SparsePlan | None = None
     order: TokenOrder | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockCounts:
+    """The step state with Sol-Attn, over all heads, layers and steps so far.
+
+    `totals` [2] float32 has the number of blocks of keys that were exact, and of blocks above the threshold without room.
+    """
+
+    totals: jax.Array
 
 
 def attend_flat(

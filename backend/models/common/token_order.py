@@ -46,3 +46,18 @@ def order_by_tiles(grid: Grid, tile: Grid) -> TokenOrder:
     places = np.empty(np.prod(grid), np.int32)
     places[tokens[is_token.reshape(-1)]] = np.flatnonzero(is_token)
     return TokenOrder(tokens=tokens, places=places, counts=is_token.sum(1, dtype=np.int32))
+
+
+def order_by_curve(grid: Grid) -> TokenOrder:
+    """Return the order, as NumPy arrays, along the Morton curve, so that neighbours are mostly in the same block.
+
+    A token's place on the curve has the bits of its frame, row and column in turn. The frame has the lowest bit, as in the code
+    of Sol-Attn (NVlabs/Sana).
+    """
+    sides = np.indices(grid).reshape(3, -1)
+    codes = np.zeros(sides.shape[1], np.int64)
+    for bit in range(max(grid).bit_length()):
+        for axis in range(3):
+            codes |= (sides[axis].astype(np.int64) >> bit & 1) << 3 * bit + axis
+    tokens = np.argsort(codes).astype(np.int32)
+    return TokenOrder(tokens=tokens, places=np.argsort(tokens).astype(np.int32))

@@ -16,6 +16,7 @@ import numpy as np
 from backend.checkpoints.json_files import Config
 from backend.models.common.arithmetic import encoder_flops
 from backend.models.common.context_windows import step_in_windows
+from backend.models.common.flat_attention import BlockCounts
 from backend.models.common.modules import to_transformers_5_name
 from backend.models.common.networks import DENOISE, autoencoder_network, encoder_network, text_network
 from backend.models.common.programs import ClipPrograms
@@ -78,9 +79,9 @@ class WholeClipModel:
     A family sets the attributes without a value below, and writes the methods that raise `NotImplementedError`: `_make_encoders`,
     `_make_programs`, `_count_encoded`, `encode` and `make_step_context`. It can override any other method.
 
-    The step state is a `StepCache` if the request uses the step cache. With MagCache a step that runs all layers returns the
-    change that the layers made to the tokens, [B, S, D], as step state. A step that receives this step state reuses the change.
-    Without step cache and MagCache, there is no step state.
+    The step state is a `StepCache` if the request uses the step cache, and `BlockCounts` in steps with Sol-Attn. With MagCache a
+    step that runs all layers returns the change that the layers made to the tokens, [B, S, D], as step state. A step that
+    receives this step state reuses the change. All other steps have no step state.
     """
 
     decode_stride = preview_stride = 1
@@ -256,6 +257,8 @@ class WholeClipModel:
         if request.window_frames is not None:
             return (yield from step_in_windows(programs.step, own, state, step_inputs, step_context.context, index)), None
         arguments = (own, state, step_inputs, step_context.context)
+        if isinstance(step_state, BlockCounts):
+            return (yield Call(programs.sparse_step, (*arguments, step_state)))
         if request.cfg_zero and step_context.is_guided:
             return (yield Call(programs.zero_star_step, arguments)), None
         if request.mag_cache and step_state is None:

@@ -42,10 +42,14 @@ class TextKeys:
 
 
 class KernelAttention:
-    """A processor for `WanAttention`: self-attention with `Positions`, cross-attention with `TextKeys`."""
+    """A processor for `WanAttention`: self-attention with `Positions`, cross-attention with `TextKeys`.
+
+    `block_counts` are the counts of the last sparse self-attention, see `sparse_self_attention`.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self.block_counts: jax.Array | None = None
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None) -> torch.Tensor:
         if isinstance(encoder_hidden_states, TextKeys):
@@ -62,7 +66,10 @@ class KernelAttention:
         if positions.sparse is not None:
             attend, shared = sparse_attention(attn, positions, tables[0].shape[1])
             gate = as_array(attn.to_gate_compress(hidden_states)) if positions.sparse.method == "vsa" else None
-            return sparse_self_attention(self._layout, attend, projected, norms, tables, attn.norm_q.eps, shared, gate)
+            attended, self.block_counts = sparse_self_attention(
+                self._layout, attend, projected, norms, tables, attn.norm_q.eps, shared, gate
+            )
+            return attended
         return self._attend(positions.num_tokens, tables[0].shape[1], projected, norms, tables, attn.norm_q.eps)
 
     def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import CLIPImageProcessorPil
 
 from backend.models.common.context_windows import ContextsByPlace, WindowContexts, WindowPrograms, make_window_programs
-from backend.models.common.flat_attention import Positions
+from backend.models.common.flat_attention import BlockCounts, Positions
 from backend.models.common.networks import read_part, read_tokenizer
 from backend.models.common.pixels import as_float32, image_to_pixels, replace_first_frames
 from backend.models.common.programs import ClipPrograms, common_programs
@@ -41,6 +41,7 @@ from backend.models.wan.vae import VideoAutoencoder
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effects, OnHost, Put, Work, Zeros
+from backend.sampling.solvers import SamplerState, StepInputs, take_guided_step
 from backend.schemas.geometry import latent_frames
 from backend.schemas.progressive import HALF, request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -52,10 +53,14 @@ from backend.weights.stacked import StackedWeights
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs(ClipPrograms):
-    """The programs of `ClipPrograms`, and Wan's own programs."""
+    """The programs of `ClipPrograms`, and Wan's own programs.
+
+    `sparse_step` is the denoising step with Sol-Attn. It also takes and returns `BlockCounts`.
+    """
 
     copy_matrices: Program
     prepare_text: Program
+    sparse_step: Program
     encode_first: Program
     encode_next: Program
     windows: WindowPrograms
@@ -160,9 +165,11 @@ class WanModel(WholeClipModel):
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Effects[tuple[WholeClipStepContext, StepCache | None]]:
-        """Compute the keys and values of text and images for one expert, and place the expert's other inputs on the devices."""
-        del step_state  # the previous expert's cache is invalid for this expert
+    ) -> Effects[tuple[WholeClipStepContext, StepCache | BlockCounts | None]]:
+        """Compute the keys and values of text and images for one expert, and place the expert's other inputs on the devices.
+
+        The step cache of the previous expert is invalid for this expert. The counts of blocks continue.
+        """
         programs, has_nag = self._programs(step_plan.is_guided), request.uses_nag and not step_plan.is_guided
         texts = 2 if step_plan.is_guided or has_nag else 1
         embeddings, bias, image_tokens = yield from branch_embeddings(conditions, texts, self.dtype)
@@ -171,7 +178,8 @@ class WanModel(WholeClipModel):
         text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *image_arguments))
         if has_nag:
             text = dataclasses.replace(text, nag=(yield Put(np.float32(request.nag), programs.layout.replicated)))
-        sparse = make_sparse_plan(programs.denoiser.config, request.resolved_preset.sparse_keep)
+        keep, tau = request.resolved_preset.sparse_keep, request.sparse if step_plan.is_sparse else 0.0
+        sparse = make_sparse_plan(programs.denoiser.config, keep, tau)
         positions = yield from programs.denoiser.positions(self.step_shape(request), sparse=sparse)
         context = yield from self._make_context(programs, request, conditions, text, positions)
         spread = programs.denoiser.spread_matrices(transformer)
@@ -184,6 +192,9 @@ class WanModel(WholeClipModel):
             context=context,
             copies=copies,
         )
+        if tau:
+            counts = step_state if isinstance(step_state, BlockCounts) else (yield Zeros(programs.denoiser.describe_counts()))
+            return step_context, counts
         cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.uses_step_cache else None
         return step_context, cache
 
@@ -242,6 +253,7 @@ def make_programs(
             "the expert's copies", denoiser.copy_matrices, key="expert_copies", places=denoiser.copies_sharding
         ),
         prepare_text=program("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.text_sharding),
+        sparse_step=program("the step with Sol-Attn", _sparse_step_function(denoiser), key="sparse_step", donated=(1, 4)),
         encode_first=encoding("the encoder's first frame", vae.encode_first, key="vae_encode_first"),
         encode_next=encoding("the encoder's next frames", vae.encode_next, key="vae_encode_next", donated=donated),
         windows=make_window_programs(layout, compiler),
@@ -249,3 +261,14 @@ def make_programs(
     fields: dict[str, Any] = common_programs(denoiser, vae, text_encoder, image_encoder, layout, compiler)
     fields |= programs | own
     return group(**fields)
+
+
+def _sparse_step_function(denoiser: Denoiser) -> Callable:
+    def step(
+        weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context, counts: BlockCounts
+    ) -> tuple[SamplerState, BlockCounts]:
+        """Take one denoising step with Sol-Attn. Also return the counts after the step."""
+        velocity, found = denoiser.sparse_velocity(weights, state.sample, denoiser.times(inputs), context)
+        return take_guided_step(state, velocity, inputs), BlockCounts(totals=counts.totals + found)
+
+    return step

@@ -21,17 +21,17 @@ from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 from jax.sharding import PartitionSpec as P
 
 from backend.checkpoints.json_files import Config
-from backend.models.common.flat_attention import Positions, SparsePlan
+from backend.models.common.flat_attention import BlockCounts, Positions, SparsePlan
 from backend.models.common.modules import select_prefix
 from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.token_order import TokenOrder
-from backend.models.common.transformer import ClipTransformer, RunLayer
+from backend.models.common.transformer import ClipTransformer, RunLayer, layer_at
 from backend.models.spec import SPARSE
 from backend.models.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
 from backend.models.wan.block import run_block
 from backend.models.wan.sparse_attention import make_token_order
 from backend.models.wan.sparse_weights import add_sparse_weights
-from backend.runtime.mesh import POSITIONS, STACKED_TEXT_HEADS, TEXT_HEADS, TOKENS, Layout, partition, with_sharding
+from backend.runtime.mesh import POSITIONS, STACKED_TEXT_HEADS, TEXT_HEADS, TOKENS, Layout, as_leaf, partition, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
 from backend.weights.stacked import StackedWeights
@@ -241,6 +241,32 @@ class Denoiser(ClipTransformer):
         """Return the layers' weights, and the layers' keys and values of text and images."""
         text = context.text
         return weights.stacks[BLOCKS], text.key, text.value, text.image
+
+    def sparse_velocity(
+        self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Context
+    ) -> tuple[jax.Array, jax.Array]:
+        """Predict the velocity with Sol-Attn, like `velocity`. The first layer is dense, as published.
+
+        Also return the sums over all layers of the numbers of blocks, see `BlockCounts`.
+        """
+        tokens, time = self._begin(weights, latents, *times, context)
+        dense = dataclasses.replace(context, positions=dataclasses.replace(context.positions, sparse=None))
+        layers, run_layer = self._layers(weights, context), self._layer_runner(time, context)
+        processor = cast(KernelAttention, self._block.attn1.processor)
+
+        def run(index: jax.Array, carried: tuple) -> tuple:
+            tokens, counts = carried
+            tokens = run_layer(tokens, layer_at(layers, index))
+            assert processor.block_counts is not None, "set by the layer's self-attention"
+            return tokens, counts + processor.block_counts
+
+        first = self._layer_runner(time, dense)(tokens, layer_at(layers, 0))
+        after, counts = jax.lax.fori_loop(1, self._model.config.num_layers, run, (first, jnp.zeros(2, jnp.float32)))
+        return self._finish(weights, after[0], time, context.positions, latents.shape), counts
+
+    def describe_counts(self) -> BlockCounts:
+        """Describe the shapes and shardings of the counts before the first step with Sol-Attn."""
+        return BlockCounts(totals=as_leaf(jax.ShapeDtypeStruct((2,), jnp.float32, sharding=self._layout.replicated)))
 
     def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
         """Describe the shapes and shardings of an empty step cache."""
