@@ -124,7 +124,7 @@ class SparseHeadsResult:
     Attributes:
         attended: the attention of tokens, [B, tokens, W].
         tiles: the attention between tiles of tokens, [B, tiles, W], for methods that multiply it by a gate.
-        counts: two numbers of blocks, [2] float32, which are summed over all chips. 0 for methods without counts.
+        counts: two numbers of blocks, [2] float32, which are summed over all chips. None for methods without counts.
     """
 
     attended: jax.Array
@@ -141,8 +141,9 @@ def sparse_self_attention(
     eps: float,
     shared: tuple[jax.Array, ...],
     gate: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """Compute `self_attention` in which `attend` selects the keys. Also return the sum of the chips' `counts`.
+    has_counts: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Compute `self_attention` in which `attend` selects the keys. With `has_counts`, also return the sum of the chips' `counts`.
 
     `attend(own, first_query, *shared)` gets the chip's heads (`OwnHeads`) and the index of the token of its first query. `shared`
     are arrays that all heads and tokens share.
@@ -153,9 +154,9 @@ def sparse_self_attention(
     local = functools.partial(_local_sparse_attention, layout=layout, attend=attend, eps=eps)
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, (P(),) * len(shared), None if gate is None else flat)
-    every_chip = P(tuple(layout.mesh.axis_names))
+    every_chip = P(tuple(layout.mesh.axis_names)) if has_counts else None
     attended, counts = layout.on_each_chip(local, specs, (flat, every_chip))(projected, norms, tables, shared, gate)
-    return attended, counts.sum(0)
+    return attended, None if counts is None else counts.sum(0)
 
 
 def _local_sparse_attention(
@@ -168,8 +169,8 @@ def _local_sparse_attention(
     layout: Layout,
     attend: Callable[..., SparseHeadsResult],
     eps: float,
-) -> tuple[jax.Array, jax.Array]:
-    """Compute one chip's part of `sparse_self_attention`, and its counts [1, 2]."""
+) -> tuple[jax.Array, jax.Array | None]:
+    """Compute one chip's part of `sparse_self_attention`, and its counts [1, 2] if the method has counts."""
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, needs_mean=True)
     first_query = 0 if own.group == sp else jax.lax.axis_index("sp") // own.group * own.query.shape[1]
@@ -178,8 +179,7 @@ def _local_sparse_attention(
     if gate is not None:
         assert result.tiles is not None, "a method with a gate returns the attention of tiles"
         attended = add_gated_tiles(attended, exchange_for_tokens(result.tiles, own.group, sp, use_pallas=False), gate)
-    counts = jnp.zeros(2, jnp.float32) if result.counts is None else result.counts
-    return attended, counts[None]
+    return attended, None if result.counts is None else result.counts[None]
 
 
 def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:

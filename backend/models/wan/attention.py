@@ -67,7 +67,7 @@ class KernelAttention:
             attend, shared = sparse_attention(attn, positions, tables[0].shape[1])
             gate = as_array(attn.to_gate_compress(hidden_states)) if positions.sparse.method == "vsa" else None
             attended, self.block_counts = sparse_self_attention(
-                self._layout, attend, projected, norms, tables, attn.norm_q.eps, shared, gate
+                self._layout, attend, projected, norms, tables, attn.norm_q.eps, shared, gate, positions.sparse.method == "sol"
             )
             return attended
         return self._attend(positions.num_tokens, tables[0].shape[1], projected, norms, tables, attn.norm_q.eps)

@@ -26,7 +26,7 @@ from backend.weights.stacked import stack_weights
 
 CONFIG = dict(num_attention_heads=2, attention_head_dim=24, in_channels=4, out_channels=4, text_dim=12, freq_dim=16, ffn_dim=64,
               num_layers=2)  # fmt: skip
-SPARSE = {"vsa": {"sparse_blocks": (2, 2, 4)}, "sla": {"sparse_blocks": (16, 8)}, "sol": {"sparse_blocks": (16, 8)}}
+SPARSE = {"vsa": {"sparse_blocks": (2, 2, 4)}} | dict.fromkeys(("sla", "sla-map", "sol"), {"sparse_blocks": (16, 8)})
 SHAPE = (1, 4, 5, 22, 14)  # 5 x 11 x 7 tokens: tiles at every border have fewer tokens
 KEEP, TAU = 0.25, 0.3
 TEXT, TIMESTEP = 6, 700.0

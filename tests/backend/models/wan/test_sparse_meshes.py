@@ -6,7 +6,7 @@ from tests.many_devices import asked, told_by
 
 CASES = ("vsa,1,1,1,2,1", "sol,1,1,1,1,0")
 MESHES = ("vsa,2,4,1,2,1", "sol,1,4,2,1,0")
-MORE_MESHES = ("vsa,1,8,1,2,1", "sol,1,8,1,1,0", "sla,2,2,2,2,0")
+MORE_MESHES = ("vsa,1,8,1,2,1", "sol,1,8,1,1,0", "sla,2,2,2,2,0", "sla,1,8,1,1,0", "sla,1,4,2,1,0", "sla-map,1,4,1,1,0")
 """The method, dp, sp, tp, guidance branches, and 1 with a first frame. With two heads, sp=4 exchanges in pairs and gathers the
 rest."""
 
