@@ -43,7 +43,7 @@ def test_guided_wan_with_dense_attention_takes_it_and_nothing_else():
         preset.name
         for preset in list_presets()
         if preset.name.startswith(("wan2.1-t2v", "wan2.1-i2v", "wan2.1-flf2v", "wan2.2-t2v", "wan2.2-i2v", "wan2.2-ti2v", "wan-tiny"))
-        and preset.max_guidance > 1 and "vace" not in preset.name and "animate" not in preset.name
+        and preset.guidance[0] > 1 and "vace" not in preset.name and "animate" not in preset.name
     }  # fmt: skip
 
 
