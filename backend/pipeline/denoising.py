@@ -106,10 +106,10 @@ def denoise(run: Run, conditions: VideoConditions, resumed_from: Denoised | None
 
 
 def _describe_sparse(counts: tuple[float, float], num_sparse: int, total: int) -> str:
-    """Describe the steps with Sol-Attn. `counts` are the numbers of exact blocks, and of blocks without room."""
+    """Describe the steps with Sol-Attn. `counts` are the numbers of exact blocks, and of blocks without space."""
     exact, dropped = counts
     text = f"Sol-Attn approximated the attention in {num_sparse} of {total} steps"
-    return f"{text}; {dropped / (exact + dropped):.1%} of the blocks above its threshold had no room" if exact else text
+    return f"{text}; {dropped / (exact + dropped):.1%} of the blocks above its threshold had no space" if exact else text
 
 
 def _describe_progressive(request: GenerationRequest, total: int) -> str:

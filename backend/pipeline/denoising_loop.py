@@ -126,7 +126,7 @@ class Denoising:
         return sum(step.is_sparse for step in self._plan)
 
     def count_blocks(self) -> tuple[float, float]:
-        """Return the numbers of exact blocks, and of blocks without room, since this process runs steps with Sol-Attn."""
+        """Return the numbers of exact blocks, and of blocks without space, since this process runs steps with Sol-Attn."""
         if not isinstance(self._step_state, BlockCounts):
             return 0.0, 0.0
         exact, dropped = np.asarray(self._step_state.totals).tolist()

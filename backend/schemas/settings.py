@@ -365,7 +365,7 @@ class VideoSettings(BaseModel):
         0.0, limits=(0, 3), usual="0 is off, 1 is usual", metavar="LEVEL", label="sparse", offered=(0, 2, 0.25),
         description="Sol-Attn: attention to the means of blocks of tokens, except important blocks; 0 is off. A higher level, "
         "usually 0.75 to 2, has fewer exact blocks and is faster. It costs quality: published are 2.02 times for Wan 2.1, and "
-        "13 to 26 dB by clip in an independent run of another model.")
+        "13 to 26 dB for another model by others.")
     keeps_sound: bool = _setting(
         True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",
         excludes=("make",),

@@ -19,6 +19,7 @@ CONVOLUTION_CYCLES, ELEMENT_CYCLES = 1.1, 3 / 1024
 # (docs/lab/tpu-kernels.md). Names of kernels -> (name of the estimate, cycles).
 SPARSE_CYCLES = {
     "block_sparse_short_": ("flops", 3.56 / (1024 * 4 * 128)),
+    "block_sparse_looped_": ("flops", 2.95 / (1024 * 4 * 128)),  # with summaries, and lists of 15 % of the key blocks
     "block_sparse_": ("flops", 2.52 / (1024 * 4 * 128)),
     "sum_linear_attention": ("transcendentals", 0.0071),
     "add_linear_attention": ("transcendentals", 0.0088),

@@ -23,7 +23,9 @@ MASKED = -1e30  # finite, so that a query that sees no key yields 0 and not NaN
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["indices", "counts", "sizes"], meta_fields=["block_q", "block_kv"]
+    jax.tree_util.register_dataclass,
+    data_fields=["indices", "counts", "sizes"],
+    meta_fields=["block_q", "block_kv", "mean_count"],
 )
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeyBlocks:
@@ -35,6 +37,7 @@ class KeyBlocks:
         sizes: [key blocks] int32, the number of keys in each block, which come first in the block. None if all blocks are full,
             except the last.
         block_q, block_kv: the number of queries and keys in a block.
+        mean_count: the expected mean of `counts`, which only the estimate of the kernel's cost uses. None if lists are full.
     """
 
     indices: jax.Array
@@ -42,6 +45,7 @@ class KeyBlocks:
     sizes: jax.Array | None = None
     block_q: int
     block_kv: int
+    mean_count: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,6 +180,7 @@ def _attend_on_tpu(
             block_kv=blocks.block_kv,
             num_keys=num_keys,
             return_lse=options.return_lse,
+            mean_count=blocks.mean_count,
         ),
         summaries=own,
         vmem_limit_bytes=_vmem_limit(),

@@ -38,12 +38,16 @@ Summary = tuple[jax.Array, jax.Array, jax.Array]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparseProblem:
-    """The properties of a call that are known when the kernel is traced. `num_keys` is the number of keys without padding."""
+    """The properties of a call that are known when the kernel is traced.
+
+    `num_keys` is the number of keys without padding. `mean_count` is the expected mean of the lists' counts, None for full lists.
+    """
 
     block_q: int
     block_kv: int
     num_keys: int
     return_lse: bool = False
+    mean_count: int | None = None
 
 
 def find_unsupported(query: jax.Array, key: jax.Array, block_q: int, block_kv: int, vmem_limit_bytes: int) -> str | None:
@@ -182,7 +186,8 @@ def _run_heads(
     interpret: bool | pltpu.InterpretParams,
 ) -> tuple[jax.Array, ...]:
     """Run the kernel for the heads order[:count]. A head's number is sample * H + head. Other heads' results are undefined."""
-    query, is_short = arrays[0], problem.block_q <= SHORT_BLOCK
+    query, is_looped = arrays[0], span < lists.shape[2] - has_counts
+    kind = "short_" if problem.block_q <= SHORT_BLOCK else "looped_" if is_looped else ""
     rows = QUERY_BLOCKS * problem.block_q
 
     def by_head(head: jax.Array, step: jax.Array, order: jax.Ref) -> tuple[jax.Array | int, ...]:
@@ -231,15 +236,17 @@ def _run_heads(
         compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary", "arbitrary"), vmem_limit_bytes=vmem_limit_bytes),
         interpret=interpret,
         cost_estimate=_estimate_cost(lists, arrays, problem, has_counts),
-        name=("block_sparse_short_" if is_short else "block_sparse_") + ("online" if uses_online_softmax else "constant"),
+        name=f"block_sparse_{kind}{'online' if uses_online_softmax else 'constant'}",
     )(order, lists, *arrays)
     return tuple(written)
 
 
 def _estimate_cost(lists: jax.Array, arrays: Sequence[jax.Array], problem: SparseProblem, has_counts: bool) -> pl.CostEstimate:
-    """Estimate the work of all heads with full lists."""
-    heads, blocks, entries = lists.shape
-    keys = (entries - has_counts) * problem.block_kv + (arrays[3].shape[1] if len(arrays) > 3 else 0)
+    """Estimate the work of all heads with lists of the expected mean length, rounded up to whole repetitions of the loop."""
+    heads, blocks, entries = lists.shape[0], lists.shape[1], lists.shape[2] - has_counts
+    if problem.mean_count is not None:
+        entries = min(entries, problem.mean_count + LOOPED // 2)
+    keys = entries * problem.block_kv + (arrays[3].shape[1] if len(arrays) > 3 else 0)
     scores = heads * blocks * problem.block_q * keys
     moved = sum(array.nbytes for array in (lists, *arrays)) + arrays[0].nbytes
     return pl.CostEstimate(flops=4 * LANES * scores, transcendentals=scores, bytes_accessed=moved)

@@ -20,15 +20,25 @@ from kernels.qkv import LOG2_E
 
 BLOCK_Q, BLOCK_KV = 128, 64
 SMALLEST_VARIANCE = 1e-6  # added to the variance of the scores, as published
-MOST_DENSITY = 4.0
-"""The room in a list of exact blocks, as a multiple of the share of normally distributed scores above the threshold. The authors'
-repository measured 2.2 times this share as mean, with tau 1.5 (Wan at 720p)."""
+MEAN_DENSITY, MOST_DENSITY = 2.25, 4.0
+"""The expected mean length of the lists of exact blocks, and the space in a list, as multiples of the share of normally
+distributed scores above the threshold. The authors' repository measured the mean with tau 1.5: 15 % of the blocks (Wan at
+720p)."""
+
+
+def mean_exact_blocks(tau: float, blocks: int) -> int:
+    """Return the expected mean number of exact blocks in a list, for estimates of the cost."""
+    return min(blocks, math.ceil(MEAN_DENSITY * _normal_share(tau) * blocks))
 
 
 def most_exact_blocks(tau: float, blocks: int, block_q: int = BLOCK_Q, block_kv: int = BLOCK_KV) -> int:
-    """Return the room in a list of exact blocks. The neighbours of the queries always have room."""
-    share = MOST_DENSITY * math.erfc(tau / math.sqrt(2)) / 2
-    return min(blocks, math.ceil(share * blocks) + 2 + math.ceil(block_q / block_kv))
+    """Return the space in a list of exact blocks. The neighbours of the queries always have space."""
+    return min(blocks, math.ceil(MOST_DENSITY * _normal_share(tau) * blocks) + 2 + math.ceil(block_q / block_kv))
+
+
+def _normal_share(tau: float) -> float:
+    """Return the share of normally distributed scores that are more than `tau` standard deviations above their mean."""
+    return math.erfc(tau / math.sqrt(2)) / 2
 
 
 def sol_attention(
@@ -37,7 +47,7 @@ def sol_attention(
     block_q: int = BLOCK_Q,
     block_kv: int = BLOCK_KV,
     first_query: jax.Array | int = 0,
-    room: int | None = None,
+    space: int | None = None,
     implementation: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Compute Sol-Attn.
@@ -46,10 +56,10 @@ def sol_attention(
         heads: the queries, keys and values.
         tau: the threshold of a query block's scores, in standard deviations above their mean. Higher values are sparser.
         first_query: the index of the token of the first query, a multiple of `block_q`.
-        room: the largest number of exact blocks of a query block, by default `most_exact_blocks`. If more blocks are above the
+        space: the largest number of exact blocks of a query block, by default `most_exact_blocks`. If more blocks are above the
             threshold, the blocks with the largest scores are exact.
 
-    Returns: the attention [B, S_q, H, D], and the numbers of exact blocks and of blocks without room, [2] float32.
+    Returns: the attention [B, S_q, H, D], and the numbers of exact blocks and of blocks without space, [2] float32.
     """
     use_pallas, scale = heads.uses_pallas, 1.0 if heads.uses_pallas else LOG2_E * heads.query.shape[-1] ** -0.5
     blocks = -(-heads.num_keys // block_kv)
@@ -59,17 +69,23 @@ def sol_attention(
     is_near = _find_neighbours(query.shape[2], blocks, block_q, block_kv, first_query)
     is_exact = (scores > _thresholds(query, key, scale, tau)) | is_near
     wanted = is_exact.sum(-1, dtype=jnp.int32)
-    room = most_exact_blocks(tau, blocks, block_q, block_kv) if room is None else room
-    counts = jnp.minimum(wanted, room)
+    space = most_exact_blocks(tau, blocks, block_q, block_kv) if space is None else space
+    counts = jnp.minimum(wanted, space)
     ranked = jnp.where(is_near, jnp.finfo(jnp.float32).max, scores)
-    indices, is_listed = largest(ranked, room, counts, use_pallas=use_pallas, returns_mask=True)
+    indices, is_listed = largest(ranked, space, counts, use_pallas=use_pallas, returns_mask=True)
     sizes = np.minimum(heads.num_keys - np.arange(blocks) * block_kv, block_kv)
     bias = jnp.where(is_listed, -jnp.inf, jnp.asarray(np.log(sizes), jnp.float32))
     attended = block_sparse_attention(
         heads.query,
         heads.key,
         heads.value,
-        KeyBlocks(indices=indices, counts=counts, block_q=block_q, block_kv=block_kv),
+        KeyBlocks(
+            indices=indices,
+            counts=counts,
+            block_q=block_q,
+            block_kv=block_kv,
+            mean_count=min(space, mean_exact_blocks(tau, blocks)),
+        ),
         BlockSparseOptions(num_keys=heads.num_keys, bounds=heads.bounds, implementation=implementation),
         Summaries(key=key, value=value, bias=bias),
     )

@@ -66,7 +66,7 @@ def vsa_attention(query, key, value, gate, counts, size, kept):
     return fine + np.repeat(coarse, size, axis=1) * np.asarray(gate, np.float64), scores
 
 
-def sol_attention(query, key, value, tau, block_q, block_kv, room=None):
+def sol_attention(query, key, value, tau, block_q, block_kv, space=None):
     """Compute Sol-Attn, all arrays [B, S, H, D], one query at a time. Returns the attention, and the differences of the scores of
     block means from the thresholds, [B, H, query blocks, key blocks]."""
     query, key, value = (np.asarray(array, np.float64) for array in (query, key, value))
@@ -85,7 +85,7 @@ def sol_attention(query, key, value, tau, block_q, block_kv, room=None):
         margins[b, h, i] = scores - (factor * mean_query @ mean_keys.mean(0) + tau * np.sqrt(variance + 1e-6))
         near = [j for j in range(blocks_kv) if i * block_q < (j + 2) * block_kv and (j - 1) * block_kv < (i + 1) * block_q]
         others = [j for j in np.argsort(-scores, kind="stable") if margins[b, h, i, j] > 0 and j not in near]
-        exact = {*near, *others[: None if room is None else room - len(near)]}
+        exact = {*near, *others[: None if space is None else space - len(near)]}
         for s in range(query.shape[1])[rows]:
             total, weighted = 0.0, np.zeros(query.shape[3])
             for j, part in enumerate(key_parts):

@@ -8,7 +8,7 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from kernels.attention import SparseHeads, key_selection, key_selection_tpu, reference, sol_attention
-from kernels.attention.sol import most_exact_blocks
+from kernels.attention.sol import mean_exact_blocks, most_exact_blocks
 from kernels.qkv import LOG2_E, HeadBounds
 from tests.kernels.sparse_reference import sol_attention as plain_sol
 
@@ -37,15 +37,15 @@ def test_sol_attn_equals_numpy(length, num_keys, block_q, tau):
     heads = make_heads(length, num_keys)
     expected, margins = plain_sol(*real(heads), tau, block_q, 64)
     assert np.abs(margins).min() > 1e-6, "no score is near the threshold"
-    found, (exact, dropped) = sol_attention(heads, tau, block_q, 64, room=margins.shape[-1])
+    found, (exact, dropped) = sol_attention(heads, tau, block_q, 64, space=margins.shape[-1])
     np.testing.assert_allclose(found[:, :num_keys], expected, atol=1e-4)
     assert dropped == 0 and exact <= margins.size
 
 
-def test_blocks_without_room_are_counted_and_approximated():
+def test_blocks_without_space_are_counted_and_approximated():
     heads = make_heads(640)
-    expected, margins = plain_sol(*real(heads), -0.5, 64, 64, room=4)
-    found, (exact, dropped) = sol_attention(heads, -0.5, 64, 64, room=4)
+    expected, margins = plain_sol(*real(heads), -0.5, 64, 64, space=4)
+    found, (exact, dropped) = sol_attention(heads, -0.5, 64, 64, space=4)
     np.testing.assert_allclose(found, expected, atol=1e-4)
     near = np.abs(np.subtract.outer(np.arange(10), np.arange(10))) <= 1
     wanted = ((margins > 0) | near).sum(-1)
@@ -104,3 +104,9 @@ def test_the_mask_has_the_listed_scores():
         _, mask = largest(scores, 13, counts, returns_mask=True, **options)
         for index in np.ndindex(counts.shape):
             np.testing.assert_array_equal(np.flatnonzero(mask[index]), np.sort(order[index][: counts[index]]))
+
+
+def test_the_lists_have_the_measured_mean_length_and_room_for_more():
+    assert mean_exact_blocks(1.5, 1182) / 1182 == pytest.approx(0.15, abs=0.002), "measured by the authors' repository"
+    for tau in (0.5, 1.0, 1.5, 2.0):
+        assert mean_exact_blocks(tau, 1182) < most_exact_blocks(tau, 1182) <= 1182

@@ -59,7 +59,7 @@ class Positions:
 class BlockCounts:
     """The step state with Sol-Attn, over all heads, layers and steps so far.
 
-    `totals` [2] float32 has the number of blocks of keys that were exact, and of blocks above the threshold without room.
+    `totals` [2] float32 has the number of blocks of keys that were exact, and of blocks above the threshold without space.
     """
 
     totals: jax.Array
