@@ -981,6 +981,7 @@ CHINESE = Texts(
         ("the denoising step of CFG-Zero*", "CFG-Zero* 的去噪步"),
         ("the denoising step that others reuse", "供后续复用的去噪步"),
         ("the denoising step with its cache", "带缓存的去噪步"),
+        ("the step with Sol-Attn", "稀疏注意力的去噪步"),
         ("the step at half the size", "半尺寸的去噪步"),
         ("the refining step", "细化步"),
         ("a step that is left out", "被略过的步"),

@@ -57,6 +57,7 @@ DETAILS = (
     "the denoising step of CFG-Zero*",
     "the denoising step that others reuse",
     "the denoising step with its cache",
+    "the step with Sol-Attn",
     "the step at half the size",
     "the refining step",
     "a step that is left out",
