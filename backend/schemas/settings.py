@@ -362,7 +362,7 @@ class VideoSettings(BaseModel):
         description="Run the first steps at half the size; 0 is off. A higher level, 1 to 4, has more of these steps and is "
         "faster. Published at 480p: 1.65 to 2.78 times, without quality figures. The images differ.")
     sparse: float = _setting(
-        0.0, limits=(0, 3), usual="0 is off, 1 is usual", metavar="LEVEL", label="sparse", offered=(0, 2, 0.25),
+        0.0, limits=(0, 3), usual="0 is off, 1.5 is usual", metavar="LEVEL", label="sparse", offered=(0, 2, 0.25),
         description="Sol-Attn: attention to the means of blocks of tokens, except important blocks; 0 is off. A higher level, "
         "usually 0.75 to 2, has fewer exact blocks and is faster. It costs quality: published are 2.02 times for Wan 2.1, and "
         "13 to 26 dB for another model by others.")
