@@ -16,6 +16,7 @@ from kernels.attention.block_sizes import BlockSizes, bundles_a_tile, predicted_
 from kernels.attention.joined import join_attentions
 from kernels.attention.kv_lengths import KvLengths
 from kernels.attention.sla import SparseHeads, select_key_blocks, sla_attention
+from kernels.attention.ssta import ssta_attention
 from kernels.attention.vsa import add_gated_tiles, vsa_attention
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "select_key_blocks",
     "select_layer",
     "sla_attention",
+    "ssta_attention",
     "vsa_attention",
     "predicted_bundles",
     "target_platform",
