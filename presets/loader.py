@@ -202,7 +202,8 @@ class Preset(BaseModel):
     step_cache: Share = 0.0
     """Default threshold of the step cache; 0 is off."""
     sparse_keep: float = Field(default=0.1, gt=0, le=1)
-    """For transformers with sparse attention: the share of the blocks of keys to which each block of queries attends."""
+    """For transformers with the sparse attention SLA or VSA: the share of the blocks of keys to which each block of queries
+    attends."""
     loras: tuple[LoraChoice, ...] = ()
     """LoRAs that are always part of the preset: `source`, `scale` and, for two experts, `expert`."""
     draft_of: str | None = None
