@@ -138,7 +138,8 @@ class Denoiser(ClipTransformer):
         num_tokens, order = self.num_tokens(latent_shape), None
         tiles = self.plan_tiles(latent_shape)
         if tiles is not None:
-            order = order_by_tiles(latent_shape[2:], tiles.tile)
+            frames, height, width = latent_shape[2:]
+            order = order_by_tiles((frames, height, width), tiles.tile)
             num_tokens, in_raster = len(order.tokens), tables
             tables = [np.zeros((num_tokens, table.shape[1]), np.float32) for table in in_raster]
             for table, values in zip(tables, in_raster, strict=True):
