@@ -204,7 +204,8 @@ class Preset(BaseModel):
     takes_sparse: bool = False
     """Whether steps can run with Sol-Attn. The model must be a Wan model with dense attention, and the preset guided."""
     sparse_keep: float = Field(default=0.1, gt=0, le=1)
-    """For transformers with sparse attention: the share of the blocks of keys to which each block of queries attends."""
+    """For transformers with the sparse attention SLA or VSA: the share of the blocks of keys to which each block of queries
+    attends."""
     loras: tuple[LoraChoice, ...] = ()
     """LoRAs that are always part of the preset: `source`, `scale` and, for two experts, `expert`."""
     draft_of: str | None = None

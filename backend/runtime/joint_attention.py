@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import TEXT_HEADS, Layout, as_leaf, partition
-from backend.runtime.ulysses import exchange_for_heads, exchange_for_tokens, gather_groups
+from backend.runtime.ulysses import OwnHeads, exchange_for_heads, exchange_for_tokens, gather_groups
 from kernels.attention import KvLengths
 from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_heads, prepare
 
@@ -42,10 +42,17 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Joining:
-    """Constants of a joint attention: `num_tokens`, the number of real tokens in the spread stream, and `eps` of the norms."""
+    """Constants of a joint attention.
+
+    Attributes:
+        num_tokens: the number of real tokens in the spread stream.
+        eps: a constant of the norms.
+        attend_spread: computes the attention of the spread stream if its queries do not see all keys. See `joint_attention`.
+    """
 
     num_tokens: int
     eps: float
+    attend_spread: Callable[[OwnHeads, jax.Array | int, jax.Array], jax.Array] | None = None
 
 
 def joint_attention(
@@ -68,6 +75,10 @@ def joint_attention(
     tokens of `replicated`. `bounds` are the `HeadBounds` of these arrays, which the TPU's attention kernel needs, or None if no
     Pallas pass prepared the arrays. `lengths` (`KvLengths`) counts the real tokens of both streams together, for
     each sample.
+
+    With `how.attend_spread`, `attend` gets only the queries of `replicated`. The other queries go to
+    `how.attend_spread(own, first_query, counts)`, in the chip's heads `own` with the keys and values of both streams.
+    `first_query` is the index of the token of the first query. The result is [B, tokens, channels of the chip's heads].
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
     flat, whole, table = partition("branches", "tokens", "heads"), partition("branches", None, "heads"), partition("tokens", None)
@@ -98,11 +109,20 @@ def _local_joint_attention(
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), second.bounds)
     seen = KvLengths(values=how.num_tokens + counts, minimum=how.num_tokens)
     has_all = group == sp  # this chip has the queries of all tokens, otherwise of some tokens
-    start = how.num_tokens if has_all else query.shape[1]
-    attended = attend(_concatenate_tokens(query, share[0], start), key, value, bounds, seen)
-    spread_output, second_output = attended, jax.lax.dynamic_slice_in_dim(attended, start, share[0].shape[1], 1)
-    if attended.shape[1] != query.shape[1]:
-        spread_output = jnp.pad(attended[:, :start], ((0, 0), (0, query.shape[1] - start), (0, 0)))
+    if how.attend_spread is None:
+        start = how.num_tokens if has_all else query.shape[1]
+        attended = attend(_concatenate_tokens(query, share[0], start), key, value, bounds, seen)
+        spread_output, second_output = attended, jax.lax.dynamic_slice_in_dim(attended, start, share[0].shape[1], 1)
+        if attended.shape[1] != query.shape[1]:
+            spread_output = jnp.pad(attended[:, :start], ((0, 0), (0, query.shape[1] - start), (0, 0)))
+    else:
+        mean = prepared.mean
+        if mean is not None:
+            mean = jax.lax.dynamic_slice_in_dim(mean, own * head, heads // group * head, 2)
+        own_heads = OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group, mean=mean)
+        first_query = 0 if has_all else jax.lax.axis_index("sp") // group * query.shape[1]
+        spread_output = how.attend_spread(own_heads, first_query, counts)
+        second_output = attend(share[0], key, value, bounds, seen)
     if group > 1:
         within = [list(range(start, start + group)) for start in range(0, sp, group)]
         second_output = jax.lax.all_gather(second_output, "sp", axis=2, tiled=True, axis_index_groups=within)

@@ -17,6 +17,7 @@ from kernels.attention.joined import join_attentions
 from kernels.attention.kv_lengths import KvLengths
 from kernels.attention.sla import SparseHeads, select_key_blocks, sla_attention
 from kernels.attention.sol import sol_attention
+from kernels.attention.ssta import ssta_attention
 from kernels.attention.vsa import add_gated_tiles, vsa_attention
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "select_layer",
     "sla_attention",
     "sol_attention",
+    "ssta_attention",
     "vsa_attention",
     "predicted_bundles",
     "target_platform",

@@ -97,3 +97,35 @@ def sol_attention(query, key, value, tau, block_q, block_kv, space=None):
                     total, weighted = total + weight * len(key[b, part]), weighted + weight * sums[j]
             attended[b, s, h] = weighted / total
     return attended, margins
+
+
+def ssta_lists(query, key, grid, window, kept):
+    """Return the scores of tiles and the tiles that each tile sees, [B, H, tiles, tiles] both. `query` and `key` are the sums of
+    tiles, [B, H, tiles, D]."""
+    query, key = (np.asarray(array, np.float64) / np.linalg.norm(array, axis=3, keepdims=True) for array in (query, key))
+    tiles = key.shape[2]
+    similarity = (np.einsum("bhqd,bhkd->bhqk", query, key) + 1) / 2
+    unique = (np.einsum("bhid,bhkd->bhik", key, key) + 1) / 2
+    unique[:, :, np.arange(tiles), np.arange(tiles)] = 0
+    scores = 0.7 * similarity - 0.3 * unique.sum(2, keepdims=True) / (tiles - 1)
+    is_seen = np.zeros(scores.shape, bool)
+    np.put_along_axis(is_seen, np.argsort(-scores, axis=3)[..., :kept], True, 3)
+    places = np.stack(np.unravel_index(np.arange(tiles), grid), 1)
+    for one, place in enumerate(places):
+        centre = [
+            np.clip(at, side // 2, max(length - 1 - side // 2, 0)) for at, side, length in zip(place, window, grid, strict=True)
+        ]
+        is_seen[:, :, one] |= (np.abs(places - centre) <= np.array(window) // 2).all(1)
+    return scores, is_seen
+
+
+def ssta_attention(query, key, value, is_seen, size, context_tiles):
+    """Compute SSTA of the video's queries from the lists of `ssta_lists`, all arrays [B, S, H, D]. Keys and values of the context
+    follow. Tiles have `size` tokens, and queries of sample b see `context_tiles[b]` tiles of the context."""
+    tiles = is_seen.shape[2]
+    lists = [
+        [[np.concatenate([np.flatnonzero(row), tiles + np.arange(count)]) for row in head] for head in sample]
+        for sample, count in zip(is_seen, context_tiles, strict=True)
+    ]
+    sizes = np.full(key.shape[1] // size, size)
+    return block_attention(query, key, value, lists, sizes, size, size)[0]

@@ -10,6 +10,7 @@ from backend.runtime.cpu_attention import attention
 from backend.runtime.torch_modules import torchax
 from kernels.attention import AttentionOptions, KvLengths, TpuOptions
 from kernels.qkv import HeadBounds
+from kernels.tiles import TileSelection
 
 # The kernel reads heads side by side, [B, S, H * D], as the projections return them. Nothing has to be copied.
 FLAT_HEADS = TpuOptions(layout="columns")
@@ -37,20 +38,22 @@ class SparsePlan:
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["cosine", "sine", "order"], meta_fields=["num_tokens", "sparse"]
+    jax.tree_util.register_dataclass, data_fields=["cosine", "sine", "order"], meta_fields=["num_tokens", "sparse", "tiles"]
 )
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Positions:
     """The rotary embedding: `cosine` and `sine`, float32 [1, S, 1, D] or [S, D], as the family's blocks need it.
 
     The first `num_tokens` of the S positions belong to tokens, the others to padding. With `order`, the tokens have other places,
-    and `num_tokens` is the number of places. Without `sparse`, self-attention is dense.
+    and `num_tokens` is the number of places. Self-attention is sparse with `sparse`
+    or with `tiles`, and otherwise dense.
     """
 
     cosine: jax.Array
     sine: jax.Array
     num_tokens: int
     sparse: SparsePlan | None = None
+    tiles: TileSelection | None = None
     order: TokenOrder | None = None
 
 

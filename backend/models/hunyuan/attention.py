@@ -3,10 +3,12 @@
 Context tokens are the tokens of the image, of the quoted text and of the prompt.
 """
 
+import dataclasses
 import functools
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import torch
 
 from backend.models.common.flat_attention import FEW_KEYS, Positions, as_array, attend_flat
@@ -14,7 +16,9 @@ from backend.runtime.cpu_attention import attention
 from backend.runtime.joint_attention import Joining, Stream, joint_attention, text_attention
 from backend.runtime.mesh import TEXT_HEADS, Layout
 from backend.runtime.torch_modules import torchax
-from kernels.attention import AttentionOptions, KvLengths
+from backend.runtime.ulysses import OwnHeads
+from kernels.attention import AttentionOptions, KvLengths, SparseHeads, ssta_attention
+from kernels.tiles import TileSelection
 
 
 class JointAttention:
@@ -35,6 +39,13 @@ class JointAttention:
         tables = as_array(positions.cosine), as_array(positions.sine)
         attend = functools.partial(attend_flat, head_width=tables[0].shape[1])
         how = Joining(num_tokens=positions.num_tokens, eps=attn.norm_q.eps)
+        if positions.tiles is not None:
+            num_keys = positions.num_tokens + beside.query.shape[1]
+            attend_spread = functools.partial(
+                _attend_tiles, tiles=positions.tiles, num_keys=num_keys, head_width=tables[0].shape[1]
+            )
+            how = dataclasses.replace(how, attend_spread=attend_spread)
+            video, counts = _clear_padding(video, positions), _count_visible(counts, positions.tiles.size)
         attended = joint_attention(self._layout, attend, video, beside, counts, tables, how)
         ours, theirs = (torchax().interop.torch_view(array) for array in attended)
         return attn.to_out[0](ours), attn.to_add_out(theirs)
@@ -61,6 +72,40 @@ def _project_stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> S
     query, key, value = (as_array(project(hidden)) for project in projections)
     of_query, of_key = (as_array(norm.weight) for norm in norms)
     return Stream(query=query, key=key, value=value, norms=(of_query, of_key))
+
+
+def _count_visible(counts: jax.Array, size: int) -> jax.Array:
+    """Return the numbers of context tokens that all queries see in SSTA: whole tiles of `size` tokens, at least one.
+
+    As in the published code, the last tile can end with padding.
+    """
+    return jnp.maximum(-(-counts // size), 1) * size
+
+
+def _clear_padding(video: Stream, positions: Positions) -> Stream:
+    """Set the values of padding to zero. The rotary embedding sets the padding's queries and keys to zero."""
+    assert positions.order is not None and positions.tiles is not None, "SSTA orders tokens by tiles"
+    is_token = (jnp.arange(positions.tiles.size) < as_array(positions.order.counts)[:, None]).reshape(-1)
+    is_token = jnp.pad(is_token, (0, video.value.shape[1] - len(is_token)))
+    return dataclasses.replace(video, value=jnp.where(is_token[:, None], video.value, 0))
+
+
+def _attend_tiles(
+    own: OwnHeads, first_query: jax.Array | int, counts: jax.Array, *, tiles: TileSelection, num_keys: int, head_width: int
+) -> jax.Array:
+    """Compute SSTA of one chip's heads, [B, tokens, W]. `counts` [B] are the numbers of visible context tokens."""
+    query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (own.query, own.key, own.value))
+    heads = SparseHeads(
+        query=query,
+        key=key,
+        value=value,
+        num_keys=num_keys,
+        num_queries=query.shape[1],
+        bounds=own.bounds,
+        mean=None if own.mean is None else own.mean.reshape(own.mean.shape[0], 1, -1, head_width),
+    )
+    attended = ssta_attention(heads, tiles, counts // tiles.size, first_query // tiles.size)
+    return attended.reshape(own.query.shape)
 
 
 def _attend_to_text(query: jax.Array, key: jax.Array, value: jax.Array, counts: jax.Array) -> jax.Array:

@@ -53,21 +53,27 @@ def text_conditions(xp: ModuleType, embeddings: Any, counts: Any, letters: Any, 
     }
 
 
-def make_context_tokens(xp: ModuleType, *branches: Mapping[str, object], num_seen: int, length: int, dtype: jnp.dtype) -> Tokens:
+def make_context_tokens(
+    xp: ModuleType, *branches: Mapping[str, object], num_seen: int, length: int, dtype: jnp.dtype, multiple: int = 1
+) -> Tokens:
     """Return the prompts' embeddings and the order of the context tokens, for all guidance branches.
 
     The order moves padding to the end: `num_seen` tokens of the image, then the tokens of the quoted text and of the prompt, then
-    padding. Quoted text and prompt together are padded to `length` tokens.
+    padding. Quoted text and prompt together are padded to `length` tokens, and all tokens to a multiple of `multiple`.
     """
     prompt, mask, quoted = (
         xp.concatenate([branch[name] for branch in branches])
         for name in ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_mask_2")
     )
     counting = xp.concatenate([xp.ones((len(branches), num_seen), np.float32), quoted, mask], axis=1)
+    total = num_seen + length + -(num_seen + length) % multiple
+    order = xp.argsort(1 - counting, axis=1, stable=True).astype(np.int32)[:, :total]
+    if order.shape[1] < total:  # more padding than the texts have; any index serves, because the transformer clears padding
+        order = xp.pad(order, ((0, 0), (0, total - order.shape[1])))
     return Tokens(
         prompt=prompt.astype(dtype),
         prompt_counts=mask.sum(1).astype(np.int32),
-        order=xp.argsort(1 - counting, axis=1, stable=True).astype(np.int32)[:, : num_seen + length],
+        order=order,
         counts=counting.sum(1).astype(np.int32),
     )
 

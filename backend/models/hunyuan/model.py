@@ -128,8 +128,11 @@ class HunyuanModel(WholeClipModel):
         of_branches = tuple({name: conditions[prefix + name] for name in _TEXT_CONDITIONS} for prefix in PREFIXES[:branches])
         num_seen = 0 if picture is None else picture.shape[1]
         length = self._padded_length(request, count_most_tokens(*of_branches), branches)
+        tiles = programs.denoiser.plan_tiles(self.latent_shape(request))
+        multiple = 1 if tiles is None else tiles.size
         tokens = yield OnHost(
-            functools.partial(make_context_tokens, num_seen=num_seen, length=length, dtype=self.dtype), of_branches
+            functools.partial(make_context_tokens, num_seen=num_seen, length=length, dtype=self.dtype, multiple=multiple),
+            of_branches,
         )
         tokens = yield Put(tokens, programs.layout.replicated)
         quoted = yield OnHost(join_quoted_embeddings, of_branches)
@@ -168,11 +171,17 @@ class HunyuanModel(WholeClipModel):
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """See `Model`. The sizes are for one chip, after `backend.runtime.joint_attention` has exchanged tokens for heads.
 
-        `text_queries` and `text` describe the self-attention of the prompt's tokens.
+        `text_queries` and `text` describe the self-attention of the prompt's tokens. With sparse attention, only context
+        tokens attend to all tokens.
         """
         plain, programs = super().attention_lengths(request), self._programs(request.is_guided)
         short, group, sp = context_tokens(self._configs), plain.text_heads // plain.heads, programs.layout.size("sp")
         others = short - SHORT_TOKENS + self._padded_length(request, None, len(PREFIXES))
+        tiles = programs.denoiser.plan_tiles(self.latent_shape(request))
+        if tiles is not None:
+            others += -others % tiles.size
+            keys = tiles.num_tiles * tiles.size + others
+            return dataclasses.replace(plain, queries=others, keys=keys, text_queries=TEXT_TOKENS)
         room = programs.denoiser.reserved_tokens(others)
         own_queries = programs.denoiser.padded_tokens(self.latent_shape(request), room) * group // sp
         queries = own_queries if room and group == sp else own_queries + others

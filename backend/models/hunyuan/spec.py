@@ -25,6 +25,7 @@ from backend.models.common.parts import (
     with_sparse_attention,
 )
 from backend.models.hunyuan.original import convert_tensors
+from backend.models.hunyuan.sparse_tiles import plan_tiles
 from backend.models.spec import SPARSE, Configs, Family, ModelSpec, unsupported_checkpoint
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
@@ -158,13 +159,20 @@ class HunyuanFamily(Family):
         return {}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """See `Family`. Counts joint attention, projections and feed-forward of the video tokens and context tokens."""
+        """See `Family`. Counts joint attention, projections and feed-forward of the video tokens and context tokens.
+
+        With sparse attention, a video token sees at most the largest number of tiles, and the context tokens.
+        """
         config = configs["transformer"]
         width, layers = transformer_width(config), config["num_layers"] * branches
-        tokens = step_geometry(request).num_tokens + context_tokens(configs)
+        geometry, context = step_geometry(request), context_tokens(configs)
+        tokens = geometry.num_tokens + context
+        tiles = plan_tiles(config, geometry.latent_shape(1)[2:])
+        keys = tokens if tiles is None else tiles.most_seen * tiles.size + context
         wide = config.get("mlp_ratio", 4.0) * width
         matmul = 2 * tokens * width * (4 * width + 2 * wide) * layers
-        return StepFlops(attention=4 * tokens**2 * width * layers, matmul=matmul, head_width=config["attention_head_dim"])
+        attention = 4 * (geometry.num_tokens * keys + context * tokens) * width * layers
+        return StepFlops(attention=attention, matmul=matmul, head_width=config["attention_head_dim"])
 
     def original_name(self, stem: str) -> str:
         """Return a module's name in the authors' checkpoints.

@@ -7,6 +7,7 @@ moved to the end. The number of tokens before the padding is an input of the ste
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 
 import jax
@@ -20,15 +21,17 @@ from jax.sharding import PartitionSpec as P
 from backend.checkpoints.json_files import Config
 from backend.models.common.flat_attention import Positions
 from backend.models.common.step_cache import StepCache, describe_cache
+from backend.models.common.token_order import order_by_tiles
 from backend.models.common.transformer import ClipTransformer, RunLayer
 from backend.models.hunyuan.attention import JointAttention, TextAttention
 from backend.models.hunyuan.block import run_block
-from backend.models.spec import SPARSE
+from backend.models.hunyuan.sparse_tiles import plan_tiles
 from backend.runtime.mesh import TOKENS, Layout, partition
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
 from backend.sampling.solvers import StepInputs
 from backend.weights.stacked import StackedWeights
+from kernels.tiles import TileSelection
 
 BLOCKS = "transformer_blocks."  # the prefix of the layers in the checkpoint
 PROMPT, QUOTED, PICTURE = range(3)  # rows of the checkpoint's embedding of token types
@@ -90,8 +93,9 @@ class Denoiser(ClipTransformer):
 
     def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
-            known = {name: value for name, value in config.items() if name != SPARSE}
+            known = {name: value for name, value in config.items() if not name.startswith("sparse_")}
             super().__init__(HunyuanVideo15Transformer3DModel.from_config(known), layout)
+        self._config = config
         self._block = self._model.transformer_blocks[0]
         self._block.attn.set_processor(JointAttention(layout))
         for block in self._model.context_embedder.token_refiner.refiner_blocks:
@@ -111,18 +115,40 @@ class Denoiser(ClipTransformer):
         """
         return num_beside if self._layout.platform == "tpu" else 0
 
+    def plan_tiles(self, latent_shape: tuple[int, ...]) -> TileSelection | None:
+        """Return the rule of sparse attention for latents of this shape, B C F H W. Return None for dense attention."""
+        return plan_tiles(self._config, latent_shape[2:])
+
+    def padded_tokens(self, latent_shape: tuple[int, ...], room: int = 0) -> int:
+        """See `StackedTransformer`. With sparse attention, each chip has whole tiles, which can contain padding."""
+        tiles = self.plan_tiles(latent_shape)
+        if tiles is None:
+            return super().padded_tokens(latent_shape, room)
+        num_places = tiles.num_tiles * tiles.size + room
+        return num_places + -num_places % math.lcm(self._layout.token_multiple, self._layout.size("sp") * tiles.size)
+
     def positions(self, latent_shape: tuple[int, ...], room: int = 0) -> Work:
         """Compute the rotary embedding for latents of this shape, B C F H W, with padding. Yields work.
 
-        `room` is the result of `reserved_tokens`.
+        `room` is the result of `reserved_tokens`. Sparse attention changes the order of the tokens. The tables are zero for
+        padding, so that its queries and keys are zero.
         """
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._model.rope(torch.empty(latent_shape, device="cpu"))]
-        num_tokens = self.num_tokens(latent_shape)
+        num_tokens, order = self.num_tokens(latent_shape), None
+        tiles = self.plan_tiles(latent_shape)
+        if tiles is not None:
+            frames, height, width = latent_shape[2:]
+            order = order_by_tiles((frames, height, width), tiles.tile)
+            num_tokens, in_raster = len(order.tokens), tables
+            tables = [np.zeros((num_tokens, table.shape[1]), np.float32) for table in in_raster]
+            for table, values in zip(tables, in_raster, strict=True):
+                table[order.places] = values
+            order = yield Put(order, self._layout.replicated)
         padding = self.padded_tokens(latent_shape, room) - num_tokens
         padded = [np.pad(table, ((0, padding), (0, 0))) for table in tables]
         cosine, sine = yield Put(padded, self._layout.sharding(partition("tokens", None)))
-        return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens)
+        return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens, tiles=tiles, order=order)
 
     def embed_still(self, weights: StackedWeights, quoted: jax.Array, picture: jax.Array | None) -> jax.Array:
         """Compute the context tokens [B, N, D] that do not depend on the step: of the image, if given, then of the quoted text.
@@ -168,12 +194,16 @@ class Denoiser(ClipTransformer):
         """Embed the latents as padded tokens [B, S, D].
 
         The transformer's other input channels are the image's latents and a mask of the first frame. They are zero after the
-        first frame, and zero without an image. Products with these zeros are left out.
+        first frame, and zero without an image. Products with these zeros are left out, unless tokens change their order.
         """
-        channels = latents.shape[1]
+        channels, order = latents.shape[1], context.positions.order
         kernel = weights.outer["x_embedder.proj.weight"].reshape(-1, 2 * channels + 1)
-        tokens = _flatten_latents(latents) @ kernel[:, :channels].T + weights.outer["x_embedder.proj.bias"]
-        if context.first_frame is not None:
+        if order is None:
+            inputs = _flatten_latents(latents)
+        else:  # inputs are small, so that reordering them costs less than reordering tokens
+            inputs = jnp.take(_join_inputs(latents, context.first_frame), order.tokens, axis=1)
+        tokens = inputs @ kernel[:, : inputs.shape[2]].T + weights.outer["x_embedder.proj.bias"]
+        if context.first_frame is not None and order is None:
             given = _flatten_latents(context.first_frame.astype(latents.dtype)) @ kernel[:, channels:-1].T + kernel[:, -1]
             tokens = tokens.at[:, : given.shape[1]].add(given)
         padding = context.positions.cosine.shape[0] - tokens.shape[1]
@@ -206,6 +236,9 @@ class Denoiser(ClipTransformer):
         normal = self._call_outer("norm_out", weights, hidden, time)
         velocity = normal @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
         velocity = velocity[:, : positions.num_tokens].astype(jnp.float32)
+        if positions.order is not None:
+            velocity = self._layout.constrain(velocity, partition("branches", None, None))
+            velocity = jnp.take(velocity, positions.order.places, axis=1)
         return jnp.moveaxis(velocity, 1, 2).reshape(len(velocity), -1, *shape[2:])
 
 
@@ -222,6 +255,16 @@ def norm_in_float32(model: torch.nn.Module) -> None:
 def _flatten_latents(latents: jax.Array) -> jax.Array:
     """Flatten latents [1, C, F, H, W] to tokens [1, F * H * W, C]."""
     return jnp.moveaxis(latents.reshape(*latents.shape[:2], -1), 1, 2)
+
+
+def _join_inputs(latents: jax.Array, first_frame: jax.Array | None) -> jax.Array:
+    """Return the input channels of each token, [1, F * H * W, 2 * C + 1]. Without an image, these are C channels."""
+    flat = _flatten_latents(latents)
+    if first_frame is None:
+        return flat
+    given = _flatten_latents(first_frame.astype(latents.dtype))
+    given = jnp.pad(given, ((0, 0), (0, 0), (0, 1)), constant_values=1)
+    return jnp.concatenate([flat, jnp.pad(given, ((0, 0), (0, flat.shape[1] - given.shape[1]), (0, 0)))], axis=2)
 
 
 def _refine(refiner: torch.nn.Module, text: torch.Tensor, timestep: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

@@ -1,11 +1,13 @@
 """Run by `test_transformer.py` in a process with eight CPU devices: a tiny random transformer on one mesh after the other.
 
-Prints one JSON object: for every mesh the largest difference of the velocity from diffusers' own, which is of order 1.
+Prints one JSON object: for every mesh the largest difference of the velocity from diffusers' own, which is of order 1. For sparse
+attention, diffusers' transformer has the attention processor `PlainSsta`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 import jax
@@ -20,6 +22,7 @@ from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.work import run
 from backend.weights.stacked import stack_weights
 from tests.gradients import without_gradients
+from tests.parity.plain_ssta import SPARSE_CONFIG, TILE, PlainSsta
 
 CONFIG = dict(
     in_channels=9,
@@ -75,10 +78,15 @@ def theirs(model: HunyuanVideo15Transformer3DModel, arrays: dict[str, torch.Tens
 
 
 def ours(
-    model: HunyuanVideo15Transformer3DModel, arrays: dict[str, torch.Tensor], branches: int, layout: Layout, has_room: bool
+    model: HunyuanVideo15Transformer3DModel,
+    arrays: dict[str, torch.Tensor],
+    branches: int,
+    layout: Layout,
+    has_room: bool,
+    is_sparse: bool,
 ) -> np.ndarray:
     """Compute the same with our transformer on this layout, with or without space for tokens next to the video tokens."""
-    denoiser = Denoiser(CONFIG, layout)
+    denoiser = Denoiser(CONFIG | (SPARSE_CONFIG if is_sparse else {}), layout)
     state = {name: jnp.asarray(value.numpy()) for name, value in model.state_dict().items()}
     described = denoiser.describe_weights(jnp.dtype(jnp.float32))
     weights = jax.tree.map(lambda array, leaf: jax.device_put(array, leaf.sharding), stack_weights(state, [BLOCKS]), described)
@@ -87,8 +95,13 @@ def ours(
     picture = host.get("image_embeds")
     seen = 0 if picture is None else PICTURE_TOKENS
     tokens = make_context_tokens(
-        np, *rows, num_seen=seen, length=count_most_tokens(*rows), dtype=np.dtype(np.float32)
-    )  # no padding after the counted tokens
+        np,
+        *rows,
+        num_seen=seen,
+        length=count_most_tokens(*rows),
+        dtype=np.dtype(np.float32),
+        multiple=math.prod(TILE) if is_sparse else 1,
+    )  # no padding after the counted tokens, except to fill a tile
     context = Context(
         tokens=tokens,
         still=jax.jit(denoiser.embed_still)(weights, join_quoted_embeddings(np, *rows), picture),
@@ -105,13 +118,16 @@ def main() -> None:
         for name, value in model.named_parameters():
             if "norm" in name:  # ones and zeros would hide a mix-up
                 value.add_(0.2 * torch.randn_like(value))
+    usual_processors = [block.attn.processor for block in model.transformer_blocks]
     differences = {}
     for words in sys.argv[1:]:
-        dp, sp, tp, branches, has_picture, has_room = map(int, words.split(","))
+        dp, sp, tp, branches, has_picture, has_room, is_sparse = map(int, words.split(","))
         plan = MeshPlan(dp=dp, sp=sp, tp=tp)
         layout = Layout.create(plan, jax.devices()[: plan.num_devices])
         arrays = make_inputs(bool(has_picture))
-        found = ours(model, arrays, branches, layout, bool(has_room))
+        for block, usual in zip(model.transformer_blocks, usual_processors, strict=True):
+            block.attn.set_processor(PlainSsta(SHAPE[2:]) if is_sparse else usual)
+        found = ours(model, arrays, branches, layout, bool(has_room), bool(is_sparse))
         differences[words] = float(np.abs(found - theirs(model, arrays, branches)).max())
     sys.stdout.write(json.dumps(differences) + "\n")
 

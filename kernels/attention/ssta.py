@@ -1,0 +1,113 @@
+"""Selective and sliding tile attention (SSTA): a tile of a video sees a window of tiles, the best other tiles, and the context.
+
+The context is a text, for example, whose tokens follow the tokens of the video. Source: Tencent-Hunyuan/HunyuanVideo-1.5,
+hyvideo/models/transformers/modules/ssta_attention.py at commit 60783e70, with the arguments that its transformer uses: sampling
+by importance, separate tiles for each head, and padding with zeros.
+
+As in the published code, padding counts. A tile at the video's border ends with padding whose queries, keys and values are zero.
+These keys have the score 0, so that they take weight from the other keys. The context is also divided into tiles. All keys of a
+visible tile of the context count.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from kernels.attention.block_sparse import BlockSparseOptions, KeyBlocks, block_sparse_attention
+from kernels.attention.key_selection import block_means, largest
+from kernels.attention.sla import SparseHeads
+from kernels.tiles import TileSelection
+
+SIMILARITY_SHARE = 0.7
+"""The weight of similarity to the query in a tile's score. The rest is the weight of similarity to the other keys, subtracted."""
+ROWS = 128  # queries in a block for which the TPU kernel is fastest; several such blocks share the list of their tile
+
+
+def ssta_attention(
+    heads: SparseHeads,
+    tiles: TileSelection,
+    context_tiles: jax.Array,
+    first_tile: jax.Array | int = 0,
+    implementation: str | None = None,
+) -> jax.Array:
+    """Compute SSTA of the video's queries, [B, S_q, H, D].
+
+    Args:
+        heads: queries in whole tiles. Keys and values of all tiles, then of the context in whole tiles, together `num_keys`.
+            Queries and keys of padding in the video's tiles must be zero, before a mean is subtracted from the keys. Their
+            values must be zero. `num_queries` is not used.
+        tiles: the rule of the selection.
+        context_tiles: the number of the context's tiles that queries see, [B] int32.
+        first_tile: the index of the first query tile. Query tiles after the video's last tile have undefined results.
+        implementation: see `BlockSparseOptions`.
+    """
+    blocks = select_tiles(heads, tiles, context_tiles, first_tile)
+    options = BlockSparseOptions(num_keys=heads.num_keys, bounds=heads.bounds, implementation=implementation)
+    attended = block_sparse_attention(heads.query, heads.key, heads.value, blocks, options)
+    assert isinstance(attended, jax.Array), "no log-sum-exp is requested"
+    return attended
+
+
+def select_tiles(
+    heads: SparseHeads, tiles: TileSelection, context_tiles: jax.Array, first_tile: jax.Array | int = 0
+) -> KeyBlocks:
+    """Return the tiles of keys that each block of queries sees. The arguments are the arguments of `ssta_attention`.
+
+    The union of the window and of the best tiles has no fixed size. All lists have the length of the largest possible union.
+    """
+    scores = _score_tiles(heads, tiles)
+    best = largest(scores, tiles.kept, use_pallas=heads.uses_pallas)
+    is_best = (best[..., None] == jnp.arange(tiles.num_tiles)).any(3)
+    is_seen = is_best | _find_window(first_tile + jnp.arange(scores.shape[2]), tiles)
+    num_context = heads.num_keys // tiles.size - tiles.num_tiles
+    is_context = (jnp.arange(num_context) < context_tiles[:, None])[:, None, None]
+    is_seen = jnp.concatenate([is_seen, jnp.broadcast_to(is_context, (*is_seen.shape[:3], num_context))], axis=3)
+    counts = is_seen.sum(3, dtype=jnp.int32)
+    # The largest numbers of a mask are its marks. bfloat16 has few bits, which makes the selection on TPUs fast.
+    indices = largest(is_seen.astype(jnp.bfloat16), tiles.most_seen + num_context, counts, use_pallas=heads.uses_pallas)
+    parts = tiles.size // ROWS if tiles.size % ROWS == 0 else 1
+    indices, counts = (jnp.repeat(array, parts, axis=2) for array in (indices, counts))
+    return KeyBlocks(indices=indices, counts=counts, block_q=tiles.size // parts, block_kv=tiles.size)
+
+
+def _score_tiles(heads: SparseHeads, tiles: TileSelection) -> jax.Array:
+    """Return the score of each tile of keys for each tile of queries, [B, H, query tiles, tiles] float32.
+
+    It is 0.7 s - 0.3 r. The similarity s is (1 + c) / 2, for the cosine c of the angle between the means of queries and keys. The
+    redundancy r is the mean of (1 + c) / 2 over all other tiles of keys, for the cosine c between the means of keys. Without
+    another tile, it is 0.5. Means in the published code include the padding, which does not change their direction.
+    """
+    queries = _mean_directions(heads.query, tiles.size, heads.query.shape[1] // tiles.size, None, heads.uses_pallas)
+    keys = _mean_directions(heads.key, tiles.size, tiles.num_tiles, heads.mean, heads.uses_pallas)
+    cosines = jnp.einsum("bhqd,bhkd->bhqk", queries, keys, precision="highest")
+    others = keys.sum(2, keepdims=True) - keys
+    redundancy = (keys * others).sum(3)[:, :, None] / max(tiles.num_tiles - 1, 1)
+    return SIMILARITY_SHARE * (1 + cosines) / 2 - (1 - SIMILARITY_SHARE) * (1 + redundancy) / 2
+
+
+def _mean_directions(array: jax.Array, size: int, number: int, mean: jax.Array | None, use_pallas: bool) -> jax.Array:
+    """Return unit vectors along the means of the first `number` tiles of [B, S, H, D], as [B, H, number, D] float32.
+
+    `mean` [B, 1, H, D] was subtracted from the array. A mean of zero stays zero.
+    """
+    part = ROWS if size % ROWS == 0 else size  # the TPU's pass takes blocks up to 512 tokens that divide 512
+    parts = block_means(array, part, number * size, use_pallas)[:, :, : number * size // part].astype(jnp.float32)
+    means = parts.reshape(*parts.shape[:2], number, -1, parts.shape[3]).mean(3)
+    if mean is not None:
+        means = means + jnp.moveaxis(mean, 1, 2)
+    norms = jnp.sqrt(jnp.square(means).sum(3, keepdims=True))
+    return means / jnp.maximum(norms, jnp.finfo(jnp.float32).tiny)
+
+
+def _find_window(numbers: jax.Array, tiles: TileSelection) -> jax.Array:
+    """Return whether each tile of the video is in the window around each of the tiles `numbers` [Q], as [Q, tiles]."""
+    _, height, width = tiles.grid
+    is_near = jnp.ones((len(numbers), tiles.num_tiles), bool)
+    own, all_tiles = numbers[:, None], jnp.arange(tiles.num_tiles)[None]
+    axes = zip((height * width, width, 1), tiles.grid, tiles.window, strict=True)
+    for step, length, side in axes:
+        start = jnp.clip(own // step % length - side // 2, 0, max(length - side, 0))
+        place = all_tiles // step % length
+        is_near &= (place >= start) & (place < start + side)
+    return is_near

@@ -1,0 +1,40 @@
+"""The tiles of a video's tokens between which sparse attention selects. Does not import JAX."""
+
+import dataclasses
+import math
+
+Sides = tuple[int, int, int]
+"""Lengths along time, height and width."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TileSelection:
+    """The rule by which each tile of a video's tokens selects the tiles whose tokens it sees.
+
+    A tile sees the tiles in a window around it, and the `kept` tiles with the largest scores. A tile can be in both sets.
+
+    Attributes:
+        tile: the sides of a tile, in tokens.
+        grid: the numbers of tiles. Tiles at the end of an axis can contain padding.
+        window: the sides of the window, odd numbers of tiles. At the border, the window moves inwards.
+        kept: a number from 1 to `num_tiles`.
+    """
+
+    tile: Sides
+    grid: Sides
+    window: Sides
+    kept: int
+
+    @property
+    def size(self) -> int:
+        """The number of tokens in a tile, with padding."""
+        return math.prod(self.tile)
+
+    @property
+    def num_tiles(self) -> int:
+        return math.prod(self.grid)
+
+    @property
+    def most_seen(self) -> int:
+        """The largest number of tiles that a tile can see."""
+        return min(math.prod(map(min, self.window, self.grid)) + self.kept, self.num_tiles)
