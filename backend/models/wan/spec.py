@@ -57,6 +57,7 @@ class WanSpec(ModelSpec):
     """
 
     scales: tuple[int, int] = VAE_SCALES
+    takes_quantize: bool = True
     conditioning: Conditioning
     has_image_encoder: bool = False
 
