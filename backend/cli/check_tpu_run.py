@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 
 from backend.catalog.measured_ratios import add_measured_ratios
+from backend.cli.check_tpu import SPEED_SETTINGS
 from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.schemas.request import example_request
@@ -28,9 +29,11 @@ def main() -> None:
     parser.add_argument("--progressive", type=int, help="the level of progressive resolution")
     parser.add_argument("--only", help="compile this program alone, by its key, such as denoise_step")
     parser.add_argument("--mag-cache", type=float)
+    parser.add_argument("--quantize")
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
-    request = example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
+    settings = {name: getattr(arguments, name) for name in SPEED_SETTINGS}
+    request = example_request(find_preset(arguments.preset), **settings)
     request = add_measured_ratios(request, from_environment().magnitudes_dir)
 
     def report_progress(text: str) -> None:
