@@ -7,13 +7,17 @@ clock rates here follow from the published peak and the size of the matrix units
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One jax device. `interconnect_bytes_per_second` is the sum of all links, in one direction."""
+    """One jax device. `interconnect_bytes_per_second` is the sum of all links, in one direction.
+
+    `peak_flops` is the rate of bfloat16 products. Products of `fast_format` run at twice this rate.
+    """
 
     name: str
     hbm_bytes: int
@@ -21,17 +25,18 @@ class Chip:
     clock_hz: float
     hbm_bytes_per_second: float
     interconnect_bytes_per_second: float
+    fast_format: Literal["int8", "fp8"]
 
 
 CHIPS = {
     "v5e": Chip(name="v5e", hbm_bytes=16 * GIB, peak_flops=197e12, clock_hz=1.5e9, hbm_bytes_per_second=819e9,
-                interconnect_bytes_per_second=1600e9 / 8 / 2),
+                interconnect_bytes_per_second=1600e9 / 8 / 2, fast_format="int8"),
     "v5p": Chip(name="v5p", hbm_bytes=95 * GIB, peak_flops=459e12, clock_hz=1.75e9, hbm_bytes_per_second=2765e9,
-                interconnect_bytes_per_second=4800e9 / 8 / 2),
+                interconnect_bytes_per_second=4800e9 / 8 / 2, fast_format="int8"),
     "v6e": Chip(name="v6e", hbm_bytes=32 * GIB, peak_flops=918e12, clock_hz=1.75e9, hbm_bytes_per_second=1640e9,
-                interconnect_bytes_per_second=3584e9 / 8 / 2),
+                interconnect_bytes_per_second=3584e9 / 8 / 2, fast_format="int8"),
     "tpu7x": Chip(name="tpu7x", hbm_bytes=96 * GIB, peak_flops=2307e12 / 2, clock_hz=2.2e9, hbm_bytes_per_second=7380e9 / 2,
-                  interconnect_bytes_per_second=9600e9 / 8 / 2 / 2),
+                  interconnect_bytes_per_second=9600e9 / 8 / 2 / 2, fast_format="fp8"),
 }  # fmt: skip
 
 DEVICE_KINDS = {
@@ -64,11 +69,14 @@ class StepFlops:
     """Floating-point operations of one denoising step, for all guidance branches. A multiply-add counts as two.
 
     `attention` counts the operations of attention, whose heads have `head_width` channels. `matmul` counts all other operations.
+    `quantized` counts the part of `matmul` whose operands have the number format `format`.
     """
 
     attention: float
     matmul: float
     head_width: int
+    quantized: float = 0.0
+    format: Literal["off", "int8", "fp8"] = "off"
 
     @property
     def total(self) -> float:
@@ -76,12 +84,17 @@ class StepFlops:
 
     def roofline_seconds(self, chip: Chip, num_devices: int) -> float:
         """Return the seconds of a step if all operations run at the peak rate."""
-        return self.total / chip.peak_flops / num_devices
+        return self.attention / chip.peak_flops / num_devices + self.matmul_seconds(chip, num_devices)
+
+    def matmul_seconds(self, chip: Chip, num_devices: int) -> float:
+        """Return the seconds of the operations in `matmul` at the peak rate of their number formats."""
+        saved = self.quantized / 2 if self.format == chip.fast_format else 0.0
+        return (self.matmul - saved) / chip.peak_flops / num_devices
 
     def floor_seconds(self, chip: Chip, num_devices: int) -> float:
         """Return the seconds of a step if attention runs at the lower rate that `head_width` allows on the matrix unit."""
         slowdown = 1.0 + 0.5 * (_matrix_depth(chip) / min(self.head_width, _matrix_depth(chip)) - 1)
-        return (self.attention * slowdown + self.matmul) / chip.peak_flops / num_devices
+        return self.attention * slowdown / chip.peak_flops / num_devices + self.matmul_seconds(chip, num_devices)
 
 
 def _matrix_depth(chip: Chip) -> int:

@@ -40,6 +40,7 @@ ANY_MODEL: tuple[Solver, ...] = ("unipc", "euler", "euler-distilled")  # solvers
 # Solvers that have one fixed noise level for each step, with their largest number of steps. They ignore the flow shift.
 FEW_STEPS: Mapping[Solver, int] = {"rcm": 4, "rcm-ode": 4, "dmd": 3}
 Expert = Literal["both", "high", "low"]
+Quantize = Literal["off", "int8", "fp8"]
 Need = Literal["may", "must"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -150,6 +151,10 @@ class Preset(BaseModel):
     """What a video starts from: `t2v` a prompt, `i2v` a first frame."""
     dtype: Literal["float32", "bfloat16"]
     """The type of the weights on the devices."""
+    quantize: Quantize = "off"
+    """The default number format of the transformers' large matrices: `int8`, `fp8`, or `off` for `dtype`."""
+    takes_quantize: bool = False
+    """Whether the model supports `quantize`."""
     architecture: dict[str, str] | None = None
     """The configuration of each part of the checkpoint, such as `transformer`: the name of a file in `presets/architectures`. The
     files are the config.json files that diffusers and transformers write. Leave it out for an embedded checkpoint."""
@@ -336,6 +341,8 @@ class Preset(BaseModel):
             raise ValueError("segment_frames must be whole latent frames")
         if self.nag and not self.takes_nag:
             raise ValueError("nag needs takes_nag")
+        if self.quantize != "off" and not self.takes_quantize:
+            raise ValueError("quantize needs takes_quantize")
         if self.steps > self.max_steps or self.fps > self.max_fps:
             raise ValueError("the default steps or fps are outside this preset's limits")
         return self
@@ -434,6 +441,11 @@ class Preset(BaseModel):
     def num_experts(self) -> int:
         """Number of transformers that share the denoising, each with its own guidance."""
         return len(self.guidance)
+
+    @property
+    def weight_format(self) -> str:
+        """The format of the transformers' weights on the devices. Models of equal source and format are the same in memory."""
+        return self.dtype if self.quantize == "off" else f"{self.dtype}, {self.quantize}"
 
     @property
     def model_source(self) -> str:

@@ -92,6 +92,7 @@ def _live_request(arguments: argparse.Namespace, preset: Preset) -> GenerationRe
         seed=arguments.seed,
         cues=merge_cues([*parse_actions(arguments.actions, 1 + blocks), *parse_prompts(arguments.prompts)]),
         loras=_lora_settings(arguments, preset),
+        quantize=arguments.quantize,
     )
 
 

@@ -13,7 +13,7 @@ from backend.schemas.settings import find_preset
 from backend.settings import from_environment
 
 GIB = 2**30
-SPEED = "progressive", "mag_cache", "sparse"  # settings that change the programs
+SPEED_SETTINGS = ("progressive", "mag_cache", "sparse", "quantize")
 
 
 def check_tpu(arguments: argparse.Namespace) -> bool:
@@ -21,11 +21,11 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
 
     Raises: RequestError, StudioError.
     """
-    preset = find_preset(arguments.preset)
-    request = example_request(preset, **{name: getattr(arguments, name) for name in SPEED})
+    settings = {name: getattr(arguments, name) for name in SPEED_SETTINGS}
+    request = example_request(find_preset(arguments.preset), **settings)
     add_measured_ratios(request, from_environment().magnitudes_dir)
     check_topology(arguments.topology)
-    words = option_words(arguments, "preset", "topology", *SPEED)
+    words = option_words(arguments, "preset", "topology", *SPEED_SETTINGS)
     report = compile_in_process("backend.cli.check_tpu_run", words, for_tpu=True)
     if arguments.json is not None:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n", "utf-8")

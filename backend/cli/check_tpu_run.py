@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 
 from backend.catalog.measured_ratios import add_measured_ratios
+from backend.cli.check_tpu import SPEED_SETTINGS
 from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.schemas.request import example_request
@@ -29,10 +30,11 @@ def main() -> None:
     parser.add_argument("--only", help="compile this program alone, by its key, such as denoise_step")
     parser.add_argument("--mag-cache", type=float)
     parser.add_argument("--sparse", type=float)
+    parser.add_argument("--quantize")
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
-    given = {name: getattr(arguments, name) for name in ("progressive", "mag_cache", "sparse")}
-    request = example_request(find_preset(arguments.preset), **given)
+    settings = {name: getattr(arguments, name) for name in SPEED_SETTINGS}
+    request = example_request(find_preset(arguments.preset), **settings)
     request = add_measured_ratios(request, from_environment().magnitudes_dir)
 
     def report_progress(text: str) -> None:

@@ -159,6 +159,7 @@ def _add_live(commands: argparse._SubParsersAction) -> None:
     )
     live.add_argument("--seed", type=int, metavar="N", help="same seed and settings, same video (random)")
     add_setting(live, SETTINGS["loras"])
+    add_setting(live, SETTINGS["quantize"])
     _add_result(live)
     _add_common(live)
 
@@ -284,7 +285,6 @@ def _add_keys(commands: argparse._SubParsersAction) -> None:
         action.add_argument("--data-dir", type=Path, metavar="DIR", help="the server's data folder (data in this project)")
 
 
-_SPARSE = "for videos with this --sparse (0)"
 _PROGRESSIVE = "the level of progressive resolution, 1 to 4"
 
 
@@ -296,8 +296,7 @@ def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
     check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="the slice, such as v6e:2x4")
     check.add_argument("--progressive", type=int, metavar="LEVEL", help=_PROGRESSIVE)
     check.add_argument("--json", metavar="FILE", help="also write the report to this file")
-    check.add_argument("--sparse", type=float, metavar="LEVEL", help=_SPARSE)
-    _add_mag_cache(check)
+    _add_speed_options(check)
     _add_mesh(check)
 
 
@@ -311,13 +310,15 @@ def _add_precompile(commands: argparse._SubParsersAction) -> None:
         command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's value)")
     command.add_argument("--progressive", type=int, metavar="LEVEL", help=f"{_PROGRESSIVE}; all levels use the same programs")
     command.add_argument("--json", action="store_true", help="print the list of files as one JSON object")
-    command.add_argument("--sparse", type=float, metavar="LEVEL", help=_SPARSE)
-    _add_mag_cache(command)
+    _add_speed_options(command)
     _add_mesh(command)
 
 
-def _add_mag_cache(parser: argparse.ArgumentParser) -> None:
+def _add_speed_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mag-cache", type=float, metavar="X", help="for videos with this --mag-cache (0)")
+    parser.add_argument("--sparse", type=float, metavar="LEVEL", help="for videos with this --sparse (0)")
+    formats = SETTINGS["quantize"].choices
+    parser.add_argument("--quantize", choices=formats, help="for videos with this --quantize (the preset's value)")
 
 
 def _add_export(commands: argparse._SubParsersAction) -> None:

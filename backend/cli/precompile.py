@@ -20,7 +20,7 @@ SIZES = {"width": "width", "height": "height", "frames": "num_frames"}
 
 def precompile(arguments: argparse.Namespace) -> None:
     """Write the files and print a list of them. Raises: RequestError, OutputError, StudioError."""
-    preset = find_preset(arguments.preset)
+    preset = example_request(find_preset(arguments.preset), quantize=arguments.quantize).resolved_preset
     given = {option: getattr(arguments, option) for option in SIZES if getattr(arguments, option) is not None}
     own = {"width": preset.width, "height": preset.height, "num_frames": preset.num_frames}
     check_size(preset, **own | {SIZES[name]: value for name, value in given.items()})
@@ -31,7 +31,7 @@ def precompile(arguments: argparse.Namespace) -> None:
     folder = _create_folder(arguments.output)
     example_request(preset, progressive=arguments.progressive)
     words = ["--output", str(folder)]
-    words += option_words(arguments, "preset", "topology", "progressive", "mag_cache", "sparse", *SIZES)
+    words += option_words(arguments, "preset", "topology", "progressive", "mag_cache", "sparse", "quantize", *SIZES)
     report = compile_in_process("backend.cli.precompile_run", words, for_tpu=arguments.topology is not None)
     sys.stdout.write((json.dumps(report) if arguments.json else _format_report(report)) + "\n")
 

@@ -100,6 +100,7 @@ def main() -> None:
     parser.add_argument("--progressive", type=int)
     parser.add_argument("--mag-cache", type=float)
     parser.add_argument("--sparse", type=float)
+    parser.add_argument("--quantize")
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     sizes = {"width": arguments.width, "height": arguments.height, "num_frames": arguments.frames}
@@ -107,7 +108,7 @@ def main() -> None:
     # JAX's own cache is disabled, because a program from this cache cannot be loaded again after it is written to a file
     # ("Function ... not found" on a CPU).
     jax.config.update("jax_enable_compilation_cache", False)
-    preset = find_preset(arguments.preset)
+    preset = example_request(find_preset(arguments.preset), quantize=arguments.quantize).resolved_preset
     write_message({"report": write_programs(preset, arguments.topology, arguments.output, mesh, sizes, arguments.progressive)})
 
 

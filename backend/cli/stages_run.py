@@ -99,7 +99,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
                     message = progress.run(stage)
                 break
             except KernelRefused:  # the next loop loads the model without the refused kernel
-                model_cache.unload((loaded.source, request.resolved_preset.dtype))
+                model_cache.unload((loaded.source, request.resolved_preset.weight_format))
                 del loaded, run, stage
     progress.end()
     if message is not None:

@@ -442,7 +442,8 @@ class Dispatcher:
         expected = tuple(dict.fromkeys(entry.shape.model for entry in ready))
         if expected != self._expected:
             self._expected = expected
-            preset = ready[0].preset if ready else ""
+            # The message names only the preset, so a worker would load the model in the preset's own number format.
+            preset = ready[0].preset if ready and ready[0].shape.quantize == "off" else ""
             self.pool.expect_models(expected, preset if preset and self._running and self._has_local_weights(preset) else None)
         self._event_log.append_events(self._changed_places(_NEAR_PLACES))
 

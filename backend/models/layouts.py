@@ -20,6 +20,7 @@ def plan_layouts(plan: ModelPlan, layer_matrix_bytes: Callable[[Config, int], di
 
     Some matrices of a layer are copied to every chip. `plan.num_copies` sets the number of these matrices. Without
     `plan.num_copies`, the table sets the number if the chosen mesh is the table's mesh. Else `plan_copies` chooses the matrices.
+    Quantized matrices are smaller than the table's matrices, so they have the table's mesh, but `plan_copies` chooses the copies.
 
     Args:
         layer_matrix_bytes: a function of (config, itemsize) that returns the bytes of each matrix of a layer by name. The
@@ -28,9 +29,11 @@ def plan_layouts(plan: ModelPlan, layer_matrix_bytes: Callable[[Config, int], di
     Raises: RequestError for an illegal mesh.
     """
     config = plan.configs["transformer"]
-    sizes, heads = layer_matrix_bytes(config, plan.dtype.itemsize), config["num_attention_heads"]
+    full_sizes, heads = layer_matrix_bytes(config, plan.dtype.itemsize), config["num_attention_heads"]
     kind, experts, layers = plan.devices[0].device_kind, plan.spec.num_experts, config["num_layers"]
-    best = best_plan(describe_subject(kind, len(plan.devices), sizes, layers, experts))
+    best = best_plan(describe_subject(kind, len(plan.devices), full_sizes, layers, experts))
+    is_quantized = plan.quantize != "off"
+    sizes = layer_matrix_bytes(config, 1) if is_quantized else full_sizes
     asked = {axis: size for axis, size in plan.mesh.items() if size is not None}
     wished = asked or (dataclasses.asdict(best.mesh) if best else {})
     plans = []
@@ -39,9 +42,11 @@ def plan_layouts(plan: ModelPlan, layer_matrix_bytes: Callable[[Config, int], di
         plans.append(plan_mesh(len(plan.devices), heads=heads, is_guided=is_guided, fixed=fixed))
     if plan.num_copies is not None:
         copied = frozenset(itertools.islice(sizes, plan.num_copies))
-    elif best and plans[0] == best.mesh:
+    elif best and plans[0] == best.mesh and not is_quantized:
         copied = frozenset(itertools.islice(sizes, best.copies))
     else:
         copied = plan_copies(sizes, layers, plans[0], memory_bytes(kind), experts)
-    guided = Layout.create(plans[0], plan.devices, copied, copies_on_demand=experts > 1, runtime=plan.runtime)
+    guided = Layout.create(
+        plans[0], plan.devices, copied, copies_on_demand=experts > 1, runtime=plan.runtime, quantize=plan.quantize
+    )
     return guided, guided.regroup(plans[1])

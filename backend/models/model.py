@@ -23,6 +23,7 @@ from backend.sampling.solvers import SamplerState, StepInputs
 from backend.schemas.request import GenerationRequest
 from backend.schemas.step_plan import StepPlan
 from backend.weights.stacked import StackedWeights
+from presets.loader import Quantize
 
 Stage = Literal["encode", "denoise", "decode"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -110,6 +111,7 @@ class ModelPlan:
         folder: the checkpoint, None if the model is only described.
         mesh: fixed sizes of the mesh axes by name, None for an axis whose size `layouts.plan_layouts` chooses.
         stages: the stages whose networks are loaded.
+        quantize: number format of the transformers' large matrices, "off" for `dtype`.
         num_copies: number of matrices of a layer of which every chip has a copy. None: `layouts.plan_layouts` chooses it.
     """
 
@@ -121,6 +123,7 @@ class ModelPlan:
     stages: frozenset[Stage]
     dtype: jnp.dtype
     compiler: Compiler
+    quantize: Quantize = "off"
     num_copies: int | None = None
     runtime: RuntimeContext = dataclasses.field(default_factory=RuntimeContext)
 

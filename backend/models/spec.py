@@ -56,6 +56,7 @@ class ModelSpec:
         has_control_blocks: the model takes a clip with a mask in additional layers.
         sparse_attention: the transformers' method of sparse attention, the entry `sparse_attention` of their configurations. None
             for dense attention.
+        takes_quantize: the large matrices of the transformers can be stored in 8 bits.
         over_floor: the factor by which a step takes longer than its arithmetic (`chips.StepFlops`) at the chip's peak speed. It
             is used for estimates.
     """
@@ -82,6 +83,7 @@ class ModelSpec:
     refines: bool = False
     has_control_blocks: bool = False
     sparse_attention: SparseAttention | None = None
+    takes_quantize: bool = False
     # The default follows from predictions: check-tpu predicts 1.12 (720p) to 1.31 (480p, small models) on v6e, see
     # docs/performance.md.
     over_floor: float = 1.2
@@ -131,6 +133,7 @@ FACTS: Mapping[str, Literal["same", "offered", "multiple"]] = {
     "has_control_blocks": "same",
     "continues": "offered",
     "refines": "offered",
+    "takes_quantize": "offered",
     "makes_sound": "same",
     "live": "same",
     "frame_step": "multiple",

@@ -84,6 +84,7 @@ def load(
         stages=frozenset(stages),
         dtype=jnp.dtype(preset.dtype),
         compiler=ExecutableFolders(folders),
+        quantize=preset.quantize,
         runtime=runtime,
     )
     instance = files.family.model()(plan)
@@ -99,7 +100,7 @@ def load(
         reserve_program_memory=model_cache.reserve_program_memory,
         runtime=runtime,
     )
-    model_cache.add((files.source, preset.dtype), loaded, fingerprints, is_used=is_used)
+    model_cache.add((files.source, preset.weight_format), loaded, fingerprints, is_used=is_used)
     return loaded
 
 
@@ -128,6 +129,7 @@ def describe_model(
         stages=frozenset(STAGES),
         dtype=jnp.dtype(preset.dtype),
         compiler=compiler,
+        quantize=preset.quantize,
         num_copies=num_copies,
         runtime=runtime or RuntimeContext(),
     )

@@ -29,7 +29,7 @@ HOST_SHARE = 0.5  # share of the free host memory that cached models may take. M
 _LARGE_BYTES = 2**20  # smaller arrays on the devices are not weights, for example the constants of a process without a model
 
 Key = tuple[str, str]
-"""The checkpoint that a model comes from, and the dtype of its weights."""
+"""The checkpoint that a model comes from, and its `Preset.weight_format`."""
 
 logger = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ KERNELS = {  # the use of each kernel, by the kernel's name in `pallas_call` and
     "normalise_and_rotate": "passes",
     "shift_and_group": "passes",
     "ungroup_heads": "passes",
+    "quantize_tokens": "passes",
     "causal_conv": "convolution",
 }
 PLATFORMS = ("tpu",)  # platforms whose programs contain our kernels

@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 from backend.errors import RequestError
 from backend.runtime.context import RuntimeContext
 from backend.schemas.worker import AXES
+from presets.loader import Quantize
 
 LARGE_MATRIX = 2**24  # elements: below this size a copy on every chip costs less than gathering in every step
 TOKEN_ALIGNMENT = 128  # tokens per device are padded to a multiple of this, on TPUs and with several devices
@@ -153,14 +154,15 @@ class Layout:
     """A mesh, and the partition of each kind of array on it.
 
     `copied` are the names, within a layer, of the matrices of which every chip has a copy. With `copies_on_demand`, used for two
-    transformers that take turns, the copies exist only while steps of their transformer run. `runtime` knows which kernels and
-    compile options are refused.
+    transformers that take turns, the copies exist only while steps of their transformer run. `quantize` is the number format of
+    the layers' large matrices, "off" for the model's dtype. `runtime` knows which kernels and compile options are refused.
     """
 
     mesh: Mesh
     weight_axes: tuple[str, ...] = ("dp", "sp")
     copied: frozenset[str] = frozenset()
     copies_on_demand: bool = False
+    quantize: Quantize = "off"
     runtime: RuntimeContext = dataclasses.field(default_factory=RuntimeContext, compare=False)
 
     @classmethod
@@ -171,6 +173,7 @@ class Layout:
         copied: Iterable[str] = (),
         copies_on_demand: bool = False,
         runtime: RuntimeContext | None = None,
+        quantize: Quantize = "off",
     ) -> Self:
         """Create the layout of a plan on these devices. Devices that are neighbours in the list are neighbours on the axis sp.
 
@@ -178,7 +181,8 @@ class Layout:
         """
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
         mesh, runtime = Mesh(grid, AXES), runtime or RuntimeContext()
-        return cls(mesh=mesh, copied=frozenset(copied), copies_on_demand=copies_on_demand, runtime=runtime)
+        options: dict[str, Any] = dict(copies_on_demand=copies_on_demand, runtime=runtime, quantize=quantize)
+        return cls(mesh=mesh, copied=frozenset(copied), **options)
 
     def regroup(self, plan: MeshPlan) -> Self:
         """Return the layout of another plan on the same devices. The plan must have the same tp, so that both layouts

@@ -177,6 +177,8 @@ def check_request(request: GenerationRequest, preset: Preset) -> None:
     _check_exclusions(request)
     check_mag_cache(request, preset)
     check_sparse(request, preset)
+    if request.quantize != "off" and not preset.takes_quantize:
+        raise RequestError(f"quantize={request.quantize} was given", f"but {preset.name} does not support it", "leave it out")
     check_loras(request.loras, preset)
     check_cues(request, preset)
     check_windows(preset, request.context_windows)

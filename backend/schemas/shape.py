@@ -7,6 +7,7 @@ from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import SETTINGS
 from backend.schemas.upscaling import upscaler_name
+from presets.loader import Quantize
 
 UPSCALING = "upscale"
 UPSCALER = "the upscaler "
@@ -22,7 +23,8 @@ class Shape:
     the step cache is on. `has_nag`: unguided steps attend to the negative prompt. `is_progressive`: the first steps may run at
     half the size. `num_references` and `num_later_keyframes` (keyframes after frame 0) lengthen the latents or tokens. `overlap`:
     number of frames of a clip that the video repeats. `window`: number of frames of a context window, 0 without windows.
-    `sparse`: the level of Sol-Attn. `follows_in_part`: the control clip is weighted below 1, so that its tokens are noisy too.
+    `follows_in_part`: the control clip is weighted below 1, so that its tokens are noisy too. `sparse`: the level of
+    Sol-Attn. `quantize`: number format of the transformer's large matrices.
     """
 
     model: str
@@ -45,6 +47,7 @@ class Shape:
     window: int = 0
     control_downscale: int = 1
     follows_in_part: bool = False
+    quantize: Quantize = "off"
 
     @classmethod
     def from_request(cls, request: GenerationRequest, model: str | None = None) -> Self:
@@ -74,6 +77,7 @@ class Shape:
             overlap=request.overlap or 0,
             control_downscale=request.control_downscale,
             follows_in_part=bool(request.control) and request.control_scale < 1,
+            quantize=request.quantize,
         )
 
     @classmethod

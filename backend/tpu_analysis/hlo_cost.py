@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from backend.chips import Chip
 
 KINDS = ("attention", "matmul", "element-wise", "layout", "collectives")
-BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4, "s64": 8, "u64": 8}
+BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4, "s64": 8, "u64": 8,
+         "f8e4m3fn": 1}  # fmt: skip
 COLLECTIVES = ("all-gather", "all-to-all", "all-reduce", "reduce-scatter", "collective-permute")
 MOVING = {"parameter", "constant", "copy", "bitcast", "transpose", "reshape", "slice", "dynamic-slice", "concatenate", "pad",
           "tuple", "get-tuple-element", "broadcast", "dynamic-update-slice", "iota", "convert"}  # fmt: skip
@@ -27,7 +28,7 @@ _OPCODE = re.compile(r"(?:^|\s)([a-z][a-z0-9\-]*)\(")
 _CALLED = re.compile(r"\b(calls|body|condition|true_computation|false_computation|called_computations)=\{?%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+fn)?)\[([\d,]*)\]")
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]+)\}|\[(\d+),(\d+)\]|mesh\[[^\]]*\] ?\{[^}]*\})")
 _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
 

@@ -76,7 +76,7 @@ class Slice:
 
 def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, int | None], compiler: Compiler) -> Slice:
     """Describe the request on the slice. Raises: RequestError for an illegal mesh."""
-    preset = find_preset(request.preset)
+    preset = request.resolved_preset
     devices, (family, _) = described_devices(topology), of_preset(preset)
     model = describe_model(preset, devices, compiler, mesh)
     return Slice(request=request, family=family, model=model, chip=chip_of(topology), num_devices=len(devices))
@@ -135,7 +135,7 @@ def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled
     lengths = slice_.model.attention_lengths(at_step(slice_.request, number or 0))
     cost = predict(hlo, slice_.chip, KernelCost(chip=slice_.chip, lengths=lengths))
     if number is not None:  # for v5e, libtpu's estimate can be below the time at the published peak; the longer time counts
-        least = slice_.flops_of(number).matmul / slice_.chip.peak_flops / slice_.num_devices
+        least = slice_.flops_of(number).matmul_seconds(slice_.chip, slice_.num_devices)
         cost.seconds["matmul"] = max(cost.seconds["matmul"], least)
     needed = program_bytes(compiled)
     return {

@@ -24,7 +24,10 @@ from backend.runtime.mesh import Shaped
 
 OWN_PAGES = 1 << 20  # bytes (1 MiB): an allocation of at least this size gets its own pages of memory
 BLOCK_COLUMNS = 64  # columns that are copied at a time: 64 bfloat16 values are two cache lines; 32 and 128 are slower
-_TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+_TORCH_DTYPES = {
+    "bfloat16": torch.bfloat16, "float32": torch.float32, "int8": torch.int8, "float8_e4m3fn": torch.float8_e4m3fn,
+}  # fmt: skip
+_BITS = {1: torch.int8, 2: torch.int16}  # integers of the same size as a dtype, by bytes
 
 
 def allocate_host_memory(count: int) -> np.ndarray:
@@ -106,8 +109,9 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source)
         return
     source = source.to(target.dtype)
-    if source.dtype == torch.bfloat16:
-        source, target = source.view(torch.int16), target.view(torch.int16)  # copy the bits as integers, without conversion
+    if source.dtype != torch.float32:
+        bits = _BITS[source.dtype.itemsize]
+        source, target = source.view(bits), target.view(bits)  # copy the bits as integers, without conversion
     for start in range(0, source.shape[1], BLOCK_COLUMNS):
         columns = slice(start, start + BLOCK_COLUMNS)
         target[:, columns].copy_(source[:, columns])
@@ -122,10 +126,9 @@ def _view_memory(array: jax.Array) -> torch.Tensor:
 
 
 def _as_numpy(tensor: torch.Tensor, dtype: jnp.dtype) -> np.ndarray:
-    """Return the tensor's values in this dtype. Bits of bfloat16 pass as integers, because torch has no conversion to numpy's
-    bfloat16."""
-    if dtype == jnp.bfloat16:
-        return tensor.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(jnp.bfloat16)
+    """Return the tensor's values in this dtype. Bits of bfloat16 and float8 pass as integers, because torch has no conversion to
+    numpy's dtypes."""
+    values = tensor.to(_TORCH_DTYPES[dtype.name]).contiguous()
     if dtype == jnp.float32:
-        return tensor.to(torch.float32).contiguous().numpy()
-    raise AssertionError(f"the dtype {dtype} is not supported")
+        return values.numpy()
+    return values.view(_BITS[dtype.itemsize]).numpy().view(dtype)

@@ -33,6 +33,7 @@ from backend.weights.place import (
     write_by_program,
     write_in_place,
 )
+from backend.weights.quantization import is_scale, stored_tensors
 from backend.weights.stacked import StackedWeights, split_name
 
 Adjust = Callable[[str, torch.Tensor], torch.Tensor]
@@ -240,31 +241,38 @@ def write_stacked(
 
     memory = _Memory()
 
-    def work(name: str, place: TensorPlace) -> jax.Array | None:
-        prefix, layer, inner = split_name(name, described.stacks)
-        leaf = described.outer[name] if prefix is None else described.stacks[prefix][inner]
-        if prefix is not None and is_host(leaf):
-            tensor = read_tensor(place, memory.reserve(place.num_bytes))
-            return write_in_place(weights.stacks[prefix][inner], adjust(name, tensor), layer)
-        target = leaf if prefix is None else describe_layer(leaf)
-        tensor = read_tensor(place).reshape(target.shape)  # a file may store a kernel as a matrix
-        return jax.block_until_ready(copy_to_devices(adjust(name, tensor), target))
-
-    for name, value in part.read(names, work, progress):
+    def work(name: str, place: TensorPlace) -> dict[str, jax.Array]:
+        """Return the arrays on the devices that the tensor becomes. Arrays that were written in place are left out."""
         prefix, layer, inner = split_name(name, described.stacks)
         if prefix is None:
-            assert value is not None, "only layers are written in place"
-            weights.outer[name] = value
-        elif value is not None:
+            leaf = described.outer[name]
+            tensor = read_tensor(place).reshape(leaf.shape)  # a file may store a kernel as a matrix
+            return jax.block_until_ready({name: copy_to_devices(adjust(name, tensor), leaf)})
+        stack = described.stacks[prefix]
+        if not is_host(stack[inner]):
+            tensor = read_tensor(place).reshape(describe_layer(stack[inner]).shape)
+            tensors = stored_tensors(inner, adjust(name, tensor), stack)
+            layers = {one: copy_to_devices(tensor, describe_layer(stack[one])) for one, tensor in tensors.items()}
+            return jax.block_until_ready(layers)
+        tensor = read_tensor(place, memory.reserve(place.num_bytes))
+        for one, stored in stored_tensors(inner, adjust(name, tensor), stack).items():
+            write_in_place(weights.stacks[prefix][one], stored, layer)
+        return {}
+
+    for name, arrays in part.read(names, work, progress):
+        prefix, layer, _ = split_name(name, described.stacks)
+        if prefix is None:
+            weights.outer.update(arrays)
+        else:
             stack = weights.stacks[prefix]
-            stack[inner] = write_by_program(stack[inner], value, layer)
+            stack.update({one: write_by_program(stack[one], value, layer) for one, value in arrays.items()})
 
 
 def checkpoint_shapes(described: StackedWeights) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor of a network, with the checkpoint's names and shapes."""
+    """Return the shape of every tensor that the network reads from a checkpoint, with the checkpoint's names and shapes."""
     shapes = {name: tuple(leaf.shape) for name, leaf in described.outer.items()}
     for prefix, stack in described.stacks.items():
         for inner, leaf in stack.items():
-            for layer in range(leaf.shape[0]):
+            for layer in range(0 if is_scale(inner, stack) else leaf.shape[0]):
                 shapes[f"{prefix}{layer}.{inner}"] = tuple(describe_layer(leaf).shape)
     return shapes

@@ -50,7 +50,7 @@ class WorkerModel:
         self.loaded: Any = None  # the result of the pipeline's `load`
         self.can_serve = False  # False if all requests are expected to fail
         self.rates: dict[str, Rate] = {}  # the last video's arithmetic speed by stage
-        self._source: tuple[str, str] | None = None  # the checkpoint and the dtype of the model in use
+        self._source: tuple[str, str] | None = None  # the checkpoint and the weight format of the model in use
         self._unused: UnusedAccelerator | None = None
         self._warm: set[Shape] = set()  # shapes with all programs compiled
         self._prefetch: Prefetch | None = None  # loads the model of the next job
@@ -97,7 +97,7 @@ class WorkerModel:
         self.report_facts()
 
     def _key(self, preset: Preset) -> Key:
-        return self._model or preset.model_source, preset.dtype
+        return self._model or preset.model_source, preset.weight_format
 
     def _use_cached(self, wanted: Key) -> bool:
         """Use this model from now on if all hosts have it in use or cached. Return False if it must be loaded."""

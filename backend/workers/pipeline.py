@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from backend.pipeline.model_cache import ModelCache
     from backend.pipeline.model_files import ModelFiles
 
-Key = tuple[str, str]  # a checkpoint and the dtype of its model
+Key = tuple[str, str]  # a checkpoint and its model's `Preset.weight_format`
 
 
 class NoModelCache:

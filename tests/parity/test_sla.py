@@ -26,6 +26,7 @@ from tests.parity.test_few_steps import SIGMA_MAX, TOLERANCE, reference_latents
 from tests.parity.test_lora import low_rank, reference_with
 from tests.parity.test_parity import LATENT_TOLERANCE, LEAST_PSNR, psnr
 from tests.parity.test_progressive import wan_reference
+from tests.parity.test_quantize import LEAST_DECIBELS, decibels, load_in_bfloat16
 from tests.parity.test_windows import FRAMES, WINDOW, by_hand
 from tests.parity.tiny_checkpoints import HEAD_WIDTH, LAYERS, make_checkpoint, make_preset
 from tests.parity.tiny_preset import find_also
@@ -179,3 +180,13 @@ def test_precompilation_prepares_the_programs_of_the_presets_share(sla, monkeypa
     steps.append([call for call in calls(made.loaded.model, request) if call.program.key == "denoise_step"])
     assert [step.program.has_run(*step.arguments) for [step] in steps] == [True, False]
     assert np.abs(latents_of(request, made.loaded) - latents).max() > 20 * TOLERANCE
+
+
+@pytest.mark.parametrize("quantize", ["int8", "fp8"])
+def test_quantized_matrices_stay_near_bfloat16_and_the_projection_is_not_quantized(quantize, sla):
+    request = sla("wan2.1-t2v", "sla").request(steps=4, width=80, quantize=quantize)
+    loaded, exact = load_in_bfloat16(request), load_in_bfloat16(request.with_changes(quantize="off"))
+    layers = loaded.experts[0].weights.stacks["blocks."]
+    assert layers["attn1.proj_l.weight"].dtype == "float32" and layers["attn1.to_q.weight"].dtype.itemsize == 1
+    error = decibels(latents_of(request, loaded), latents_of(request, exact))
+    assert LEAST_DECIBELS[quantize] <= error < 80, "a model that is not quantized would be nearer"

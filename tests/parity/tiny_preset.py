@@ -28,6 +28,7 @@ def tiny_preset(kind: str, folder: Path, side: int, **own: Any) -> Preset:
         trained_frames=None,
         windows_above=None,
         continues=False,
+        takes_quantize=not kind.startswith(("hunyuan", "ltx")),
     )
     return Preset(**load_preset("wan-tiny").model_dump() | usual | own)
 

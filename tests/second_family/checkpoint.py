@@ -43,4 +43,5 @@ def preset_of(folder: Path) -> Preset:
     own |= {"size_multiple": 4, "vae_scale_spatial": 4, "vae_scale_temporal": 2, "frame_step": 2, "takes": {"references": "may"}}
     own |= {"min_width": 16, "min_height": 16, "min_frames": 3, "solvers": ["euler"]}
     own |= {"makes_sound": True, "zh": None, "trained_frames": None, "windows_above": None, "continues": False}
+    own |= {"takes_quantize": False}
     return Preset(**demo | own)

@@ -4,7 +4,7 @@ Functions take `Texts` in two forms: `texts` has texts for HTML, `labels` has ke
 
 Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance`, `guidance-low`, `flow-shift`, `seed`,
 `seed-random`, `guided-steps`, `nag`, `settings-note`, and inside `more`: `negative-prompt`, `fps`, `solver`, `guidance-start`,
-`guidance-end`, `progressive`, `sparse`, `step-cache`, `mag-cache`, `context-windows`, `loras`.
+`guidance-end`, `progressive`, `sparse`, `step-cache`, `mag-cache`, `quantize`, `context-windows`, `loras`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,8 +56,7 @@ class SettingsPanel:
     def estimate_inputs(self) -> list[Component]:
         """Return the components that change the expected time."""
         names = ["resolution", "length", "steps", "guidance", "guidance_low", "guidance_end", "mag_cache", "progressive"]
-        names += ["sparse"]
-        names += ["upscale", "upscaler"]
+        names += ["sparse", "quantize", "upscale", "upscaler"]
         return [self.preset, *(self.controls[name] for name in names)]
 
     @property

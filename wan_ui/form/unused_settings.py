@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.schemas.request import GenerationRequest
-from backend.schemas.settings import FIELDS, SETTINGS, Setting
+from backend.schemas.settings import FIELDS, SETTINGS, Setting, find_preset
 from presets import LoraChoice
 from wan_ui.form.controls import shown_settings
 from wan_ui.i18n.english import Texts
@@ -30,7 +30,7 @@ def changed_settings(request: GenerationRequest) -> list[Setting]:
 
     Raises: RequestError for an unknown preset.
     """
-    preset = request.resolved_preset
+    preset = find_preset(request.preset)  # `resolved_preset` has the request's own `quantize`
     return [one for one in FIELDS if one.name not in _NOT_CHOSEN and one.value_in(request) != one.value_in(preset)]
 
 

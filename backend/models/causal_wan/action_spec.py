@@ -151,7 +151,7 @@ class ActionWanFamily(WanFamily):
         geometry = request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         queries = min(spec.chunk, geometry.num_latent_frames) * frame
-        plain = transformer_flops(config, queries, spec.window * frame, branches)
+        plain = transformer_flops(config, queries, spec.window * frame, branches, request.quantize)
         width, inner, layers = transformer_width(config), spec.shape.width, spec.shape.layers * branches
         keyboard_flops = 2 * width * inner
         mouse_flops = 2 * width * inner + 4 * inner * inner if spec.shape.mouse_width else 0

@@ -95,7 +95,7 @@ class CausalWanFamily(WanFamily):
         spec, geometry = _make_spec(configs), request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         frames = min(spec.chunk, geometry.num_latent_frames)
-        return transformer_flops(configs["transformer"], frames * frame, spec.window * frame, branches)
+        return transformer_flops(configs["transformer"], frames * frame, spec.window * frame, branches, request.quantize)
 
 
 CAUSAL_WAN = CausalWanFamily()

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 from backend.models.common.modules import call, parameter_shapes, select_prefix
 from backend.models.common.step_cache import StepCache, cached_sharding, reuse_or_run
 from backend.runtime.mesh import MATRIX_PARTITIONS, TOKENS, Layout, Role, with_sharding
+from backend.runtime.quantized_linear import quantize_linears
 from backend.runtime.torch_modules import call_module
 from backend.sampling.solvers import StepInputs
 from backend.weights.stacked import StackedWeights, Stacks, stack_weights, unstack_layer, weights_sharding
@@ -38,11 +39,19 @@ class StackedTransformer:
     _patch: tuple[int, int, int]
     # If true, `Layout.gather` cuts a layer's copied matrix out of the stack before the product. This is faster for many tokens.
     _cuts_copies: bool = True
+    # Name endings of the linear layers that are quantized if the layout's `quantize` is on.
+    _quantized: ClassVar[tuple[str, ...]] = ()
     # Parts of names of matrices that multiply few tokens. Cutting these matrices out of the stack inside the product is faster.
     _for_few: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
         self._model, self._layout = model.eval(), layout
+        self._quantized_dtypes: dict[str, jnp.dtype] = {}
+        if layout.quantize != "off":
+            self._quantized_dtypes = quantize_linears(self._model, self._is_quantized, layout.quantize, layout)
+
+    def _is_quantized(self, name: str) -> bool:
+        return name.startswith(self._stacks) and name.endswith(self._quantized)
 
     @property
     def heads(self) -> int:
@@ -64,7 +73,8 @@ class StackedTransformer:
     def describe_weights(self, dtype: jnp.dtype) -> StackedWeights:
         """Return the shapes and shardings of the weights."""
         state = parameter_shapes(self._model, dtype)
-        state = {name: jax.ShapeDtypeStruct(leaf.shape, self._weight_dtype(name, dtype)) for name, leaf in state.items()}
+        dtypes = {name: self._weight_dtype(name, dtype) for name in state} | self._quantized_dtypes
+        state = {name: jax.ShapeDtypeStruct(leaf.shape, dtypes[name]) for name, leaf in state.items()}
         shapes = jax.eval_shape(lambda tensors: stack_weights(tensors, self._stacks), state)
         return weights_sharding(shapes, self._layout, self.matrix_role)
 

@@ -31,6 +31,7 @@ from backend.models.wan.original import check_single_files, find_sparse_attentio
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
 from presets import Preset
+from presets.loader import Quantize
 
 TEXT_TOKENS = 512  # text positions that the transformer attends to, for prompts of any length
 VAE_SCALES = (8, 4)  # Wan 2.1's scales in space and time; its published vae/config.json lacks these entries
@@ -57,6 +58,7 @@ class WanSpec(ModelSpec):
     """
 
     scales: tuple[int, int] = VAE_SCALES
+    takes_quantize: bool = True
     conditioning: Conditioning
     has_image_encoder: bool = False
 
@@ -116,7 +118,7 @@ class WanFamily(Family):
         """See `Family`. With sparse attention, a token attends to the preset's share of the tokens."""
         tokens, config = step_geometry(request).num_tokens, configs["transformer"]
         keys = round(tokens * request.resolved_preset.sparse_keep) if config.get(SPARSE) else tokens
-        return transformer_flops(config, tokens, keys, branches)
+        return transformer_flops(config, tokens, keys, branches, request.quantize)
 
     def original_name(self, stem: str) -> str:
         """Return a module's name in Wan's original checkpoints."""
@@ -188,18 +190,24 @@ def _read_sparse(transformer: Config) -> SparseAttention | None:
     return method
 
 
-def transformer_flops(config: Config, queries: int, keys: int, branches: int) -> StepFlops:
+def transformer_flops(config: Config, queries: int, keys: int, branches: int, quantize: Quantize) -> StepFlops:
     """Count the operations of a Wan transformer in one step, for all guidance branches.
 
     The operations are self-attention of `queries` tokens to `keys`, cross-attention to 512 text positions, projections and
-    feed-forward.
+    feed-forward. `quantize` is the number format of projections and feed-forward.
     """
     width, layers = transformer_width(config), config["num_layers"] * branches
     attention = 4 * queries * keys * width * layers
     cross = 4 * queries * TEXT_TOKENS * width * layers
     projections = 2 * queries * width * width * 6 * layers
     feed_forward = 2 * queries * width * config["ffn_dim"] * 2 * layers
-    return StepFlops(attention=attention, matmul=cross + projections + feed_forward, head_width=config["attention_head_dim"])
+    return StepFlops(
+        attention=attention,
+        matmul=cross + projections + feed_forward,
+        head_width=config["attention_head_dim"],
+        quantized=projections + feed_forward,
+        format=quantize,
+    )
 
 
 def vae_scales(configs: Configs) -> tuple[int, int]:

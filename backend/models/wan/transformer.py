@@ -151,6 +151,18 @@ class Denoiser(ClipTransformer):
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "to_gate_compress.weight", "ffn.net.0.proj.weight")
     _rows = ("to_out.0.weight", "ffn.net.2.weight")
     _replicated = ("proj_l.weight",)
+    # The keys and values of the text are computed once per video, so their layers are not quantized.
+    _quantized = (
+        "attn1.to_q",
+        "attn1.to_k",
+        "attn1.to_v",
+        "attn1.to_gate_compress",
+        "attn1.to_out.0",
+        "attn2.to_q",
+        "attn2.to_out.0",
+        "ffn.net.0.proj",
+        "ffn.net.2",
+    )
 
     def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):

@@ -61,7 +61,7 @@ class WanPosedFamily(WanFamily):
         """Return the number of operations of a step of one segment, without the few operations of face adapters."""
         geometry = step_geometry(request)
         tokens = geometry.num_tokens + geometry.num_tokens // geometry.num_latent_frames
-        return transformer_flops(configs["transformer"], tokens, tokens, branches)
+        return transformer_flops(configs["transformer"], tokens, tokens, branches, request.quantize)
 
 
 WAN_POSED = WanPosedFamily()

@@ -85,7 +85,7 @@ class WanAnimateFamily(WanFamily):
         geometry = step_geometry(request)
         frame = geometry.num_tokens // geometry.num_latent_frames
         tokens = geometry.num_tokens + frame
-        return transformer_flops(to_wan_config(configs["transformer"]), tokens, tokens + frame, branches)
+        return transformer_flops(to_wan_config(configs["transformer"]), tokens, tokens + frame, branches, request.quantize)
 
 
 WAN_ANIMATE = WanAnimateFamily()

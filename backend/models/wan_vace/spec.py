@@ -59,7 +59,9 @@ class WanVaceFamily(WanFamily):
         """See `Family`. A control block counts as a layer with an additional matrix."""
         config, tokens = configs["transformer"], step_geometry(request).num_tokens
         blocks = len(config["vace_layers"])
-        all_layers = transformer_flops({**config, "num_layers": config["num_layers"] + blocks}, tokens, tokens, branches)
+        all_layers = transformer_flops(
+            {**config, "num_layers": config["num_layers"] + blocks}, tokens, tokens, branches, request.quantize
+        )
         added = 2 * tokens * transformer_width(config) ** 2 * blocks * branches
         return dataclasses.replace(all_layers, matmul=all_layers.matmul + added)
 

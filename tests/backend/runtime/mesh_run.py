@@ -28,6 +28,7 @@ from backend.runtime.program import compile_now
 from backend.sampling.solvers import make_schedule, make_step_inputs, start_state
 from backend.weights.read import LoadProgress, Part, load_stacked
 from backend.weights.stacked import StackedWeights
+from presets.loader import Quantize
 
 HEADS = 6  # 4 chips cannot share them out evenly: two exchange heads, and gather keys from the other two
 TRANSFORMER = dict(
@@ -96,11 +97,11 @@ def place_weights(weights: dict[str, jax.Array], layout: Layout, spec) -> dict[s
 
 
 def run(
-    plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = (), on_demand: bool = False
+    plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = (), on_demand: bool = False, quantize: Quantize = "off"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the latents after the steps, and the video, for the same weights, noise and tokens."""
     configs, transformer, vae, text = models
-    layout = Layout.create(plan, jax.devices()[: plan.num_devices], copied, copies_on_demand=on_demand)
+    layout = Layout.create(plan, jax.devices()[: plan.num_devices], copied, copies_on_demand=on_demand, quantize=quantize)
     programs = make_programs(configs, TextEncoder(TEXT, None), layout, None, compiler=compile_now)
     weights = load(transformer, programs)
     generator = np.random.default_rng(0)
@@ -133,8 +134,10 @@ def decoded(programs: Programs, weights: dict[str, jax.Array], latents: jax.Arra
         yield frames
 
 
-def compare(plan: MeshPlan, is_guided: bool, models, reference, copied: tuple[str, ...], on_demand: bool) -> dict[str, float]:
-    latents, video = run(plan, is_guided, models, copied, on_demand)
+def compare(
+    plan: MeshPlan, is_guided: bool, models, reference, copied: tuple[str, ...], on_demand: bool, quantize: Quantize
+) -> dict[str, float]:
+    latents, video = run(plan, is_guided, models, copied, on_demand, quantize)
     error = float(np.abs(latents - reference[0]).max() / np.abs(reference[0]).max())
     mean_square = float(np.square(video - reference[1]).mean())
     return {"latents": error, "psnr": float(10 * np.log10(4 / max(mean_square, 1e-20)))}
@@ -142,12 +145,15 @@ def compare(plan: MeshPlan, is_guided: bool, models, reference, copied: tuple[st
 
 def main() -> None:
     models, found = make_models(), {}
-    reference = functools.cache(lambda is_guided: run(MeshPlan(), is_guided, models))
+    reference = functools.cache(lambda is_guided, quantize: run(MeshPlan(), is_guided, models, quantize=quantize))
     for words in sys.argv[1:]:
-        dp, sp, tp, guided, *copies = (int(word) for word in words.split(","))
+        numbers, quantize = words.partition(" ")[::2]
+        quantize = quantize or "off"
+        dp, sp, tp, guided, *copies = (int(word) for word in numbers.split(","))
         copied = tuple(layer_matrix_bytes(TRANSFORMER, 4))[: copies[0]] if copies else ()
         plan, on_demand = MeshPlan(dp=dp, sp=sp, tp=tp), len(copies) > 1 and bool(copies[1])
-        found[words] = compare(plan, bool(guided), models, reference(bool(guided)), copied, on_demand)
+        expected = reference(bool(guided), quantize)
+        found[words] = compare(plan, bool(guided), models, expected, copied, on_demand, quantize)
     sys.stdout.write(json.dumps(found) + "\n")
 
 

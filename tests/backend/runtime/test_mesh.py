@@ -6,10 +6,10 @@ from backend.errors import RequestError
 from backend.runtime.mesh import MeshPlan, legal_plans, plan_copies, plan_mesh
 from tests.many_devices import asked, told_by
 
-MESHES = ("1,8,1,0", "2,4,1,1,6", "2,2,2,1,8,1")
-MORE_MESHES = ("2,1,1,1", "2,2,2,1", "1,1,3,0", "2,4,1,1", "1,2,1,0", "1,4,1,1", "1,1,2,1", "2,2,1,1", "1,2,2,0,8")
-"""dp, sp, tp, 1 with guidance, the number of a block's copied matrices, and whether the copies exist only during steps.
-With six heads, sp=4 and sp=8 exchange in pairs and gather the rest."""
+MESHES = ("1,8,1,0", "2,4,1,1,6", "2,2,2,1,8,1", "2,2,2,1,3 int8")
+MORE_MESHES = ("2,1,1,1", "2,2,2,1", "1,1,3,0", "2,4,1,1", "1,2,1,0", "1,4,1,1", "1,1,2,1", "2,2,1,1", "1,2,2,0,8", "1,8,1,0 fp8")
+"""dp, sp, tp, 1 with guidance, the number of a block's copied matrices, whether the copies exist only during steps, and the number
+format of the matrices after a space. With six heads, sp=4 and sp=8 exchange in pairs and gather the rest."""
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +20,11 @@ def results(request) -> dict[str, dict[str, float]]:
 
 @pytest.mark.parametrize("mesh", [*MESHES, *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in MORE_MESHES)])
 def test_a_mesh_gives_the_one_device_result(results, mesh):
-    assert results[mesh]["latents"] <= 2e-3  # relative, float32: sums in another order, through three steps and two layers
-    assert results[mesh]["psnr"] >= 60
+    # relative, float32: sums in another order, through three steps and two layers. Then a value near the middle of two 8-bit
+    # values can round the other way. This changes one of 192 channels by 1/127 or 1/16, and a sum by up to 0.5 %.
+    is_quantized = " " in mesh
+    assert results[mesh]["latents"] <= (2e-2 if is_quantized else 2e-3)
+    assert results[mesh]["psnr"] >= (40 if is_quantized else 60)
 
 
 def test_copies_take_their_share_of_a_chip_and_no_more():

@@ -1,0 +1,92 @@
+"""Linear layers with 8-bit weights and activations: int8, or float8 (e4m3fn).
+
+Each output channel of a weight has a scale, and each token of the input has a scale. The scale is the largest absolute value
+divided by the format's largest value. Products are summed in int32 for int8, in float32 for float8. The sums are multiplied by
+both scales in float32. `backend/weights/quantization.py` quantizes the weights when they are loaded.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from backend.runtime.mesh import TOKENS, Layout
+from backend.runtime.torch_modules import torchax
+from kernels.token_quantize import can_run_pass, quantize_tokens
+
+Format = Literal["int8", "fp8"]
+DTYPES = {"int8": jnp.dtype(jnp.int8), "fp8": jnp.dtype(jnp.float8_e4m3fn)}
+TORCH_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+
+
+class QuantizedLinear(torch.nn.Module):
+    """Replaces a `torch.nn.Linear`. `weight` [out, in] has 8 bits, `weight_scale` [out] is float32."""
+
+    def __init__(self, linear: torch.nn.Linear, format: Format, layout: Layout) -> None:
+        super().__init__()
+        shape = linear.weight.shape
+        self.register_buffer("weight", torch.empty(shape, dtype=TORCH_DTYPES[format], device="meta"))
+        self.register_buffer("weight_scale", torch.empty(shape[0], device="meta"))
+        self.bias, self._layout = linear.bias, layout
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Multiply tokens [B, S, in], see `multiply_quantized`."""
+        multiply = functools.partial(multiply_quantized, self._layout)
+        return torchax().interop.call_jax(multiply, value, self.weight, self.weight_scale, self.bias)
+
+    def __deepcopy__(self, memo: dict) -> "QuantizedLinear":
+        return self  # the module has no values of its own, and the layout's devices cannot be copied
+
+
+def quantize_linears(
+    model: torch.nn.Module, is_quantized: Callable[[str], bool], format: Format, layout: Layout
+) -> dict[str, jnp.dtype]:
+    """Replace the linear layers for whose name `is_quantized` is true. Return the dtypes of their weights and scales by name."""
+    dtypes: dict[str, jnp.dtype] = {}
+    for name, module in list(model.named_modules()):
+        if is_quantized(name):
+            assert isinstance(module, torch.nn.Linear), name
+            model.set_submodule(name, QuantizedLinear(module, format, layout))
+            dtypes |= {f"{name}.weight": DTYPES[format], f"{name}.weight_scale": jnp.dtype(jnp.float32)}
+    return dtypes
+
+
+def multiply_quantized(
+    layout: Layout, value: jax.Array, weight: jax.Array, scale: jax.Array, bias: jax.Array | None
+) -> jax.Array:
+    """Multiply `value` [B, S, C] by `weight` [N, C] transposed and by the `scale` [N] of the weight's rows, and add `bias` [N].
+
+    The result has `value`'s dtype. It is rounded once, after the bias is added in float32.
+    """
+    with jax.named_scope("products"):
+        quantized, row_scale = _quantize_tokens(layout, value, weight.dtype)
+        sums = jax.lax.platform_dependent(quantized, weight, cpu=multiply_on_cpu, default=multiply_8_bit)
+        result = sums * row_scale * scale
+        return (result if bias is None else result + bias.astype(jnp.float32)).astype(value.dtype)
+
+
+def _quantize_tokens(layout: Layout, value: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+    """Quantize tokens that are spread over the chips. On TPUs a Pallas pass does it if possible."""
+    batch, length, width = value.shape
+    own = batch // min(batch, layout.size("dp")), length // layout.size("sp"), width
+    if layout.uses_tpu_passes(value.dtype) and can_run_pass(own, dtype):
+        run = functools.partial(quantize_tokens, dtype=dtype, use_pallas=True)
+        return layout.on_each_chip(run, (TOKENS,), (TOKENS, TOKENS))(value)
+    return quantize_tokens(value, dtype)
+
+
+def multiply_8_bit(value: jax.Array, weight: jax.Array) -> jax.Array:
+    """Multiply `value` [..., C] by `weight` [N, C] transposed, both int8 or both float8, on units for this format: float32."""
+    sums = jnp.int32 if weight.dtype == jnp.int8 else jnp.float32
+    return jnp.einsum("...c,nc->...n", value, weight, preferred_element_type=sums).astype(jnp.float32)
+
+
+def multiply_on_cpu(value: jax.Array, weight: jax.Array) -> jax.Array:
+    """Multiply like `multiply_8_bit`, in float32, for which XLA has a fast product on a CPU.
+
+    Sums of int8 products above 2 ** 24 are rounded to float32 in each addition, not only at the end.
+    """
+    return jnp.einsum("...c,nc->...n", value.astype(jnp.float32), weight.astype(jnp.float32))
