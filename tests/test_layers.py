@@ -9,11 +9,12 @@ from pathlib import Path
 
 from backend.settings import PROJECT_FOLDER
 
-LAYERS = ("app", "wan_ui", "backend", "kernels", "presets")  # from the top
+LAYERS = ("wan_studio", "app", "wan_ui", "backend", "kernels", "presets")  # from the top
 OUTSIDE = ("training", "benchmarks", "tests")  # no layer may import these
 MAY_USE_JAX = ("backend", "kernels")
 HEAVY = {"jax", "jaxlib", "torch", "torchax", "diffusers", "transformers", "safetensors", "flax"}
 LIGHT_LAYERS = {
+    "wan_studio": {"httpx", "imageio_ffmpeg", "numpy"},  # in a notebook's kernel; the last two only while a video is decoded
     "presets": {"pydantic"},
     "wan_ui": {"gradio", "PIL", "pydantic", "starlette", "fastapi", "gradio_client", "uvicorn"},
 }
@@ -24,7 +25,7 @@ MOST_PUBLIC_METHODS = 20  # the most public functions and properties in the body
 def modules() -> dict[str, Path]:
     """Return the file of every module of the layers, by dotted name."""
     found = {"app": PROJECT_FOLDER / "app.py"}
-    for layer in LAYERS[1:]:
+    for layer in LAYERS:
         for path in (PROJECT_FOLDER / layer).rglob("*.py"):
             parts = path.relative_to(PROJECT_FOLDER).with_suffix("").parts
             found[".".join(part for part in parts if part != "__init__")] = path
@@ -70,6 +71,12 @@ def test_imports_point_down():
         for imported in imports(name):
             assert top(imported) not in OUTSIDE, f"{name} imports {imported}"
             assert top(imported) not in LAYERS or top(imported) in allowed, f"{name} imports {imported}, which lies above it"
+
+
+def test_the_client_imports_no_other_layer():
+    """The client may run in another environment than the server, without its packages."""
+    for name in (name for name in MODULES if top(name) == "wan_studio"):
+        assert {top(module) for module in own_imports(name)} <= {"wan_studio"}, name
 
 
 def test_only_the_lower_layers_know_jax():
@@ -245,7 +252,7 @@ def test_tests_mirror_the_rooms():
 
 
 def test_only_the_settings_read_the_environment():
-    for name in (name for name in MODULES if name != "backend.settings"):
+    for name in MODULES.keys() - {"backend.settings", "wan_studio.server"}:  # the client may not import the settings
         for node in ast.walk(tree(name)):
             is_read = isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb")
             assert not is_read, f"{name}:{node.lineno} reads the environment; add it to backend/settings.py"

@@ -20,7 +20,6 @@ PYPROJECT = tomllib.loads((PROJECT_FOLDER / "pyproject.toml").read_text("utf-8")
 WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
 STEPS = sorted([*WORKFLOWS, *GITHUB.glob("actions/*/action.yml")])
 FORMS = sorted(set(GITHUB.glob("ISSUE_TEMPLATE/*.yml")) - {GITHUB / "ISSUE_TEMPLATE" / "config.yml"})
-LAUNCHER = "wan_tpu_studio/__init__.py"
 CHANGES = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")  # the sections of Keep a Changelog
 
 
@@ -118,9 +117,12 @@ def test_the_version_is_stated_once():
 def test_a_wheel_has_every_file_of_the_product():
     """The lines name whole folders. For each line the wheel follows a link in a model's folder once."""
     wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    wanted = wheel["only-include"]
-    assert wheel["force-include"] == {LAUNCHER: "__init__.py"}  # an editable installation copies these
-    files = tracked("app.py", "backend", "kernels", "models", "presets", "wan_ui", "requirements*", "pyproject.toml")
+    wanted = [*wheel["only-include"], *wheel["force-include"]]
+    folders = {path.partition("/")[0] for path in wheel["only-include"]} - {"wan_studio", "wan_tpu_studio"}
+    assert wheel["sources"] == {folder: f"wan_tpu_studio/{folder}" for folder in folders}
+    assert wheel["force-include"] == {file: f"wan_tpu_studio/{file}" for file in wheel["force-include"]}
+    packages = ("backend", "kernels", "models", "presets", "wan_studio", "wan_tpu_studio", "wan_ui")
+    files = tracked("app.py", *packages, "requirements*", "pyproject.toml")
     files = [file for file in files if file != "requirements-test.txt"]
     assert [file for file in files if not any(file == path or file.startswith(f"{path}/") for path in wanted)] == []
     models = {str(path.relative_to(PROJECT_FOLDER)) for path in (PROJECT_FOLDER / "models").iterdir() if path.is_dir()}

@@ -24,7 +24,7 @@ TABLE = PROJECT / "tests" / "tiers.toml"
 DURATIONS = PROJECT / "tests" / "durations.json"
 UNRECORDED_SECONDS = 0.5
 """Assumed duration of files that tests/durations.json does not name. It names files that take a second or more."""
-FOLDERS = ("backend", "benchmarks", "kernels", "presets", "tests", "training", "wan_ui")
+FOLDERS = ("backend", "benchmarks", "kernels", "presets", "tests", "training", "wan_studio", "wan_ui")
 SCRIPT_IMPORT = re.compile(r"(?:from|import) '(\.[^']+)'")
 
 

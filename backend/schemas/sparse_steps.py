@@ -9,8 +9,8 @@ from presets import Preset
 
 DENSE_PART = 5  # the first fifth of the steps is dense
 SPARSE_COST = 0.6
-"""Cost of a sparse step relative to a dense step, for estimates. check-tpu predicts 0.59 at level 1.5 (Wan 2.1 14B, 720p, v6e:2x4).
-Lower levels cost more."""
+"""Cost of a sparse step relative to a dense step, for estimates. check-tpu predicts 0.59 at level 1.5 (Wan 2.1 14B,
+720p, v6e:2x4). Lower levels cost more."""
 
 
 def num_dense_steps(request: VideoSettings) -> int:

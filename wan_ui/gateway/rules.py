@@ -74,6 +74,8 @@ ROUTES: Rules = {
     VIDEOS: "owner",
     f"{VIDEOS}/{{video_id}}": "owner",
     f"{VIDEOS}/{{video_id}}/content": "owner",
+    f"{VIDEOS}/{{video_id}}/events": "owner",
+    f"{VIDEOS}/{{video_id}}/cancel": "owner",
     f"{V1}/models": "owner",
     f"{V1}/models/{{model}}": "owner",
     "/monitoring": "refused",

@@ -17,7 +17,10 @@ from wan_ui.gateway.rules import API, UPLOAD, VIDEOS
 from wan_ui.gateway.visitors import has_cookie, owner_name, sender_address
 from wan_ui.i18n.languages import texts_for
 
-_ENDLESS = ("/studio/changes", "/mcp", UPLOAD, VIDEOS, f"{API}/(queue/data|upload_progress|heartbeat/[^/]+|call/[^/]+/[^/]+)")
+_ENDLESS = (
+    *("/studio/changes", "/mcp", UPLOAD, VIDEOS, f"{VIDEOS}/[^/]+/events"),
+    f"{API}/(queue/data|upload_progress|heartbeat/[^/]+|call/[^/]+/[^/]+)",
+)
 
 
 class StreamLimit:

@@ -34,7 +34,7 @@ from wan_ui.services.studio_context import StudioContext
 PATH = "/studio/changes"
 SHORTEST_SECONDS = 0.2  # between two events
 SILENCE_SECONDS = 15.0  # without changes, a "still" event is sent this often, so that proxies and pages keep the connection
-_AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not delay events
+AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not delay events
 
 SharedRenders = SharedWork[tuple[str, bool, int], tuple[dict[str, str], tuple[object, ...]]]
 """The rendered parts, shared by all streams of one visitor in one language."""
@@ -47,7 +47,7 @@ def changes_route(context: StudioContext) -> Route:
 
     async def answer(request: Request) -> Response:
         events = _event_stream(context, context.identify_caller(gr.Request(request)), renders)
-        return StreamingResponse(events, media_type="text/event-stream", headers=_AT_ONCE)
+        return StreamingResponse(events, media_type="text/event-stream", headers=AT_ONCE)
 
     return Route(PATH, answer, methods=["GET"])
 

@@ -29,6 +29,7 @@ from wan_ui.components.progress import StageView, progress_texts
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.routes.api import GenerateArguments, finished_video, video_facts
+from wan_ui.routes.changes import AT_ONCE
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import follow_job
 from wan_ui.services.media import video_url
@@ -36,7 +37,6 @@ from wan_ui.services.studio_context import StudioContext
 
 VERSIONS = ("2025-06-18", "2025-03-26")
 NAME = "mcp"  # the prefix of the owner names of callers without a key
-_AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not delay events
 _PARSE_ERROR, _INVALID, _UNKNOWN, _BAD_ARGUMENTS = -32700, -32600, -32601, -32602
 
 
@@ -60,7 +60,7 @@ def mcp_route(context: StudioContext, *, is_open: bool) -> Route:
         if message.get("method") == "tools/call" and _params(message).get("name") == "generate_video":
             messages = _run_tool(context, message, request)
             if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
-                return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=_AT_ONCE)
+                return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=AT_ONCE)
             return JSONResponse(await _last_message(messages, request))
         return JSONResponse(_reply(message, context.preset_names(context.identify_program(request, NAME))))
 

@@ -6,7 +6,7 @@
 
 A create call returns immediately. The video waits in the queue of all videos, and programs poll until it is completed. Only the
 key that created a video and the operator see it, all other callers receive 404. Deleting also stops a queued or running video,
-because OpenAI's API has no other way to stop a video.
+because OpenAI's API has no other way to stop a video. The studio adds `/events` and `/cancel`.
 Source: openai-python 3.54.0, `resources/videos.py`, `resources/models.py` and their types.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import gradio as gr
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.engine.job import Job, ListedJob
@@ -30,7 +30,9 @@ from wan_ui.components.field_errors import error_sentence
 from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import V1, VIDEOS
 from wan_ui.gateway.uploads import temporary_upload_folder
+from wan_ui.routes.changes import AT_ONCE
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
+from wan_ui.routes.video_events import stream_events
 from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, parse_settings, video_object
 from wan_ui.services.animate_request import request_from_settings
 from wan_ui.services.caller import Caller
@@ -65,6 +67,8 @@ def videos_routes(context: StudioContext) -> list[Route]:
         _route(context, VIDEOS, GET=videos.list_videos, POST=videos.create),
         _route(context, f"{VIDEOS}/{{video_id}}", GET=videos.retrieve, DELETE=videos.delete),
         _route(context, f"{VIDEOS}/{{video_id}}/content", GET=videos.download),
+        _route(context, f"{VIDEOS}/{{video_id}}/events", GET=videos.follow),
+        _route(context, f"{VIDEOS}/{{video_id}}/cancel", POST=videos.cancel),
         _route(context, f"{V1}/models", GET=videos.models),
         _route(context, f"{V1}/models/{{model}}", GET=videos.model),
     ]
@@ -114,6 +118,17 @@ class Videos:
         path = await self._find_file(request, caller)
         name, headers = f"{request.path_params['video_id']}{path.suffix}", {"cache-control": "private, no-store"}
         return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], filename=name, headers=headers)
+
+    async def follow(self, request: Request, caller: Caller) -> Response:
+        """Return the video's progress as server-sent events, until it ends. See `wan_ui.routes.video_events`."""
+        job = await asyncio.to_thread(self._find_own_job, request, caller)
+        return StreamingResponse(stream_events(self._context, job), media_type="text/event-stream", headers=AT_ONCE)
+
+    async def cancel(self, request: Request, caller: Caller) -> Response:
+        """Stop a queued or running video and keep it in the library. A running video stops at the end of a step."""
+        job = await asyncio.to_thread(self._find_own_job, request, caller)
+        await asyncio.to_thread(self._context.engine.queue.cancel, job.id)
+        return JSONResponse(await asyncio.to_thread(lambda: self._video_object(self._find_own_job(request, caller))))
 
     async def delete(self, request: Request, caller: Caller) -> Response:
         """Move a video to the bin. A queued or running video is stopped first."""

@@ -235,7 +235,7 @@ def test_the_operators_key_counts_in_any_case_of_its_scheme():
         assert Access("key").has_operator_key(httpx.Headers({"authorization": header})) == has
 
 
-@pytest.mark.parametrize("path", ["v1/videos", "v1/models", "v1/videos/x", "v1/videos/x/content"])
+@pytest.mark.parametrize("path", ["v1/videos", "v1/models", "v1/videos/x", "v1/videos/x/content", "v1/videos/x/events"])
 def test_what_belongs_to_somebody_needs_a_key_or_a_visitors_cookie_everywhere(url, locked, path):
     for server in (url, locked):
         assert httpx.get(server + path).status_code == 401

@@ -1,0 +1,149 @@
+"""Tests of the client at a server with the pretend pipeline and a password."""
+
+import asyncio
+import io
+import json
+from collections.abc import Callable, Iterator
+
+import httpx
+import numpy
+import pytest
+from PIL import Image
+
+from backend.engine.keys import Keys
+from backend.media.video import read_request
+from tests.wan_ui.conftest import _serving
+from wan_studio import Event, RequestRefused, Studio, StudioError, VideoCancelled, VideoFailed
+
+PROMPT = "a red square"
+SMALL = {"preset": "wan-tiny", "num_inference_steps": 4, "num_frames": 17, "seed": 7}
+
+
+@pytest.fixture(scope="module")
+def connect(tmp_path_factory) -> Iterator[Callable[[str], Studio]]:
+    """Return a function that connects to the server with a new key of this name."""
+    data_dir, opened = tmp_path_factory.mktemp("studio"), []
+    with _serving("fake", data_dir, more=["--auth", "user:password"]) as server:
+
+        def connect(name: str) -> Studio:
+            key = Keys(data_dir).create(name)[1]
+            opened.append(Studio.connect(server.url, key, folder=data_dir / "downloads"))
+            return opened[-1]
+
+        yield connect
+        for studio in opened:
+            studio.close()
+
+
+@pytest.fixture(scope="module")
+def studio(connect) -> Studio:
+    return connect("tests")
+
+
+def test_a_video_has_a_file_frames_and_its_request(studio):
+    events: list[Event] = []
+    video = studio.generate(PROMPT, on_event=events.append, width=96, height=96, settings={"solver": "euler"}, **SMALL)
+    assert (video.width, video.height, video.num_frames, video.seed, video.audio) == (96, 96, 17, 7, None)
+    assert video.frames.shape == (17, 96, 96, 3) and video.frames.dtype == numpy.uint8
+    assert (video.request["prompt"], video.request["steps"], video.request["solver"]) == (PROMPT, 4, "euler")
+    assert read_request(video.path).seed == 7 and 'src="data:video/mp4;base64,' in video._repr_html_()
+    fractions = [event.fraction for event in events]
+    assert fractions == sorted(fractions) and fractions[-1] == 1
+    assert [event.is_final for event in events] == [False] * (len(events) - 1) + [True]
+    preview = next(event for event in events if event.preview)
+    assert Image.open(io.BytesIO(preview.preview)).size == (96, 96) and "<img" in preview._repr_html_()
+    assert list(video.path.parent.glob("*.part")) == []
+
+
+def test_audio_is_decoded(studio):
+    video = studio.generate("a square that hums", **SMALL)
+    assert video.audio.samples.dtype == numpy.float32 and 0.01 < numpy.abs(video.audio.samples).max() <= 1
+    seconds = video.audio.samples.shape[1] / video.audio.sample_rate
+    assert seconds == pytest.approx(video.num_frames / video.fps, abs=0.1)  # AAC has frames of 1024 samples
+
+
+def test_an_image_is_where_a_video_starts(studio):
+    video = studio.generate(PROMPT, image=Image.new("RGB", (96, 96), (220, 40, 40)), **SMALL)
+    assert video.request["task"] == "i2v" and video.request["image"] == "image.png"
+
+
+def test_a_job_is_followed_and_awaited_without_blocking(studio):
+    async def follow() -> tuple[list[Event], object]:
+        job = studio.submit(PROMPT, **SMALL)
+        events = [event async for event in job]
+        return events, await studio.job(job.id)
+
+    events, video = asyncio.run(follow())
+    assert events[-1].phase == "finished" and video.job_id == events[-1].outcome["video"]["id"]
+
+
+def test_a_cancelled_video_stops_and_stays_in_the_library(studio, close_gate):
+    closed = close_gate("a square that waits")
+    job = studio.submit("a square that waits", **SMALL)
+    closed.wait()
+    job.cancel()
+    assert [*job][-1].phase == "cancelled"
+    with pytest.raises(VideoCancelled):
+        job.result()
+    job.cancel()  # does nothing to an ended video
+    assert studio._request("GET", f"v1/videos/{job.id}")["error"]["code"] == "cancelled"
+
+
+def test_a_failed_video_raises_with_the_reason(studio):
+    with pytest.raises(VideoFailed, match="exploded"):
+        studio.generate("explode", **SMALL)
+    with pytest.raises(VideoFailed) as short:
+        studio.generate("memory", **SMALL)
+    assert {"width", "height", "num_frames"} <= short.value.would_fit[0].keys()
+
+
+def test_wrong_requests_and_keys_are_refused_with_the_field(studio):
+    with pytest.raises(RequestRefused, match="must be one of") as refused:
+        studio.submit(PROMPT, preset="none")
+    assert (refused.value.param, refused.value.code) == ("model", "model_not_found")
+    with pytest.raises(RequestRefused, match="is not known"):
+        studio.submit(PROMPT, colour="red")
+    with pytest.raises(RequestRefused) as unknown:
+        Studio.connect(studio.url, "studio-unknown")
+    assert unknown.value.status == 401
+    assert "wan-tiny" in studio.models()
+
+
+def test_another_programs_video_does_not_exist(studio, connect, close_gate):
+    closed, other = close_gate("a square of somebody"), connect("other")
+    job = studio.submit("a square of somebody", **SMALL)
+    closed.wait()
+    for attempt in (other.job(job.id).result, other.job(job.id).cancel):
+        with pytest.raises(RequestRefused) as refused:
+            attempt()
+        assert refused.value.status == 404
+    closed.open()
+    assert job.result().job_id == job.id
+
+
+class Broken(httpx.SyncByteStream):
+    """A stream that ends with a lost connection."""
+
+    def __init__(self, *events: dict) -> None:
+        self.events = events
+
+    def __iter__(self) -> Iterator[bytes]:
+        for event in self.events:
+            yield f": still here\n\ndata: {json.dumps(event)}\n\n".encode()
+        raise httpx.ReadError("lost")
+
+
+def test_a_lost_connection_is_opened_again(monkeypatch, tmp_path):
+    event = {"phase": "denoising", "fraction": 0.5, "text": "", "index": 1, "total": 2, "seconds_left": 1.0, "ahead": 0}
+    image = {"preview": "data:image/png;base64,AAAA"}
+    streams = [Broken(event | image), Broken(), Broken(event | {"phase": "cancelled", "video": {"error": {"code": "cancelled"}}})]
+    monkeypatch.setattr("wan_studio.studio._AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(Studio, "models", lambda studio: [])
+    studio = Studio.connect("http://nowhere.example", "key", folder=tmp_path)
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=streams.pop(0)))
+    studio._http = httpx.Client(base_url=studio.url, transport=transport)
+    assert [(one.phase, one.preview) for one in studio.job("x")] == [("denoising", b"\0\0\0"), ("cancelled", b"\0\0\0")]
+    streams[:] = [Broken()]
+    monkeypatch.setattr("wan_studio.studio._SILENT_SECONDS", -1.0)
+    with pytest.raises(StudioError, match="does not answer any more"):
+        studio.job("x").result()

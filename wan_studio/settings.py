@@ -1,0 +1,73 @@
+"""The arguments of `Studio.submit` and `Studio.generate`, and their names in the server's API."""
+
+import base64
+import io
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypedDict
+
+
+class Picture(Protocol):
+    """An image that can be saved, such as an image of PIL."""
+
+    def save(self, file: io.BytesIO, format: str, /) -> object:
+        """Write the image to the file in this format."""
+
+
+File = str | os.PathLike[str] | bytes
+"""A file: its path on this machine or its bytes."""
+
+
+class Settings(TypedDict, total=False):
+    """Settings of a video by diffusers' argument names, with `preset` and `seed`. Missing settings have the preset's values.
+
+    `preset` is a name of `Studio.models()`. `image` is the first frame. `video` is a clip to restyle by `strength`, `control` a
+    clip whose motion is transferred, `drive` the driving video of Animate, and `sound` an audio file. `guidance_scale_2` is the
+    guidance of the second expert. `frame_rate` is in frames per second. `settings` has all other settings by their names in
+    docs/reference.md, such as `{"solver": "euler"}`.
+    """
+
+    preset: str
+    negative_prompt: str
+    image: File | Picture
+    video: File
+    control: File
+    drive: File
+    sound: File
+    strength: float
+    width: int
+    height: int
+    num_frames: int
+    frame_rate: int
+    num_inference_steps: int
+    guidance_scale: float
+    guidance_scale_2: float
+    seed: int
+    settings: Mapping[str, Any]
+
+
+_NAMES = {"preset": "model", "image": "input_reference", "frame_rate": "fps", "num_inference_steps": "steps"}
+_FILES = ("image", "video", "control", "drive", "sound")
+_GUIDANCE = ("guidance_scale", "guidance_scale_2")
+
+
+def to_fields(prompt: str, given: Settings) -> dict[str, object]:
+    """Return the fields of the request to `/v1/videos`. Settings with the value None are left out. Raises: OSError."""
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    fields: dict[str, object] = {"prompt": prompt, **values.pop("settings", {})}
+    if guidance := [values.pop(name) for name in _GUIDANCE if name in values]:
+        fields["guidance"] = guidance
+    return fields | {_NAMES.get(name, name): _to_data_url(value) if name in _FILES else value for name, value in values.items()}
+
+
+def _to_data_url(file: File | Picture) -> str:
+    if isinstance(file, bytes):
+        content = file
+    elif isinstance(file, (str, os.PathLike)):
+        content = Path(file).expanduser().read_bytes()
+    else:
+        buffer = io.BytesIO()
+        file.save(buffer, "PNG")
+        content = buffer.getvalue()
+    return f"data:application/octet-stream;base64,{base64.b64encode(content).decode()}"
