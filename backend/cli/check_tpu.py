@@ -21,8 +21,8 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
 
     Raises: RequestError, StudioError.
     """
-    settings = {name: getattr(arguments, name) for name in SPEED_SETTINGS}
-    request = example_request(find_preset(arguments.preset), **settings)
+    preset = find_preset(arguments.preset)
+    request = example_request(preset, **{name: getattr(arguments, name) for name in SPEED_SETTINGS})
     add_measured_ratios(request, from_environment().magnitudes_dir)
     check_topology(arguments.topology)
     words = option_words(arguments, "preset", "topology", *SPEED_SETTINGS)

@@ -364,7 +364,7 @@ class VideoSettings(BaseModel):
     sparse: float = _setting(
         0.0, limits=(0, 3), usual="0 is off, 1.5 is usual", metavar="LEVEL", label="sparse", offered=(0, 2, 0.25),
         description="Sol-Attn: attention to the means of blocks of tokens, except important blocks; 0 is off. A higher level, "
-        "usually 0.75 to 2, has fewer exact blocks and is faster. It costs quality: published are 2.02 times for Wan 2.1, and "
+        "usually 0.75 to 2, has fewer exact blocks and is faster. It costs quality: published are 2.02 times for one model, and "
         "13 to 26 dB for another model by others.")
     quantize: Quantize = _setting(
         "off", label="quantize",

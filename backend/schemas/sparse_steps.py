@@ -1,6 +1,6 @@
 """Sol-Attn: the steps that run with sparse attention, in presets that were trained with dense attention.
 
-Source: arXiv:2607.24027, and the authors' settings in NVlabs/Sana: the first 10 of 50 steps of Wan 2.1 are dense.
+Source: arXiv:2607.24027, and the authors' settings in NVlabs/Sana: the first 10 of 50 steps are dense.
 """
 
 from backend.errors import RequestError
@@ -9,8 +9,8 @@ from presets import Preset
 
 DENSE_PART = 5  # the first fifth of the steps is dense
 SPARSE_COST = 0.6
-"""Cost of a sparse step relative to a dense step, for estimates. check-tpu predicts 0.59 at level 1.5 (Wan 2.1 14B,
-720p, v6e:2x4). Lower levels cost more."""
+"""Cost of a sparse step relative to a dense step, for estimates. check-tpu predicts 0.59 at level 1.5, for 14B at 720p on v6e:2x4.
+Lower levels cost more."""
 
 
 def num_dense_steps(request: VideoSettings) -> int:

@@ -54,6 +54,7 @@ NEEDED = {
     "nag": {"negative_prompt": "text"},
     "cfg_zero": {"step_cache": 0.0},
     "mag_cache": {"step_cache": 0.0},
+    "sparse": {"step_cache": 0.0},
 }
 """Values of other controls that a control needs."""
 

@@ -23,7 +23,6 @@ CONFIG = dict(
     ffn_dim=96,
     num_layers=3,
 )
-MATRICES = set(layer_matrix_bytes(CONFIG, 1))
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def model(tmp_path) -> WanTransformer3DModel:
     model = WanTransformer3DModel(**CONFIG)
     with torch.no_grad():
         for name, value in model.named_parameters():
-            if name.split(".", 2)[-1] in MATRICES:
+            if name.split(".", 2)[-1] in layer_matrix_bytes(CONFIG, 1):
                 value.mul_(4.0 ** torch.randn(len(value), 1))
     model.save_pretrained(tmp_path / "transformer")
     return model
@@ -53,13 +52,15 @@ def test_large_matrices_are_stored_in_8_bits_and_all_else_as_before(model, tmp_p
     progress = LoadProgress(part.num_bytes(part.places), lambda event: None)
     found = load_stacked(part, described, lambda name, tensor: 2 * tensor if "attn1" in name else tensor, progress)
     state, stack = model.state_dict(), found.stacks["blocks."]
-    scales = {f"{name}_scale" for name in MATRICES}
-    assert scales < set(stack) and {name for name, value in stack.items() if value.dtype.itemsize == 1} == MATRICES
+    scales = {f"{name}_scale" for name in layer_matrix_bytes(CONFIG, 1)}
+    assert scales < set(stack) and {name for name, value in stack.items() if value.dtype.itemsize == 1} == set(
+        layer_matrix_bytes(CONFIG, 1)
+    )
     for name in stack.keys() - scales:
         for layer in range(CONFIG["num_layers"]):
             expected = state[f"blocks.{layer}.{name}"].numpy() * (2 if "attn1" in name else 1)
             value = np.asarray(stack[name][layer], np.float32)
-            if name in MATRICES:
+            if name in layer_matrix_bytes(CONFIG, 1):
                 value = value.T * np.asarray(stack[f"{name}_scale"][layer])[:, None]
                 # int8: half a step of the largest value of the output channel; fp8: half a unit of three mantissa bits
                 limit = step * (np.abs(expected).max(1, keepdims=True) if quantize == "int8" else np.abs(expected) + 1e-4)
