@@ -9,7 +9,7 @@ from presets import Preset
 
 DENSE_PART = 5  # the first fifth of the steps is dense
 SPARSE_COST = 0.6
-"""Cost of a sparse step relative to a dense step, for estimates. check-tpu predicts 0.59 at level 1.5, for 14B at 720p on v6e:2x4.
+"""Cost of a sparse step relative to a dense step, for estimates. check-tpu predicts 0.59 at level 1.5, for 14B on v6e:2x4.
 Lower levels cost more."""
 
 
@@ -26,7 +26,7 @@ def check_sparse(request: VideoSettings, preset: Preset) -> None:
     if not request.sparse:
         return
     if not preset.takes_sparse:
-        rule = f"and {preset.name} does not support it: it needs a Wan model with guidance and dense attention"
+        rule = f"and {preset.name} does not support it: it needs a supported model with guidance and dense attention"
         raise RequestError("sparse was given,", rule, "leave it out")
     for name, is_there, fix in (
         ("step_cache", request.step_cache > 0, "set step_cache to 0"),
