@@ -25,7 +25,7 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
     request = example_request(preset, **{name: getattr(arguments, name) for name in SPEED_SETTINGS})
     add_measured_ratios(request, from_environment().magnitudes_dir)
     check_topology(arguments.topology)
-    words = option_words(arguments, "preset", "topology", *SPEED_SETTINGS)
+    words = option_words(arguments, "preset", "topology", *SPEED_SETTINGS) + ["--instant"] * arguments.instant
     report = compile_in_process("backend.cli.check_tpu_run", words, for_tpu=True)
     if arguments.json is not None:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n", "utf-8")

@@ -9,6 +9,7 @@ import dataclasses
 from backend.catalog.measured_ratios import add_measured_ratios
 from backend.cli.check_tpu import SPEED_SETTINGS
 from backend.cli.module_process import write_message
+from backend.engine.instant import draft_request
 from backend.imports import hide_unused_libraries
 from backend.schemas.request import example_request
 from backend.schemas.settings import find_preset
@@ -31,11 +32,14 @@ def main() -> None:
     parser.add_argument("--mag-cache", type=float)
     parser.add_argument("--sparse", type=float)
     parser.add_argument("--quantize")
+    parser.add_argument("--instant", action="store_true")
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     settings = {name: getattr(arguments, name) for name in SPEED_SETTINGS}
     request = example_request(find_preset(arguments.preset), **settings)
     request = add_measured_ratios(request, from_environment().magnitudes_dir)
+    if arguments.instant:
+        request = draft_request(request, request.resolved_preset)
 
     def report_progress(text: str) -> None:
         write_message({"progress": text})

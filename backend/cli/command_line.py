@@ -296,6 +296,7 @@ def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
     check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="the slice, such as v6e:2x4")
     check.add_argument("--progressive", type=int, metavar="LEVEL", help=_PROGRESSIVE)
     check.add_argument("--json", metavar="FILE", help="also write the report to this file")
+    check.add_argument("--instant", action="store_true", help="compile the preset's instant draft instead of its video")
     _add_speed_options(check)
     _add_mesh(check)
 
