@@ -60,6 +60,8 @@ export const createSettings = ({ element, send }, loadOwnPreset) => {
     fillField(field, isKept ? before : control.value);
     usual[name] = control.value;
   };
+  /** Returns whether a list lost its choices, because another language was shown. @param {HTMLElement} field */
+  const isEmpty = field => inputOf(field) instanceof HTMLSelectElement && !find('option', field);
   /** Shows the settings that a model uses in a mode. @param {Controls} next @param {string} mode */
   const show = (next, mode) => {
     const all = findAll('[data-setting]', element);
@@ -68,7 +70,7 @@ export const createSettings = ({ element, send }, loadOwnPreset) => {
     controls = next;
     for (const field of fields) {
       const control = controls[nameOf(field)];
-      if (control && isOther) showControl(field);
+      if (control && (isOther || isEmpty(field))) showControl(field);
       const isUsed = control ? !control.modes || control.modes.includes(mode) : nameOf(field) === 'seed';
       field.dataset.used = String(isUsed);
     }
