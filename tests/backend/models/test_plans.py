@@ -75,6 +75,7 @@ class Placed:
     mesh: MeshPlan
     copied: frozenset[str]
     copies_on_demand: bool
+    quantize: str = "off"
 
     def regroup(self, mesh: MeshPlan) -> "Placed":
         return dataclasses.replace(self, mesh=mesh)
