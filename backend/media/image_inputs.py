@@ -8,11 +8,16 @@ from backend.media.source import original_frames
 from backend.media.video import Size, extract_frame, read_facts, write_frames
 from backend.schemas.request import GenerationRequest
 
+LARGEST = 4096, 4096  # no model generates larger videos, and a frame of 35 million pixels would need 100 MB more in two processes
+
 
 def write_frame(video: Path, index: int, path: Path) -> None:
-    """Write a frame as an image. `index` counts from the end if negative. Raises: VideoFileError."""
+    """Write a frame as an image for a generation, shrunk to fit `LARGEST`. `index` counts from the end if negative.
+
+    Raises: VideoFileError.
+    """
     read_facts(video)  # raises a clear error for frames that are too large; the decoder's error would not name the reason
-    extract_frame(video, index).save(path, compress_level=1)
+    extract_frame(video, index, LARGEST).save(path, compress_level=1)
 
 
 def write_poster(video: Path, path: Path, within: Size) -> None:

@@ -10,12 +10,14 @@ from types import SimpleNamespace
 import imageio_ffmpeg
 import numpy
 import pytest
+from PIL import Image
 
 from backend.errors import NoRequestInVideo, VideoFileError
 from backend.files import is_disk_full
 from backend.media import mp4 as mp4_boxes
 from backend.media import video as video_file
 from backend.media.clips import read_part
+from backend.media.image_inputs import write_frame
 from backend.media.video import (
     extract_frame,
     read_facts,
@@ -242,6 +244,14 @@ def test_a_frame_can_be_read_smaller_and_is_never_made_larger(tmp_path):
     write_video(moving(), tmp_path / "v.mp4", fps=16, request=REQUEST)
     assert extract_frame(tmp_path / "v.mp4", 0, (32, 32)).size == (32, 24)
     assert extract_frame(tmp_path / "v.mp4", -1, (999, 999)).size == (64, 48)
+
+
+def test_a_frame_for_a_generation_has_at_most_4096_pixels_on_a_side(tmp_path):
+    path, image = tmp_path / "wide.mp4", tmp_path / "frame.png"
+    write_frames(moving(4800, 48, num_frames=2), path, fps=1, comment="")
+    write_frame(path, -1, image)
+    with Image.open(image) as frame:
+        assert frame.size == (4096, 41)
 
 
 def test_a_frame_is_found_from_either_end(tmp_path):
