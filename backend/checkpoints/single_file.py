@@ -114,7 +114,10 @@ def _join_int8(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, Tenso
 
 
 def _join_fp4(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
-    """Return the tensors, the fp4 weights with their shapes and the places of their scales. Other tensors stay unchanged."""
+    """Join each fp4 weight and its scales to one entry, which contains the scales' places. Other tensors stay unchanged.
+
+    The file stores two numbers of a weight in each byte. The entry's shape counts numbers.
+    """
     packed = [name.removesuffix(".weight") for name, place in places.items() if place.dtype == "U8" and len(place.shape) == 2]
     stems = [stem for stem in packed if all(stem + ending in places for ending in FP4_SCALES)]
     used = {stem + ending for stem in stems for ending in FP4_SCALES}

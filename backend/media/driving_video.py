@@ -1,9 +1,10 @@
 """The driving clip, divided into segments. The clip is read as needed, so that it can have any length.
 
 If the clip ends within a segment, its last frames follow in reverse, then forwards again, until the segment is full.
+Where the direction changes, Animate-1 shows the frame once, and Animate-2 shows the frame twice.
 
-Sources in diffusers: `pad_video_frames` of the Animate pipelines shows the frame at each turn once. `ProcessVideosInputStep` of
-Animate 2 shows that frame twice, and turns only once.
+Sources in diffusers: `pad_video_frames` for Animate-1, `ProcessVideosInputStep` for Animate-2. The latter changes the direction
+only once.
 """
 
 import collections

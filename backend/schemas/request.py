@@ -214,9 +214,9 @@ def check_current_limits(request: GenerationRequest) -> None:
 
 
 def check_imported_size(request: GenerationRequest) -> None:
-    """Check that an imported request has no longer texts or lists than requests that this studio accepts.
+    """Check that an imported request and each of its texts and lists are not longer than this studio allows.
 
-    A larger request would slow down every list of videos, which reads each stored request.
+    A longer request would slow down every list of videos, which reads each stored request.
 
     Raises: RequestError, also for text with invalid characters.
     """

@@ -269,7 +269,7 @@ def write_stacked(
 
 
 def checkpoint_shapes(described: StackedWeights) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor that the network reads from a checkpoint, with the checkpoint's names and shapes."""
+    """Return the shapes of all tensors that the network reads, by name. Names and shapes are as in a checkpoint."""
     shapes = {name: tuple(leaf.shape) for name, leaf in described.outer.items()}
     for prefix, stack in described.stacks.items():
         for inner, leaf in stack.items():

@@ -297,7 +297,7 @@ class WorkerModel:
 def is_from_file(event: Event) -> bool:
     """Return whether the event reports a compiled program that was read from a file.
 
-    The files can differ between hosts, so hosts must not decide anything together after such an event.
+    Only the hosts that have the file report this event, so the event must not start a multihost sync.
     """
     return isinstance(event, Compiling) and event.is_loaded
 

@@ -149,7 +149,10 @@ def _attend_on_tpu(
     options: BlockSparseOptions,
     summaries: Summaries | None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Run the TPU kernel: scale the query and compute bounds if they are not given, and encode the lists."""
+    """Run the TPU kernel. Each index of a listed key block is encoded together with the block's number of visible keys.
+
+    Without `options.bounds`, this function first scales the query and computes the bounds of each head.
+    """
     if (reason := block_sparse_tpu.find_unsupported(query, key, blocks.block_q, blocks.block_kv, _vmem_limit())) is not None:
         raise NotImplementedError(reason)
     bounds = options.bounds

@@ -359,11 +359,13 @@ def _attend_products(
     query: jax.Array,
     weigh: Callable[..., tuple[jax.Array, jax.Array | None, tuple[jax.Array, ...]]],
 ) -> tuple[jax.Array, ...]:
-    """Add the products' weights and weighted values to the state, unrolled for the scheduler.
+    """Attend to the keys of `products`, and add the results to the state.
 
     The state is the sum of weighted values [queries, D], the sums of weights in 128 columns [queries, 128] and, for the
-    online softmax, the running maximum [queries, 1]. The loop is a software pipeline: it computes the scores of one
-    product beside the weights of the product before it, and beside the weighted values of an earlier product.
+    online softmax, the running maximum [queries, 1].
+
+    The loop is a software pipeline, unrolled so that the compiler can overlap the three stages. Iteration `index` computes
+    the scores of product `index`, the weights of product `index - 1`, and the weighted values of product `index - 2`.
     """
     contract_width = (((1,), (1,)), ((), ()))
     scored, weighed = [], []

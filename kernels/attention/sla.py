@@ -46,7 +46,7 @@ class SparseHeads:
 
     @property
     def uses_pallas(self) -> bool:
-        """True if Pallas passes for TPUs prepared the arrays. The passes of this package then follow."""
+        """True if Pallas kernels for TPUs prepared the arrays. This package then also uses its own Pallas kernels."""
         return self.bounds is not None
 
     @property

@@ -309,8 +309,8 @@ def check_unguided(step_plan: StepPlan) -> None:
 def noise_key_data(seed: int, uncounted: int = 0) -> np.ndarray:
     """Return the key of jax's Threefry generator, which draws the same numbers on every device and mesh.
 
-    The key includes `BlockStepState.uncounted`. Otherwise `draw_noise`, which reads only the number of frames that the past
-    counts, would draw an earlier block's noise again after the past is recomputed.
+    The key includes `BlockStepState.uncounted`, because a new prompt can reduce `past.frames`. `draw_noise` distinguishes blocks
+    by `past.frames`. Without `uncounted` it would give a later block the noise of an earlier block.
     """
     return np.array([(seed >> 32) ^ uncounted, seed & 0xFFFFFFFF], np.uint32)
 

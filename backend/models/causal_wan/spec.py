@@ -72,8 +72,10 @@ class CausalWanFamily(WanFamily):
         return spec
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """See `Family`. The tensors' shapes give the network's sizes. config.json describes the training, or the preset where
-        config.json has no entry."""
+        """See `Family`. The network's sizes come from the tensors' shapes.
+
+        Each entry in `TRAINING` comes from config.json, or from the preset if config.json does not have the entry.
+        """
         own_config, expected = _transformer_configs(checkpoint, preset)
         tensors, name = checkpoint.tensors(PART), file_path(checkpoint.transformer_files[PART]).name
         if find_sparse_attention(tensors) is not None:
@@ -104,9 +106,9 @@ CAUSAL_WAN = CausalWanFamily()
 def is_causal(checkpoint: Checkpoint, preset: Preset | None) -> bool:
     """Return whether a Wan checkpoint's single-file transformer is causal.
 
-    The tensors of causal Wan and Wan have the same names and shapes. Therefore a PyTorch file counts as causal, unless it has the
-    tensors of sparse attention. A safetensors file counts as causal if config.json or the preset names the class of the causal
-    transformer.
+    The names and shapes of tensors are the same in Wan and causal Wan. Therefore a file counts as causal if config.json or the
+    preset names the class of the causal transformer. A PyTorch file also counts as causal without this name, because the authors
+    of causal Wan publish PyTorch files. The exception is a PyTorch file with the tensors of sparse attention.
     """
     named = [config.get("_class_name") for config in _transformer_configs(checkpoint, preset)]
     if TRANSFORMER in named or not isinstance(checkpoint.transformer_files[PART], TorchFile):

@@ -18,7 +18,10 @@ SHORT_VIDEO = 31  # latent frames; up to this number, half as many tiles are kep
 
 
 def plan_tiles(config: Config, tokens: tuple[int, ...]) -> TileSelection | None:
-    """Return the rule of the selection for tokens along time, height and width. Return None for dense attention."""
+    """Return the rule by which each tile selects the tiles that it sees. Return None for dense attention.
+
+    `tokens` are the numbers of the video's tokens along time, height and width.
+    """
     if config.get(SPARSE) is None:
         return None
     frames, rows, columns = config.get(TILE, VIDEO_TILE)

@@ -168,7 +168,8 @@ class WanModel(WholeClipModel):
     ) -> Effects[tuple[WholeClipStepContext, StepCache | BlockCounts | None]]:
         """Compute the keys and values of text and images for one expert, and place the expert's other inputs on the devices.
 
-        The step cache of the previous expert is invalid for this expert. The counts of blocks continue.
+        Also returns the step state for the expert's first step. A step cache starts empty, because the previous expert's cache is
+        invalid for this expert. `BlockCounts` keep their totals, which include the steps of both experts.
         """
         programs, has_nag = self._programs(step_plan.is_guided), request.uses_nag and not step_plan.is_guided
         texts = 2 if step_plan.is_guided or has_nag else 1
