@@ -1,7 +1,8 @@
 """Find smaller requests that fit, after a video ran out of device memory: fewer frames, or a smaller size.
 
-The programs of the failed request are compiled, and the compiler reports their memory, as `check-tpu` does for a described slice.
-Estimated candidates are compiled too, and are suggested only if they fit.
+The programs of the failed request are compiled, and the compiler reports how much memory they need. From these numbers,
+`backend.pipeline.memory_candidates` estimates which smaller requests fit. Then the compiler reports the memory of such a
+request's largest program. The request is suggested only if this memory fits.
 """
 
 import logging

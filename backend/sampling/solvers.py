@@ -264,9 +264,10 @@ def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]
 
 
 def _corrector_weights(sigmas: np.ndarray, step: int) -> list[float]:
-    """Return the weights of (sample, before, new clean estimate, clean, older) in the corrected sample.
+    """Return the five weights of the corrected sample, in the order of `take_step`.
 
-    These are the weights of UniC, the corrector of UniPC. Its order is the order of the previous step's predictor.
+    The weights apply to `sample` and `before` of the `SamplerState`, this step's clean estimate, and `clean` and `older` of the
+    state. These are the weights of UniC, the corrector of UniPC. Its order is the order of the previous step's predictor.
     """
     if step == 0:
         return [1.0, 0.0, 0.0, 0.0, 0.0]

@@ -64,7 +64,8 @@ def select_tiles(
     is_context = (jnp.arange(num_context) < context_tiles[:, None])[:, None, None]
     is_seen = jnp.concatenate([is_seen, jnp.broadcast_to(is_context, (*is_seen.shape[:3], num_context))], axis=3)
     counts = is_seen.sum(3, dtype=jnp.int32)
-    # The largest numbers of a mask are its marks. bfloat16 has few bits, which makes the selection on TPUs fast.
+    # `is_seen` is 1 for visible tiles and 0 for others, so its `counts` largest numbers are the visible tiles. It is converted to
+    # bfloat16 because the selection on TPUs is faster for numbers with few bits.
     indices = largest(is_seen.astype(jnp.bfloat16), tiles.most_seen + num_context, counts, use_pallas=heads.uses_pallas)
     parts = tiles.size // ROWS if tiles.size % ROWS == 0 else 1
     indices, counts = (jnp.repeat(array, parts, axis=2) for array in (indices, counts))

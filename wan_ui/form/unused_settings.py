@@ -30,7 +30,8 @@ def changed_settings(request: GenerationRequest) -> list[Setting]:
 
     Raises: RequestError for an unknown preset.
     """
-    preset = find_preset(request.preset)  # `resolved_preset` has the request's own `quantize`
+    # `request.resolved_preset` would hide a changed `quantize`, because it already has the request's value.
+    preset = find_preset(request.preset)
     return [one for one in FIELDS if one.name not in _NOT_CHOSEN and one.value_in(request) != one.value_in(preset)]
 
 

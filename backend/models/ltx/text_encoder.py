@@ -167,5 +167,8 @@ _OUTSIDE = re.compile(r"^(model\.)?(language_model\.)?(model\.)?(?=layers\.|norm
 
 
 def installed_name(name: str) -> str:
-    """Return a tensor's name in the installed transformers library: the name in the file without the prefix of a larger model."""
+    """Return a tensor's name in the installed transformers library, for a name in a file.
+
+    Checkpoints of the whole vision-language model have a prefix, such as `model.language_model.`, which is removed.
+    """
     return _OUTSIDE.sub("", name)

@@ -26,9 +26,12 @@ VSA_TILE = (4, 4, 4)  # as hao-ai-lab/FastVideo trains and generates videos
 def make_sparse_plan(config: Config, keep: float, tau: float = 0.0) -> SparsePlan | None:
     """Return the plan of a transformer with this configuration, None for dense attention.
 
-    A transformer that was trained with dense attention uses Sol-Attn if `tau` is not 0. If several chips share the queries of a
-    head, each of them has a multiple of `TOKEN_ALIGNMENT` tokens. A block of queries must not cross from one chip to the next.
-    Raises: ModelError if it would, or if the configuration's block sizes are no sizes.
+    A transformer that was trained with dense attention uses Sol-Attn if `tau` is not 0.
+
+    If several chips share the queries of a head, each chip has a multiple of `TOKEN_ALIGNMENT` tokens. Except for VSA, the number
+    of queries in a block must divide `TOKEN_ALIGNMENT`, so that no block extends over two chips.
+
+    Raises: ModelError for any other number of queries, or if the configured block sizes are not positive whole numbers.
     """
     method = config.get(SPARSE, "sol" if tau else None)
     if method is None:

@@ -11,7 +11,10 @@ from backend.models.spec import SparseAttention
 
 
 def add_sparse_weights(model: torch.nn.Module, method: SparseAttention | None) -> None:
-    """Add the method's weights to the self-attention of each layer of a `WanTransformer3DModel`."""
+    """Add the weights of the sparse attention `method` to each self-attention of a `WanTransformer3DModel`.
+
+    Only SLA and VSA have such weights. For other methods, and for None (dense attention), nothing is added.
+    """
     for block in model.blocks:
         attention, width = block.attn1, model.config.attention_head_dim
         if method == "sla":
