@@ -177,12 +177,12 @@ class Preset(BaseModel):
     sound_guidance: float | None = Field(default=None, ge=0)
     """Guidance of the audio. By default it equals `guidance`."""
     perturbed_guidance: tuple[float, float] = (0.0, 0.0)
-    """Strength of the guidance away from a result without one layer's self-attention, for image and audio; 0 is off."""
+    """Strength of the guidance away from a result without one layer's self-attention, for video and audio; 0 is off."""
     modality_guidance: tuple[float, float] = (1.0, 1.0)
-    """Strength of the guidance away from a result in which image and audio do not see each other. The first value is for the
-    image, the second for the audio; 1 is off."""
+    """Strength of the guidance away from a result in which video and audio do not see each other. The first value is for the
+    video, the second for the audio; 1 is off."""
     guidance_rescale: tuple[Share, Share] = (0.0, 0.0)
-    """Guidance adds contrast. This share of the added contrast is removed again, for image and audio; 0 is off."""
+    """Guidance adds contrast. This share of the added contrast is removed again, for video and audio; 0 is off."""
     flow_shift: float = Field(gt=0)
     """Larger values spend more steps at high noise."""
     solver: Solver

@@ -219,21 +219,21 @@ class VideoSettings(BaseModel):
         None, limits=(0, 30), usual="leave it out to use the value of guidance",
         label="sound_guidance", needs="makes_sound",
         description="Guidance of the audio, for models with audio. Raise it if the audio ignores the prompt; 1 or less is "
-        "off. It takes no additional time if the image has guidance too.")
+        "off. It takes no additional time if the video has guidance too.")
     perturbed_guidance: tuple[float, float] = _setting(
         (0.0, 0.0), limits=(0, 30), metavar="X,Y", usual="1 is usual, 0 is off",
         label="perturbed_guidance", needs="makes_sound",
-        description="Guidance away from a result without one layer's self-attention, for image and audio. Only models with "
+        description="Guidance away from a result without one layer's self-attention, for video and audio. Only models with "
         "audio support it; 1 is usual, 0 is off. It adds one evaluation of the transformer to each step.")
     modality_guidance: tuple[float, float] = _setting(
         (1.0, 1.0), limits=(0, 30), metavar="X,Y", usual="3 is usual, 1 is off",
         label="modality_guidance", needs="makes_sound",
-        description="Guidance away from a result in which image and audio do not see each other, for both. Raise it if image "
+        description="Guidance away from a result in which video and audio do not see each other, for both. Raise it if video "
         "and audio do not match; 3 is usual, 1 is off. It adds one evaluation of the transformer to each step.")
     guidance_rescale: tuple[float, float] = _setting(
         (0.0, 0.0), limits=(0, 1), metavar="X,Y", usual="0.7 is usual, 0 is off",
         label="guidance_rescale", needs="makes_sound",
-        description="Share of the contrast added by guidance that is removed again, for image and audio. Raise it if guidance "
+        description="Share of the contrast added by guidance that is removed again, for video and audio. Raise it if guidance "
         "makes contrasts too strong; 0.7 is usual, 0 is off. Only models with audio support it. It takes no additional time.")
     flow_shift: float = _setting(
         description="Larger values spend more steps at high noise. Raise it to give more steps to large shapes and motion, "
