@@ -88,6 +88,18 @@ def test_every_module_that_the_product_imports_is_a_declared_dependency():
     assert {"uvicorn", "starlette", "gradio_client", "PIL"} <= others
 
 
+def test_jax_and_libtpu_are_pinned_apart():
+    """jax's extra `tpu` would select another libtpu than the one that compiled our programs."""
+    every = [*declared("tpu", "cluster", "test"), *map(Requirement, tomllib.loads(PYPROJECT)["dependency-groups"]["upscalers"])]
+    assert [str(one) for one in every if one.name in ("jax", "jaxlib") and one.extras] == []
+    pins = {one.name: [pin.version for pin in one.specifier if pin.operator == "=="] for one in every}
+    for name in ("jax", "jaxlib", "libtpu"):
+        assert {*pins[name]} == locked()[name] and len(pins[name]) == 1
+    for path in (*PROJECT_FOLDER.glob("requirements*"), *PROJECT_FOLDER.glob("deploy/*"), *PROJECT_FOLDER.glob("docs/**/*.md")):
+        if path.is_file():
+            assert not re.search(r"jax(lib)?\[\w*tpu", path.read_text("utf-8")), path
+
+
 def test_no_requirement_brings_torchvision():
     """diffusers and transformers import torchvision, which raises if it was built for another build of torch."""
     assert "torchvision" not in needed(declared("tpu", "cluster", "test")) and "torchvision" not in locked()

@@ -5,6 +5,7 @@ The values to check are arguments of the checks, so that tests can produce each 
 
 import errno
 import os
+import platform
 import re
 import shutil
 import socket
@@ -23,6 +24,7 @@ from backend.imports import installed_version
 from backend.schemas.check import Check
 from backend.schemas.request import example_request
 from backend.settings import PROJECT_FOLDER, Settings, module_environment
+from backend.workers.bad_versions import find_bad_versions
 from backend.workers.unused_accelerator import Surroundings, pinned_version
 from presets import Preset, list_presets
 
@@ -52,16 +54,18 @@ def packages_check(installer: str, requirements: Path = PROJECT_FOLDER / "requir
     return Check(name="packages", state="warning", found=differences, fix=f"`{installer} -r {requirements.name}`")
 
 
-def tpu_pair_check(here: Surroundings) -> Check:
-    """Check that jax and jaxlib have the same version, and that libtpu has the version in the requirements."""
+def tpu_pair_check(here: Surroundings, python: str = platform.python_version()) -> Check:
+    """Check that jax and jaxlib have the same version, that no version is known to fail, and that libtpu is the required one."""
     jax, jaxlib, libtpu = (here.versions.get(name, "") for name in ("jax", "jaxlib", "libtpu"))
-    has_tpu = any(one.platform == "tpu" for one in here.accelerators)
+    tpu = next((one for one in here.accelerators if one.platform == "tpu"), None)
     found = f"jax {jax}, jaxlib {jaxlib}, libtpu {libtpu or 'not installed'}"
     fix = f"`{here.installer} -r requirements-tpu.txt`"
-    if not has_tpu:
+    if tpu is None:
         return Check(name="TPU runtime", state="skipped", found=f"{found}; this machine has no TPU")
     if jax != jaxlib or not libtpu:
         return Check(name="TPU runtime", state="fault", found=f"{found}: they do not belong together", fix=fix)
+    if bad := find_bad_versions({**here.versions, "python": python}, tpu.chip):
+        return Check(name="TPU runtime", state="fault", found=f"{found}: {bad.reason}", fix=fix)
     if libtpu != pinned_version("libtpu"):
         found += f": our programs were compiled with libtpu {pinned_version('libtpu')}"
         return Check(name="TPU runtime", state="warning", found=found, fix=fix)

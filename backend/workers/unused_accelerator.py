@@ -17,8 +17,9 @@ from backend.accelerators import Accelerator, Holder, find_holders
 from backend.imports import installed_version
 from backend.schemas.worker import Device, UnusedAccelerator
 from backend.settings import PROJECT_FOLDER, accelerators_here, chosen_platforms
+from backend.workers.bad_versions import RELEASED_WITH
 
-PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
+PACKAGES = ("jax", "jaxlib", "libtpu", "numpy", "jax-cuda13-plugin", "jax-cuda12-plugin")
 LOCK_FILE = "/tmp/libtpu_lockfile"  # libtpu's lock for the whole machine
 _TAIL_BYTES = 8_000  # number of bytes read from the end of a log, enough for libtpu's last message and the stack trace after it
 _GPU_NAMES = {"gpu", "cuda", "rocm"}  # names of jax's GPU platforms
@@ -197,12 +198,13 @@ def _explain_lock(chips: str) -> UnusedAccelerator:
 def _explain_mismatch(here: Surroundings) -> UnusedAccelerator:
     """Suggest to install the versions that this project requires.
 
-    If these versions are already installed, suggest the versions that the jax release requires.
+    If these versions are already installed, suggest the libtpu that the jax release requires.
     """
     pair = " and ".join(f"{name} {here.versions[name]}" for name in ("jaxlib", "libtpu") if name in here.versions)
     is_ours = here.versions.get("libtpu") == pinned_version("libtpu")
     jax = here.versions.get("jax", "")
-    fix = f'{here.installer} "jax[tpu]=={jax}"' if is_ours else f"{here.installer} -r {_TPU_REQUIREMENTS}"
+    own = RELEASED_WITH.get(jax) if is_ours else None
+    fix = f'{here.installer} "libtpu=={own}.*"' if own else f"{here.installer} -r {_TPU_REQUIREMENTS}"
     return UnusedAccelerator(found=f"{pair or 'jax and libtpu'} do not belong together", fix=f"`{fix}`, then start again")
 
 

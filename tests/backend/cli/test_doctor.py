@@ -118,6 +118,21 @@ def test_jax_and_libtpu_must_belong_together_where_there_is_a_tpu(this_machine, 
     assert checks.tpu_pair_check(Surroundings(versions=versions)).state == "skipped"
 
 
+def test_versions_that_are_known_to_fail_are_a_fault_with_the_reason(tmp_path):
+    from backend.accelerators import find_accelerators
+
+    v5e = Surroundings(
+        accelerators=find_accelerators(tpu_machine(tmp_path, chip="v5e")), versions=VERSIONS | {"libtpu": "0.0.42.1"}
+    )
+    check = checks.tpu_pair_check(v5e)
+    assert (
+        check.state == "fault" and "compiling a model for v5e crashed" in check.found and "-r requirements-tpu.txt" in check.fix
+    )
+    old = Surroundings(accelerators=v5e.accelerators, versions=VERSIONS | {"jax": "0.11.0", "jaxlib": "0.11.0"})
+    assert "need Python 3.12" in checks.tpu_pair_check(old, "3.11.9").found
+    assert checks.tpu_pair_check(old, "3.12.1").state == "ok"
+
+
 @pytest.mark.parametrize(("free", "state"), [(9_000_000, "ok"), (1_000_000, "warning")])
 def test_the_hosts_memory(tmp_path, free, state):
     write(tmp_path / "proc/meminfo", f"MemTotal: 16000000 kB\nMemAvailable: {free} kB")

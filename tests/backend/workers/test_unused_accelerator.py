@@ -119,9 +119,9 @@ def test_a_gpu_that_is_not_used(make_surroundings, versions, how, found, fix):
         ('ABORTED: Internal error when accessing libtpu multi-process lockfile. Run "$ sudo rm /tmp/libtpu_lockfile".',
          f"libtpu's lock, {LOCK_FILE}", f"|| sudo rm {LOCK_FILE}`"),
         ("INVALID_ARGUMENT: Mismatched PJRT plugin PJRT API version (0.47) and framework PJRT API version 0.40).",
-         "jaxlib 0.10.2 and libtpu 0.0.51 do not belong together", '`.venv/bin/pip install "jax[tpu]==0.10.2"`'),
+         "jaxlib 0.10.2 and libtpu 0.0.51 do not belong together", '`.venv/bin/pip install "libtpu==0.0.42.*"`'),
         ("F0929 pjrt_c_api_helpers.cc:258: Unexpected PJRT_Plugin_Attributes_Args size: expected 32, got 24. The plugin is likely "
-         "built with a later version than the framework.", "do not belong together", "jax[tpu]==0.10.2"),
+         "built with a later version than the framework.", "do not belong together", "libtpu==0.0.42.*"),
         ("INTERNAL: Failed to open /home/x/libtpu/libtpu.so: /home/x/libtpu/libtpu.so: cannot open shared object file: No such file "
          "or directory", "its library cannot be loaded", "--force-reinstall -r requirements-tpu.txt"),
         ("UNKNOWN: TPU initialization failed: open(/dev/vfio/0): Permission denied", "this user may not open /dev/vfio/0", "`sudo chmod"),
