@@ -4,6 +4,7 @@ Source: Fan et al. 2025, arXiv:2503.18886, "CFG-Zero*"; its authors skip the fir
 """
 
 from backend.errors import RequestError
+from backend.schemas.combinations import check_combinations
 from backend.schemas.settings import VideoSettings
 from presets import Preset
 
@@ -16,13 +17,9 @@ def check_cfg_zero(request: VideoSettings, preset: Preset) -> None:
         return
     if not preset.takes_cfg_zero:
         raise RequestError("cfg_zero was given,", f"and {preset.name} has no plain guidance", "leave it out")
-    for name, is_there, fix in (
-        ("guidance of 1 or less", not request.is_guided, "give guidance above 1"),
-        ("step_cache", request.step_cache > 0, "set step_cache to 0"),
-        ("context windows", request.window_frames is not None, "choose a shorter video, or --no-windows"),
-    ):
-        if is_there:
-            raise RequestError("cfg_zero", f"cannot be combined with {name}", fix)
+    if not request.is_guided:
+        raise RequestError("cfg_zero", "cannot be combined with guidance of 1 or less", "give guidance above 1")
+    check_combinations("cfg_zero", request, "step_cache", "context windows")
 
 
 def num_zero_steps(request: VideoSettings) -> int:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from backend.errors import RequestError
+from backend.schemas.combinations import check_combinations
 from backend.schemas.settings import VideoSettings
 from presets import Preset
 from presets.magnitude_files import BranchRatios, Magnitudes, published_magnitudes
@@ -42,13 +43,7 @@ def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
     if not preset.takes_mag_cache:
         rule = f"and {preset.name} does not support it: the model has few steps, blocks or audio"
         raise RequestError("mag_cache was given,", rule, "leave it out")
-    for name, is_there, fix in (
-        ("step_cache", request.step_cache > 0, "set step_cache to 0"),
-        ("cfg_zero", request.cfg_zero, "leave one out"),
-        ("context windows", request.window_frames is not None, "choose a shorter video, or --no-windows"),
-    ):
-        if is_there:
-            raise RequestError("mag_cache", f"cannot be combined with {name}", fix)
+    check_combinations("mag_cache", request, "step_cache", "cfg_zero", "context windows")
 
 
 def find_magnitudes(request: VideoSettings) -> Magnitudes | None:

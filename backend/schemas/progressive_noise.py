@@ -9,6 +9,7 @@ import functools
 import math
 
 from backend.errors import RequestError
+from backend.schemas.combinations import check_combinations
 from backend.schemas.noise_levels import noise_levels
 from backend.schemas.settings import VideoSettings
 from presets import Preset
@@ -24,13 +25,9 @@ def check_progressive(request: VideoSettings, preset: Preset) -> None:
         return
     if not preset.takes_progressive:
         raise RequestError("progressive was given,", f"and {preset.name} does not support it", "leave it out")
-    for name, is_there, fix in (
-        (f"the solver {request.solver}", request.solver in FEW_STEPS, "leave it out"),
-        ("mag_cache", request.mag_cache > 0, "leave one out"),
-        ("context windows", request.window_frames is not None, "choose a shorter video, or --no-windows"),
-    ):
-        if is_there:
-            raise RequestError("progressive", f"cannot be combined with {name}", fix)
+    if request.solver in FEW_STEPS:
+        raise RequestError("progressive", f"cannot be combined with the solver {request.solver}", "leave it out")
+    check_combinations("progressive", request, "mag_cache", "context windows")
 
 
 def count_half_size_steps(request: VideoSettings, rows: int, columns: int) -> int:

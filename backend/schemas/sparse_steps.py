@@ -4,6 +4,7 @@ Source: arXiv:2607.24027, and the authors' settings in NVlabs/Sana: the first 10
 """
 
 from backend.errors import RequestError
+from backend.schemas.combinations import check_combinations
 from backend.schemas.settings import VideoSettings
 from presets import Preset
 
@@ -28,11 +29,4 @@ def check_sparse(request: VideoSettings, preset: Preset) -> None:
     if not preset.takes_sparse:
         rule = f"and {preset.name} does not support it: it needs a supported model with guidance and dense attention"
         raise RequestError("sparse was given,", rule, "leave it out")
-    for name, is_there, fix in (
-        ("step_cache", request.step_cache > 0, "set step_cache to 0"),
-        ("mag_cache", request.mag_cache > 0, "leave one out"),
-        ("cfg_zero", request.cfg_zero, "leave one out"),
-        ("context windows", request.window_frames is not None, "choose a shorter video, or --no-windows"),
-    ):
-        if is_there:
-            raise RequestError("sparse", f"cannot be combined with {name}", fix)
+    check_combinations("sparse", request, "step_cache", "mag_cache", "cfg_zero", "context windows")
