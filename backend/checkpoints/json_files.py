@@ -14,7 +14,7 @@ AGAIN = "copy the checkpoint again, or run `python app.py models download ID`, w
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of the checkpoint. Raises: ModelError if it is missing or broken."""
+    """Read a JSON file of the checkpoint. Raises: ModelError if it is missing or broken, or if its class name is not a text."""
     try:
         value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -23,6 +23,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ModelError(short_path(path), f"must be JSON ({error})", AGAIN) from None
     if not isinstance(value, dict):
         raise ModelError(short_path(path), f"must be a JSON object, and is a {type(value).__name__}", AGAIN)
+    if not isinstance(value.get("_class_name"), str | None):
+        raise ModelError(short_path(path), "must have one class name as text in `_class_name`", AGAIN)
     return value
 
 

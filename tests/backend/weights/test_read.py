@@ -189,11 +189,21 @@ def write_other_parts(checkpoint: Path, *more: str, vae: str = '{"z_dim": 16}') 
         ("{}", "vae/config.json has no z_dim: a vae needs z_dim"),
         ("[1]", "vae/config.json must be a JSON object, and is a list"),
         ("{", "vae/config.json must be JSON"),
+        ('{"_class_name": ["AutoencoderKLWan"]}', "vae/config.json must have one class name as text in `_class_name`"),
     ],
 )
 def test_a_configuration_that_says_too_little_is_named(checkpoint, vae, said):
     write_other_parts(checkpoint, vae=vae)
     with pytest.raises(ModelError, match=said):
+        recognise(open_checkpoint(checkpoint))
+
+
+@pytest.mark.parametrize("name", [["WanPipeline"], {}, 3])
+def test_a_pipeline_whose_name_is_no_text_is_one_sentence(checkpoint, name):
+    write_other_parts(checkpoint)
+    index = json.loads((checkpoint / "model_index.json").read_text()) | {"_class_name": name}
+    (checkpoint / "model_index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match="model_index.json must have one class name as text in `_class_name`"):
         recognise(open_checkpoint(checkpoint))
 
 
