@@ -68,7 +68,7 @@ class BlockSparseOptions:
 
     Attributes:
         scale: factor of the scores, default D ** -0.5.
-        num_keys: keys from this index on are padding that no query sees. The padding must be finite.
+        num_keys: keys from this index on are finite padding that no query sees. None or 0: there is no padding.
         bounds: each head's bounds, set only if `kernels.qkv` prepared the arrays for TPUs. The query is then already scaled.
         return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, for joining results.
         implementation: "pallas_tpu", "gathered" or "masked". By default, it is chosen by platform and size.
