@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,6 +14,9 @@ _CONTAINERS_SKIP = {b"meta": 4, b"stsd": 8}
 _TRACK_HEADER = (b"moov", b"trak", b"tkhd")
 _SAMPLE_ENTRY = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1")
 _COMMENT = (b"moov", b"udta", b"meta", b"ilst", b"\xa9cmt", b"data")
+# Other programs, such as ComfyUI, write tags of any name: a list of names, and a list of values whose kinds are numbers from 1.
+# Source: QuickTime File Format, "Metadata item keys atom"; ffmpeg's option `-movflags use_metadata_tags` writes this form.
+_TAGS = (b"moov", b"meta")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,7 @@ class Box:
 def read_comment(path: Path) -> str | None:
     """Return the file's comment, or None if it is missing, not text or too long."""
     with path.open("rb") as file:
-        box = next(find_boxes(file, _COMMENT), None)
+        box = next(find_boxes(file, _COMMENT), None) or _find_tag(file, b"comment")
         if box is None or not 8 <= box.end - box.start <= MAX_COMMENT_BYTES:
             return None
         file.seek(box.start + 8)  # skip the type and the locale of the data, 4 bytes each
@@ -36,6 +40,19 @@ def read_comment(path: Path) -> str | None:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
+
+def _find_tag(file: BinaryIO, name: bytes) -> Box | None:
+    """Return the data of the tag with this name."""
+    names = next(find_boxes(file, (*_TAGS, b"keys")), None)
+    if names is None:
+        return None
+    entries = islice(_read_boxes(file, names.start + 8, names.end), MOST_BOXES)  # after a version and a count, 4 bytes each
+    for number, entry in enumerate(entries, 1):
+        file.seek(entry.start)
+        if entry.end - entry.start == len(name) and file.read(len(name)) == name:
+            return next(find_boxes(file, (*_TAGS, b"ilst", struct.pack(">I", number), b"data")), None)
+    return None
 
 
 def set_shown_size(path: Path, width: int, height: int) -> None:

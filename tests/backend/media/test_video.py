@@ -134,6 +134,17 @@ def foreign_video(path, *options: str) -> None:
     )
 
 
+def test_the_request_survives_in_a_copy_with_tags_of_any_name(tmp_path):
+    """ComfyUI copies videos so, and adds its workflow."""
+    write_video(moving(), tmp_path / "v.mp4", fps=16, request=REQUEST)
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-i", str(tmp_path / "v.mp4"), "-c", "copy"]
+    for index, tags in enumerate((["-metadata", "comments=none", "-metadata", "workflow={}"], ["-metadata", "comment="])):
+        subprocess.run([*command, *tags, "-movflags", "use_metadata_tags", str(tmp_path / f"copy{index}.mp4")], check=True)
+    assert read_request(tmp_path / "copy0.mp4") == REQUEST
+    with pytest.raises(NoRequestInVideo):
+        read_request(tmp_path / "copy1.mp4")
+
+
 @pytest.mark.parametrize(
     "options",
     [
