@@ -5,17 +5,19 @@ from pathlib import Path
 from backend.errors import StudioError
 from backend.media.clips import ClipFacts, read_clip_facts
 from backend.media.video import read_request
-from backend.schemas.finished import upscale_clip_request, upscale_request
+from backend.schemas.finished import describe_clip, upscale_clip_request, upscale_request
 from backend.schemas.request import GenerationRequest
 
 
 def upscale_file_request(path: str | Path, scale: int, upscaler: str = "", name: str = "") -> GenerationRequest:
     """Return the request that upscales the video at this absolute path. For one of our videos the request has the settings of
-    that video. For a foreign clip, or if the file's size, rate or length no longer fit its request, `name` becomes the prompt.
-    Raises: ClipError, RequestError."""
+    that video, or only its prompt if it was generated from files, which the video does not contain. For a foreign clip, or if the
+    file's size, rate or length no longer fit its request, `name` becomes the prompt. Raises: ClipError, RequestError."""
     path = Path(path)
     facts = read_clip_facts(path)
     made = _read_matching_request(path, facts)
+    if made is not None and made.inputs():
+        made = describe_clip(made.prompt, *made.final_size, made.total_frames, made.fps)
     if made is not None:
         return upscale_request(made, str(path), scale, upscaler)
     return upscale_clip_request(

@@ -104,6 +104,14 @@ def test_a_video_of_ours_keeps_its_settings_and_can_be_made_again_from_them(tmp_
     assert upscale_file_request(smoother, 2).fps == 30  # the file differs from its settings, so the settings are not used
 
 
+def test_a_video_of_ours_that_was_generated_from_files_keeps_its_prompt(tmp_path):
+    made = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a red circle", image="/a.png", num_frames=17)
+    write_video([np.full((96, 96, 3), index, np.uint8) for index in range(17)], tmp_path / "v.mp4", fps=made.fps, request=made)
+    request = upscale_file_request(tmp_path / "v.mp4", 2)
+    assert request.inputs() == {"finished_video": (str(tmp_path / "v.mp4"),)}
+    assert (request.prompt, request.final_size, request.num_frames) == ("a red circle", (192, 192), 17)
+
+
 def test_a_step_after_a_video_makes_that_video_first(tmp_path):
     made = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a red circle", seed=7, num_frames=17, upscale=4)
     folder, seen = tmp_path / "job", []
