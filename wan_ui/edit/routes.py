@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from backend.engine.job import Job
 from backend.errors import StudioError
-from backend.media.finished import upscale_file_values
 from backend.media.sandbox import LONG_SECONDS, SandboxCall
 from backend.schemas.finished import upscale_clip_request
 from backend.schemas.request import GenerationRequest
@@ -29,7 +28,7 @@ from wan_ui.services.animate_request import request_from_settings
 from wan_ui.services.caller import Caller
 from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_caller
 from wan_ui.services.studio_context import StudioContext
-from wan_ui.services.upscaling import parse_offer
+from wan_ui.services.upscaling import parse_offer, upscale_file_request
 
 _FAR = 1e5  # upper limit of the page's numbers of pixels, seconds and frames per second
 
@@ -118,9 +117,8 @@ def _is_upscale(given: dict[str, Any]) -> bool:
 
 async def _build_upscale_request(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
     """Build the request to upscale the clip. Opens the clip for its size and settings. Raises: StudioError."""
-    clip, (scale, name) = check_upload_path(given.get("clip"), "clip"), parse_offer(str(given.get("upscale", "")))
-    call = SandboxCall(work=upscale_file_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
-    return GenerationRequest.from_stored(await context.engine.sandbox.run_async(call, requester_from_caller(caller)))
+    clip, offer = check_upload_path(given.get("clip"), "clip"), parse_offer(str(given.get("upscale", "")))
+    return await upscale_file_request(context, caller, clip, *offer)
 
 
 def _render_upscale_estimate(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:

@@ -27,7 +27,8 @@ from wan_ui.gateway.uploads import LARGEST_BODY
 from wan_ui.routes.data_urls import MOST_DATA_URLS, DataUrl, TextTooLong, cut_data_urls, decode_base64_pieces
 
 AT_ONCE = 2  # bodies parsed at the same time
-PICTURE, CLIP, SOUND, CONTROL, DRIVE = FILES = ("input_reference", "video", "sound", "control", "drive")
+FINISHED = "finished_video"
+PICTURE, CLIP, SOUND, CONTROL, DRIVE, _ = FILES = ("input_reference", "video", "sound", "control", "drive", FINISHED)
 FIGURES = "figures"
 _FIGURE = re.compile(r"figures\[([^\[\]]{1,200})\]")
 _LONGEST_HEAD = 200  # characters of a data URL before its comma
@@ -40,13 +41,13 @@ _REFERENCE = re.compile(rf"({'|'.join(FILES)})\[(image_url|video_url|audio_url|f
 _ADDRESSES = {
     **dict.fromkeys((PICTURE, FIGURES), ("image_url", "image/png")),
     SOUND: ("audio_url", "audio/wav"),
-    **dict.fromkeys((CLIP, CONTROL, DRIVE), ("video_url", "video/mp4")),
+    **dict.fromkeys((CLIP, CONTROL, DRIVE, FINISHED), ("video_url", "video/mp4")),
 }
-_FILE_FIELDS = f"{PICTURE}, {CLIP}, {SOUND}, {CONTROL}, {DRIVE} or {FIGURES}"
+_FILE_FIELDS = f"{', '.join(FILES)} or {FIGURES}"
 _WRONG = {
     **dict.fromkeys((PICTURE, FIGURES), (ImageError, "the picture")),
     SOUND: (SoundError, "the sound"),
-    **dict.fromkeys((CLIP, CONTROL, DRIVE), (ClipError, "the clip")),
+    **dict.fromkeys((CLIP, CONTROL, DRIVE, FINISHED), (ClipError, "the clip")),
 }
 
 
@@ -58,7 +59,8 @@ class BodyTooLarge(RequestError):
 class VideoBody:
     """The unchecked fields of a request by name, and its files. Values from a multipart body are texts or lists of texts.
 
-    `drive` is the driving video. Each of `figures` is a character with its `name` and the path of its `image`.
+    `drive` is the driving video. `finished` is a clip that is only upscaled. Each of `figures` is a character with its `name` and
+    the path of its `image`.
     """
 
     fields: dict[str, Any]
@@ -67,6 +69,7 @@ class VideoBody:
     sound: Path | None = None
     control: Path | None = None
     drive: Path | None = None
+    finished: Path | None = None
     figures: tuple[dict[str, Any], ...] = ()
 
 

@@ -18,7 +18,8 @@ from backend.schemas.settings import FOR_PROGRAMS, find_preset
 from presets import Preset
 from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView
-from wan_ui.routes.video_body import FIGURES, FILES, VideoBody
+from wan_ui.routes.video_body import FIGURES, FILES, FINISHED, VideoBody
+from wan_ui.services.upscaling import parse_offer
 
 FIELDS = ("model", "prompt", "seconds", "size", *FILES, FIGURES)
 STATUS = {"queued": "queued", "running": "in_progress", "finished": "completed", "failed": "failed", "cancelled": "failed"}
@@ -51,6 +52,17 @@ def parse_settings(sent: VideoBody, default_model: str) -> tuple[Preset, dict[st
     given: dict[str, Any] = {name: str(path) for name, path in files.items() if path}
     given |= {FIGURES: sent.figures} if sent.figures else {}
     return preset, {"prompt": _text_field(sent.fields, "prompt"), **given, **settings}
+
+
+def parse_upscaling(sent: VideoBody) -> tuple[int, str]:
+    """Return the scale and the upscaler's name of a request that only upscales a clip. Raises: RequestError."""
+    files: dict[str, object] = {"input_reference": sent.picture, "video": sent.clip, "sound": sent.sound, "control": sent.control}
+    files |= {"drive": sent.drive, FIGURES: sent.figures}
+    given = sent.fields.keys() | {name for name, file in files.items() if file}
+    if others := sorted(given - {"upscale", "upscaler"}):
+        rule = f"cannot be used with {FINISHED}, which is only upscaled"
+        raise RequestError(one_line(others[0])[:60], rule, "give only upscale and upscaler")
+    return parse_offer(f"{sent.fields.get('upscale', '')}:{_text_field(sent.fields, 'upscaler')}")
 
 
 def _text_field(fields: dict[str, object], name: str) -> str:

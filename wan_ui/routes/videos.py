@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
+from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset, list_presets
 from wan_ui.components.field_errors import error_sentence
@@ -31,15 +32,16 @@ from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import V1, VIDEOS
 from wan_ui.gateway.uploads import temporary_upload_folder
 from wan_ui.routes.changes import AT_ONCE
-from wan_ui.routes.video_body import BodyReader, BodyTooLarge
+from wan_ui.routes.video_body import BodyReader, BodyTooLarge, VideoBody
 from wan_ui.routes.video_events import stream_events
-from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, parse_settings, video_object
+from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, parse_settings, parse_upscaling, video_object
 from wan_ui.services.animate_request import request_from_settings
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import list_view
 from wan_ui.services.media import MEDIA_TYPES, VIDEO, find_file_below, make_poster
 from wan_ui.services.sandbox_calls import cancel_on_disconnect
 from wan_ui.services.studio_context import StudioContext
+from wan_ui.services.upscaling import upscale_file_request
 
 DEFAULT_PAGE, MOST_ON_PAGE = 20, 100
 STOP_SECONDS = 30.0  # the longest wait of a delete call for a running video, which stops at the end of a step
@@ -100,10 +102,15 @@ class Videos:
         """Queue a video."""
         with temporary_upload_folder() as folder:
             sent = await self._bodies.read(request, Path(folder))
-            preset, values = await asyncio.to_thread(parse_settings, sent, self._context.preset_names(caller)[0])
-            wanted = await request_from_settings(self._context, caller, preset, values)
+            wanted = await self._build_request(sent, caller)
             job = await cancel_on_disconnect(request, self._context.submit(wanted, caller))
             return JSONResponse(await asyncio.to_thread(self._video_object, job))
+
+    async def _build_request(self, sent: VideoBody, caller: Caller) -> GenerationRequest:
+        if sent.finished is not None:
+            return await upscale_file_request(self._context, caller, sent.finished, *parse_upscaling(sent))
+        preset, values = await asyncio.to_thread(parse_settings, sent, self._context.preset_names(caller)[0])
+        return await request_from_settings(self._context, caller, preset, values)
 
     async def list_videos(self, request: Request, caller: Caller) -> Response:
         """Return a page of the caller's videos, by default the newest first."""

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from backend.engine.engine import Engine
 from backend.engine.estimate import Estimate
 from backend.engine.job import Job
 from backend.errors import RequestError
+from backend.media.finished import upscale_file_values
+from backend.media.sandbox import LONG_SECONDS, SandboxCall
 from backend.schemas.events import VideoResult
 from backend.schemas.finished import upscale_result_request
 from backend.schemas.request import GenerationRequest
@@ -15,7 +18,10 @@ from backend.schemas.upscaling import SCALES
 from wan_ui.components.buttons import text_button
 from wan_ui.components.progress import format_duration
 from wan_ui.i18n.english import Texts
+from wan_ui.services.caller import Caller
 from wan_ui.services.media import VIDEO
+from wan_ui.services.sandbox_calls import requester_from_caller
+from wan_ui.services.studio_context import StudioContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +84,14 @@ def find_offers(engine: Engine, job: Job | None, result: VideoResult | None) -> 
 def upscale_job_request(job: Job, result: VideoResult, scale: int, upscaler: str) -> GenerationRequest:
     """Return the request that upscales a job's video. Raises: RequestError."""
     return upscale_result_request(result, job.request, str(job.folder / VIDEO), scale, upscaler)
+
+
+async def upscale_file_request(
+    context: StudioContext, caller: Caller, clip: Path, scale: int, upscaler: str
+) -> GenerationRequest:
+    """Return the request that upscales a visitor's file. Opens the file for its size and settings. Raises: StudioError."""
+    call = SandboxCall(work=upscale_file_values, arguments=(clip, scale, upscaler), seconds=LONG_SECONDS)
+    return GenerationRequest.from_stored(await context.engine.sandbox.run_async(call, requester_from_caller(caller)))
 
 
 def upscale_menu(job: Job, offers: Sequence[UpscaleOffer], texts: Texts) -> str:

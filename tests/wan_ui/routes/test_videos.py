@@ -139,6 +139,34 @@ def test_a_clip_is_regenerated(client, url, data_dir, tmp_path):
     assert list((data_dir / "tmp").rglob(".part-*")) == []
 
 
+def test_a_clip_is_only_upscaled(client, url, data_dir, tmp_path, video):
+    def send(path: Path, **fields) -> httpx.Response:
+        headers = {"authorization": f"Bearer {client.api_key}"}
+        files = {"finished_video": ("clip.mp4", path.read_bytes())}
+        return httpx.post(f"{url}v1/videos", data=fields, files=files, headers=headers)
+
+    client.videos.download_content(video.id).write_to_file(tmp_path / "made.mp4")
+    clip = counting_clip(tmp_path / "clip.mp4", 8, 16)
+    for path, preset, size in ((tmp_path / "made.mp4", "wan-tiny", "192x192"), (clip, "clip", "128x96")):
+        upscaled = send(path, upscale="2").json()
+        assert request_of(data_dir, upscaled["id"])["finished_video"]
+        done = client.videos.poll(upscaled["id"], poll_interval_ms=100)
+        assert (done.status, done.model, done.size) == ("completed", preset, size), done
+    for fields, param, words in (
+        ({}, "upscale", "must be 2 or 4"),
+        ({"upscale": "3"}, "upscale", "must be 2 or 4"),
+        ({"upscale": "2", "upscaler": "none"}, None, "none"),
+        ({"upscale": "2", "steps": "4"}, "steps", "cannot be used with finished_video"),
+        ({"upscale": "2", "video": DATA_OF_WORDS}, "video", "cannot be used with finished_video"),
+    ):
+        refused = send(clip, **fields)
+        assert refused.status_code == 400 and words in refused.json()["error"]["message"], refused.text
+        assert param is None or refused.json()["error"]["param"] == param
+    (tmp_path / "words.mp4").write_bytes(b"words " * 100)
+    assert "must be a video" in send(tmp_path / "words.mp4", upscale="2").json()["error"]["message"]
+    assert list((data_dir / "tmp").rglob(".part-*")) == []
+
+
 def test_json_says_the_same_as_a_form(client, url, data_dir):
     data = "data:image/png;base64," + base64.b64encode(a_picture()).decode()
     fields = {"model": "wan-tiny", "prompt": PROMPT, "seconds": 1}
