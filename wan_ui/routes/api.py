@@ -5,26 +5,31 @@
     video, facts = client.predict("...", "wan-tiny", gradio_client.handle_file("first.png"), {"steps": 8, "seed": 1},
                                   api_name="/generate")
 
-A call waits in the queue of all videos and returns when its video is finished.
+    for video, facts in client.submit("...", api_name="/generate"):
+        print(facts)  # the progress, and in the last pair the facts of the video
+
+A call waits in the queue of all videos. It yields the progress and ends with the video. `predict` returns only the last pair.
 """
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
 
-from backend.engine.engine import Engine
 from backend.errors import RequestError, StudioError, shorten
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS, SETTINGS, find_preset
 from presets import Preset, list_presets
 from wan_ui.components.field_errors import shorten_paths
-from wan_ui.components.progress import StageView
+from wan_ui.components.progress import StageView, progress_texts
+from wan_ui.gateway.rules import API
 from wan_ui.gateway.uploads import UploadKind, uploaded_path
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.animate_request import request_from_settings
 from wan_ui.services.job_followers import follow_job
 from wan_ui.services.media import video_url
@@ -41,9 +46,14 @@ _DESCRIPTION = """Generate a video from a prompt. `preset` is a model's name, by
 Returns the video, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage, and rates. Rates are operations
 per second and, on a TPU, their share of the chip's peak (mfu).
 
+Yields the progress while it runs. The video is then null, and the facts are job_id, phase, fraction (0 to 1), text, index, total,
+seconds_left and ahead. `ahead` is the number of queued videos before this video. The last pair is the video and its facts. With
+gradio_client, iterate over the job of `submit`; `predict` returns only the last pair. A POST to `run/generate` does so too.
+
 `settings` has values by name. `again`, {"job": ..., "from_shot": 2}, regenerates a storyboard from this shot on. A shot may have
 its own "drive", the path of an uploaded file. The other settings:
 """
+_RUN = f"{API}/run/generate"  # Gradio answers this address with the first value, so no progress may come before the video
 _UPLOAD_KINDS: dict[str, UploadKind] = {"image": "image", "sound": "sound", "track": "sound"}
 
 
@@ -59,9 +69,7 @@ def describe_endpoint() -> str:
     return "\n".join([_DESCRIPTION, *(f"- {name}: {text}" for name, text in settings.items())])
 
 
-def _make_generate(
-    context: StudioContext,
-) -> Callable[..., Coroutine[object, object, tuple[dict[str, object], dict[str, object]]]]:
+def _make_generate(context: StudioContext) -> Callable[..., AsyncIterator[tuple[dict[str, object] | None, dict[str, object]]]]:
     # Gradio builds the API description from these annotations. It recognizes a JSON object only by a plain `dict`.
     async def generate(
         prompt: str,
@@ -69,20 +77,30 @@ def _make_generate(
         image: dict | None = None,  # ty: ignore[missing-type-argument]
         settings: dict | None = None,  # ty: ignore[missing-type-argument]
         request: gr.Request = None,  # ty: ignore[invalid-parameter-default]  # Gradio always passes it
-    ) -> tuple[dict, dict]:  # ty: ignore[missing-type-argument]
+    ) -> AsyncIterator[tuple[dict[str, object] | None, dict[str, object]]]:
+        assert request.request is not None, "Gradio always passes the caller's request"
+        streams, view = not request.request.url.path.rstrip("/").endswith(_RUN), None
         try:
             settings, again = _split_again(settings)
             wanted = GenerateArguments.parse_arguments(prompt, preset, image, *split_files(settings))
             caller = context.identify_caller(request)
             preset_named, values = await asyncio.to_thread(wanted.resolve_settings, context.preset_names(caller)[0])
             job = await context.submit(await request_from_settings(context, caller, preset_named, values), caller, again)
-            result = await _wait_for_video(context.engine, job.id)
+            async with aclosing(follow_job(context.engine, job.id)) as views:
+                shown = None
+                async for view in views:
+                    progress = {"job_id": job.id} | describe_progress(view)
+                    if streams and view.is_active and progress != shown:
+                        yield None, progress
+                    shown = progress
+            result = finished_video(view)
         except StudioError as error:
             raise gr.Error(shorten_paths(str(error)), print_exception=False) from None
         rates = {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()}
-        assert request.request is not None, "Gradio always passes the caller's request"
-        return _file_data(video_url(job.id, request.request, context.access)), video_facts(job.id, result) | {"rates": rates}
+        yield _file_data(video_url(job.id, request.request, context.access)), video_facts(job.id, result) | {"rates": rates}
 
+    # Gradio expects the type of one yielded value.
+    generate.__annotations__["return"] = tuple[dict, dict]  # ty: ignore[missing-type-argument]
     return generate
 
 
@@ -184,14 +202,6 @@ def _upload_path(file: Any, what: UploadKind) -> str:
     return str(uploaded_path(file, what))
 
 
-async def _wait_for_video(engine: Engine, job_id: str) -> VideoResult:
-    """Wait for the job's video. Raises: StudioError if the job fails or is stopped."""
-    view = None
-    async for view in follow_job(engine, job_id):  # noqa: B007 - the last one counts
-        pass
-    return finished_video(view)
-
-
 def finished_video(view: StageView | None) -> VideoResult:
     """Return the video from the last `StageView` of a job. Raises: StudioError if the job did not finish."""
     if view is None or view.phase != "finished" or view.result is None:
@@ -206,6 +216,13 @@ def _file_data(address: str) -> dict[str, object]:
     The video is marked as a stream, because Gradio copies other files and serves the copy to all visitors who are logged in.
     """
     return gr.FileData(path=address, url=address, mime_type="video/mp4", is_stream=True).model_dump()
+
+
+def describe_progress(view: StageView) -> dict[str, object]:
+    """Return a job's progress as JSON values. `text` is one line in English for people."""
+    text = " · ".join(part for part in progress_texts(view, ENGLISH) if part)
+    names = ("phase", "index", "total", "seconds_left", "ahead")
+    return {name: getattr(view, name) for name in names} | {"fraction": round(view.fraction, 4), "text": text}
 
 
 def video_facts(job_id: str, result: VideoResult) -> dict[str, object]:

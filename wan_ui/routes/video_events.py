@@ -22,9 +22,8 @@ from collections.abc import AsyncIterator
 
 from backend.engine.job import Job
 from backend.schemas.events import VideoResult
-from wan_ui.components.progress import StageView, progress_texts
-from wan_ui.i18n.english import ENGLISH
-from wan_ui.routes.api import video_facts
+from wan_ui.components.progress import StageView
+from wan_ui.routes.api import describe_progress, video_facts
 from wan_ui.routes.video_values import video_object
 from wan_ui.services.job_followers import follow_job
 from wan_ui.services.media import MEDIA_TYPES, find_file_below
@@ -35,7 +34,7 @@ async def stream_events(context: StudioContext, job: Job) -> AsyncIterator[str]:
     """Yield the video's events until it ends. A comment every two seconds keeps the connection open."""
     shown, preview = "", None
     async for view in follow_job(context.engine, job.id):
-        event = _describe_view(view)
+        event = describe_progress(view) | {"preview": None}
         if not view.is_active:
             event |= await asyncio.to_thread(_describe_end, context, job.id, view)
         text = json.dumps(event)
@@ -46,12 +45,6 @@ async def stream_events(context: StudioContext, job: Job) -> AsyncIterator[str]:
             event["preview"] = await asyncio.to_thread(_read_preview, job, view.preview)
         shown, preview = text, view.preview
         yield f"data: {json.dumps(event)}\n\n"
-
-
-def _describe_view(view: StageView) -> dict[str, object]:
-    text = " · ".join(part for part in progress_texts(view, ENGLISH) if part)
-    names = ("phase", "index", "total", "seconds_left", "ahead")
-    return {name: getattr(view, name) for name in names} | {"fraction": round(view.fraction, 4), "text": text, "preview": None}
 
 
 def _describe_end(context: StudioContext, job_id: str, view: StageView) -> dict[str, object]:

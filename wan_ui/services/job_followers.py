@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -20,7 +20,7 @@ REPLAY_SECONDS = 0.03  # the wait for past events; the page shows only the last 
 HEARTBEAT_SECONDS = 2.0  # the longest time between two updates; a closed page is noticed only at an update
 
 
-async def follow_job(engine: Engine, job_id: str) -> AsyncIterator[StageView]:
+async def follow_job(engine: Engine, job_id: str) -> AsyncGenerator[StageView]:
     """Yield the job's progress (a `StageView`) now and after each change, until the final event.
 
     One thread per job reads the events, because reading blocks. Events that arrive together give one `StageView`. A caller who

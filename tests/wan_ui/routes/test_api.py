@@ -184,6 +184,45 @@ def test_a_program_gets_a_video_and_its_facts(studio, picture):
 
 @pytest.mark.browser
 @model_does_not_matter
+def test_a_program_sees_the_progress_while_its_video_is_generated(studio):
+    import gradio_client
+
+    client = gradio_client.Client(studio.url, verbose=False)
+    job = client.submit("a red circle", "", None, {"steps": 20}, api_name="/generate")
+    *shown, (video, facts) = list(job)
+    assert shown and all(path is None for path, _ in shown) and Path(video).read_bytes()[4:8] == b"ftyp"
+    progress = [one for _, one in shown]
+    assert {one["job_id"] for one in progress} == {facts["job_id"]} and all(one["text"] for one in progress)
+    fractions = [one["fraction"] for one in progress]
+    assert fractions == sorted(fractions) and fractions[-1] < 1 and "denoising" in {one["phase"] for one in progress}
+    assert job.result() == (video, facts)
+    assert "Yields the progress" in client.view_api(return_format="dict")["named_endpoints"]["/generate"]["description"]
+
+
+@pytest.mark.browser
+@model_does_not_matter
+def test_plain_http_gets_the_video_in_one_answer_or_the_progress_as_events(studio):
+    body = json.dumps({"data": ["a red circle", "", None, {"steps": 2}]}).encode()
+
+    def call(path: str, body: bytes | None = None) -> bytes:
+        request = urllib.request.Request(f"{studio.url}gradio_api/{path}", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            return answer.read()
+
+    video, facts = json.loads(call("run/generate", body))["data"]
+    assert video["url"].endswith("video.mp4") and facts["num_frames"] == 17
+    event = json.loads(call("call/generate", body))["event_id"]
+    lines = call(f"call/generate/{event}").decode().split("\n\n")
+    events = [
+        (kind.removeprefix("event: "), json.loads(data.removeprefix("data: ")))
+        for kind, data in map(str.splitlines, filter(None, lines))
+    ]
+    assert {kind for kind, _ in events} <= {"generating", "complete", "heartbeat"} and events[-1][0] == "complete"
+    assert events[-1][1][0]["url"].endswith("video.mp4")
+
+
+@pytest.mark.browser
+@model_does_not_matter
 def test_a_program_has_a_clip_regenerated(studio, tmp_path):
     import gradio_client
 
