@@ -1,16 +1,21 @@
-"""`/mcp`: one tool, `generate_video`, for assistants that use the Model Context Protocol over HTTP.
+"""`/mcp`: tools for assistants that use the Model Context Protocol over HTTP.
+
+`generate_video` queues a video. It answers with the video if that is finished within `wait_seconds`, else with the id of its job.
+`video_status`, `video_result` and `cancel_video` take this id, from the caller who requested the video or from the operator.
 
 Gradio's own MCP server needs the `mcp` package below version 2 and an older pydantic than the studio. Therefore this module
-implements the small part of the protocol that one tool needs: JSON-RPC in a POST. The answer is JSON, or a stream of events if
+implements the small part of the protocol that tools need: JSON-RPC in a POST. The answer is JSON, or a stream of events if
 the assistant requests progress. Calls have no session.
 
 If a password is set, a bearer token is required: the operator's key or a program's key. Otherwise a caller without a key is a
 visitor. Requests from pages of other origins are refused, as the protocol requires.
-Source: modelcontextprotocol.io, specification 2025-06-18, "Streamable HTTP", "Tools" and "Progress".
+Source: modelcontextprotocol.io, specifications 2025-06-18 and 2025-11-25, "Streamable HTTP", "Tools" and "Progress".
 """
 
 import asyncio
 import json
+import math
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -20,7 +25,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from backend.errors import StudioError
+from backend.engine.job import Job
+from backend.errors import JobNotFound, RequestError, StudioError, shorten
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 from backend.startup import project_name, project_version
@@ -28,15 +34,19 @@ from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView, progress_texts
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.routes.api import GenerateArguments, finished_video, video_facts
+from wan_ui.routes.api import GenerateArguments, describe_progress, finished_video, video_facts
 from wan_ui.routes.changes import AT_ONCE
 from wan_ui.services.caller import Caller
-from wan_ui.services.job_followers import follow_job
+from wan_ui.services.job_followers import add_queue_position, follow_job, stage_view
 from wan_ui.services.media import video_url
 from wan_ui.services.studio_context import StudioContext
 
-VERSIONS = ("2025-06-18", "2025-03-26")
+VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
 NAME = "mcp"  # the prefix of the owner names of callers without a key
+GENERATE, STATUS, RESULT, CANCEL = TOOLS = ("generate_video", "video_status", "video_result", "cancel_video")
+USUAL_WAIT, LONGEST_WAIT = 20.0, 600.0  # seconds; many assistants give a call up after 30 or 60 seconds
+_CANCEL_WAIT = 5.0  # seconds in which most running videos reach the end of a step
+_STATES = {"queued": "queued", "finished": "completed", "failed": "failed", "cancelled": "cancelled"}
 _PARSE_ERROR, _INVALID, _UNKNOWN, _BAD_ARGUMENTS = -32700, -32600, -32601, -32602
 
 
@@ -57,9 +67,10 @@ def mcp_route(context: StudioContext, *, is_open: bool) -> Route:
             return JSONResponse(_error_message(None, _INVALID, "id must be a text or a whole number"), 400)
         if "id" not in message:
             return Response(status_code=202)  # a notification, which has no answer
-        if message.get("method") == "tools/call" and _params(message).get("name") == "generate_video":
-            messages = _run_tool(context, message, request)
-            if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
+        if message.get("method") == "tools/call" and _params(message).get("name") in TOOLS:
+            streams = _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", "")
+            messages = _run_tool(context, message, request, streams=streams)
+            if streams:
                 return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=AT_ONCE)
             return JSONResponse(await _last_message(messages, request))
         return JSONResponse(_reply(message, context.preset_names(context.identify_program(request, NAME))))
@@ -111,7 +122,7 @@ def _progress_token(message: dict[str, object]) -> str | int | None:
 
 
 def _reply(message: dict[str, object], presets: list[str]) -> dict[str, object]:
-    """Return the answer to a message that does not call the tool. `presets` are the names that the caller may use."""
+    """Return the answer to a message that does not call a tool. `presets` are the names that the caller may use."""
     params = _params(message)
     match message.get("method"):
         case "initialize":
@@ -124,63 +135,126 @@ def _reply(message: dict[str, object], presets: list[str]) -> dict[str, object]:
         case "ping":
             result = {}
         case "tools/list":
-            result = {"tools": [describe_tool(presets)]}
+            result = {"tools": describe_tools(presets)}
         case "tools/call":
-            return _error_message(message["id"], _BAD_ARGUMENTS, "the only tool is generate_video")
+            return _error_message(message["id"], _BAD_ARGUMENTS, f"the tools are {', '.join(TOOLS)}")
         case method:
             return _error_message(message["id"], _UNKNOWN, f"there is no method {str(method)[:60]!r}")
     return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
-def describe_tool(presets: list[str]) -> dict[str, object]:
-    """Return the tool's description for assistants who may use these presets."""
-    return {
-        "name": "generate_video",
-        "description": "Generates a short video from a prompt and returns its address. Waits in a queue, so it may take minutes.",
-        "inputSchema": {
+def describe_tools(presets: list[str]) -> list[dict[str, object]]:
+    """Return the tools' descriptions for assistants who may use these presets."""
+    job = {"job_id": {"type": "string", "description": f"the job_id that {GENERATE} returned"}}
+    until = f"answer after this time even if the video is not finished ({USUAL_WAIT:.0f})"
+    wait = {"wait_seconds": {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "description": until}}
+    generate = {
+        "prompt": {"type": "string", "description": "what the video shows"},
+        "preset": {"type": "string", "enum": presets, "description": "the model; the first if left out"},
+        "settings": {
             "type": "object",
-            "required": ["prompt"],
-            "additionalProperties": False,
-            "properties": {
-                "prompt": {"type": "string", "description": "what the video shows"},
-                "preset": {"type": "string", "enum": presets, "description": "the model; the first if left out"},
-                "settings": {
-                    "type": "object",
-                    "description": "values that replace the preset's defaults",
-                    "properties": {name: SETTINGS[name].json_schema() for name in sorted(FOR_PROGRAMS)},
-                },
-            },
+            "description": "values that replace the preset's defaults",
+            "properties": {name: SETTINGS[name].json_schema() for name in sorted(FOR_PROGRAMS)},
         },
     }
+    about = (
+        f"Generates a short video from a prompt. Returns its address, or after wait_seconds a job_id for {STATUS} and {RESULT}."
+    )
+    result = "Waits for a video and returns its address. Returns the progress if the video is not finished after wait_seconds."
+    return [
+        _describe_tool(GENERATE, about, "prompt", generate | wait),
+        _describe_tool(STATUS, "Returns the status and the progress of a video.", "job_id", job, readOnlyHint=True),
+        _describe_tool(RESULT, result, "job_id", job | wait, readOnlyHint=True),
+        _describe_tool(CANCEL, "Stops a queued or running video.", "job_id", job, idempotentHint=True),
+    ]
+
+
+def _describe_tool(name: str, text: str, required: str, properties: dict[str, Any], **hints: bool) -> dict[str, object]:
+    schema = {"type": "object", "required": [required], "additionalProperties": False, "properties": properties}
+    return {"name": name, "description": text, "inputSchema": schema, "annotations": hints}
 
 
 async def _run_tool(
-    context: StudioContext, message: dict[str, object], request: Request
+    context: StudioContext, message: dict[str, object], request: Request, *, streams: bool
 ) -> AsyncGenerator[dict[str, object] | None, None]:
-    """Run the tool. Yield the answer as the last message.
+    """Run a tool. Yield the answer as the last message.
 
-    Before the answer, yield progress messages if the assistant sent a token, and None while the progress does not change.
+    Before the answer, yield progress messages if the assistant `streams` them, and None while the progress does not change.
 
-    Errors of the engine are answers too, so that the assistant can correct its call. If the assistant disconnects while its
-    video is queued, the job is cancelled.
+    Errors of the engine are answers too, so that the assistant can correct its call. If the assistant disconnects while
+    `generate_video` waits and its video is queued, the job is cancelled.
     """
-    token, reached, view, job = _progress_token(message), -1.0, None, None
+    token, reached, view, queued = _progress_token(message), -1.0, None, None
+    name, arguments = _params(message)["name"], _dict_or_empty(_params(message).get("arguments"))
     try:
         caller = context.identify_program(request, NAME)
-        wanted = await asyncio.to_thread(_parse_request, context, _dict_or_empty(_params(message).get("arguments")), caller)
-        job = await context.submit(wanted, caller)
-        async for view in follow_job(context.engine, job.id):
-            yield None if token is None or view.fraction <= reached else _progress_message(token, view)
-            reached = max(reached, view.fraction)
-        facts = {"url": video_url(job.id, request, context.access)} | video_facts(job.id, finished_video(view))
+        until = time.monotonic() + _parse_wait(arguments, name, streams=streams)
+        if name == GENERATE:
+            wanted = await asyncio.to_thread(_parse_request, context, arguments, caller)
+            job = queued = await context.submit(wanted, caller)
+        else:
+            job = await asyncio.to_thread(_find_own_job, context, arguments, caller)
+        if name == CANCEL:
+            await asyncio.to_thread(context.engine.queue.cancel, job.id)
+        if name == STATUS:
+            view = await asyncio.to_thread(lambda: add_queue_position(stage_view(context, job), context.engine, job.id))
+        else:
+            async with aclosing(follow_job(context.engine, job.id)) as views:
+                async for view in views:
+                    if view.is_active and time.monotonic() >= until:
+                        break
+                    yield None if token is None or view.fraction <= reached else _progress_message(token, view)
+                    reached = max(reached, view.fraction)
+        facts = _describe_job(context, request, job, view, must_finish=name in (GENERATE, RESULT))
         result = {"content": [{"type": "text", "text": json.dumps(facts)}], "structuredContent": facts}
     except StudioError as error:
         result = {"content": [{"type": "text", "text": shorten_paths(str(error))}], "isError": True}
     except (asyncio.CancelledError, GeneratorExit):
-        if job is not None and context.engine.queue.position(job.id) is not None:
-            context.engine.queue.cancel(job.id)
+        if queued is not None and context.engine.queue.position(queued.id) is not None:
+            context.engine.queue.cancel(queued.id)
         raise
     yield {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+
+def _parse_wait(arguments: dict[str, object], name: object, *, streams: bool) -> float:
+    """Return the seconds that the tool waits for the video. An assistant that reads the progress waits for the end.
+
+    Raises: RequestError.
+    """
+    if name == CANCEL:
+        return _CANCEL_WAIT
+    wait = arguments.get("wait_seconds")
+    if wait is None:
+        return math.inf if streams else USUAL_WAIT
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= LONGEST_WAIT:
+        rule = f"must be between 0 and {LONGEST_WAIT:.0f}"
+        raise RequestError(f"wait_seconds={shorten(wait)}", rule, f"leave it out for {USUAL_WAIT:.0f}")
+    return float(wait)
+
+
+def _find_own_job(context: StudioContext, arguments: dict[str, object], caller: Caller) -> Job:
+    """Return the caller's job. Raises: JobNotFound for other callers' jobs, deleted jobs and unknown ids."""
+    job = context.find_job(arguments.get("job_id"), caller)
+    if job is None or job.deleted is not None:
+        raise JobNotFound(
+            f"job_id={shorten(arguments.get('job_id'))}", "must be one of your videos", f"use the job_id of {GENERATE}"
+        )
+    return job
+
+
+def _describe_job(
+    context: StudioContext, request: Request, job: Job, view: StageView | None, *, must_finish: bool
+) -> dict[str, object]:
+    """Return the address and the facts of a finished video, or the progress of another video.
+
+    Raises: StudioError if the video failed or was stopped, and `must_finish` is true.
+    """
+    assert view is not None, "following a job yields at least one view"
+    if view.phase == "finished" or (must_finish and not view.is_active):
+        facts = video_facts(job.id, finished_video(view))
+        return {"status": "completed", "url": video_url(job.id, request, context.access)} | facts
+    error = {"error": shorten_paths("; ".join(filter(None, (view.cause, view.fix))))} if view.phase == "failed" else {}
+    return {"status": _STATES.get(view.phase, "in_progress"), "job_id": job.id} | describe_progress(view) | error
 
 
 def _parse_request(context: StudioContext, arguments: dict[str, object], caller: Caller) -> GenerationRequest:
