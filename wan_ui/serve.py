@@ -41,6 +41,7 @@ from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.routes.tasks import tasks_routes
+from wan_ui.routes.video_values import ALIASES
 from wan_ui.routes.videos import videos_routes
 from wan_ui.scripts import Scripts, scripts_route
 from wan_ui.services.characters import characters_route
@@ -75,7 +76,7 @@ class ServerOptions:
 
     `is_open` means that the operator wants no password. `allowed_hosts` are names by which visitors reach the studio, besides
     IP addresses and `localhost`. `models` are the presets that visitors may use, None for all installed presets. `offers_instant`
-    is false without instant drafts.
+    is false without instant drafts. `model_aliases` are names and presets that `/v1/videos` accepts as further models.
     """
 
     host: str
@@ -87,6 +88,7 @@ class ServerOptions:
     allowed_hosts: Sequence[str] = ()
     models: frozenset[str] | None = None
     offers_instant: bool = True
+    model_aliases: Sequence[tuple[str, str]] = ()
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> Self:
@@ -118,6 +120,7 @@ def launch(engine: Engine, server_options: ServerOptions, rewriter: Helper | Non
         allowed_hosts=names,
         share=server_options.share,
         models=server_options.models,
+        model_aliases=server_options.model_aliases,
         auth=auth,
     )
     engine.sandbox.start(SANDBOX_MODULES)
@@ -156,6 +159,7 @@ def serve(
     views: Sequence[View] = VIEWS,
     allowed_hosts: Sequence[str] = (),
     models: frozenset[str] | None = None,
+    model_aliases: Sequence[tuple[str, str]] = (),
     **options: Any,
 ) -> str:
     """Serve the page in the background and return its address. `blocks.close()` stops serving."""
@@ -167,7 +171,11 @@ def serve(
     streams = tuple(path for view in views for path in view.streams)
     gateway = Middleware(Gateway, access=access, hosts=hosts, rules=collect_rules(views), streams=streams)
     context = StudioContext(engine=engine, access=access, can_run=engine.has_weights, models=models)
-    routes = [scripts_route(scripts), *_list_routes(context, views, is_open=options.get("auth") is None)]
+    routes = [
+        scripts_route(scripts),
+        *videos_routes(context, {**ALIASES, **dict(model_aliases)}),
+        *_list_routes(context, views, is_open=options.get("auth") is None),
+    ]
     _, address, _ = blocks.launch(
         server_name=host,
         server_port=port,
@@ -219,7 +227,6 @@ def _list_routes(context: StudioContext, views: Sequence[View], *, is_open: bool
         metrics_route(engine, access, is_open=is_open),
         mcp_route(context, is_open=is_open),
         *tasks_routes(context),
-        *videos_routes(context),
         *(route for view in views for route in view.routes(context)),
     ]
 

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -90,6 +91,10 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=names)
     models = "the presets that visitors may use, separated by commas (all installed presets); the operator may use all presets"
     serve.add_argument("--models", type=_parse_presets, metavar="NAME,...", help=models)
+    alias = "a further name of a preset at /v1/videos; repeat for more (sora-2 and sora-2-pro are names of the first preset)"
+    serve.add_argument(
+        "--model-alias", dest="model_aliases", action="append", type=_parse_alias, default=[], metavar="NAME=PRESET", help=alias
+    )
     serve.add_argument("--share", action="store_true", help="also create a public link")
     serve.add_argument(
         "--browser", dest="opens_browser", action="store_true", help="open the operator link in this machine's browser"
@@ -398,6 +403,16 @@ def _parse_notification_url(text: str) -> str:
     if not is_address(text):
         raise argparse.ArgumentTypeError("must be a URL that Apprise supports; appriseit.com lists the URLs of each service")
     return text
+
+
+def _parse_alias(text: str) -> tuple[str, str]:
+    alias, _, preset = text.partition("=")
+    if not (preset and re.fullmatch(r"[\w.:-]{1,60}", alias, re.ASCII)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=PRESET, the name of at most 60 letters, digits and . _ - :")
+    try:
+        return alias, find_preset(preset).name
+    except RequestError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _parse_port(text: str) -> int:

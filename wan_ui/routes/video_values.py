@@ -1,12 +1,19 @@
 """Translate between OpenAI's video fields and the studio's requests and jobs.
 
-`seconds` count from the first frame to the last: 81 frames at 16 fps are 5 seconds. Values are never rounded. The error for a
-refused value names the values that the preset supports.
+`seconds` count from the first frame to the last: 81 frames at 16 fps are 5 seconds. If `model` is a preset, values are never
+rounded. The error for a refused value names the values that the preset supports.
+
+If `model` is an alias, such as `sora-2`, the program cannot know the preset's sizes and lengths. The nearest size and length are
+then used, and the `video` object lists each changed value in `adjusted`.
 Source: openai-python 3.54.0, `types/video.py` and `types/video_create_params.py`.
 """
 
+import json
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from backend.engine.cleaning import Limits
@@ -21,12 +28,18 @@ from wan_ui.components.progress import StageView
 from wan_ui.routes.video_body import FIGURES, FILES, FINISHED, VideoBody
 from wan_ui.services.upscaling import parse_offer
 
+ALIASES: Mapping[str, str] = {"sora-2": "", "sora-2-pro": ""}
+"""Names of models that programs for OpenAI's videos send, with the preset that is used; "" is the default preset."""
 FIELDS = ("model", "prompt", "seconds", "size", *FILES, FIGURES)
 STATUS = {"queued": "queued", "running": "in_progress", "finished": "completed", "failed": "failed", "cancelled": "failed"}
 _SIZE = re.compile(r"([0-9]{1,5})x([0-9]{1,5})")
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _WHOLE = re.compile(r"[0-9]{1,4}")
 _DAY = 86_400
+_ADJUSTED_FILE = "adjusted.json"  # in the job's folder
+
+Adjustment = dict[str, str]
+"""A value that an alias changed: the `field`, the `requested` value, and the value that is `used` instead."""
 
 
 class UnknownField(RequestError):
@@ -37,21 +50,27 @@ class UnknownModel(RequestError):
     """No preset has the name in `model`."""
 
 
-def parse_settings(sent: VideoBody, default_model: str) -> tuple[Preset, dict[str, object]]:
-    """Return the preset and the settings of the requested video. If the request names no `model`, use `default_model`.
+def parse_settings(
+    sent: VideoBody, default_model: str, aliases: Mapping[str, str] = ALIASES
+) -> tuple[Preset, dict[str, object], list[Adjustment]]:
+    """Return the preset and the settings of the requested video, and what an alias changed.
 
-    Raises: RequestError.
+    If the request names no `model`, use `default_model`. Raises: RequestError.
     """
     settings = {name: value for name, value in sent.fields.items() if name not in FIELDS}
     if unknown := sorted(settings.keys() - FOR_PROGRAMS):
         known = ", ".join([*FIELDS, *sorted(FOR_PROGRAMS)])
         raise UnknownField(one_line(unknown[0])[:60], f"is not known; allowed: {known}", "correct its name or leave it out")
-    preset = _find_model(_text_field(sent.fields, "model") or default_model)
-    settings |= _parse_size(sent.fields, preset) | _parse_seconds(sent.fields, preset)
+    model = _text_field(sent.fields, "model")
+    preset = _find_model(aliases.get(model, model) or default_model)
+    adjusted: list[Adjustment] | None = None
+    if model in aliases:
+        adjusted = [{"field": "model", "requested": model, "used": preset.name}]
+    settings |= _parse_size(sent.fields, preset, adjusted) | _parse_seconds(sent.fields, preset, adjusted)
     files = {"image": sent.picture, "video": sent.clip, "sound": sent.sound, "control": sent.control, "drive": sent.drive}
     given: dict[str, Any] = {name: str(path) for name, path in files.items() if path}
     given |= {FIGURES: sent.figures} if sent.figures else {}
-    return preset, {"prompt": _text_field(sent.fields, "prompt"), **given, **settings}
+    return preset, {"prompt": _text_field(sent.fields, "prompt"), **given, **settings}, adjusted or []
 
 
 def parse_upscaling(sent: VideoBody) -> tuple[int, str]:
@@ -79,8 +98,12 @@ def _find_model(name: str) -> Preset:
         raise UnknownModel(f"model={name[:60]!r}", error.allowed, error.fix) from None
 
 
-def _parse_size(fields: dict[str, object], preset: Preset) -> dict[str, int]:
-    """Return width and height from the field `size`. Return an empty dict if the field is missing. Raises: RequestError."""
+def _parse_size(fields: dict[str, object], preset: Preset, adjusted: list[Adjustment] | None) -> dict[str, int]:
+    """Return width and height from the field `size`. Return an empty dict if the field is missing.
+
+    If `adjusted` is a list, use the preset's nearest size instead of an unsupported size, and append the change.
+    Raises: RequestError.
+    """
     if "size" not in fields:
         return {}
     size = _text_field(fields, "size")
@@ -91,16 +114,33 @@ def _parse_size(fields: dict[str, object], preset: Preset) -> dict[str, int]:
         try:
             check_size(preset, width, height, preset.num_frames)
             return {"width": width, "height": height}
-        except RequestError:
-            pass  # the error below lists the sizes in OpenAI's format
+        except RequestError:  # the error below lists the sizes in OpenAI's format
+            if adjusted is not None and width and height:
+                width, height = _nearest_size(preset, width, height)
+                adjusted.append({"field": "size", "requested": size, "used": f"{width}x{height}"})
+                return {"width": width, "height": height}
     offered = ", ".join(f"{width}x{height}" for width, height in preset.sizes)
     sides = f"{preset.min_width} to {preset.max_width} wide and {preset.min_height} to {preset.max_height} high"
     rule = f"does not fit {preset.name}, which makes {offered} and other multiples of {preset.size_multiple}, {sides}"
     raise RequestError(f"size={size[:20]!r}", rule, "choose one, or leave it out")
 
 
-def _parse_seconds(fields: dict[str, object], preset: Preset) -> dict[str, int]:
-    """Return `num_frames` from the field `seconds`. Return an empty dict if the field is missing. Raises: RequestError."""
+def _nearest_size(preset: Preset, width: int, height: int) -> tuple[int, int]:
+    """Return the preset's size with the nearest aspect ratio, and among these the nearest number of pixels."""
+
+    def distance(size: tuple[int, int]) -> tuple[float, int]:
+        ratio = round(abs(math.log(size[0] * height / (size[1] * width))), 3)
+        return ratio, abs(size[0] * size[1] - width * height)
+
+    return min(preset.sizes, key=distance)
+
+
+def _parse_seconds(fields: dict[str, object], preset: Preset, adjusted: list[Adjustment] | None) -> dict[str, int]:
+    """Return `num_frames` from the field `seconds`. Return an empty dict if the field is missing.
+
+    If `adjusted` is a list, use the preset's nearest length instead of an unsupported length, and append the change.
+    Raises: RequestError.
+    """
     if "seconds" not in fields:
         return {}
     _refuse_both("seconds", fields, "num_frames")
@@ -110,6 +150,11 @@ def _parse_seconds(fields: dict[str, object], preset: Preset) -> dict[str, int]:
     fits = preset.min_frames <= frames <= preset.max_frames and is_frame_count(frames, preset.frame_step, preset.first_frames)
     if fits and format_seconds(frames, fps) == f"{float(seconds):.3f}".rstrip("0").rstrip("."):
         return {"num_frames": frames}
+    if adjusted is not None and match:
+        limits = (preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)
+        nearest = min(nearest_frame_counts(frames, *limits), key=lambda count: abs(count - frames))
+        adjusted.append({"field": "seconds", "requested": seconds, "used": format_seconds(nearest, fps)})
+        return {"num_frames": nearest}
     offered = " or ".join(format_seconds(count, fps) for count in preset.frame_counts)
     rule = f"does not fit {preset.name}, which makes {offered} and others {_describe_lengths(preset, fps)}"
     raise RequestError(f"seconds={seconds[:20]!r}", rule, "choose one, or leave it out")
@@ -140,6 +185,19 @@ def format_seconds(num_frames: int, fps: int) -> str:
     return f"{(num_frames - 1) / fps:.3f}".rstrip("0").rstrip(".")
 
 
+def store_adjustments(folder: Path, adjusted: list[Adjustment]) -> None:
+    """Store in a job's folder what an alias changed. Write no file if nothing was changed."""
+    if adjusted:
+        (folder / _ADJUSTED_FILE).write_text(json.dumps(adjusted), encoding="utf-8")
+
+
+def _read_adjustments(folder: Path) -> list[Adjustment]:
+    try:
+        return json.loads((folder / _ADJUSTED_FILE).read_text("utf-8"))
+    except (OSError, ValueError):  # no file, or a file that a power cut damaged
+        return []
+
+
 def video_object(job: ListedJob, view: StageView, limits: Limits) -> dict[str, object]:
     """Return the job as OpenAI's `video` object, with the studio's additional fields. `view` is the job's progress."""
     request, is_done = job.summary, job.state == "finished"
@@ -163,6 +221,7 @@ def video_object(job: ListedJob, view: StageView, limits: Limits) -> dict[str, o
         "seed": request.seed,
         "num_frames": request.num_frames,
         "fps": request.fps,
+        "adjusted": _read_adjustments(job.folder),
     }
 
 

@@ -13,7 +13,7 @@ Source: openai-python 3.54.0, `resources/videos.py`, `resources/models.py` and t
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS
-from presets import Preset, list_presets
+from presets import list_presets
 from wan_ui.components.field_errors import error_sentence
 from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import V1, VIDEOS
@@ -34,7 +34,17 @@ from wan_ui.gateway.uploads import temporary_upload_folder
 from wan_ui.routes.changes import AT_ONCE
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge, VideoBody
 from wan_ui.routes.video_events import stream_events
-from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, parse_settings, parse_upscaling, video_object
+from wan_ui.routes.video_values import (
+    ALIASES,
+    FIELDS,
+    Adjustment,
+    UnknownField,
+    UnknownModel,
+    parse_settings,
+    parse_upscaling,
+    store_adjustments,
+    video_object,
+)
 from wan_ui.services.animate_request import request_from_settings
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import list_view
@@ -62,9 +72,12 @@ class StillStopping(StudioError):
     """The video is being stopped, but still runs."""
 
 
-def videos_routes(context: StudioContext) -> list[Route]:
-    """Return the routes. The gateway already requires a key or a visitor's cookie."""
-    videos = Videos(context)
+def videos_routes(context: StudioContext, aliases: Mapping[str, str] = ALIASES) -> list[Route]:
+    """Return the routes. The gateway already requires a key or a visitor's cookie.
+
+    `aliases` are further names of models, with their presets. See `wan_ui.routes.video_values.ALIASES`.
+    """
+    videos = Videos(context, aliases)
     return [
         _route(context, VIDEOS, GET=videos.list_videos, POST=videos.create),
         _route(context, f"{VIDEOS}/{{video_id}}", GET=videos.retrieve, DELETE=videos.delete),
@@ -95,22 +108,25 @@ def _route(context: StudioContext, path: str, **endpoints: Endpoint) -> Route:
 class Videos:
     """The endpoints, called with the identified caller."""
 
-    def __init__(self, context: StudioContext) -> None:
-        self._context, self._bodies, self._posters = context, BodyReader(), asyncio.Semaphore(1)
+    def __init__(self, context: StudioContext, aliases: Mapping[str, str] = ALIASES) -> None:
+        self._context, self._aliases = context, aliases
+        self._bodies, self._posters = BodyReader(), asyncio.Semaphore(1)
 
     async def create(self, request: Request, caller: Caller) -> Response:
         """Queue a video."""
         with temporary_upload_folder() as folder:
             sent = await self._bodies.read(request, Path(folder))
-            wanted = await self._build_request(sent, caller)
+            wanted, adjusted = await self._build_request(sent, caller)
             job = await cancel_on_disconnect(request, self._context.submit(wanted, caller))
+            await asyncio.to_thread(self._store_call, job, adjusted)
             return JSONResponse(await asyncio.to_thread(self._video_object, job))
 
-    async def _build_request(self, sent: VideoBody, caller: Caller) -> GenerationRequest:
+    async def _build_request(self, sent: VideoBody, caller: Caller) -> tuple[GenerationRequest, Sequence[Adjustment]]:
         if sent.finished is not None:
-            return await upscale_file_request(self._context, caller, sent.finished, *parse_upscaling(sent))
-        preset, values = await asyncio.to_thread(parse_settings, sent, self._context.preset_names(caller)[0])
-        return await request_from_settings(self._context, caller, preset, values)
+            return await upscale_file_request(self._context, caller, sent.finished, *parse_upscaling(sent)), ()
+        usual = self._context.preset_names(caller)[0]
+        preset, values, adjusted = await asyncio.to_thread(parse_settings, sent, usual, self._aliases)
+        return await request_from_settings(self._context, caller, preset, values), adjusted
 
     async def list_videos(self, request: Request, caller: Caller) -> Response:
         """Return a page of the caller's videos, by default the newest first."""
@@ -146,19 +162,26 @@ class Videos:
         return JSONResponse({"id": job.id, "object": "video.deleted", "deleted": True})
 
     async def models(self, request: Request, caller: Caller) -> Response:
-        """Return the presets that the caller can use on this server."""
-        presets = await asyncio.to_thread(self._offered_presets, caller)
-        return JSONResponse({"object": "list", "data": [_model_object(preset) for preset in presets]})
+        """Return the presets that the caller can use on this server, without aliases."""
+        names = await asyncio.to_thread(self._offered_presets, caller)
+        return JSONResponse({"object": "list", "data": [_model_object(name) for name in names]})
 
     async def model(self, request: Request, caller: Caller) -> Response:
-        """Return one of the caller's presets."""
+        """Return one of the caller's presets or aliases."""
         name = request.path_params["model"]
-        presets = await asyncio.to_thread(self._offered_presets, caller)
-        found = next((preset for preset in presets if preset.name == name), None)
-        if found is None:
+        preset = (self._aliases[name] or self._context.preset_names(caller)[0]) if name in self._aliases else name
+        if preset not in await asyncio.to_thread(self._offered_presets, caller):
             text = f"There is no model {name[:60]!r} here. GET {V1}/models lists the models."
             return refusal_response(request.scope, HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
-        return JSONResponse(_model_object(found))
+        return JSONResponse(_model_object(name))
+
+    def _store_call(self, job: Job, adjusted: list[Adjustment]) -> None:
+        """Store in the job's folder what an alias changed. Raises: DataFolderError, and then stops the job."""
+        try:
+            store_adjustments(job.folder, adjusted)
+        except OSError as error:
+            self._context.engine.queue.cancel(job.id)
+            raise DataFolderError("the server cannot store", "the request", "ask the operator to free space") from error
 
     def _delete_job(self, job: Job) -> None:
         self._context.engine.library.delete(job.id)
@@ -227,18 +250,18 @@ class Videos:
                 raise StillStopping("this video", "is being stopped and cannot be deleted yet", "try again in a minute")
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _offered_presets(self, caller: Caller) -> list[Preset]:
+    def _offered_presets(self, caller: Caller) -> list[str]:
         can_run = self._context.preset_filter(caller)
-        return [preset for preset in list_presets() if can_run(preset)]
+        return [preset.name for preset in list_presets() if can_run(preset)]
 
 
 def _describe_state(job: Job) -> str:
     return {"queued": "queued", "running": "running", "failed": "failed", "cancelled": "stopped"}[job.state]
 
 
-def _model_object(preset: Preset) -> dict[str, object]:
+def _model_object(name: str) -> dict[str, object]:
     """Return a preset as OpenAI's `model` object. `created` is 0, because presets have no date."""
-    return {"id": preset.name, "object": "model", "created": 0, "owned_by": _OWNER}
+    return {"id": name, "object": "model", "created": 0, "owned_by": _OWNER}
 
 
 def _error_response(request: Request, error: StudioError) -> Response:

@@ -232,6 +232,16 @@ def test_serve_takes_names_of_hosts_and_of_presets(capsys):
     assert "must be one of" in refusal(capsys, "--models", "wan-tiny,")
 
 
+def test_serve_takes_aliases_of_presets(capsys):
+    options = parse(
+        ["--model-alias", "sora-2=ltx-tiny", "--model-alias", "house=wan-tiny"]
+    )
+    assert options.model_aliases == [("sora-2", "ltx-tiny"), ("house", "wan-tiny")]
+    assert parse([]).model_aliases == []
+    for alias, words in (("sora-2=none", "must be one of"), ("a b=wan-tiny", "NAME=PRESET"), ("wan-tiny", "NAME=PRESET")):
+        assert words in refusal(capsys, "--model-alias", alias)
+
+
 def test_a_live_video_continues_from_a_picture_and_does_as_it_is_told(tmp_path, monkeypatch):
     """The prompt is optional if the model reads none. 8 seconds of 25 frames are 16 blocks of 12 after the first 9, hence 17."""
     monkeypatch.chdir(tmp_path)

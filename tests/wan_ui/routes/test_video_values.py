@@ -13,11 +13,19 @@ from presets import list_presets, load_preset
 from tests.wan_ui.builders import a_job
 from wan_ui.components.progress import StageView
 from wan_ui.routes.video_body import VideoBody
-from wan_ui.routes.video_values import UnknownField, UnknownModel, format_seconds, parse_settings, video_object
+from wan_ui.routes.video_values import (
+    UnknownField,
+    UnknownModel,
+    format_seconds,
+    parse_settings,
+    store_adjustments,
+    video_object,
+)
 
 
 def to_request(sent: VideoBody, usual: str) -> GenerationRequest:
-    preset, values = parse_settings(sent, usual)
+    preset, values, adjusted = parse_settings(sent, usual)
+    assert adjusted == []
     return GenerationRequest.from_preset(preset, **values)
 
 
@@ -170,3 +178,49 @@ def test_a_clip_is_widened_or_continues_with_a_preset_of_vace():
     assert (made(extend="after", overlap="9").extend, made(extend="after", overlap="9").overlap) == ("after", 9)
     with pytest.raises(RequestError, match="no area of it to regenerate"):
         made()
+
+
+@pytest.mark.parametrize(
+    ("usual", "size", "seconds", "used_size", "used_seconds"),
+    [
+        ("wan-tiny", "1280x720", 4, "128x96", None),
+        ("wan-tiny", "720x1280", "4", "96x128", None),
+        ("wan-tiny", "128x96", "12", None, "10"),
+        ("wan-tiny", "1000x1000", "0.3", "96x96", "0.25"),
+        ("wan2.1-t2v-1.3b-480p", "1280x720", "8", "832x480", None),
+        ("wan2.2-t2v-a14b-720p", "1792x1024", "4", "1280x720", None),
+        ("wan2.2-ti2v-5b-720p", "1280x720", "4", "1280x704", None),
+        ("ltx-2.3-704p", "1024x1792", "8", "704x1280", "5"),
+    ],
+)
+def test_an_alias_uses_the_nearest_size_and_length_and_says_so(usual, size, seconds, used_size, used_seconds):
+    fields = {"prompt": "x", "model": "sora-2", "size": size, "seconds": seconds}
+    preset, values, adjusted = parse_settings(VideoBody(fields=fields, picture=None), usual)
+    made = GenerationRequest.from_preset(preset, **values)
+    changed = {one["field"]: (one["requested"], one["used"]) for one in adjusted}
+    assert preset.name == usual and changed.pop("model") == ("sora-2", usual)
+    assert changed.pop("size", (size, None)) == (size, used_size)
+    assert changed.pop("seconds", (str(seconds), None)) == (str(seconds), used_seconds) and changed == {}
+    assert f"{made.width}x{made.height}" == (used_size or size)
+    assert format_seconds(made.num_frames, made.fps) == (used_seconds or str(seconds))
+
+
+def test_an_operators_alias_names_a_preset_and_wrong_values_are_still_refused():
+    def parse(**fields):
+        sent = VideoBody(fields={"prompt": "x", **fields}, picture=None)
+        return parse_settings(sent, "wan-tiny", {"house": "ltx-tiny"})
+
+    assert parse(model="house")[0].name == "ltx-tiny"
+    for wrong in ({"size": "large"}, {"size": "0x96"}, {"seconds": "soon"}, {"seconds": "-1"}, {"fps": "0", "seconds": "1"}):
+        with pytest.raises(RequestError):
+            parse(model="house", **wrong)
+    with pytest.raises(UnknownModel):
+        parse(model="sora-2")
+
+
+def test_a_video_keeps_what_an_alias_changed(tmp_path):
+    job, view = a_job(tmp_path), StageView(phase="denoising")
+    assert video_object(job, view, NO_LIMITS)["adjusted"] == []
+    changed = [{"field": "size", "requested": "1280x720", "used": "128x96"}]
+    store_adjustments(tmp_path, changed)
+    assert video_object(job, view, NO_LIMITS)["adjusted"] == changed

@@ -191,7 +191,7 @@ def test_json_says_the_same_as_a_form(client, url, data_dir):
 @pytest.mark.parametrize(
     ("fields", "param", "code", "words"),
     [
-        ({"model": "sora-2"}, "model", "model_not_found", "must be one of"),
+        ({"model": "sora-1"}, "model", "model_not_found", "must be one of"),
         ({"size": "100x96"}, "size", "invalid_value", "which makes 96x96, 128x96, 96x128 and other multiples of 32"),
         ({"size": "large"}, "size", "invalid_value", "does not fit wan-tiny"),
         (
