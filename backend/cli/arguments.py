@@ -162,6 +162,7 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, object]:
         "hosts": hosts_from_arguments(arguments),
         "cluster": arguments.cluster,
         "notify": arguments.notify,
+        "webhooks": arguments.webhooks,
     }
 
 

@@ -112,6 +112,9 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
         "where to send a notification when one of your videos ends: mail, chat or a webhook, as an Apprise URL; repeat for more"
     )
     serve.add_argument("--notify", action="append", type=_parse_notification_url, default=[], metavar="URL", help=notify)
+    webhooks = "hosts to which programs with a key may have the end of their videos reported, separated by commas; * for every "
+    webhooks += "public host by https (off)"
+    serve.add_argument("--webhooks", type=_parse_hosts, default=(), metavar="HOST,...", help=webhooks)
     workers = "videos generated at the same time, each with a copy of the model and a share of the machine"
     serve.add_argument("--workers", type=int, default=1, metavar="N", help=f"{workers} (%(default)s)")
     _add_hosts(serve)
@@ -413,6 +416,13 @@ def _parse_alias(text: str) -> tuple[str, str]:
         return alias, find_preset(preset).name
     except RequestError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _parse_hosts(text: str) -> tuple[str, ...]:
+    hosts = tuple(name.strip().lower() for name in text.split(","))
+    if not all(re.fullmatch(r"\*|[a-z0-9._-]+|[0-9a-f:]+", name) for name in hosts):
+        raise argparse.ArgumentTypeError(f"{text!r} must be host names or IP addresses without ports, separated by commas, or *")
+    return hosts
 
 
 def _parse_port(text: str) -> int:

@@ -15,9 +15,10 @@ def manage_keys(arguments: argparse.Namespace) -> None:
     if arguments.action == "create":
         key, secret = keys.create(arguments.name, arguments.limit, arguments.notify)
         # Standard output contains only the key, so that scripts can read it.
-        facts = json.dumps({"name": key.name, "key": secret, "limit": key.most_waiting})
-        sys.stdout.write(f"{facts if arguments.json else secret}\n")
+        facts = {"name": key.name, "key": secret, "limit": key.most_waiting, "webhook_secret": key.webhook_secret}
+        sys.stdout.write(f"{json.dumps(facts) if arguments.json else secret}\n")
         sys.stderr.write("Keep this key: it is not shown again. Programs send it as `Authorization: Bearer KEY`\n")
+        sys.stderr.write(f"The secret that signs the reports to its webhooks: {key.webhook_secret}\n")
     elif arguments.action == "list":
         _print_keys(keys.list_keys(), arguments.json)
     else:

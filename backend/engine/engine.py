@@ -33,6 +33,7 @@ from backend.engine.store import Store
 from backend.engine.stored_requests import RequestMemo
 from backend.engine.storyboards import add_finished_job, copy_shots, cut_storyboard, regenerate_from
 from backend.engine.timings import Timings
+from backend.engine.webhooks import Webhooks
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.sandbox import Requester, SandboxPool, Steps
 from backend.schemas.events import Event, Finished
@@ -81,10 +82,18 @@ class Engine:
         if self._lock.is_alone():
             store.jobs.update_job_folders(self._runs)
             shutil.rmtree(settings.drafts_dir, ignore_errors=True)
-        self._notifications = Notifications(options.notify, store.jobs, Keys(settings.data_dir))
+        keys = Keys(settings.data_dir)
+        self._notifications = Notifications(options.notify, store.jobs, keys)
+        self.webhooks = Webhooks(options.webhooks, store.jobs, keys, self._runs)
         self.history = History(store.samples, settings.data_dir, self._count_jobs, lambda: self.pool.devices())
         self.event_log = EventLog(
-            store, on_event=(self._notifications.notify_end, self.history.record_step, self._measure_ended_job)
+            store,
+            on_event=(
+                self._notifications.notify_end,
+                self.webhooks.notify_end,
+                self.history.record_step,
+                self._measure_ended_job,
+            ),
         )
         self._memo = RequestMemo(store.jobs.find)
         timings = Timings(store.runs, functools.partial(count_weights, folder=settings.upscalers_dir))
@@ -122,6 +131,7 @@ class Engine:
         self.queue.start(resume=options.resume, recent_requests=recent_requests)
         if options.resume:
             self.history.start()
+            self.webhooks.start()
 
     def submit(
         self,
@@ -221,6 +231,7 @@ class Engine:
             self._cluster.close()
         self.queue.close()
         self._notifications.close()
+        self.webhooks.close()
         self.history.close()
         if self._cluster is not None:
             self._cluster.disconnect()

@@ -8,6 +8,7 @@ The file is opened for each query, so a running server sees the changes of a com
 read the file.
 """
 
+import base64
 import functools
 import hashlib
 import hmac
@@ -19,7 +20,7 @@ import sqlite3
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend.engine.database import create_missing, migrate
@@ -50,7 +51,7 @@ class Key:
 
     `owner` is the program's name in the job store. `most_waiting` limits the program's queued videos. `notify` are the
     addresses that are notified when the program's videos end. Times are seconds since the epoch. Before the first use, `used` has
-    the value None.
+    the value None. `webhook_secret` signs the reports to the program's webhooks (see `backend.engine.webhooks`).
     """
 
     name: str
@@ -59,6 +60,7 @@ class Key:
     created: float
     used: float | None
     notify: tuple[str, ...] = ()
+    webhook_secret: str = field(repr=False)
 
 
 class Keys:
@@ -178,5 +180,14 @@ def _hash_secret(secret: str) -> str:
 
 def _read_key(row: tuple) -> Key:
     name, digest, most_waiting, created, used, notify = row
-    times, owner = {"created": created, "used": used}, f"{_OWNER}{digest[:32]}"
-    return Key(name=name, owner=owner, most_waiting=most_waiting, notify=tuple(json.loads(notify)), **times)
+    owner = f"{_OWNER}{digest[:32]}"
+    derived = base64.b64encode(hmac.digest(bytes.fromhex(digest), b"webhook", hashlib.sha256)).decode()
+    return Key(
+        name=name,
+        owner=owner,
+        most_waiting=most_waiting,
+        created=created,
+        used=used,
+        notify=tuple(json.loads(notify)),
+        webhook_secret=f"whsec_{derived}",
+    )

@@ -31,6 +31,7 @@ class EngineOptions:
         limits: the limits of the data folder.
         has_standby: start a standby process for each worker of this machine, which replaces a dead worker quickly.
         notify: the addresses that are notified when the operator's videos end (see `backend.engine.notifications`).
+        webhooks: the hosts to which programs may have the end of their videos reported (see `backend.engine.webhooks`).
     """
 
     model: str | None = None
@@ -47,6 +48,7 @@ class EngineOptions:
     limits: Limits = NO_LIMITS
     has_standby: bool = False
     notify: Sequence[str] = ()
+    webhooks: Sequence[str] = ()
 
     def plan(self, settings: Settings) -> WorkerPlan:
         """Return the `WorkerPlan` that all workers have in common: which model a worker loads, and how it runs."""

@@ -30,7 +30,8 @@ from wan_ui.services.upscaling import parse_offer
 
 ALIASES: Mapping[str, str] = {"sora-2": "", "sora-2-pro": ""}
 """Names of models that programs for OpenAI's videos send, with the preset that is used; "" is the default preset."""
-FIELDS = ("model", "prompt", "seconds", "size", *FILES, FIGURES)
+WEBHOOK = "webhook_url"
+FIELDS = ("model", "prompt", "seconds", "size", *FILES, FIGURES, WEBHOOK)
 STATUS = {"queued": "queued", "running": "in_progress", "finished": "completed", "failed": "failed", "cancelled": "failed"}
 _SIZE = re.compile(r"([0-9]{1,5})x([0-9]{1,5})")
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -78,7 +79,7 @@ def parse_upscaling(sent: VideoBody) -> tuple[int, str]:
     files: dict[str, object] = {"input_reference": sent.picture, "video": sent.clip, "sound": sent.sound, "control": sent.control}
     files |= {"drive": sent.drive, FIGURES: sent.figures}
     given = sent.fields.keys() | {name for name, file in files.items() if file}
-    if others := sorted(given - {"upscale", "upscaler"}):
+    if others := sorted(given - {"upscale", "upscaler", WEBHOOK}):
         rule = f"cannot be used with {FINISHED}, which is only upscaled"
         raise RequestError(one_line(others[0])[:60], rule, "give only upscale and upscaler")
     return parse_offer(f"{sent.fields.get('upscale', '')}:{_text_field(sent.fields, 'upscaler')}")

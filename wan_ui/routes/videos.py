@@ -37,6 +37,7 @@ from wan_ui.routes.video_events import stream_events
 from wan_ui.routes.video_values import (
     ALIASES,
     FIELDS,
+    WEBHOOK,
     Adjustment,
     UnknownField,
     UnknownModel,
@@ -116,14 +117,17 @@ class Videos:
         """Queue a video."""
         with temporary_upload_folder() as folder:
             sent = await self._bodies.read(request, Path(folder))
+            url = sent.fields.get(WEBHOOK)
+            if url is not None:
+                self._context.engine.webhooks.check(url, caller.owner)
             wanted, adjusted = await self._build_request(sent, caller)
             job = await cancel_on_disconnect(request, self._context.submit(wanted, caller))
-            await asyncio.to_thread(self._store_call, job, adjusted)
+            await asyncio.to_thread(self._store_call, job, adjusted, url)
             return JSONResponse(await asyncio.to_thread(self._video_object, job))
 
-    async def _build_request(self, sent: VideoBody, caller: Caller) -> tuple[GenerationRequest, Sequence[Adjustment]]:
+    async def _build_request(self, sent: VideoBody, caller: Caller) -> tuple[GenerationRequest, list[Adjustment]]:
         if sent.finished is not None:
-            return await upscale_file_request(self._context, caller, sent.finished, *parse_upscaling(sent)), ()
+            return await upscale_file_request(self._context, caller, sent.finished, *parse_upscaling(sent)), []
         usual = self._context.preset_names(caller)[0]
         preset, values, adjusted = await asyncio.to_thread(parse_settings, sent, usual, self._aliases)
         return await request_from_settings(self._context, caller, preset, values), adjusted
@@ -175,10 +179,12 @@ class Videos:
             return refusal_response(request.scope, HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
         return JSONResponse(_model_object(name))
 
-    def _store_call(self, job: Job, adjusted: list[Adjustment]) -> None:
-        """Store in the job's folder what an alias changed. Raises: DataFolderError, and then stops the job."""
+    def _store_call(self, job: Job, adjusted: list[Adjustment], url: str | None) -> None:
+        """Store in the job's folder what an alias changed, and the webhook. Raises: DataFolderError, and then stops the job."""
         try:
             store_adjustments(job.folder, adjusted)
+            if url is not None:
+                self._context.engine.webhooks.add(job, url)
         except OSError as error:
             self._context.engine.queue.cancel(job.id)
             raise DataFolderError("the server cannot store", "the request", "ask the operator to free space") from error

@@ -232,14 +232,16 @@ def test_serve_takes_names_of_hosts_and_of_presets(capsys):
     assert "must be one of" in refusal(capsys, "--models", "wan-tiny,")
 
 
-def test_serve_takes_aliases_of_presets(capsys):
+def test_serve_takes_aliases_of_presets_and_hosts_of_webhooks(capsys):
     options = parse(
-        ["--model-alias", "sora-2=ltx-tiny", "--model-alias", "house=wan-tiny"]
+        ["--model-alias", "sora-2=ltx-tiny", "--model-alias", "house=wan-tiny", "--webhooks", "N8N.example, 10.0.0.5,*"]
     )
     assert options.model_aliases == [("sora-2", "ltx-tiny"), ("house", "wan-tiny")]
-    assert parse([]).model_aliases == []
+    assert options.webhooks == ("n8n.example", "10.0.0.5", "*") and parse([]).webhooks == () and parse([]).model_aliases == []
     for alias, words in (("sora-2=none", "must be one of"), ("a b=wan-tiny", "NAME=PRESET"), ("wan-tiny", "NAME=PRESET")):
         assert words in refusal(capsys, "--model-alias", alias)
+    for hosts in ("https://a.example", "a.example:80", "a.example,", "*.example", ""):
+        assert "must be host names" in refusal(capsys, "--webhooks", hosts)
 
 
 def test_a_live_video_continues_from_a_picture_and_does_as_it_is_told(tmp_path, monkeypatch):

@@ -25,17 +25,20 @@ def keys(tmp_path, capsys):
 def test_a_key_is_shown_once_and_alone_on_standard_output(keys, tmp_path):
     code, out, err = keys("create", "shop")
     assert code == 0 and out.startswith("studio-") and out.count("\n") == 1 and "not shown again" in err
+    assert Keys(tmp_path).find_by_secret(out.strip()).webhook_secret in err
     assert Keys(tmp_path).find_by_secret(out.strip()).name == "shop"
     for words in (("list",), ("list", "--json")):
         code, listed, _ = keys(*words)
         assert code == 0 and "shop" in listed and out.strip() not in listed
 
 
-def test_json_is_one_value_on_standard_output(keys):
+def test_json_is_one_value_on_standard_output(keys, tmp_path):
     made = json.loads(keys("create", "shop", "--limit", "3", "--json")[1])
     assert (made["name"], made["limit"]) == ("shop", 3) and made["key"].startswith("studio-")
     [listed] = json.loads(keys("list", "--json")[1])
     assert listed.keys() == {"name", "created", "last_used", "limit", "notifies"} and listed["last_used"] is None
+    secret = Keys(tmp_path).find_by_secret(made["key"]).webhook_secret
+    assert made["webhook_secret"] == secret and secret.startswith("whsec_") and secret not in keys("list")[1]
 
 
 def test_the_list_says_when_a_key_was_used(keys, tmp_path):

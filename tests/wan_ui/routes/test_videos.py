@@ -3,9 +3,12 @@
 import base64
 import io
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
 
 import httpx
 import openai
@@ -36,7 +39,7 @@ def data_dir(tmp_path_factory) -> Path:
 def url(data_dir) -> Iterator[str]:
     if not (Path(load_preset("wan-tiny").model_source) / "model_index.json").is_file():
         pytest.skip("the demo model has not been trained yet")
-    with _serving("demo", data_dir, more=["--auth", "user:password"]) as server:
+    with _serving("demo", data_dir, more=["--auth", "user:password", "--webhooks", "127.0.0.1"]) as server:
         yield server.url
 
 
@@ -311,6 +314,35 @@ def test_a_picture_may_be_larger_than_other_requests_but_not_endless(client):
     with pytest.raises(openai.APIStatusError, match="must have at most 60 MB") as refused:
         client.videos.create(model="wan-tiny", prompt=PROMPT, input_reference=b"x" * (LARGEST_BODY + 1))
     assert refused.value.status_code == 413 and refused.value.body["code"] == "request_too_large"
+
+
+def test_a_program_is_told_of_its_videos_end(client, program, data_dir, url):
+    received: Queue[tuple[dict, bytes]] = Queue()
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.put((dict(self.headers), self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            """Log nothing."""
+
+    secret = next(key for key in Keys(data_dir).list_keys() if key.name == "tests").webhook_secret
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        hook = {"webhook_url": f"http://127.0.0.1:{server.server_port}/hook"}
+        made = client.videos.create(model="wan-tiny", prompt=PROMPT, extra_body=QUICK | hook)
+        headers, body = received.get(timeout=READY_SECONDS)
+        client.webhooks.verify_signature(body, headers, secret=secret)
+        assert json.loads(body)["data"] == {"id": made.id, "status": "completed"}
+        assert client.videos.retrieve(made.id).status == "completed"
+        server.shutdown()
+    operator = program(key=(data_dir / KEY_FILE).read_text())
+    for caller, address in ((client, "http://localhost/x"), (client, "https://93.184.215.14/x"), (operator, hook["webhook_url"])):
+        with pytest.raises(openai.BadRequestError) as refused:
+            caller.videos.create(model="wan-tiny", prompt=PROMPT, extra_body={"webhook_url": address})
+        assert refused.value.param == "webhook_url"
 
 
 def test_models_are_the_presets_that_can_run_here(client):
