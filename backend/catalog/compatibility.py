@@ -1,4 +1,4 @@
-"""Estimate whether this machine can run a model, from its devices and the slices in `presets/needs.json`. Compiles nothing."""
+"""Estimate which models this machine can run, from its devices and the slices in `presets/needs.json`. Compiles nothing."""
 
 import functools
 import math
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from backend.accelerators import MOST_FLOPS_ON_A_CPU
-from backend.chips import DEVICE_KINDS, memory_bytes
+from backend.chips import CHIPS, DEVICE_KINDS, GIB, memory_bytes
 from backend.models import find_family
 from backend.schemas.request import example_request
 from backend.schemas.settings import find_preset
 from backend.schemas.worker import Device
-from presets import Preset
+from presets import Preset, list_presets
 from presets.needs import Needs, SliceNeed, find_needs
 
 Verdict = Literal["runs", "short", "slow", "untried", "unknown"]
@@ -27,6 +27,8 @@ Verdict = Literal["runs", "short", "slow", "untried", "unknown"]
 
 
 DEVICES_OF_A_CHIP = {"tpu7x": 2}  # number of jax devices per chip; a chip that is not listed is one device
+# A recommended preset needs at most this share of a device's memory. The predictions are not measured, so some memory stays free.
+RECOMMENDED_SHARE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,35 @@ def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) ->
         fits = any(chip == _chip_name(one.slice) and len(devices) >= _num_devices(one.slice) for one in needs.slices)
         verdict = "short" if needs.device_bytes > memory else "runs" if fits else "untried"
     return Compatibility(verdict=verdict, memory_bytes=memory, smallest=smallest)
+
+
+def recommend_preset(devices: Sequence[Device]) -> tuple[Preset, SliceNeed | None]:
+    """Return the best preset for the devices of one worker, and its predicted needs on the slice that these devices contain.
+
+    The best preset has the largest networks, then the largest video, then the shortest predicted time. Only presets that need
+    nothing but a prompt count. Without figures for these devices, return the demo model and None.
+    """
+    presets = list_presets()
+    fitting = [(preset, need) for preset in presets if "t2v" in preset.tasks and (need := _largest_fitting(preset, devices))]
+    if not fitting:
+        return presets[0], None
+    return max(fitting, key=lambda pair: _rank(*pair))
+
+
+def _largest_fitting(preset: Preset, devices: Sequence[Device]) -> SliceNeed | None:
+    """Return the needs of this preset on the largest known slice that the devices contain. None if it does not fit."""
+    needs, chip = find_needs(preset.model), DEVICE_KINDS.get(devices[0].kind) if devices else None
+    if needs is None or chip is None:
+        return None
+    memory = RECOMMENDED_SHARE * (devices[0].bytes_limit or CHIPS[chip].hbm_bytes) / GIB
+    own = (one for one in needs.slices if one.preset == preset.name and _chip_name(one.slice) == chip)
+    fitting = [one for one in own if _num_devices(one.slice) <= len(devices) and one.gib <= memory]
+    return max(fitting, key=lambda one: _num_devices(one.slice), default=None)
+
+
+def _rank(preset: Preset, need: SliceNeed) -> tuple[int, int, float]:
+    needs = find_needs(preset.model)
+    return needs.device_bytes if needs else 0, preset.width * preset.height * preset.num_frames, -preset.steps * need.step_seconds
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from backend.catalog.catalog import Entry, list_entries
-from backend.catalog.compatibility import Compatibility, judge_compatibility
+from backend.catalog.compatibility import Compatibility, judge_compatibility, recommend_preset
 from backend.catalog.downloads import Download, Downloads
 from backend.errors import RequestError, StudioError
 from backend.schemas.request import GenerationRequest
@@ -26,6 +26,7 @@ class ModelRow:
         total_bytes: size on the disk that the Hub reported, 0 if the Hub was never asked.
         weight_bytes: size of the networks' weights in memory, 0 if it is not known and for LoRAs.
         outlook: whether this machine can run the model, None for LoRAs.
+        recommended: the preset of this model that is the best for this machine, "" for other models.
     """
 
     entry: Entry
@@ -33,6 +34,7 @@ class ModelRow:
     total_bytes: int
     weight_bytes: int
     outlook: Compatibility | None
+    recommended: str = ""
 
 
 class Models:
@@ -58,6 +60,7 @@ class Models:
     def rows(self) -> list[ModelRow]:
         """Return a row for each model and LoRA."""
         downloads, devices, rows = {one.source: one for one in self.downloads.all()}, self._devices(), []
+        best = recommend_preset(devices)[0] if devices else None
         for entry in self._scan_entries():
             is_model = entry.kind == "model"
             needs = find_needs(entry.source) if is_model else None
@@ -67,6 +70,7 @@ class Models:
                 total_bytes=self.downloads.total(entry.source),
                 weight_bytes=needs.weight_bytes if needs else 0,
                 outlook=judge_compatibility(entry.presets, devices) if is_model else None,
+                recommended=best.name if is_model and best in entry.presets else "",
             )
             rows.append(row)
         return rows

@@ -364,6 +364,7 @@ def _add_doctor(commands: argparse._SubParsersAction) -> None:
     about = "check the machine, its devices and a preset, and show how to fix faults"
     command = commands.add_parser("doctor", help=about)
     command.add_argument("--preset", metavar="NAME", help="the preset to check, one of `app.py presets list` (the demo model)")
+    command.add_argument("--quick", action="store_true", help="only list the devices: try no kernel and no denoising step")
     command.add_argument("--json", metavar="FILE", help="also write the findings to this file, for a bug report")
     command.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of the jobs (data in this project)")
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.cli.machine_checks import machine_checks, machine_facts
+from backend.catalog.compatibility import recommend_preset
+from backend.cli.machine_checks import machine_checks, machine_facts, weights_check
 from backend.cli.module_process import EndedProcess, run_in_process
 from backend.errors import OutputError, one_line
 from backend.schemas.check import Check, worst_state
@@ -44,7 +45,7 @@ def doctor(arguments: argparse.Namespace) -> bool:
     findings = Findings(here=here)
     for check in machine_checks(from_environment(arguments.data_dir), here, preset, (hub_address(), _hub_cache())):
         findings.add(check)
-    findings.examine(preset.name, compiler_environment())
+    findings.examine(preset.name, compiler_environment(), is_quick=arguments.quick)
     verdict = worst_state(findings.checks)
     sys.stdout.write(f"{VERDICTS[verdict]}\n")
     if target is not None:
@@ -61,6 +62,7 @@ class Findings:
     checks: list[Check] = field(default_factory=list)
     devices: list[Device] = field(default_factory=list)
     refusal: str = ""
+    recommended: str = ""
     current_work: str = "starting"
 
     def add(self, check: Check) -> None:
@@ -69,9 +71,14 @@ class Findings:
         sys.stdout.write(f"{check}\n")
         sys.stdout.flush()
 
-    def examine(self, preset: str, environment: Mapping[str, str], silent_seconds: float = SILENT_SECONDS) -> None:
-        """Start the process that lists jax's devices and tries the kernels, the compile options and one denoising step."""
-        words = ["--preset", preset]
+    def examine(
+        self, preset: str, environment: Mapping[str, str], silent_seconds: float = SILENT_SECONDS, *, is_quick: bool = False
+    ) -> None:
+        """Start the process that lists jax's devices and tries the kernels, the compile options and one denoising step.
+
+        With `is_quick`, the process only lists the devices.
+        """
+        words = ["--preset", preset, *(["--quick"] if is_quick else [])]
         ended = run_in_process("backend.cli.doctor_run", words, dict(environment), self._receive, silent_seconds)
         if self.refusal or not self.devices:
             self.add(refused_devices_check(self.here, self.refusal or ended.errors, ended))
@@ -82,7 +89,13 @@ class Findings:
         """Return the machine, its devices and the checks as JSON values."""
         devices = [{"name": one.name, "kind": one.kind, "bytes_limit": one.bytes_limit} for one in self.devices]
         checks = [{"name": one.name, "state": one.state, "found": one.found, "mend": one.fix} for one in self.checks]
-        return {"machine": machine_facts(self.here), "devices": devices, "refusal": self.refusal, "checks": checks}
+        return {
+            "machine": machine_facts(self.here),
+            "devices": devices,
+            "refusal": self.refusal,
+            "recommended": self.recommended,
+            "checks": checks,
+        }
 
     def _receive(self, message: dict[str, Any]) -> None:
         if "progress" in message:
@@ -94,6 +107,8 @@ class Findings:
         if "devices" in message:
             self.devices = [Device(**device) for device in message["devices"]]
             self.add(devices_check(self.here, self.devices))
+            self.recommended = recommend_preset(self.devices)[0].name
+            self.add(recommended_check(self.devices, _hub_cache()))
         if "check" in message:
             self.add(Check(**message["check"]))
 
@@ -109,6 +124,17 @@ def devices_check(here: Surroundings, devices: list[Device]) -> Check:
         return Check(name="devices", state="ok", found=found)
     state = "fault" if notice.is_fault else "ok"
     return Check(name="devices", state=state, found=f"{found}. {notice.found}", fix=notice.fix)
+
+
+def recommended_check(devices: list[Device], cache: Path) -> Check:
+    """Name the best preset for the devices. Check that the disk with the Hub's cache has space for its weights."""
+    preset, need = recommend_preset(devices)
+    if need is None:
+        found = f"{preset.name}, the demo model: no other preset has predicted figures for these devices"
+        return Check(name="best preset", state="ok", found=found)
+    weights = weights_check(preset, cache)
+    found = f"{preset.name}, predicted to need {need.gib:g} GiB of each device on {need.slice}; {weights.found}"
+    return Check(name="best preset", state="warning" if weights.state == "fault" else "ok", found=found, fix=weights.fix)
 
 
 def refused_devices_check(here: Surroundings, error: str, ended: EndedProcess) -> Check:

@@ -22,12 +22,13 @@ from backend.schemas.settings import find_preset
 
 
 def main() -> None:
-    """List the devices, try each kernel and compile option once, then run one denoising step of the preset."""
+    """List the devices. Without --quick, try each kernel and compile option once, then run one denoising step of the preset."""
     hide_unused_libraries()
     parser = argparse.ArgumentParser(
         prog="backend.cli.doctor_run", description="`app.py doctor` starts this module. Do not start it by hand."
     )
     parser.add_argument("--preset", required=True)
+    parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     write_message({"progress": "listing jax's devices"})
     from backend.runtime.devices import device_facts
@@ -39,8 +40,9 @@ def main() -> None:
         write_message({"report": {}})
         return
     write_message({"devices": [dataclasses.asdict(device) for device in devices]})
-    _try_kernels()
-    _try_step(arguments.preset, devices[0].bytes_limit)
+    if not arguments.quick:
+        _try_kernels()
+        _try_step(arguments.preset, devices[0].bytes_limit)
     write_message({"report": {}})
 
 

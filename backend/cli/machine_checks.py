@@ -27,6 +27,7 @@ from backend.settings import PROJECT_FOLDER, Settings, module_environment
 from backend.workers.bad_versions import find_bad_versions
 from backend.workers.unused_accelerator import Surroundings, pinned_version
 from presets import Preset, list_presets
+from presets.needs import find_needs
 
 PYTHONS = ((3, 11), (3, 13))  # the oldest and newest Python for which all requirements are released
 # `memory_check` warns if fewer bytes are free. The demo model's worker and its server take 1.3 GB (docs/performance.md).
@@ -127,12 +128,17 @@ def presets_check() -> Check:
     return Check(name="presets", state="ok", found=f"{len(here)} of {len(every)} need no download: {', '.join(here) or 'none'}")
 
 
-def weights_check(preset: Preset) -> Check:
-    """Check that the preset's checkpoint and LoRAs are on this machine."""
+def weights_check(preset: Preset, cache: Path) -> Check:
+    """Check that the preset's checkpoint and LoRAs are on this machine, or that the Hub's cache has space for the weights."""
     if has_weights(preset):
         return Check(name="checkpoint", state="ok", found=f"{preset.model_source} is here")
-    fix = f"`python app.py models download {preset.name}`"
-    return Check(name="checkpoint", state="warning", found=f"{preset.model_source} is not here yet", fix=fix)
+    needs, free = find_needs(preset.model), shutil.disk_usage(_nearest_existing(cache)).free
+    found, fix = f"{preset.model_source} is not here yet", f"`python app.py models download {preset.name}`"
+    if needs is not None and free < needs.weight_bytes + RESERVE_BYTES:
+        sizes = f"its weights need at least {format_gigabytes(needs.weight_bytes)}, and {format_gigabytes(free)} are free"
+        fix = f"free space in {cache}, or choose a folder on another disk with HF_HOME"
+        return Check(name="checkpoint", state="fault", found=f"{found}: {sizes}", fix=fix)
+    return Check(name="checkpoint", state="warning", found=found, fix=fix)
 
 
 def hub_check(address: str, *, is_needed: bool) -> Check:
@@ -166,7 +172,7 @@ def sandbox_check(module: str = "backend.media.system_calls") -> Check:
 def machine_checks(settings: Settings, here: Surroundings, preset: Preset, hub: tuple[str, Path]) -> list[Check]:
     """Run all checks. `hub` is the Hub's address and its cache folder."""
     address, cache = hub
-    weights = weights_check(preset)
+    weights = weights_check(preset, cache)
     return [
         python_check(),
         packages_check(here.installer),

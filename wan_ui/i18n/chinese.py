@@ -831,6 +831,7 @@ CHINESE = Texts(
         ("untried", "未在这类设备上试过"),
         ("unknown", "设备尚不清楚"),
     ),
+    model_recommended="最适合本机：{preset}",
     model_resume="继续下载",
     model_retry="再试一次",
     model_dismiss="忽略",

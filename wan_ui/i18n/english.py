@@ -795,6 +795,7 @@ class Texts:
         ("untried", "not tested on these devices"),
         ("unknown", "devices not known yet"),
     )
+    model_recommended: str = "best for this machine: {preset}"
     model_resume: str = "Resume"
     model_retry: str = "Try again"
     model_dismiss: str = "Dismiss"

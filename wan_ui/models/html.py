@@ -83,6 +83,8 @@ def _verdict_html(row: ModelRow, texts: Texts) -> str:
     if row.outlook is None:
         return ""
     words = dict(texts.model_verdicts)[row.outlook.verdict]
+    if row.recommended:
+        words = texts.model_recommended.format(preset=row.recommended)
     return f'<span class="verdict" data-verdict="{row.outlook.verdict}">{escape(words)}</span>'
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.catalog.compatibility import _num_devices, judge_compatibility
+from backend.catalog.compatibility import _num_devices, judge_compatibility, recommend_preset
 from backend.chips import SLICES
 from backend.schemas.worker import Device
 from presets import Preset, list_presets
@@ -72,3 +72,25 @@ def test_every_slice_that_is_kept_has_as_many_devices_as_the_compiler_knows():
     assert all(known[name] == count for name, count in counted.items() if name in known)
     for preset in list_presets():
         assert judge_compatibility([preset], ()).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "shape"),
+    [
+        ([], "wan-tiny", None),
+        (devices(1, "cpu"), "wan-tiny", None),
+        (devices(1, "NVIDIA H200", 140), "wan-tiny", None),
+        (devices(8, "TPU v6 lite", 31.25), "wan2.2-t2v-a14b-720p", "v6e:2x4"),
+        (devices(1, "TPU v6 lite", 31.25), "wan2.2-ti2v-5b-720p", "v6e:1x1"),
+        (devices(1, "TPU v6 lite", 24.0), "turbowan2.1-t2v-1.3b-480p", "v6e:1x1"),
+        (devices(8, "TPU v6 lite", 8.0), "wan-tiny", None),
+    ],
+)
+def test_the_recommended_preset_is_the_largest_and_fastest_that_fits_with_memory_to_spare(machine, name, shape):
+    preset, need = recommend_preset(machine)
+    assert (preset.name, need and need.slice) == (name, shape)
+
+
+def test_a_recommended_preset_needs_a_prompt_only_and_eight_v5e_chips_run_more_than_the_demo_model():
+    preset, need = recommend_preset(devices(8, "TPU v5 lite", 15.75))
+    assert "t2v" in preset.tasks and not preset.live and need.slice == "v5e:2x4" and need.gib < 15.75

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from backend.cli import machine_checks as checks
-from backend.cli.doctor import Findings, devices_check, interrupted_check, refused_devices_check
+from backend.cli.doctor import Findings, devices_check, interrupted_check, recommended_check, refused_devices_check
 from backend.cli.module_process import EndedProcess, run_in_process
 from backend.schemas.check import Check, worst_state
 from backend.schemas.worker import Device
@@ -70,6 +71,13 @@ def test_on_a_cpu_it_finds_nothing_to_complain_of_within_20_seconds(tmp_path):
     assert report["devices"][0]["kind"] == "cpu" and report["machine"]["versions"]["jax"]
     assert done.stdout.count("\n") >= len(report["checks"])
     assert is_within(seconds, 20)
+
+
+def test_the_quick_check_lists_the_devices_and_tries_no_step(tmp_path):
+    done = doctor("--quick", "--json", tmp_path / "report.json", "--data-dir", tmp_path / "data", JAX_PLATFORMS="cpu")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert done.returncode == 0 and report["devices"][0]["kind"] == "cpu" and report["recommended"] == "wan-tiny"
+    assert [check["name"] for check in report["checks"]][-2:] == ["devices", "best preset"]
 
 
 def test_an_unknown_preset_and_a_file_that_cannot_be_written_are_refused_at_once():
@@ -191,10 +199,34 @@ def test_the_presets_that_need_no_download_are_listed():
     assert "wan-tiny" in checks.presets_check().found
 
 
-def test_a_checkpoint_that_is_not_here_yet(monkeypatch):
-    assert checks.weights_check(TINY).state == "ok"
-    monkeypatch.setattr(checks, "has_weights", lambda preset: False)
-    assert checks.weights_check(LARGE).fix == "`python app.py models download wan2.1-t2v-14b-720p`"
+@pytest.fixture
+def free_disk(monkeypatch):
+    """Return a function that sets the free bytes of all disks. No checkpoint is on this machine."""
+    monkeypatch.setattr(checks, "has_weights", lambda preset: preset.model.startswith("embedded:"))
+    usage = namedtuple("usage", "free")
+    return lambda free: monkeypatch.setattr(checks.shutil, "disk_usage", lambda folder: usage(free))
+
+
+def test_a_checkpoint_that_is_not_here_yet(free_disk, tmp_path):
+    free_disk(10**12)
+    assert checks.weights_check(TINY, tmp_path).state == "ok"
+    check = checks.weights_check(LARGE, tmp_path)
+    assert (check.state, check.fix) == ("warning", "`python app.py models download wan2.1-t2v-14b-720p`")
+    free_disk(20 * 10**9)
+    check = checks.weights_check(LARGE, tmp_path)
+    assert check.state == "fault" and check.found.endswith("need at least 40.3 GB, and 20.0 GB are free") and "HF_HOME" in check.fix
+
+
+def test_the_best_preset_for_the_devices_and_its_space_on_the_disk(free_disk, tmp_path):
+    tpus = [Device(name="d", kind="TPU v6 lite", bytes_limit=2**35)] * 8
+    free_disk(10**12)
+    check = recommended_check(tpus, tmp_path)
+    assert check.state == "ok" and check.found.startswith("wan2.2-t2v-a14b-720p, predicted to need ")
+    assert check.fix == "`python app.py models download wan2.2-t2v-a14b-720p`"
+    free_disk(20 * 10**9)
+    assert recommended_check(tpus, tmp_path).state == "warning"  # the studio runs without this preset
+    check = recommended_check([Device(name="d", kind="cpu", bytes_limit=None)], tmp_path)
+    assert (check.state, check.fix) == ("ok", "") and check.found.startswith("wan-tiny, the demo model")
 
 
 def test_memory_that_is_too_small_for_the_weights():
@@ -267,8 +299,9 @@ def test_the_sheet_keeps_what_the_other_process_says(this_machine, capsys):
     sheet._receive({"progress": "one step of it"})
     sheet._receive({"devices": [{"name": "d", "kind": "TPU v6 lite", "bytes_in_use": 1, "bytes_limit": 2**34}]})
     sheet._receive({"check": asdict(Check(name="one step", state="ok", found="measured"))})
-    assert [check.name for check in sheet.checks] == ["devices", "one step"] and sheet.current_work == "one step of it"
-    assert capsys.readouterr().out.splitlines()[1] == "ok       one step: measured"
+    assert [check.name for check in sheet.checks] == ["devices", "best preset", "one step"] and sheet.current_work == "one step of it"
+    assert capsys.readouterr().out.splitlines()[-1] == "ok       one step: measured"
+    assert sheet.to_json()["recommended"] == "wan-tiny"
     assert json.dumps(sheet.to_json()) and sheet.to_json()["machine"]["accelerators"] == ["8 TPU v6e chips"]
 
 

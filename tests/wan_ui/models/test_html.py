@@ -1,5 +1,7 @@
 """Tests of the cards of models: their texts in each state, and their buttons for visitors and the operator."""
 
+import dataclasses
+
 import pytest
 
 from backend.catalog.catalog import Entry
@@ -110,3 +112,10 @@ def test_a_name_is_without_its_owner():
 def test_chinese_visitors_read_chinese():
     html = models_html([row(begun=5_000_000_000)], caller(texts=CHINESE))
     assert "已暂停，5.0 GB" in html and "继续下载" in html and "Wan 2.1 文生视频" in html
+
+
+@pytest.mark.parametrize(("texts", "words"), [(ENGLISH, "best for this machine: wan2.1"), (CHINESE, "最适合本机：wan2.1")])
+def test_the_recommended_preset_is_named_on_its_models_card(texts, words):
+    best = dataclasses.replace(row(num_bytes=5), recommended="wan2.1-t2v-14b-720p")
+    assert f">{words}-t2v-14b-720p</span>" in models_html([best], caller(texts=texts))
+    assert words not in models_html([row(num_bytes=5)], caller(texts=texts))
