@@ -5,6 +5,7 @@
 #   bash deploy/start.sh begin [OPTION]   start the studio in tmux, where it continues when the SSH connection ends
 #   bash deploy/start.sh run [OPTION]     run the studio in the foreground, for systemd
 # OPTIONs are options of `app.py serve` and replace the default --share. STUDIO_VENV is the virtual environment (default .venv).
+# STUDIO_PYTHON is the version of a new environment's Python (default: any supported one).
 # STUDIO_DATA_DIR and HF_HOME are the folders of videos, caches and checkpoints (docs/tpu.md).
 set -euo pipefail
 umask 077 # the log contains the operator's link, and the data folder the visitors' videos
@@ -17,7 +18,7 @@ log=${STUDIO_DATA_DIR:-data}/server.log
 install_all() {
     export PATH="$HOME/.local/bin:$PATH"
     command -v uv >/dev/null || get_uv
-    [ -x "$venv/bin/python" ] || uv venv --quiet --python ">=3.11,<3.14" "$venv"
+    [ -x "$venv/bin/python" ] || uv venv --quiet --python "${STUDIO_PYTHON:->=3.11,<3.14}" "$venv"
     # Prefer PyTorch's CPU build: the default build includes gigabytes of CUDA that the studio does not use
     uv pip install --quiet --python "$venv" --torch-backend cpu --requirement requirements-tpu.txt ||
         uv pip install --quiet --python "$venv" --requirement requirements-tpu.txt

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wan_studio.errors import StudioError
@@ -23,25 +23,34 @@ _PACKAGE = "wan_tpu_studio"  # the folder that contains the project in an instal
 
 
 class LocalServer:
-    """A server process on a free port of this machine, without a share link. Visitors without the key need a random password.
+    """A server process on a free port of this machine. Visitors without the key need the user "studio" and a random password.
 
     The process has its own session, so that interrupting a notebook's cell does not end it. It also ends if this process is
-    killed. `url` and `key` are the address and the operator's key. `log` is the file of its output, which contains the key and is
-    readable by this account only.
+    killed. `url` and `key` are the address and the operator's key. `password` is the visitors' password. `share_url` is the
+    public link of `--share`, None without one. `log` is the file of its output, which contains the key and is readable by this
+    account only.
     """
 
-    def __init__(self, options: Sequence[str], python: str | None, start_seconds: float) -> None:
-        """Start the server and wait until it answers. Raises: StudioError."""
+    def __init__(
+        self,
+        options: Sequence[str],
+        python: str | None,
+        start_seconds: float,
+        on_wait: Callable[[str], object] | None = None,
+    ) -> None:
+        """Start the server and wait until it answers. `on_wait` receives its last line of output meanwhile. Raises: StudioError."""
         port = _find_free_port()
         self.url, self.log = f"http://127.0.0.1:{port}/", Path(tempfile.mkdtemp(prefix="wan-studio-")) / "server.log"
         reading, self._pipe = os.pipe()
         words = [python or sys.executable, "-m", "backend.child_process", str(reading), "app", "serve", "--port", str(port)]
-        environment = {**os.environ, "STUDIO_AUTH": f"studio:{secrets.token_urlsafe(32)}", "STUDIO_LOG": str(self.log)}
+        self.password = secrets.token_urlsafe(32)
+        self.share_url: str | None = None
+        environment = {**os.environ, "STUDIO_AUTH": f"studio:{self.password}", "STUDIO_LOG": str(self.log)}
         with open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
             try:
                 self._process = subprocess.Popen(
                     [*words, *options],
-                    cwd=_find_project(),
+                    cwd=find_project(),
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -56,10 +65,15 @@ class LocalServer:
                 os.close(reading)
         atexit.register(self.stop)
         try:
-            self.key = self._wait_for_key(time.monotonic() + start_seconds)
+            self.key = self._wait_for_key(time.monotonic() + start_seconds, on_wait)
         except BaseException:
             self.stop()
             raise
+
+    @property
+    def is_running(self) -> bool:
+        """True until the server ends."""
+        return self._process.poll() is None
 
     def stop(self) -> None:
         """Stop the server. A running video is resumed by the next server with the same data folder."""
@@ -73,19 +87,23 @@ class LocalServer:
         with contextlib.suppress(OSError):  # stopped before
             os.close(self._pipe)
 
-    def _wait_for_key(self, until: float) -> str:
-        """Return the operator's key. The server prints it in a link as soon as it answers requests."""
+    def _wait_for_key(self, until: float, on_wait: Callable[[str], object] | None) -> str:
+        """Return the operator's key, and set `share_url`. The server prints both as soon as it answers requests."""
         link = re.compile(rf"{re.escape(self.url)}\?operator=(\S+)")
         while True:
             text = self.log.read_text("utf-8", errors="replace")
             if found := link.search(text):
+                shared = re.search(r" runs at (https://\S+)", text)
+                self.share_url = shared[1] if shared else None
                 return found[1]
+            if on_wait is not None:
+                on_wait(text.rstrip().rpartition("\n")[2])
             if self._process.poll() is not None or time.monotonic() > until:
                 raise StudioError(f"The server did not start. The end of its log {self.log}:\n{text[-_LOG_CHARACTERS:]}")
             time.sleep(_LOOK_SECONDS)
 
 
-def _find_project() -> Path:
+def find_project() -> Path:
     """Return the folder that contains `app.py`: the repository's folder, or a folder of an installed wheel."""
     folder = Path(__file__).resolve().parent.parent
     project = next((one for one in (folder, folder / _PACKAGE) if (one / "app.py").is_file()), None)

@@ -67,6 +67,7 @@ class Studio:
         options: Sequence[str] = (),
         folder: str | os.PathLike[str] = "videos",
         start_seconds: float = START_SECONDS,
+        on_wait: Callable[[str], object] | None = None,
     ) -> Self:
         """Start a server as its own process, and connect to it. It stops when the studio is closed or Python exits.
 
@@ -77,10 +78,11 @@ class Studio:
             options: more options of `python app.py serve`, with absolute paths.
             folder: receives the mp4 files of finished videos; created with the first video.
             start_seconds: the longest wait for the server.
+            on_wait: receives the last line of the server's output while the server starts.
         """
         own = ["--data-dir", str(Path(data_dir).expanduser().absolute())] if data_dir is not None else []
         words = [*own, *(["--model", model] if model is not None else []), *options]
-        server = LocalServer(words, os.fspath(python) if python is not None else None, start_seconds)
+        server = LocalServer(words, os.fspath(python) if python is not None else None, start_seconds, on_wait)
         return cls(server.url, server.key, folder=folder, server=server)
 
     def models(self) -> list[str]:

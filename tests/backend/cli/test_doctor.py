@@ -214,7 +214,9 @@ def test_a_checkpoint_that_is_not_here_yet(free_disk, tmp_path):
     assert (check.state, check.fix) == ("warning", "`python app.py models download wan2.1-t2v-14b-720p`")
     free_disk(20 * 10**9)
     check = checks.weights_check(LARGE, tmp_path)
-    assert check.state == "fault" and check.found.endswith("need at least 40.3 GB, and 20.0 GB are free") and "HF_HOME" in check.fix
+    assert (
+        check.state == "fault" and check.found.endswith("need at least 40.3 GB, and 20.0 GB are free") and "HF_HOME" in check.fix
+    )
 
 
 def test_the_best_preset_for_the_devices_and_its_space_on_the_disk(free_disk, tmp_path):
@@ -299,7 +301,11 @@ def test_the_sheet_keeps_what_the_other_process_says(this_machine, capsys):
     sheet._receive({"progress": "one step of it"})
     sheet._receive({"devices": [{"name": "d", "kind": "TPU v6 lite", "bytes_in_use": 1, "bytes_limit": 2**34}]})
     sheet._receive({"check": asdict(Check(name="one step", state="ok", found="measured"))})
-    assert [check.name for check in sheet.checks] == ["devices", "best preset", "one step"] and sheet.current_work == "one step of it"
+    assert [check.name for check in sheet.checks] == [
+        "devices",
+        "best preset",
+        "one step",
+    ] and sheet.current_work == "one step of it"
     assert capsys.readouterr().out.splitlines()[-1] == "ok       one step: measured"
     assert sheet.to_json()["recommended"] == "wan-tiny"
     assert json.dumps(sheet.to_json()) and sheet.to_json()["machine"]["accelerators"] == ["8 TPU v6e chips"]
