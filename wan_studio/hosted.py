@@ -309,8 +309,8 @@ class Kaggle(HostedNotebook):
     scratch_folder = "kaggle/tmp/wan-studio"
     outputs_folder = "kaggle/working"
     choose_tpu = (
-        "choose TPU v5e-8 under Settings, Accelerator; if the session still has no TPU, as in some new accounts, stop it and start"
-        " another one"
+        "choose TPU v5e-8 under Settings, Accelerator; if the session still has no TPU, as in some new accounts, stop it"
+        " and start another one"
     )
     allow_internet = "turn on Internet under Settings, which needs an account with a verified phone number"
     add_secret = f"add {TOKEN} under Add-ons, Secrets, and attach it to this notebook"

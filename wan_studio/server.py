@@ -38,7 +38,7 @@ class LocalServer:
         start_seconds: float,
         on_wait: Callable[[str], object] | None = None,
     ) -> None:
-        """Start the server and wait until it answers. `on_wait` receives its last line of output meanwhile. Raises: StudioError."""
+        """Start the server and wait until it answers. `on_wait` receives its last line of output. Raises: StudioError."""
         port = _find_free_port()
         self.url, self.log = f"http://127.0.0.1:{port}/", Path(tempfile.mkdtemp(prefix="wan-studio-")) / "server.log"
         reading, self._pipe = os.pipe()
