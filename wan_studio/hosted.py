@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal
 
 import httpx
@@ -28,7 +29,7 @@ from wan_studio.notebook import make_display
 from wan_studio.server import find_project
 from wan_studio.studio import Studio
 
-PYTHON = "3.12"  # of the server's environment; all versions in the lock support it
+PYTHON = "3.12"  # the version in the server's environment; all versions in the lock support it
 TOKEN = "HF_TOKEN"  # the secret with the Hub's token, and the variable that huggingface_hub reads
 PROGRAMS = "wan-studio-programs"  # the folder of compiled programs among the outputs and the inputs of a notebook
 INPUT_DEPTH = 4  # Kaggle mounts outputs of notebooks and data sets up to this many folders below /kaggle/input
@@ -330,9 +331,7 @@ class Kaggle(HostedNotebook):
         copy_new_files(Path(os.environ["STUDIO_CACHE_DIR"]), self.outputs / PROGRAMS)
 
     def _read_secret(self) -> str | None:
-        from kaggle_secrets import UserSecretsClient
-
-        return UserSecretsClient().get_secret(TOKEN)
+        return resolve_name("kaggle_secrets:UserSecretsClient")().get_secret(TOKEN)
 
 
 class Colab(HostedNotebook):
@@ -346,9 +345,7 @@ class Colab(HostedNotebook):
     restart = "restart the session (Runtime, Restart session)"
 
     def _read_secret(self) -> str | None:
-        from google.colab import userdata
-
-        return userdata.get(TOKEN)
+        return resolve_name("google.colab.userdata:get")(TOKEN)
 
 
 def drop_variables(environment: MutableMapping[str, str]) -> list[str]:
@@ -387,7 +384,9 @@ def _open_files(process: Path) -> list[str]:
 
 def _event(text: str, *, fraction: float = 0.0, phase: str = "starting") -> Event:
     fraction = 1.0 if phase == "finished" else fraction
-    return Event(phase=phase, fraction=fraction, text=text, index=0, total=0, seconds_left=None, ahead=0, outcome={})
+    return Event(
+        phase=phase, fraction=fraction, text=text, index=0, total=0, seconds_left=None, ahead=0, preview=None, outcome={}
+    )
 
 
 def _print_event(event: Event) -> None:
