@@ -104,7 +104,7 @@ class HostedNotebook:
 
     def preflight(self) -> str:
         """Check the session, print each finding, and return the name of the best preset. Raises: StudioError after a fault."""
-        findings = [*self._check_variables(), *self._check_kernel(), *self._check_lock()]
+        findings, report = [*self._check_variables(), *self._check_kernel(), *self._check_lock()], {}
         if all(finding.state != "fault" for finding in findings):
             report = self._examine()
             findings += [*map(self._translate, report["checks"]), self._check_tpu(report), self._check_token()]
