@@ -68,11 +68,13 @@ def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) ->
 def recommend_preset(devices: Sequence[Device]) -> tuple[Preset, SliceNeed | None]:
     """Return the best preset for the devices of one worker, and its predicted needs on the slice that these devices contain.
 
-    The best preset has the largest networks, then the largest video, then the shortest predicted time. Only presets that need
-    nothing but a prompt count. Without figures for these devices, return the demo model and None.
+    The best preset has the largest networks, then the largest video, then the shortest predicted time. Only presets whose main
+    input is a prompt count: no live presets, and none with control blocks. Without figures for these devices, return the demo
+    model and None.
     """
     presets = list_presets()
-    fitting = [(preset, need) for preset in presets if "t2v" in preset.tasks and (need := _largest_fitting(preset, devices))]
+    plain = [one for one in presets if "t2v" in one.tasks and not one.live and not one.has_control_blocks]
+    fitting = [(preset, need) for preset in plain if (need := _largest_fitting(preset, devices))]
     if not fitting:
         return presets[0], None
     return max(fitting, key=lambda pair: _rank(*pair))
