@@ -33,7 +33,8 @@ def test_vfio_alone_is_no_tpu_unless_the_machine_type_says_so(tmp_path):
     assert find_accelerators(tmp_path) == ()
     [tpu] = find_accelerators(tmp_path, "v6e-1")
     assert (str(tpu), tpu.files) == ("1 TPU v6e chip", ("/dev/vfio/12",))
-    assert [str(one) for one in find_accelerators(tmp_path, "v5litepod-1")] == ["1 TPU v5e chip"]
+    for tpu_type in ("v5litepod-1", "v5e-1"):  # a Cloud TPU VM, and Colab
+        assert [str(one) for one in find_accelerators(tmp_path, tpu_type)] == ["1 TPU v5e chip"]
 
 
 def test_a_machine_type_without_files_is_no_tpu(tmp_path):

@@ -48,7 +48,8 @@ IMPORTED = '{"jax", "torch", "gradio"} & {*sys.modules}'
 def own_environment() -> Iterator[None]:
     """Undo the changes of the environment that a hosted notebook makes, and leave out the tests' own folders."""
     with mock.patch.dict(os.environ):
-        for name in (*FOLDERS, "STUDIO_VENV", "HF_TOKEN", "TPU_ACCELERATOR_TYPE", "TPU_PROCESS_ADDRESSES", "TPU_SKIP_MDS_QUERY"):
+        own = ("STUDIO_VENV", "HF_TOKEN", "TPU_ACCELERATOR_TYPE", "TPU_PROCESS_ADDRESSES", "TPU_SKIP_MDS_QUERY")
+        for name in (*FOLDERS, *hosted.DROPPED, *own):
             os.environ.pop(name, None)
         os.environ["HF_ENDPOINT"] = CLOSED
         yield
@@ -280,7 +281,7 @@ def test_a_missing_token_and_a_refused_token(make, tmp_path, monkeypatch, capsys
 
 def test_a_failed_installation_shows_its_output_and_where_to_allow_the_internet(tmp_path, monkeypatch):
     notebook = Kaggle(str(tmp_path))
-    os.environ["PATH"] = str(tmp_path)  # without uv and pip
+    os.environ |= {"PATH": str(tmp_path), "HOME": str(tmp_path)}  # without uv and pip
     for name in ("bash", "dirname", "env"):
         (tmp_path / name).symlink_to(shutil.which(name, path=os.defpath))
     with pytest.raises(

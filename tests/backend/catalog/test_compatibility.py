@@ -93,4 +93,10 @@ def test_the_recommended_preset_is_the_largest_and_fastest_that_fits_with_memory
 
 def test_a_recommended_preset_needs_a_prompt_only_and_eight_v5e_chips_run_more_than_the_demo_model():
     preset, need = recommend_preset(devices(8, "TPU v5 lite", 15.75))
-    assert "t2v" in preset.tasks and not preset.live and not preset.has_control_blocks and need.slice == "v5e:2x4" and need.gib < 15.75
+    assert (
+        "t2v" in preset.tasks
+        and not preset.live
+        and not preset.has_control_blocks
+        and need.slice == "v5e:2x4"
+        and need.gib < 15.75
+    )
