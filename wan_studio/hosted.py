@@ -237,7 +237,8 @@ class HostedNotebook:
     def _translate(self, check: Mapping[str, Any]) -> Finding:
         """Return a finding of `app.py doctor`. An unreachable Hub gets the fix of this host."""
         if check["name"] == "Hub" and check["state"] != "ok":
-            return Finding(name="internet", state="warning", found=check["found"], fix=self.allow_internet)
+            found = "the Hub cannot be reached, so no model can be downloaded"
+            return Finding(name="internet", state="warning", found=found, fix=self.allow_internet)
         return Finding(name=check["name"], state=check["state"], found=check["found"], fix=check["mend"])
 
     def _examine(self) -> Mapping[str, Any]:

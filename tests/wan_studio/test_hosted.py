@@ -75,6 +75,7 @@ def test_a_notebook_runs_from_its_first_cell_to_its_last(host, tmp_path, monkeyp
     for name, text in SECRETS.items():
         (tmp_path / "image" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "image" / name).write_text(text)
+    (tmp_path / "jupyter").mkdir()
     repository = write_repository(tmp_path / "repository")
     own = {"STUDIO_SOURCE": f"file://{repository}", "STUDIO_ROOT": str(tmp_path), "STUDIO_VENV": sys.prefix}
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
