@@ -16,7 +16,7 @@ _SAMPLE_ENTRY = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1")
 _COMMENT = (b"moov", b"udta", b"meta", b"ilst", b"\xa9cmt", b"data")
 # Other programs, such as ComfyUI, write tags of any name: a list of names, and a list of values whose kinds are numbers from 1.
 # Source: QuickTime File Format, "Metadata item keys atom"; ffmpeg's option `-movflags use_metadata_tags` writes this form.
-_TAGS = (b"moov", b"meta")
+_TAGS = (b"moov", b"udta", b"meta")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,7 +135,7 @@ def foreign_video(path, *options: str) -> None:
 
 
 def test_the_request_survives_in_a_copy_with_tags_of_any_name(tmp_path):
-    """ComfyUI copies videos so, and adds its workflow."""
+    """ComfyUI copies videos in this way, and adds its workflow."""
     write_video(moving(), tmp_path / "v.mp4", fps=16, request=REQUEST)
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-i", str(tmp_path / "v.mp4"), "-c", "copy"]
     for index, tags in enumerate((["-metadata", "comments=none", "-metadata", "workflow={}"], ["-metadata", "comment="])):
