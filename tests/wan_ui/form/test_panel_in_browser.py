@@ -41,3 +41,18 @@ def test_on_a_phone_the_last_setting_can_be_scrolled_above_the_button(visit):
     wait_until(page, "scrollY > 0")
     box = page.locator("#loras").bounding_box()
     assert box["y"] + box["height"] <= page.locator("#actions").bounding_box()["y"]
+
+
+COVERED_CHOICES = """() => [...document.querySelectorAll('#model [role=listbox] li')].filter(one => {
+  const {left, top, width, height} = one.getBoundingClientRect();
+  return [0.1, 0.5, 0.8, 0.9].some(share => !one.contains(document.elementFromPoint(left + share * width, top + height / 2)));
+}).map(one => one.textContent.trim())"""
+
+
+def test_on_a_phone_nothing_covers_the_open_list_of_models(visit):
+    page = visit(width=390, height=844)
+    page.locator("#model input").click()
+    choices = page.locator("#model [role=listbox]")
+    choices.wait_for()
+    assert choices.bounding_box()["y"] < page.locator("#model input").bounding_box()["y"], "the list opens upwards here"
+    assert page.evaluate(COVERED_CHOICES) == []
