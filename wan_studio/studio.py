@@ -21,6 +21,7 @@ START_SECONDS = 600.0  # the longest wait for a local server; the first start co
 _TIMEOUT = httpx.Timeout(120.0, connect=30.0)
 _SILENT_SECONDS = 60.0  # how long a job's stream may fail before its reader gives up
 _AGAIN_SECONDS = 1.0
+_PASSING = (429, 502, 503, 504)  # status of too many streams, and of a proxy while the server starts again
 _PIECE = 2**20
 
 OnEvent = Callable[[Event], object]
@@ -167,7 +168,7 @@ class Job:
         self.id, self._studio = job_id, studio
 
     def __iter__(self) -> Iterator[Event]:
-        """Yield the present progress, then each change. A lost connection is opened again."""
+        """Yield the present progress, then each change. A lost connection is opened again, also while the server starts again."""
         preview, last = None, time.monotonic()
         while True:
             try:
@@ -177,7 +178,9 @@ class Job:
                     yield event
                     if event.is_final:
                         return
-            except httpx.TransportError as error:
+            except (httpx.TransportError, RequestRefused) as error:
+                if isinstance(error, RequestRefused) and error.status not in _PASSING:
+                    raise
                 if time.monotonic() - last > _SILENT_SECONDS:
                     raise StudioError(f"{self._studio.url} does not answer any more ({error!r})") from error
             time.sleep(_AGAIN_SECONDS)
@@ -205,7 +208,7 @@ class Job:
                 on_event(event)
         error = outcome["video"]["error"]
         if error is None:
-            return Video(path=self._studio._download(self.id), **outcome["result"])
+            return Video.from_json(outcome["result"], self._studio._download(self.id))
         if error["code"] == "cancelled":
             raise VideoCancelled(error["message"])
         raise VideoFailed(error["message"], error.get("would_fit", ()))

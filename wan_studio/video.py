@@ -5,10 +5,10 @@ import io
 import subprocess
 import wave
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +43,12 @@ class Video:
     has_sound: bool
     notes: Sequence[str]
     request: Mapping[str, Any]
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any], path: Path) -> Self:
+        """Read the facts of the server about the video at `path`. Facts that only newer servers know are ignored."""
+        names = {field.name for field in fields(cls)} - {"path"}
+        return cls(path=path, **{name: facts[name] for name in names})
 
     @property
     def frames(self) -> "np.ndarray":

@@ -13,7 +13,7 @@ from PIL import Image
 from backend.engine.keys import Keys
 from backend.media.video import read_request
 from tests.wan_ui.conftest import _serving
-from wan_studio import Event, RequestRefused, Studio, StudioError, VideoCancelled, VideoFailed
+from wan_studio import Event, RequestRefused, Studio, StudioError, Video, VideoCancelled, VideoFailed
 
 PROMPT = "a red square"
 SMALL = {"preset": "wan-tiny", "num_inference_steps": 4, "num_frames": 17, "seed": 7}
@@ -136,14 +136,31 @@ class Broken(httpx.SyncByteStream):
 def test_a_lost_connection_is_opened_again(monkeypatch, tmp_path):
     event = {"phase": "denoising", "fraction": 0.5, "text": "", "index": 1, "total": 2, "seconds_left": 1.0, "ahead": 0}
     image = {"preview": "data:image/png;base64,AAAA"}
-    streams = [Broken(event | image), Broken(), Broken(event | {"phase": "cancelled", "video": {"error": {"code": "cancelled"}}})]
+    end = {"phase": "cancelled", "video": {"error": {"code": "cancelled"}}}
+    streams = [Broken(event | image), Broken(), httpx.Response(502), httpx.Response(429), Broken(event | end)]
     monkeypatch.setattr("wan_studio.studio._AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(Studio, "models", lambda studio: [])
     studio = Studio.connect("http://nowhere.example", "key", folder=tmp_path)
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=streams.pop(0)))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        one = streams.pop(0)
+        return one if isinstance(one, httpx.Response) else httpx.Response(200, stream=one)
+
+    transport = httpx.MockTransport(answer)
     studio._http = httpx.Client(base_url=studio.url, transport=transport)
     assert [(one.phase, one.preview) for one in studio.job("x")] == [("denoising", b"\0\0\0"), ("cancelled", b"\0\0\0")]
-    streams[:] = [Broken()]
-    monkeypatch.setattr("wan_studio.studio._SILENT_SECONDS", -1.0)
-    with pytest.raises(StudioError, match="does not answer any more"):
+    streams[:] = [httpx.Response(404)]
+    with pytest.raises(RequestRefused, match="404"):
         studio.job("x").result()
+    monkeypatch.setattr("wan_studio.studio._SILENT_SECONDS", -1.0)
+    for last in (Broken(), httpx.Response(503)):
+        streams[:] = [last]
+        with pytest.raises(StudioError, match="does not answer any more"):
+            studio.job("x").result()
+
+
+def test_facts_of_newer_servers_are_ignored(tmp_path):
+    facts = {"job_id": "x", "width": 96, "height": 96, "num_frames": 17, "fps": 16, "seed": 7, "seconds": {}}
+    facts |= {"has_sound": False, "notes": [], "request": {}}
+    video = Video.from_json(facts | {"colour": "red"}, tmp_path / "x.mp4")
+    assert (video.job_id, video.fps, video.path) == ("x", 16, tmp_path / "x.mp4")
