@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 
 from backend.checkpoints.json_files import Config
-from backend.errors import ModelError
+from backend.errors import ModelError, RequestError
 from backend.models.common.flat_attention import Positions, SparsePlan, as_array
 from backend.models.common.token_order import Grid, TokenOrder, order_by_curve, order_by_tiles
 from backend.models.spec import SPARSE
@@ -28,14 +28,19 @@ def make_sparse_plan(config: Config, keep: float, tau: float = 0.0) -> SparsePla
 
     A transformer that was trained with dense attention uses Sol-Attn if `tau` is not 0.
 
-    If several chips share the queries of a head, each chip has a multiple of `TOKEN_ALIGNMENT` tokens. Except for VSA, the number
-    of queries in a block must divide `TOKEN_ALIGNMENT`, so that no block extends over two chips.
+    If several chips share the queries of a head, each chip has a multiple of `TOKEN_ALIGNMENT` tokens. The number of queries in a
+    block must divide `TOKEN_ALIGNMENT`, so that no block extends over two chips.
 
     Raises: ModelError for any other number of queries, or if the configured block sizes are not positive whole numbers.
+    RequestError for `tau` with a transformer that was trained with sparse attention.
     """
     method = config.get(SPARSE, "sol" if tau else None)
     if method is None:
         return None
+    if tau and method != "sol":
+        raise RequestError(
+            "sparse was given,", f"but this model was trained with another sparse attention ({method})", "leave it out"
+        )
     usual = {"sol": SOL_BLOCKS, "vsa": VSA_TILE}.get(method, SLA_BLOCKS)
     sizes = config.get(BLOCKS, usual)
     if not isinstance(sizes, list | tuple) or len(sizes) != len(usual) or not all(type(one) is int and one > 0 for one in sizes):
@@ -44,16 +49,15 @@ def make_sparse_plan(config: Config, keep: float, tau: float = 0.0) -> SparsePla
             f"but it must have {len(usual)} positive whole numbers",
             "use other blocks, or remove the entry",
         )
-    if method == "vsa":
-        return SparsePlan(method=method, keep=keep, block_q=math.prod(sizes), block_kv=math.prod(sizes), tile=tuple(sizes))
-    block_q, block_kv = sizes
+    tile = tuple(sizes) if method == "vsa" else None
+    block_q, block_kv = sizes if tile is None else (math.prod(sizes),) * 2
     if TOKEN_ALIGNMENT % block_q:
         raise ModelError(
-            f"The transformer's config.json says {BLOCKS}=[{block_q}, {block_kv}],",
+            f"The transformer's config.json says {BLOCKS}={list(sizes)},",
             f"but the number of queries in a block must divide {TOKEN_ALIGNMENT}",
             "use other blocks, or remove the entry",
         )
-    return SparsePlan(method=method, keep=keep, tau=tau, block_q=block_q, block_kv=block_kv)
+    return SparsePlan(method=method, keep=keep, tau=tau, block_q=block_q, block_kv=block_kv, tile=tile)
 
 
 def make_token_order(plan: SparsePlan | None, grid: Grid) -> TokenOrder | None:

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from backend.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from backend.checkpoints.single_file import assign_parts
-from backend.errors import ModelError
+from backend.errors import ModelError, RequestError
 from backend.models import complete_checkpoint, recognise
 from backend.models.causal_wan.spec import CAUSAL_WAN
 from backend.models.wan.original import map_file_names, original_tensor_name
@@ -161,6 +161,15 @@ def test_a_block_of_queries_never_crosses_from_chip_to_chip():
     assert make_sparse_plan({"sparse_attention": "sla", "sparse_blocks": [64, 48]}, 0.1).block_kv == 48
     with pytest.raises(ModelError, match=r"says sparse_blocks=\[96, 64\], but the number of queries in a block must divide 128"):
         make_sparse_plan({"sparse_attention": "sla", "sparse_blocks": [96, 64]}, 0.1)
+    with pytest.raises(ModelError, match=r"says sparse_blocks=\[8, 8, 4\], but the number of queries in a block must divide 128"):
+        make_sparse_plan({"sparse_attention": "vsa", "sparse_blocks": [8, 8, 4]}, 0.1)
+
+
+def test_sol_attn_is_refused_for_a_model_that_was_trained_with_another_method():
+    with pytest.raises(
+        RequestError, match=r"^sparse was given, but this model was trained with another sparse attention \(vsa\); leave it out$"
+    ):
+        make_sparse_plan({"sparse_attention": "vsa"}, 0.1, 1.5)
 
 
 @pytest.mark.parametrize(
