@@ -122,8 +122,8 @@ class Denoising:
 
     @property
     def num_sparse_steps(self) -> int:
-        """The number of steps with Sol-Attn."""
-        return sum(step.is_sparse for step in self._plan)
+        """The number of steps with Sol-Attn so far."""
+        return sum(step.is_sparse for step in self._plan[: self.steps_done])
 
     def count_blocks(self) -> tuple[float, float]:
         """Return the numbers of exact blocks, and of blocks without space, since this process runs steps with Sol-Attn."""

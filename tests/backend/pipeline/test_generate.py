@@ -121,6 +121,17 @@ def test_stop_before_the_first_step_leaves_no_video(loaded, tmp_path):
     assert events[-1] == Cancelled(None) and not (tmp_path / "video.mp4").exists()
 
 
+def test_a_stopped_video_with_sol_attn_reports_the_steps_that_ran(loaded, tmp_path):
+    stopped, events = threading.Event(), []
+    for event in pipeline.generate(make_request(steps=10, sparse=1.0), loaded, tmp_path, stopped.is_set):
+        events.append(event)
+        if isinstance(event, Step) and event.index == 4:
+            stopped.set()
+    assert isinstance(events[-1], Cancelled) and [event.index for event in events if isinstance(event, Step)] == [1, 2, 3, 4, 5]
+    (note,) = events[-1].result.notes
+    assert note.startswith("Sol-Attn approximated the attention in 3 of 10 steps; 0.0% of the blocks"), "2 dense steps come first"
+
+
 def test_stop_ends_the_download_of_a_lora(loaded, tmp_path, monkeypatch):
     stopped, events = threading.Event(), []
 

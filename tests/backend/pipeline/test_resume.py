@@ -18,6 +18,7 @@ MORE_KINDS = {
     "guidance interval": {"guidance_interval": (0.2, 0.8)},
     "euler": {"solver": "euler"},
     "context windows": {"num_frames": 49},
+    "Sol-Attn": {"sparse": 1.5},
 }
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
