@@ -1,5 +1,6 @@
 """Estimate how long a video takes, from this machine's earlier videos or the published peak performance of its TPUs."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,11 @@ from typing import Literal
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.models import find_family
 from backend.schemas.driving_video import count_segments
-from backend.schemas.progressive import is_half_size_step, request_at_first_size
+from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import UPSCALER, Shape
+from backend.schemas.sparse_steps import SPARSE_COST
+from backend.schemas.step_plan import plan_steps
 from backend.schemas.windows import equivalent_tokens, mean_step_calls
 from backend.schemas.worker import Device
 
@@ -154,9 +157,11 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     @functools.cache
     def floor(is_small: bool) -> float:
         sized = request_at_first_size(request) if is_small else request
-        return family.step_flops(configs, sized, request.num_branches).floor_seconds(chip, len(devices))
+        flops = family.step_flops(configs, sized, request.num_branches)
+        # The compiler predicts nearly the same time for matrices in 8 bits, although their peak rate is higher
+        return dataclasses.replace(flops, quantized=0.0).floor_seconds(chip, len(devices))
 
-    floors = sum(floor(is_half_size_step(request, step)) for step in range(request.num_steps))
+    floors = sum(floor(step.is_small) * (SPARSE_COST if step.is_sparse else 1.0) for step in plan_steps(request))
     length = geometry.num_latent_frames
     chunks = count_segments(request) if request.drive else -(-length // (spec.chunk or length))
     return spec.over_floor * floors * chunks * mean_step_calls(request)

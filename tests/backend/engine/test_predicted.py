@@ -31,6 +31,10 @@ def test_what_the_compiler_says_of_eight_chips_is_what_is_predicted(preset):
     assert predicted == pytest.approx(preset.steps * on_eight_chips(preset), rel=0.15)
 
 
+def test_sol_attn_takes_as_much_less_as_the_compiler_predicts():
+    assert predicted_seconds(WAN.with_changes(sparse=1.5), EIGHT) == pytest.approx(92, rel=0.1)  # docs/models.md
+
+
 def test_half_the_chips_take_twice_as_long_and_one_branch_half():
     assert predicted_seconds(WAN, EIGHT[:4]) == pytest.approx(2 * predicted_seconds(WAN, EIGHT))
     assert predicted_seconds(WAN.with_changes(guidance=(1.0,)), EIGHT) == pytest.approx(predicted_seconds(WAN, EIGHT) / 2)
