@@ -45,8 +45,7 @@ class Positions:
     """The rotary embedding: `cosine` and `sine`, float32 [1, S, 1, D] or [S, D], as the family's blocks need it.
 
     The first `num_tokens` of the S positions belong to tokens, the others to padding. With `order`, the tokens have other places,
-    and `num_tokens` is the number of places. Self-attention is sparse with `sparse`
-    or with `tiles`, and otherwise dense.
+    and `num_tokens` is the number of places. Self-attention is sparse with `sparse` or with `tiles`, and otherwise dense.
     """
 
     cosine: jax.Array

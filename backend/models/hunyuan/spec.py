@@ -117,13 +117,15 @@ class HunyuanFamily(Family):
         check_parts(index, configs, needed, "a whole HunyuanVideo 1.5 checkpoint")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
         _check_channels(configs)
-        scales = _read_scales(configs)
+        scales, method = _read_scales(configs), configs["transformer"].get(SPARSE)
+        if method not in (None, "ssta"):
+            raise unsupported_checkpoint(f"its transformer has the sparse attention {str(method)[:40]}", [SUPPORTED])
         is_meanflow = bool(configs["transformer"].get("use_meanflow"))
         if tasks == ("i2v",) and configs["transformer"].get("task_type") == BOTH_TASKS:
             tasks = ("t2v", "i2v")
         for spec in SPECS:
             if (spec.tasks, spec.is_meanflow) == (tasks, is_meanflow):
-                return dataclasses.replace(spec, scales=scales, sparse_attention=configs["transformer"].get(SPARSE))
+                return dataclasses.replace(spec, scales=scales, sparse_attention=method)
         raise unsupported_checkpoint(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from backend.errors import ModelError
 from backend.models.hunyuan.conditions import make_context_tokens
 from backend.models.hunyuan.sparse_tiles import plan_tiles
 from backend.models.hunyuan.spec import HUNYUAN
@@ -40,6 +41,14 @@ def test_context_tokens_fill_whole_tiles(length):
     tokens = make_context_tokens(np, text, num_seen=1, length=length, dtype=np.dtype(np.float32), multiple=8)
     assert tokens.order.shape == (1, 8 if length == 3 else 16)
     assert tokens.counts == 4 and tokens.order[0, :4].tolist() == [0, 1, 5, 6]
+
+
+def test_another_method_is_refused():
+    preset = load_preset(PRESET)
+    configs = preset.network_configs()
+    other = configs | {"transformer": configs["transformer"] | {"sparse_attention": "sla"}}
+    with pytest.raises(ModelError, match="its transformer has the sparse attention sla"):
+        HUNYUAN.read_spec(preset.checkpoint_index(), other)
 
 
 def test_sparse_attention_has_less_arithmetic():
