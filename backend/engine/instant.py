@@ -32,6 +32,7 @@ _OFF: dict[str, object] = {
     "step_cache": 0.0,
     "mag_cache": 0.0,
     "progressive": 0,
+    "sparse": 0.0,
     "cfg_zero": False,
     "context_windows": None,
     "upscale": 0,
@@ -60,7 +61,8 @@ def choose_preset(request: GenerationRequest, others: Sequence[Preset]) -> Prese
 def draft_request(request: GenerationRequest, preset: Preset) -> GenerationRequest:
     """Return the request of an instant draft, with the prompt, image and seed of `request`.
 
-    The draft has the smallest size of `preset` in the shape of the request, at most `MOST_FRAMES` frames, and few steps.
+    The draft has the smallest size of `preset` in the shape of the request, at most `MOST_FRAMES` frames, and few steps. It keeps
+    the number format of the matrices, with which the model is in memory.
 
     Raises: RequestError if the request is not a plain text or image to video.
     """
@@ -70,7 +72,7 @@ def draft_request(request: GenerationRequest, preset: Preset) -> GenerationReque
     given = {"width": width, "height": height, "num_frames": _draft_frames(preset, request.num_frames)}
     if preset.name == request.preset:
         return request.with_changes(**given, **_OFF, steps=_draft_steps(preset, request.steps))
-    names = ("prompt", "negative_prompt", "image", "last_image", "image_focus", "loras", "seed")
+    names = ("prompt", "negative_prompt", "image", "last_image", "image_focus", "loras", "seed", "quantize")
     own = {name: getattr(request, name) for name in names}
     return GenerationRequest.from_preset(preset, **own, **given, **_OFF, steps=_draft_steps(preset, preset.steps))
 

@@ -184,6 +184,13 @@ def test_a_draft_keeps_its_shape_and_drops_what_it_does_not_need():
     assert (reduced.upscale, reduced.progressive, reduced.step_cache) == (0, 0, 0.0)
 
 
+@pytest.mark.parametrize("name", ["wan2.2-ti2v-5b-720p", "fastwan2.2-ti2v-5b-720p"])
+def test_a_draft_has_the_number_format_of_the_request_and_dense_attention(name):
+    wanted = example_request(load_preset("wan2.2-ti2v-5b-720p"), quantize="int8", sparse=1.5)
+    reduced = draft_request(wanted, load_preset(name))
+    assert (reduced.preset, reduced.quantize, reduced.sparse) == (name, "int8", 0.0)
+
+
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [
