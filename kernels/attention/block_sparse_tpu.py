@@ -57,11 +57,13 @@ def find_unsupported(query: jax.Array, key: jax.Array, block_q: int, block_kv: i
         return f"the block-sparse TPU kernel takes bfloat16, not {', '.join(sorted(types))}; cast, or use 'gathered'"
     if query.shape[-1] != LANES:
         return f"the block-sparse TPU kernel needs a head_dim of {LANES}, not {query.shape[-1]}; use 'gathered'"
-    if block_kv % 64 or block_q % 16:
+    if block_kv != 64 and block_kv % LANES or block_q % 16:
         return (
-            f"the block-sparse TPU kernel needs key blocks in steps of 64 and query blocks in steps of 16, not {block_kv} and "
-            f"{block_q}; use 'gathered'"
+            f"the block-sparse TPU kernel needs key blocks of 64 or in steps of {LANES}, and query blocks in steps of 16, not "
+            f"{block_kv} and {block_q}; use 'gathered'"
         )
+    if block_kv >> SIZE_BITS:
+        return f"the block-sparse TPU kernel takes at most {(1 << SIZE_BITS) - 1} keys in a block, not {block_kv}; use 'gathered'"
     needed = _resident_bytes(key.shape[1], block_kv)
     if needed > vmem_limit_bytes - RESERVED_BYTES:
         return (

@@ -57,8 +57,7 @@ def select_tiles(
     The union of the window and of the best tiles has no fixed size. All lists have the length of the largest possible union.
     """
     scores = _score_tiles(heads, tiles)
-    best = largest(scores, tiles.kept, use_pallas=heads.uses_pallas)
-    is_best = (best[..., None] == jnp.arange(tiles.num_tiles)).any(3)
+    _, is_best = largest(scores, tiles.kept, use_pallas=heads.uses_pallas, returns_mask=True)
     is_seen = is_best | _find_window(first_tile + jnp.arange(scores.shape[2]), tiles)
     num_context = heads.num_keys // tiles.size - tiles.num_tiles
     is_context = (jnp.arange(num_context) < context_tiles[:, None])[:, None, None]

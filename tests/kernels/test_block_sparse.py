@@ -109,6 +109,16 @@ def test_the_tpu_kernel_equals_numpy(name):
     assert (np.asarray(attended, np.float32)[~seen] == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("block_kv", "reason"),
+    [(192, "key blocks of 64 or in steps of 128"), (1024, "at most 1023 keys in a block, not 1024")],
+)
+def test_the_tpu_kernel_refuses_key_blocks_that_it_cannot_compute(block_kv, reason):
+    arrays, blocks, *_ = Case(128, 2 * block_kv, 1, block_kv=block_kv).make(jnp.bfloat16)
+    with pytest.raises(NotImplementedError, match=reason):
+        attend(arrays, blocks, BlockSparseOptions(implementation="pallas_tpu", interpret=True))
+
+
 def test_two_lists_join_to_one_by_their_log_sum_exp():
     arrays, blocks, *_ = Case(256, 512, 8).make(jnp.float32)
     parts = [
