@@ -34,6 +34,9 @@ from presets import Preset
 # Source of `TEXT_TOKENS` and `QUOTED_TOKENS`: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length and tokenizer_2_max_length
 TEXT_TOKENS = 1000  # largest number of tokens of a prompt
 QUOTED_TOKENS = 256  # largest number of tokens of the quoted text
+# `ModelSpec.over_floor` with sparse attention. check-tpu predicts 2.4 on v6e:2x4: lists have the length of the largest possible
+# union of tiles, and tiles at the border are padded.
+OVER_FLOOR_SPARSE = 2.4
 SHORT_TOKENS = 512  # tokens of prompt and quotes in the program for short prompts; most rewritten prompts fit too
 
 TRANSFORMER, AUTOENCODER = "HunyuanVideo15Transformer3DModel", "AutoencoderKLHunyuanVideo15"
@@ -125,7 +128,8 @@ class HunyuanFamily(Family):
             tasks = ("t2v", "i2v")
         for spec in SPECS:
             if (spec.tasks, spec.is_meanflow) == (tasks, is_meanflow):
-                return dataclasses.replace(spec, scales=scales, sparse_attention=method)
+                over_floor = OVER_FLOOR_SPARSE if method else spec.over_floor
+                return dataclasses.replace(spec, scales=scales, sparse_attention=method, over_floor=over_floor)
         raise unsupported_checkpoint(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
