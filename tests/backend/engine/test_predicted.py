@@ -35,6 +35,11 @@ def test_sol_attn_takes_as_much_less_as_the_compiler_predicts():
     assert predicted_seconds(WAN.with_changes(sparse=1.5), EIGHT) == pytest.approx(92, rel=0.1)  # docs/models.md
 
 
+def test_matrices_in_8_bits_take_nearly_as_long_as_the_compiler_predicts():
+    request = example_request(find_preset("turbowan2.1-t2v-14b-720p"), quantize="int8")
+    assert predicted_seconds(request, EIGHT) == pytest.approx(4 * 0.576, rel=0.1)  # docs/performance.md
+
+
 def test_half_the_chips_take_twice_as_long_and_one_branch_half():
     assert predicted_seconds(WAN, EIGHT[:4]) == pytest.approx(2 * predicted_seconds(WAN, EIGHT))
     assert predicted_seconds(WAN.with_changes(guidance=(1.0,)), EIGHT) == pytest.approx(predicted_seconds(WAN, EIGHT) / 2)
