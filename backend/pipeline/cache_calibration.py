@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.pipeline.denoising_loop import draw_initial_noise
+from backend.pipeline.denoising_loop import draw_initial_noise, load_expert
 from backend.pipeline.prompt_schedule import VideoConditions
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
@@ -33,13 +33,16 @@ def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, Non
     model, request, first_conditions = run.model, run.request, conditions.select(0).full
     schedule, noise = schedule_for_request(request), draw_initial_noise(request, model)
     states, key, before = model.start(request, first_conditions, noise), None, None
-    step_context = None
+    step_context, weights, loaded = None, run.weights, None
     ratios = []
     for index, step_plan in enumerate(plan_steps(request, model.spec.boundary)):
         if key != step_plan.context_key:
             step_context = None  # free the old context's keys, which take much memory, before the next context is created
+            if loaded != step_plan.expert:
+                weights = run.weights  # frees the copy of the other expert
+                weights, loaded = load_expert(model, run.weights, step_plan.expert), step_plan.expert
             (step_context, _), key = (
-                do(model.make_step_context(run.weights, request, first_conditions, step_plan, None)),
+                do(model.make_step_context(weights, request, first_conditions, step_plan, None)),
                 step_plan.context_key,
             )
             states = jax.device_put(states, step_context.layout.replicated)
@@ -47,7 +50,7 @@ def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, Non
         positions = cast(Any, step_context).context.positions  # models with MagCache have a `WholeClipStepContext`
         with run.clock.measure("denoise"):
             step_inputs = make_step_inputs(schedule, index, step_plan.guidance)
-            states, added = do(model.step(run.weights, request, step_context, states, step_inputs, None, index))
+            states, added = do(model.step(weights, request, step_context, states, step_inputs, None, index))
             ratios.append(_compute_growth(before, added, positions.num_tokens))
             before = added
         seconds = run.clock.seconds["denoise"] / (index + 1)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from backend.models.common.flat_attention import BlockCounts
-from backend.models.model import VIDEO, Conditions, Latents, Model, States, StepContext, StepState
+from backend.models.model import VIDEO, Conditions, Latents, Model, States, StepContext, StepState, Weights
 from backend.pipeline.chunks import Chunk, divide_into_chunks
 from backend.pipeline.prompt_schedule import Script, VideoConditions
 from backend.pipeline.run import Denoised, Described, Run
@@ -27,6 +27,7 @@ from backend.sampling.solvers import add_noise, make_step_inputs, schedule_for_r
 from backend.schemas.progressive import num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.step_plan import StepPlan, plan_steps, relative_step_costs
+from backend.weights.host_offload import copy_to_devices, describe_on_devices
 
 MOST_AHEAD = 4
 """Maximum number of steps dispatched ahead of the devices. Without a limit, steps of other TPU pipelines took 3.30 s instead of
@@ -76,7 +77,9 @@ class Denoising:
     ) -> None:
         """Callers may add texts to `script` and `conditions` until the block that uses the new entries starts."""
         request = run.request
-        self._run, self._weights, self._all_conditions = run, run.weights, conditions
+        self._run, self._all_conditions = run, conditions
+        self._weights = self._weights_at_rest = run.weights
+        self._loaded_expert: int | None = None
         self._script, self._text_index = script or Script(request), 0
         self._conditions = conditions.select(0)
         self.schedule, self._plan = schedule_for_request(request), plan_steps(request, run.model.spec.boundary)
@@ -205,31 +208,45 @@ class Denoising:
             if self._has_run(step_plan, indices):
                 continue
             with run.clock.measure("compile"):
+                self._load_expert(step_plan.expert)
                 own, conditions = self._request_at(step_plan), self._conditions_at(step_plan)
                 step_context, step_state = do(model.make_step_context(self._weights, own, conditions, step_plan, None))
                 states = jax.device_put(do(self._trial_states(step_plan)), step_context.layout.replicated)
-                jax.block_until_ready(do(self._trial_steps(own, step_context, states, step_state, indices)))
-                del step_context, step_state, states  # free the context's keys and values before the next step context is created
+                steps = self._trial_steps(self._weights, own, step_context, states, step_state, indices)
+                jax.block_until_ready(do(steps))
+                del (
+                    step_context,
+                    step_state,
+                    states,
+                    steps,
+                )  # free the context's keys and values before the next step context is created
 
     def _trial_steps(
-        self, request: GenerationRequest, step_context: StepContext, states: States, step_state: StepState, indices: Sequence[int]
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        step_context: StepContext,
+        states: States,
+        step_state: StepState,
+        indices: Sequence[int],
     ) -> Work:
         """Yield the work of the steps `indices` one after another, for a trial run."""
         for index in indices:
             step_inputs = make_step_inputs(self.schedule, index, self._plan[index].guidance)
             states, step_state = yield from self._run.model.step(
-                self._weights, request, step_context, states, step_inputs, step_state, index
+                weights, request, step_context, states, step_inputs, step_state, index
             )
         return states
 
     def _has_run(self, step_plan: StepPlan, indices: Sequence[int]) -> bool:
         """Return whether every program that the steps `indices` call has already run with arguments of the same shapes."""
         model, request = self._run.model, self._request_at(step_plan)
+        weights = {part: describe_on_devices(own) for part, own in self._weights_at_rest.items()}
         step_context, step_state = describe(
-            model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, None)
+            model.make_step_context(weights, request, self._conditions_at(step_plan), step_plan, None)
         )
         states = with_sharding(describe(self._trial_states(step_plan)), step_context.layout.replicated)
-        steps = self._trial_steps(request, step_context, states, step_state, indices)
+        steps = self._trial_steps(weights, request, step_context, states, step_state, indices)
         return all(call.program.has_run(*call.arguments) for call in list_calls(steps))
 
     def step(self) -> None:
@@ -344,6 +361,7 @@ class Denoising:
         steps (see `Layout.copied`) would exist for two experts at a time.
         """
         if self._step_context is not None and self._context_key == step_plan.context_key:
+            self._load_expert(step_plan.expert)  # `free_expert` keeps the step context
             return
         if self._step_context is not None and self._run.model.spec.num_experts > 1:
             with self._run.clock.measure("denoise"):
@@ -353,6 +371,7 @@ class Denoising:
             self._skipped += model.skipped_steps(step_state)
         self._step_context = self._step_state = None
         with self._run.clock.measure("encode"):
+            self._load_expert(step_plan.expert)
             work = model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, step_state)
             del step_state
             self._step_context, self._step_state = yield from work
@@ -360,9 +379,27 @@ class Denoising:
         if self._states is not None:
             self._states = yield Put(self._states, self._step_context.layout.replicated)
 
+    def _load_expert(self, expert: int) -> None:
+        """Copy this expert's weights to the devices, if they are on the host. Free the copy of another expert first."""
+        if self._loaded_expert != expert:
+            self.free_expert()
+            self._weights = load_expert(self._run.model, self._weights_at_rest, expert)
+            self._loaded_expert = expert
+
+    def free_expert(self) -> None:
+        """Free the copy of an expert whose weights are on the host. The next step makes a new copy."""
+        self._weights, self._loaded_expert = self._weights_at_rest, None
+
     def _wait_for_states(self) -> Work:
         yield Wait(self._states)
         self._num_ahead = 0
+
+
+def load_expert(model: Model, weights: Weights, expert: int) -> Weights:
+    """Return the weights, with a copy of this expert on the devices if its weights are on the host. The copy exists until the
+    caller drops the result."""
+    parts = [network.part for network in model.networks if network.expert == expert]
+    return {**weights, **{part: copy_to_devices(weights[part]) for part in parts}}
 
 
 def should_warm_up(model: Model, request: GenerationRequest) -> bool:

@@ -103,6 +103,7 @@ def _generate_blocks(
             number = len(script.texts) - 1
             text, inputs = script.texts[number], open_inputs(run.request)
             with run.clock.measure("encode"):
+                loop.free_expert()
                 encoding = prompt_schedule.encode_later_text(run.model, run.loaded.weights, text, inputs)
                 conditions.by_text[number] = do(encoding)
             conditions.remove(script.forget_oldest(MOST_TEXTS), run.model.spec.from_inputs)

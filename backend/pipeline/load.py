@@ -33,7 +33,7 @@ from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
 from backend.weights.cached_network import CachedNetwork, Content
 from backend.weights.expert import Expert
-from backend.weights.host_offload import device_bytes
+from backend.weights.host_offload import copy_to_devices, device_bytes
 from backend.weights.lora import ScaledLora, read_lora
 from backend.weights.read import LoadProgress, Part, check_flat, check_stacked, checkpoint_shapes, load_flat
 from backend.weights.stacked import StackedWeights
@@ -160,7 +160,7 @@ def _load_networks(
     contents = {network.part: Content.of_part(parts[network.part], network.described, network.arranged) for network in networks}
     cached_networks = {part: network for part, content in contents.items() if (network := model_cache.find_network(content))}
     missing = [network for network in networks if network.part not in cached_networks]
-    needed = sum(map(_network_bytes, missing)), sum(device_bytes(network.program_weights, network.tied) for network in missing)
+    needed = sum(map(_network_bytes, missing)), _bytes_per_device(missing)
     if is_used:
         model_cache.make_room_for(cached_networks.values(), *needed)
     elif not model_cache.try_make_room_beside(cached_networks.values(), *needed):
@@ -191,6 +191,18 @@ def _check_network(network: Network, part: Part) -> int:
 
 def _network_bytes(network: Network) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.program_weights))
+
+
+def _bytes_per_device(networks: Sequence[Network]) -> int:
+    """Return the bytes of each device that these networks need while they are read. A transformer for the host is on the devices
+    until it is complete."""
+    at_rest = {network.part: device_bytes(network.program_weights, network.tied) for network in networks}
+    loading = (
+        device_bytes(copy_to_devices(network.described)) - at_rest[network.part]
+        for network in networks
+        if network.expert is not None
+    )
+    return sum(at_rest.values()) + max(loading, default=0)
 
 
 def _add_speed(on_event: Callable[[Event], None]) -> Callable[[Event], None]:

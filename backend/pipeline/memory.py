@@ -7,8 +7,11 @@ from collections.abc import Hashable, Iterable
 import jax
 
 from backend.models.model import Model
+from backend.pipeline.warm_up import calls
 from backend.runtime.work import Call
-from backend.weights.host_offload import device_bytes
+from backend.schemas.request import GenerationRequest
+from backend.weights.host_offload import copy_to_devices, device_bytes
+from backend.weights.stacked import StackedWeights
 
 
 def program_bytes(compiled: jax.stages.Compiled) -> int | None:
@@ -43,3 +46,17 @@ def weight_bytes(model: Model, among: object = None) -> dict[str, int]:
     If the tree `among` is given, such as a program's arguments, only weights that are in that tree are counted.
     """
     return {network.part: device_bytes(network.program_weights, network.tied, among) for network in model.networks}
+
+
+def copied_transformer_bytes(model: Model, request: GenerationRequest) -> dict[str, int]:
+    """Return the bytes on each device of a transformer from the host, by the keys of programs that run beside it without reading
+    it, such as the decoder of previews. Empty if the transformers are on the devices all the time."""
+    experts = [network.described for network in model.networks if network.expert is not None]
+    most = max((device_bytes(copy_to_devices(expert)) - device_bytes(expert) for expert in experts), default=0)
+    if not most:
+        return {}
+    return {call.program.key: most for call in calls(model, request, ("denoise",)) if not _has_transformer(call)}
+
+
+def _has_transformer(call: Call) -> bool:
+    return any(isinstance(argument, StackedWeights) for argument in call.arguments)

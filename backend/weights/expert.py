@@ -1,4 +1,4 @@
-"""A transformer's weights on the devices, with LoRAs merged in.
+"""A transformer's weights, on the devices or on the host, with LoRAs merged in.
 
 Merging reads the affected tensors from the checkpoint, changes them, and writes them to the devices. Removing a LoRA reads the
 tensors from the checkpoint again. Therefore no copy of the original tensors is needed, and removed LoRAs leave no rounding
@@ -10,21 +10,27 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
+import jax
+
 from backend.schemas.events import Event
+from backend.weights.host_offload import copy_to_devices, is_offloaded, move_to_host
 from backend.weights.lora import ScaledLora, apply_loras
 from backend.weights.read import LoadProgress, Part, checkpoint_shapes, load_stacked, write_stacked
 from backend.weights.stacked import StackedWeights
 
 
 class Expert:
-    """One transformer. `weights` are the checkpoint's weights with `loras` merged."""
+    """One transformer. `weights` are the checkpoint's weights with `loras` merged.
+
+    Weights whose description is on the host are read and merged on the devices, because programs write them.
+    """
 
     def __init__(self, part: Part, described: StackedWeights, progress: LoadProgress, loras: Sequence[ScaledLora] = ()) -> None:
-        self._part, self._described = part, described
+        self._part, self._described, self._is_offloaded = part, copy_to_devices(described), is_offloaded(described)
         self.shapes = checkpoint_shapes(described)
         self.loras: tuple[ScaledLora, ...] | None = tuple(loras)  # None if a merge was interrupted
         self._changed_names = _changed_tensors(loras)  # tensors that differ from the checkpoint
-        self.weights = load_stacked(part, described, functools.partial(apply_loras, self.loras), progress)
+        self.weights = self._place(load_stacked(part, self._described, functools.partial(apply_loras, self.loras), progress))
 
     def merge(self, loras: Sequence[ScaledLora], on_event: Callable[[Event], None]) -> None:
         """Merge these LoRAs and remove all others. Do nothing if exactly these LoRAs are merged already.
@@ -37,9 +43,15 @@ class Expert:
         self._changed_names, self.loras = touched, None
         total = sum(self._part.places[name].num_bytes for name in touched)
         adjust = functools.partial(apply_loras, tuple(loras))
-        write_stacked(self._part, self._described, self.weights, touched, adjust, LoadProgress(total, on_event))
+        # An unfinished copy would overwrite the values that are written next.
+        weights = jax.block_until_ready(copy_to_devices(self.weights)) if self._is_offloaded else self.weights
+        write_stacked(self._part, self._described, weights, touched, adjust, LoadProgress(total, on_event))
+        self.weights = self._place(weights)
         self.loras = tuple(loras)
         self._changed_names = _changed_tensors(loras)
+
+    def _place(self, weights: StackedWeights) -> StackedWeights:
+        return move_to_host(weights) if self._is_offloaded else weights
 
 
 def _changed_tensors(loras: Sequence[ScaledLora]) -> set[str]:

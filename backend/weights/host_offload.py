@@ -1,6 +1,8 @@
 """Keep weights on the host if the devices cannot hold all networks besides the memory that programs need.
 
-The text encoder is the network on the host: it is the largest after the transformers, and runs once per prompt.
+The text encoder is the first network on the host: it is the largest after the transformers, and runs once per prompt. If the
+devices cannot even hold the text encoder and the transformers together, the transformers are on the host too. Then only the
+transformer whose steps run is on the devices, and no transformer while prompts are encoded or latents are decoded.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from backend.runtime.mesh import as_leaf
-
 HOST = "pinned_host"
 # Largest share of a device's memory for weights. With weights that filled 0.58 of the memory, programs still fitted; with 0.66,
 # they did not (docs/lab/tpu-slices.md).
 MOST_AT_REST = 0.6
+# Largest share of a device's memory for all weights together while prompts are encoded. With 0.66 the encoder's program fitted,
+# with 0.84 it did not. Both are predicted.
+MOST_WHILE_ENCODING = 0.75
 
 
 def should_offload(at_rest_bytes: int, memory_bytes: int | None) -> bool:
@@ -27,12 +30,46 @@ def should_offload(at_rest_bytes: int, memory_bytes: int | None) -> bool:
     return memory_bytes is not None and at_rest_bytes > MOST_AT_REST * memory_bytes
 
 
-def describe_offloaded(described: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return `described` with shardings that store the weights on the host."""
-    return {
-        name: as_leaf(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding.with_memory_kind(HOST)))
-        for name, leaf in described.items()
-    }
+def should_offload_transformers(all_bytes: int, memory_bytes: int | None) -> bool:
+    """Return whether weights of this size on each device leave too little memory for the text encoder's program, False if the
+    memory size is unknown."""
+    return memory_bytes is not None and all_bytes > MOST_WHILE_ENCODING * memory_bytes
+
+
+def describe_offloaded(described: Any) -> Any:
+    """Return a tree of described weights with shardings that store the weights on the host."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding.with_memory_kind(HOST)), described
+    )
+
+
+def is_offloaded(weights: Any) -> bool:
+    """Return whether any weights of the tree, arrays or described weights, are on the host."""
+    return any(leaf.sharding.memory_kind == HOST for leaf in jax.tree.leaves(weights))
+
+
+def copy_to_devices(weights: Any) -> Any:
+    """Return a tree of weights with copies on the devices of all weights that are on the host. The copies exist until the caller
+    drops the result. For described weights only the shardings change."""
+    return jax.tree.map(lambda leaf: _copy_to_device(leaf) if leaf.sharding.memory_kind == HOST else leaf, weights)
+
+
+def describe_on_devices(weights: Any) -> Any:
+    """Return the shapes and shardings of the result of `copy_to_devices`, without copying."""
+    return copy_to_devices(
+        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), weights)
+    )
+
+
+def move_to_host(weights: Any) -> Any:
+    """Move a tree of arrays to the host, one array after another, and delete the arrays on the devices. Return the new arrays."""
+
+    def move(leaf: jax.Array) -> jax.Array:
+        moved = jax.block_until_ready(jax.device_put(leaf, leaf.sharding.with_memory_kind(HOST)))
+        leaf.delete()
+        return moved
+
+    return jax.tree.map(move, weights)
 
 
 @contextlib.contextmanager

@@ -13,10 +13,13 @@ import torch
 from safetensors.torch import save_file
 
 from backend.errors import ModelError
+from backend.models.common import networks
 from backend.models.wan.spec import WAN
 from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
+from backend.runtime.program import Program
 from backend.settings import from_environment
+from backend.weights.host_offload import HOST, is_offloaded
 from backend.weights.lora import ScaledLora, apply_loras, read_lora
 from presets import LoraChoice
 from tests.kept import kept
@@ -232,3 +235,30 @@ def test_a_presets_own_loras_are_merged_on_load(tiny, loras):
     merge_loras(loaded, (), events.append)
     merge_loras(made.loaded, (), lambda event: None)
     jax.tree.map(np.testing.assert_array_equal, loaded.experts[1].weights, made.loaded.experts[1].weights)
+
+
+def test_experts_on_the_host_take_turns_on_the_devices_and_keep_their_loras(tiny, loras, monkeypatch):
+    made = tiny("wan2.2-t2v")
+    save_file(low_rank(made, "lightx2v", 7), loras / "turns.safetensors")
+    request = made.request(loras=[{"source": "turns.safetensors", "expert": "low"}])
+    expected = latents_of(request, made.loaded)
+    monkeypatch.setattr(networks, "memory_bytes", lambda kind: 1)
+    parked = load_module.load(made.preset, None, lambda event: None)
+    shapes, on_devices, run = {leaf.shape for leaf in jax.tree.leaves(parked.experts[0].weights.stacks)}, [], Program.__call__
+
+    def count_bytes() -> int:
+        arrays = (array for array in jax.live_arrays() if array.shape in shapes and array.sharding.memory_kind != HOST)
+        return sum(array.nbytes for array in arrays)
+
+    def count(program: Program, *arguments: object) -> object:
+        if program.key == "denoise_step":
+            on_devices.append(count_bytes() - before)
+        return run(program, *arguments)
+
+    monkeypatch.setattr(Program, "__call__", count)
+    before = count_bytes()
+    np.testing.assert_array_equal(latents_of(request, parked), expected)
+    assert len(on_devices) == request.steps
+    assert set(on_devices) == {sum(leaf.nbytes for leaf in jax.tree.leaves(parked.experts[0].weights.stacks))}
+    assert count_bytes() == before and all(is_offloaded(expert.weights) for expert in parked.experts)
+    merge_loras(made.loaded, (), lambda event: None)

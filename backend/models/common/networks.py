@@ -1,7 +1,7 @@
 """Read the folders of a checkpoint, and describe the networks that a family lists for the loader."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +14,14 @@ from backend.models.common.modules import Encoder
 from backend.models.common.video_autoencoder import StreamedAutoencoder
 from backend.models.model import ModelPlan, Network, Stage
 from backend.runtime.mesh import Layout
-from backend.weights.host_offload import describe_offloaded, device_bytes, should_offload
+from backend.weights.host_offload import (
+    copy_to_devices,
+    describe_offloaded,
+    device_bytes,
+    is_offloaded,
+    should_offload,
+    should_offload_transformers,
+)
 
 ENCODE: frozenset[Stage] = frozenset({"encode"})
 DENOISE: frozenset[Stage] = frozenset({"denoise"})
@@ -35,8 +42,24 @@ def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes
     network = encoder_network("text_encoder", encoder, plan, layout, **options)
     own, memory = device_bytes(network.described, network.tied), memory_bytes(plan.devices[0].device_kind)
     crowds = should_offload(own + others_bytes, memory)
-    flat: Any = network.described  # `Any`, because the declared type includes `StackedWeights`, which an encoder never has
-    return dataclasses.replace(network, described=describe_offloaded(flat)) if crowds else network
+    return dataclasses.replace(network, described=describe_offloaded(network.described)) if crowds else network
+
+
+def place_transformers(networks: Iterable[Network], plan: ModelPlan) -> tuple[Network, ...]:
+    """Return the model's networks. If a device has too little memory for the transformers while a text encoder from the host is
+    on the device, the transformers' weights stay in host memory too.
+
+    `backend.pipeline.denoising_loop` copies a transformer to the devices while its steps run.
+    """
+    networks = tuple(networks)
+    has_guest = any(is_offloaded(network.described) for network in networks)
+    all_bytes = sum(device_bytes(copy_to_devices(network.program_weights), network.tied) for network in networks)
+    if not has_guest or not should_offload_transformers(all_bytes, memory_bytes(plan.devices[0].device_kind)):
+        return networks
+    return tuple(
+        network if network.expert is None else dataclasses.replace(network, described=describe_offloaded(network.described))
+        for network in networks
+    )
 
 
 def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:

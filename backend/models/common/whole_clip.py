@@ -18,7 +18,7 @@ from backend.models.common.arithmetic import encoder_flops
 from backend.models.common.context_windows import step_in_windows
 from backend.models.common.flat_attention import BlockCounts
 from backend.models.common.modules import to_transformers_5_name
-from backend.models.common.networks import DENOISE, autoencoder_network, encoder_network, text_network
+from backend.models.common.networks import DENOISE, autoencoder_network, encoder_network, place_transformers, text_network
 from backend.models.common.programs import ClipPrograms
 from backend.models.common.step_cache import StepCache
 from backend.models.layouts import plan_layouts
@@ -99,7 +99,7 @@ class WholeClipModel:
         self.spec, self.dtype, self._configs = plan.spec, plan.dtype, plan.configs
         self._make_encoders(plan)
         self._guided, self._unguided = (self._make_programs(plan, layout) for layout in self._plan_layouts(plan))
-        self.networks = tuple(self._list_networks(plan))
+        self.networks = place_transformers(self._list_networks(plan), plan)
 
     def _make_encoders(self, plan: ModelPlan) -> None:
         """Set `_text_encoder` and `_image_encoder`, to None if the model has none.

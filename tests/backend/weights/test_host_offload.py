@@ -1,17 +1,37 @@
-"""A text encoder in the host's memory: which bytes count, when it is offloaded, and that it generates the same video."""
+"""Networks in the host's memory: which bytes count, when they are offloaded, and that the video stays the same."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from safetensors.numpy import load_file
 
+from backend.chips import GIB
 from backend.models.common import networks
 from backend.models.common.text import TIED
+from backend.pipeline import denoising
 from backend.pipeline import load as load_module
+from backend.pipeline.generate import generate
+from backend.pipeline.load import describe_model
+from backend.pipeline.loaded import LoadedModel
+from backend.pipeline.memory import copied_transformer_bytes, weight_bytes
+from backend.pipeline.warm_up import calls
 from backend.runtime import work
-from backend.schemas.request import GenerationRequest
-from backend.weights.host_offload import HOST, describe_offloaded, device_bytes, load_onto_devices, should_offload
+from backend.runtime.program import Compilation, Program
+from backend.schemas.request import GenerationRequest, example_request
+from backend.weights.host_offload import (
+    HOST,
+    copy_to_devices,
+    describe_offloaded,
+    device_bytes,
+    is_offloaded,
+    load_onto_devices,
+    move_to_host,
+    should_offload,
+    should_offload_transformers,
+)
+from backend.weights.stacked import StackedWeights
 from presets import load_preset
 
 
@@ -43,6 +63,24 @@ def test_it_is_parked_where_weights_take_most_of_a_known_memory():
     assert should_offload(61, 100) and not should_offload(60, 100)
 
 
+def test_transformers_are_offloaded_if_all_weights_leave_too_little_memory():
+    assert not should_offload_transformers(10**12, None)
+    assert should_offload_transformers(76, 100) and not should_offload_transformers(75, 100)
+
+
+def test_arrays_move_to_the_host_and_back_and_leave_nothing_behind():
+    weights = {
+        "outer": jax.device_put(np.arange(4.0), on_one_device()),
+        "stack": {"a": jax.device_put(np.ones(3), on_one_device())},
+    }
+    on_host = move_to_host(weights)
+    assert weights["outer"].is_deleted() and weights["stack"]["a"].is_deleted() and is_offloaded(on_host)
+    copies = copy_to_devices(on_host)
+    assert not is_offloaded(copies) and copies["outer"].sharding == on_one_device()
+    np.testing.assert_array_equal(copies["outer"], np.arange(4.0))
+    assert copy_to_devices(copies)["outer"] is copies["outer"]
+
+
 def test_parked_arrays_come_to_the_devices_for_a_while_and_tied_ones_together():
     resting = jax.device_put(np.arange(4.0), on_one_device().with_memory_kind(HOST))
     staying = jax.device_put(np.ones(3), on_one_device())
@@ -66,3 +104,70 @@ def test_a_model_with_a_parked_text_encoder_understands_the_same(monkeypatch):
         return work.run(loaded.model.encode(loaded.weights, request, {})).full["prompt_embeds"]
 
     np.testing.assert_array_equal(embedded(parks=True), embedded(parks=False))
+
+
+def describe_on_chip(monkeypatch, name: str, gib: int):
+    """Describe the preset's model on one device with this memory."""
+    monkeypatch.setattr(networks, "memory_bytes", lambda kind: gib * GIB)
+    return describe_model(load_preset(name), jax.devices()[:1], lambda program, lowered: Compilation(None))
+
+
+@pytest.mark.parametrize(("gib", "parked"), [(16, {"text_encoder", "transformer"}), (20, {"text_encoder"}), (32, set())])
+def test_a_small_chip_keeps_more_networks_on_the_host(monkeypatch, gib, parked):
+    """The weights are 10.6 GiB of the text encoder, 2.7 of the transformer and 0.2 of the decoder."""
+    model = describe_on_chip(monkeypatch, "wan2.1-t2v-1.3b-480p", gib)
+    assert {network.part for network in model.networks if is_offloaded(network.described)} == parked
+    assert {part for part, size in weight_bytes(model).items() if size == 0} == parked
+
+
+def test_a_model_without_a_text_encoder_stays_on_the_chip(monkeypatch):
+    assert not any(is_offloaded(network.described) for network in describe_on_chip(monkeypatch, "matrix-game-2.0", 4).networks)
+
+
+def test_only_the_expert_whose_steps_run_is_on_the_chip(monkeypatch):
+    """List the programs' arguments: no text encoder's call has a transformer, each step has one, and no argument is on the host."""
+    model = describe_on_chip(monkeypatch, "wan2.2-t2v-a14b-480p", 80)
+    request = GenerationRequest.from_preset(load_preset("wan2.2-t2v-a14b-480p"), prompt="a circle", seed=1, steps=4)
+    size, found = 28.6e9, {}
+    for call in calls(model, request):
+        assert all(getattr(leaf, "sharding", None) is None or not is_offloaded(leaf) for leaf in jax.tree.leaves(call.arguments))
+        transformers = [one for one in call.arguments if isinstance(one, StackedWeights)]
+        found.setdefault(call.program.key, set()).add(round(sum(map(device_bytes, transformers)) / size, 1))
+    assert found["denoise_step"] == found["prompt_keys"] == {1.0}
+    assert found["text_encode"] == found["vae_decode_first"] == found["vae_decode_next"] == {0.0}
+    copied = copied_transformer_bytes(model, request)  # the first frame's decoder makes the previews of the steps
+    assert copied == {"vae_decode_first": pytest.approx(size, rel=0.01)}
+
+
+def load_demo(monkeypatch, parks: bool) -> LoadedModel:
+    monkeypatch.setattr(networks, "memory_bytes", lambda kind: 1 if parks else None)
+    return load_module.load(load_preset("wan-tiny"), None, lambda event: None)
+
+
+def latents_of(loaded: LoadedModel, folder) -> np.ndarray:
+    """Generate a video, and return its latents."""
+    folder.mkdir()
+    request = example_request(load_preset("wan-tiny")).with_changes(steps=2, num_frames=5)
+    list(generate(request, loaded, folder, lambda: False))
+    return load_file(folder / "stage2_latents.safetensors")["latents"]
+
+
+@pytest.mark.demo_model
+def test_a_parked_transformer_is_on_the_devices_only_for_its_steps_and_makes_the_same_video(monkeypatch, tmp_path):
+    loaded = load_demo(monkeypatch, parks=True)
+    assert is_offloaded(loaded.weights["transformer"]) and loaded.networks["transformer"].bytes_per_device == 0
+    shapes = {leaf.shape for stack in loaded.weights["transformer"].stacks.values() for leaf in stack.values()}
+    on_devices, run = {}, Program.__call__
+
+    def count(program: Program, *arguments: object) -> object:
+        live = [array for array in jax.live_arrays() if array.shape in shapes and array.sharding.memory_kind != HOST]
+        on_devices.setdefault(program.key, set()).add(sum(array.nbytes for array in live))
+        return run(program, *arguments)
+
+    monkeypatch.setattr(Program, "__call__", count)
+    monkeypatch.setattr(denoising, "should_warm_up", lambda model, request: True)
+    parked = latents_of(loaded, tmp_path / "parked")
+    stacks = sum(leaf.nbytes for stack in loaded.weights["transformer"].stacks.values() for leaf in stack.values())
+    assert on_devices["denoise_step"] == {stacks} and on_devices["text_encode"] == on_devices["vae_decode_next"] == {0}
+    monkeypatch.undo()
+    np.testing.assert_array_equal(parked, latents_of(load_demo(monkeypatch, parks=False), tmp_path / "plain"))
