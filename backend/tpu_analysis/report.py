@@ -22,7 +22,7 @@ from backend.models import find_family as of_preset
 from backend.models.model import Model
 from backend.models.spec import Family
 from backend.pipeline.load import describe_model
-from backend.pipeline.memory import copied_transformer_bytes, program_bytes, weight_bytes
+from backend.pipeline.memory import program_bytes, weight_bytes
 from backend.pipeline.warm_up import calls
 from backend.runtime.devices import described_devices
 from backend.runtime.mesh import Layout
@@ -168,8 +168,7 @@ def _refusal_cost(error: Exception, seconds: float) -> dict[str, Any]:
 
 def _summary(slice_: Slice, programs: dict[str, dict], resident: dict[str, int]) -> dict[str, Any]:
     chip, request = slice_.chip, slice_.request
-    copied = copied_transformer_bytes(slice_.model, request)
-    peak = max(_peak_with(cost, resident) + copied.get(name, 0) for name, cost in programs.items())
+    peak = max(_peak_with(cost, resident) for cost in programs.values())
     is_known = all(cost["predicted_seconds"] is not None for cost in programs.values())
     total = sum(cost["predicted_seconds"] * cost["repeats"] for cost in programs.values()) if is_known else None
     flops = slice_.step_flops
