@@ -188,7 +188,7 @@ def change(prompt: dict[str, Any], **values: Any) -> dict[str, Any]:
         ("text_to_video", {"task": "t2v", "num_frames": 17}),
         ("image_to_video", {"task": "i2v"}),
         ("video_to_video", {"strength": 0.6}),
-        ("extend_and_upscale", {"extend": "after", "upscale": 2}),
+        ("extend_and_upscale", {"preset": "clip", "upscale": 2}),
     ],
 )
 def test_example_workflows_run_and_the_request_survives(comfyui, studio, name, expected):
@@ -220,7 +220,7 @@ def test_errors_are_shown_in_one_sentence(comfyui, studio):
 
 
 def test_images_and_audio_reach_other_nodes(comfyui, studio):
-    prompt = change(comfyui.read_workflow("text_to_video"), url=studio[0], frames=17, steps=1, decode=True, model="ltx-tiny")
+    prompt = change(comfyui.read_workflow("text_to_video"), url=studio[0], frames=17, steps=2, decode=True, model="ltx-tiny")
     prompt["2"]["inputs"]["prompt"] = "a red circle on a black background"
     prompt |= {
         "20": {"class_type": "CreateVideo", "inputs": {"images": ["2", 1], "audio": ["2", 2], "fps": 16.0}},
