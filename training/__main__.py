@@ -26,6 +26,8 @@ from training.recipes import RECIPES
 from training.train_text_encoder import train_text_encoder
 from training.train_transformer import TransformerTraining, train_transformer
 from training.train_vae import REFINING_RATE, refine_decoder, train_vae
+from training.turbo import SECONDS as TURBO_SECONDS
+from training.turbo import make_turbo
 from training.vace import SECONDS as VACE_SECONDS
 from training.vace import make_vace
 
@@ -33,6 +35,7 @@ ON_WAN_TINY = {  # trained on top of wan-tiny's networks
     "wan-live-tiny": (make_live, LIVE_SECONDS),
     "wan-tiny-vace": (make_vace, VACE_SECONDS),
     "wan-tiny-animate": (make_animate, ANIMATE_SECONDS),
+    "wan-tiny-turbo": (make_turbo, TURBO_SECONDS),
 }
 
 logger = logging.getLogger(__name__)

@@ -99,7 +99,8 @@ def main() -> None:
     arguments = vars(parser.parse_args())
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     model, videos, target = (arguments.pop(name) for name in ("model", "videos", "json"))
-    settings, sampler = Settings(**arguments), Sampler.load(model)
+    sampler = Sampler.load(model)
+    settings = sampler.settings_for(Settings(**arguments))
     scores = {
         "videos_of_each_task": videos,
         "settings": dataclasses.asdict(settings),

@@ -16,6 +16,7 @@ from training.fast_vae import speed_up
 from training.latents import Vae, encode, latent_statistics
 from training.recipes import Recipe, recipe_of
 from training.train_transformer import SampledNetworks
+from training.turbo_networks import STEPS, TIMESTEPS, TurboNetworks, is_sparse, take_steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,22 +41,26 @@ class Sampler:
 
     @classmethod
     def load(cls, model: Path) -> Sampler:
-        """Load the checkpoint folder of a demo model."""
+        """Load the checkpoint folder of a demo model. The result is a `TurboSampler` if the model has sparse attention."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         recipe = recipe_of(model)
         vae = recipe.autoencoder.load(model / "vae").to(device).eval()
         speed_up(vae)
+        if is_sparse(model):
+            return TurboSampler(TurboNetworks.load(model, model / "tokenizer", device), vae, recipe, device)
         networks = cast(SampledNetworks, recipe.load(model, model / "tokenizer", device))
         return cls(networks, vae, recipe, device)
+
+    def settings_for(self, given: Settings) -> Settings:
+        """Return the settings with which the model can run."""
+        return given
 
     @torch.no_grad()
     def sample(
         self, prompts: list[str], seeds: list[int], settings: Settings, images: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Sample videos, uint8 [B, F, H, W, 3]. `images` [B, 3, 1, H, W] in [-1, 1] are first frames for image to video."""
-        shape = (self.networks.latent_channels, (settings.num_frames - 1) // 4 + 1, settings.height // 16, settings.width // 16)
-        latents = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
-        latents = latents.to(self.device)
+        latents = self._noise(seeds, settings)
         first = None if images is None else encode(self.vae, images.to(self.device))
         twice = (
             None
@@ -71,7 +76,37 @@ class Sampler:
             latents = scheduler.step(velocity, timestep, latents, return_dict=False)[0]
         return self._decode(self.networks.finish(latents, first))
 
+    def _noise(self, seeds: list[int], settings: Settings) -> torch.Tensor:
+        shape = (self.networks.latent_channels, (settings.num_frames - 1) // 4 + 1, settings.height // 16, settings.width // 16)
+        noise = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        return torch.stack(noise).to(self.device)
+
     def _decode(self, latents: torch.Tensor) -> torch.Tensor:
         mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1, 1) for values in latent_statistics(self.vae))
         video = self.vae.decode(latents * std + mean).sample
         return ((video.permute(0, 2, 3, 4, 1) + 1) * 127.5).round().clamp(0, 255).byte().cpu()
+
+
+class TurboSampler(Sampler):
+    """The networks of wan-tiny-turbo, which always take the same four steps without guidance."""
+
+    def settings_for(self, given: Settings) -> Settings:
+        """See `Sampler`."""
+        return dataclasses.replace(given, steps=STEPS, guidance=1.0, flow_shift=1.0)
+
+    @torch.no_grad()
+    def sample(
+        self, prompts: list[str], seeds: list[int], settings: Settings, images: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See `Sampler`."""
+        noise = self._noise(seeds, settings)
+        first = None if images is None else encode(self.vae, images.to(self.device))
+        velocity_of = self.networks.velocity_for(prompts, images, first)
+        clean, given = torch.zeros_like(noise), torch.zeros_like(noise[:, :1, :, :1, :1], dtype=torch.bool)
+        if first is not None:
+            clean[:, :, :1], given[:, :, 0] = first, True
+
+        def velocity(point: torch.Tensor, step: int) -> torch.Tensor:
+            return velocity_of(point, torch.full((len(prompts),), TIMESTEPS[step], device=self.device))
+
+        return self._decode(take_steps(velocity, noise, clean, given))

@@ -148,10 +148,15 @@ def _spread(value: torch.Tensor, num_frames: int) -> torch.Tensor:
     return torch.cat([first[:, None], others[:, None].expand(-1, num_frames - 1, *others.shape[1:])], 1)
 
 
-def run_one_block(block, hidden, text, text_bias, modulation, cosine, sine, dtype) -> torch.Tensor:
-    """Run a transformer block on tokens [B, S, D]. `modulation` [B, F, 6, D], `cosine` and `sine` [1, S, 1, D / heads]."""
+def run_one_block(
+    block, hidden, text, text_bias, modulation, cosine, sine, dtype, attend: Callable | None = None
+) -> torch.Tensor:
+    """Run a transformer block on tokens [B, S, D]. `modulation` [B, F, 6, D], `cosine` and `sine` [1, S, 1, D / heads].
+
+    `attend` computes self-attention from the arguments of `self_attention`, which is the default.
+    """
     shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.scale_shift_table[None] + modulation).unbind(2)
-    attended = _self_attention(block.attn1, modulate(hidden, shift, scale), cosine, sine, dtype)
+    attended = (attend or self_attention)(block.attn1, modulate(hidden, shift, scale), cosine, sine, dtype)
     hidden = hidden + per_frame(attended, gate)
     normal = F.layer_norm(hidden, hidden.shape[-1:], block.norm2.weight, block.norm2.bias, block.norm2.eps)
     hidden = hidden + cross_attention(block.attn2, normal, text, text_bias, dtype)
@@ -174,18 +179,19 @@ def linear(layer: torch.nn.Linear, value: torch.Tensor, dtype) -> torch.Tensor:
     return F.linear(value.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 
 
-def _self_attention(attention, hidden, cosine, sine, dtype) -> torch.Tensor:
-    return _attend(attention, *_projected(attention, hidden, cosine, sine, dtype), None, dtype)
+def self_attention(attention, hidden, cosine, sine, dtype) -> torch.Tensor:
+    """Compute self-attention of tokens [B, S, D]."""
+    return _attend(attention, *projected(attention, hidden, cosine, sine, dtype), None, dtype)
 
 
 def seen_attention(attention, hidden, cosine, sine, seen, dtype) -> torch.Tensor:
     """Compute self-attention of tokens [B, S, D] with the mask `seen` [S, S]."""
-    heads = (array.to(dtype) for array in _projected(attention, hidden, cosine, sine, dtype))
+    heads = (array.to(dtype) for array in projected(attention, hidden, cosine, sine, dtype))
     attended = F.scaled_dot_product_attention(*heads, attn_mask=seen)
     return linear(attention.to_out[0], attended.transpose(1, 2).flatten(2), dtype).float()
 
 
-def _projected(attention, hidden, cosine, sine, dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def projected(attention, hidden, cosine, sine, dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return rotated queries and keys, and values, of tokens [B, S, D]: each [B, H, S, D / heads]."""
     query, key = (
         _rotate(_heads(_rms_norm(norm, linear(project, hidden, dtype)), attention.heads), cosine, sine)

@@ -135,7 +135,9 @@ class WanNetworks:
         def velocity(latents: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
             latents = self.finish(latents, first)
             first_timesteps = timesteps if first is None else torch.zeros_like(timesteps)
-            return predict_velocity(self.learned, latents, timesteps, first_timesteps, text, bias, torch.float32)
+            return predict_velocity(
+                self.learned, latents, timesteps, first_timesteps, text, bias, torch.float32, run_block=self._run_block
+            )
 
         return velocity
 
