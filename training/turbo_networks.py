@@ -1,9 +1,9 @@
 """wan-tiny-turbo's transformer in training: SLA in place of dense self-attention, and the four noise levels of rCM.
 
 A clip starts from a noise whose result wan-tiny has generated. The student takes the steps of the solver "rcm-ode" and learns to
-predict this result from each of the four points. In a share of the batches the points are those that the student's own steps
-reach, so that it learns to correct its mistakes. In the others, the last point has fresh noise: what is left to remove there no
-longer depends on the noise of the start, and fresh noise makes many examples of a pair.
+predict this result from each of the four points. In a share of the batches, its own steps lead to the point, so that it learns to
+correct its mistakes. In the others, the last point has fresh noise. What must be removed there hardly depends on the noise of the
+start, and fresh noise makes many examples of a pair.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from training.wan_networks import WanNetworks
 from training.wan_vae import WAN_AUTOENCODER
 from training.world import Scene, render, sample_training_scene
 
-STEPS, GUIDANCE, FLOW_SHIFT = 8, 4.0, 3.0  # of wan-tiny, whose card has 20 steps
+STEPS, GUIDANCE, FLOW_SHIFT = 8, 4.0, 3.0  # settings of wan-tiny, whose card has 20 steps
 IMAGE_TO_VIDEO = 0.4
 MOST_BATCHES = 1000
 BATCH = 32  # pairs in a batch of the training
