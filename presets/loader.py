@@ -465,9 +465,9 @@ class Preset(BaseModel):
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
     """Return all presets in the order of lists. They are read once per process.
 
-    The preset that is selected when the studio opens comes first, then presets of embedded models, which are folders of this
-    project. The other presets follow in the order of `SERIES`, and within a series in the order of `KINDS`. The `VARIANTS` of a
-    preset follow it. Live presets are last among the embedded presets, and last among the others.
+    The preset that is selected when the studio opens comes first with its variants, then presets of embedded models, which are
+    folders of this project. The other presets follow in the order of `SERIES`, and within a series in the order of `KINDS`. The
+    `VARIANTS` of a preset follow it. Live presets are last among the embedded presets, and last among the others.
     """
     return sorted(_read_presets(folder).values(), key=_sort_key)
 
@@ -495,10 +495,10 @@ def list_variants(name: str) -> list[Preset]:
 
 def _sort_key(preset: Preset) -> tuple[bool | int | str, ...]:
     is_embedded = preset.model.startswith(EMBEDDED_PREFIX)
-    beginning = preset.name != OPENING, not is_embedded, preset.live
     family = SERIES.index(preset.series) if preset.series in SERIES and not is_embedded else len(SERIES)
     plain, _, variant = preset.name.rpartition("-")
     plain, variant = (plain, VARIANTS.index(variant)) if variant in VARIANTS else (preset.name, -1)
+    beginning = plain != OPENING, not is_embedded, preset.live
     kind = next((place for place, kind in enumerate(KINDS) if f"-{kind}-" in plain), len(KINDS))
     sizes = re.sub(r"\d+", lambda found: found[0].zfill(5), plain)  # so that 704p is before 1024p
     return *beginning, family, kind, not plain.startswith(preset.series), sizes, variant

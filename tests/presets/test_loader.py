@@ -35,7 +35,7 @@ TURBOWAN = ["turbowan2.1-t2v-1.3b-480p", "turbowan2.1-t2v-14b-480p", "turbowan2.
 FASTWAN = ["fastwan2.1-t2v-1.3b-480p", "fastwan2.1-t2v-14b-480p", "fastwan2.2-ti2v-5b-720p"]
 LESS = ["ltx-tiny", "ltx-2.5-1024p-fast", "turbowan2.2-i2v-a14b-720p"]  # these presets offer less than their model could accept
 LTX_DRAFTS = ["ltx-2.5-704p-draft", "ltx-2.3-704p-draft", "ltx-2.0-512p-draft"]
-EMBEDDED = ["wan-tiny", "hunyuan-tiny", "ltx-tiny", "wan-tiny-animate", "wan-tiny-turbo", "wan-tiny-vace", "wan-live-tiny"]
+EMBEDDED = ["wan-tiny", "wan-tiny-turbo", "hunyuan-tiny", "ltx-tiny", "wan-tiny-animate", "wan-tiny-vace", "wan-live-tiny"]
 NAMES = [
     *EMBEDDED,
     *FULL,

@@ -12,7 +12,7 @@ from wan_ui.i18n.english import ENGLISH
 
 DEMO = load_preset("wan-tiny")
 HERE = [
-    [load_preset(name).words("zh").title, name] for name in ("wan-tiny", "wan-tiny-vace", "wan-live-tiny")
+    [load_preset(name).words("zh").title, name] for name in ("wan-tiny", "wan-tiny-turbo", "wan-tiny-vace", "wan-live-tiny")
 ]  # embedded in the project
 
 
