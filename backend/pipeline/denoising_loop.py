@@ -214,12 +214,8 @@ class Denoising:
                 states = jax.device_put(do(self._trial_states(step_plan)), step_context.layout.replicated)
                 steps = self._trial_steps(self._weights, own, step_context, states, step_state, indices)
                 jax.block_until_ready(do(steps))
-                del (
-                    step_context,
-                    step_state,
-                    states,
-                    steps,
-                )  # free the context's keys and values before the next step context is created
+                # The context's keys and values are freed before the next step context is created.
+                del step_context, step_state, states, steps
 
     def _trial_steps(
         self,

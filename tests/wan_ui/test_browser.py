@@ -169,7 +169,8 @@ def test_a_failure_is_explained_on_the_stage_and_the_next_one_works(page):
 def test_only_what_can_run_is_offered(page, studio):
     page.locator("#preset input").click()
     options = [text.splitlines()[-1] for text in page.locator("li[role=option]").all_inner_texts()]  # skips the tick
-    embedded = [load_preset(name) for name in ("wan-tiny", "hunyuan-tiny", "ltx-tiny", "wan-tiny-vace", "wan-live-tiny")]
+    names = ("wan-tiny", "wan-tiny-turbo", "hunyuan-tiny", "ltx-tiny", "wan-tiny-vace", "wan-live-tiny")
+    embedded = [load_preset(name) for name in names]
     assert options == [preset.title for preset in embedded if studio.kind == "demo" or is_offered([], preset)]
     page.keyboard.press("Escape")
     page.locator(".elsewhere summary").click()
