@@ -31,7 +31,9 @@ def models_html(rows: Sequence[ModelRow], caller: Caller) -> str:
     drawn = "".join(_group_html(title, members, caller) for title, members in groups if members)
     hint = texts.models_operator if caller.is_operator else texts.models_visitor
     busy = "true" if is_busy else "false"
-    return f'<section class="models" data-busy="{busy}"><p class="hint">{escape(hint)}</p>{drawn}</section>'
+    # A visitor's cards have no buttons, so the keyboard can scroll them only if the section takes the focus.
+    attributes = f'class="models" tabindex="0" aria-label="{escape(texts.view_models)}" data-busy="{busy}"'
+    return f'<section {attributes}><p class="hint">{escape(hint)}</p>{drawn}</section>'
 
 
 def short_name(source: str) -> str:
