@@ -14,7 +14,7 @@ from wan_ui.i18n.english import ENGLISH
 from wan_ui.i18n.labels import labels
 from wan_ui.i18n.languages import LANGUAGES
 from wan_ui.routes.api import describe_endpoint
-from wan_ui.routes.mcp import describe_tool
+from wan_ui.routes.mcp import describe_tools
 
 SENTENCE_END = re.compile(r"[.!?](?= [A-Z0-9`{+]|$)")
 
@@ -42,7 +42,7 @@ def test_the_command_line_shows_the_help_of_each_option(capsys):
 
 
 def test_programs_get_each_description():
-    tool = describe_tool(["wan-tiny"])["inputSchema"]["properties"]["settings"]["properties"]
+    tool = describe_tools(["wan-tiny"])[0]["inputSchema"]["properties"]["settings"]["properties"]
     assert {name: one["description"] for name, one in tool.items()} == {name: SETTINGS[name].description for name in FOR_PROGRAMS}
     assert tool["steps"]["type"] == "integer" and tool["make"]["enum"] == ["video", "sound"]
     assert [name for name in FOR_PROGRAMS if SETTINGS[name].description not in describe_endpoint()] == []
