@@ -296,7 +296,8 @@ class Engine:
 
         The request is checked as in `submit_steps`. `can_run` tells which presets the draft may use.
 
-        Raises: the errors of `submit`, and Busy while a video waits or runs, or if too many drafts are in progress.
+        Raises: the errors of `submit`, and Busy while a video waits or runs, if too many drafts are in progress, or if only a
+            video can load the model.
         """
         self._check(request, may_download=False)
         self._check_open()

@@ -159,7 +159,10 @@ class InstantDrafts:
             return draft
 
     def start(self, draft: InstantDraft, request: GenerationRequest, shape: Shape) -> None:
-        """Start the reserved draft on the next worker that has its programs. Do nothing if it was stopped."""
+        """Start the reserved draft on the next worker that has its programs. Do nothing if it was stopped.
+
+        Raises: Busy if only a video can load the draft's model, because the workers load no model ahead, as on several hosts.
+        """
         with self._changed:
             if draft.result.done():
                 _remove_folder(draft)
@@ -167,6 +170,8 @@ class InstantDrafts:
             self._waiting.append((draft, request, shape))
             self._dispatch()
             if not self._is_paused and draft.id not in self._running:
+                if self._pool.lacks_model(shape):
+                    raise Busy("instant drafts with this model", "wait until a video has loaded it", "press Generate")
                 self._pool.prepare_for(request, shape)
 
     def drop(self, draft: InstantDraft) -> None:

@@ -89,6 +89,11 @@ class WorkerPool:
                     return worker
         return None
 
+    def lacks_model(self, shape: Shape) -> bool:
+        """Return whether drafts of this shape cannot start: each idle worker has another model, and cannot load a model ahead."""
+        ready = [worker.view().facts for worker in self._ready_workers()]
+        return bool(ready) and all(not facts.can_prepare and facts.model != shape.model for facts in ready)
+
     def expect_models(self, models: Sequence[str], preset: str | None = None) -> None:
         """Tell the workers which checkpoints' models the queued jobs need, the next job's model first.
 

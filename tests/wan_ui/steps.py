@@ -45,7 +45,7 @@ def wait_until(page, expression: str, arg=None) -> None:
 
 def shown(page) -> dict[str, str]:
     """Return the texts of the parts of the page that show its state, by selector."""
-    places = ("#worker-status", "#message", ".stage", ".queue")
+    places = ("#worker-status", "#message", "#instant-result", ".stage", ".queue")
     return {place: page.locator(place).first.inner_text() for place in places if page.locator(place).count()}
 
 

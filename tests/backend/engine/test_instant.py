@@ -104,6 +104,16 @@ def test_drafts_that_end_their_workers_pause(ready):
     assert isinstance(all_events(ready, ready.submit(request()).id)[-1], Finished)
 
 
+def test_a_draft_whose_model_only_a_video_loads_is_refused_until_then(ready):
+    turbo = load_preset("wan-tiny-turbo")
+    with pytest.raises(Busy, match="wait until a video has loaded it"):
+        start(ready, GenerationRequest.from_preset(turbo, prompt="a square"))
+    assert not has_folders(ready)
+    assert isinstance(all_events(ready, ready.submit(GenerationRequest.from_preset(turbo, prompt="a square")).id)[-1], Finished)
+    wait_for(lambda: ready.pool.has_ready_worker())
+    assert picture(start(ready, GenerationRequest.from_preset(turbo, prompt="a square")).result.result(SECONDS))
+
+
 def test_a_failed_draft_states_the_reason_and_the_next_one_runs(ready):
     event = start(ready, request("explode")).result.result(SECONDS)
     assert isinstance(event, Failed) and "the square exploded" in event.cause

@@ -24,6 +24,12 @@ WATCH = """() => {
 IMAGE = "#draft .draft:not([hidden]) img"
 
 
+@pytest.fixture(scope="module")
+def studio(own_studio):
+    """A studio whose worker has the model of the drafts: the pretend pipeline loads no model ahead."""
+    return own_studio
+
+
 def turn_on(page) -> None:
     page.evaluate(WATCH)
     page.locator("#instant input").check()
