@@ -22,6 +22,7 @@ from backend.schemas.worker import AXES
 from backend.tpu_analysis.fingerprint import fingerprint
 from backend.tpu_analysis.live_rate import predict_live_rate
 from backend.tpu_analysis.report import Inspector, Slice, describe_slice, report
+from backend.tpu_analysis.unread import include_unread_bytes
 from benchmarks.predicted import ProgramCost
 
 
@@ -57,7 +58,7 @@ def row(preset: str, topology: str, known: dict[str, ProgramCost]) -> dict[str, 
     """Compile the preset for the slice and return the report."""
     request, inspector = example_request(find_preset(preset)), KeepingInspector(known)
     described = describe_slice(request, topology, dict.fromkeys(AXES), inspector)
-    result = report(described, inspector)
+    result = include_unread_bytes(report(described, inspector), described.model, request)
     result |= predict_live_rate(described.model, request, result["components"]) | means(described)
     result["components"] = {name: cost | inspector.marks[name] for name, cost in result["components"].items()}
     return result

@@ -17,6 +17,7 @@ from backend.schemas.worker import AXES
 from backend.settings import from_environment
 from backend.tpu_analysis.live_rate import predict_live_rate
 from backend.tpu_analysis.report import Inspector, describe_slice, remedies, report
+from backend.tpu_analysis.unread import include_unread_bytes
 
 
 def main() -> None:
@@ -46,7 +47,7 @@ def main() -> None:
 
     inspector = Inspector(report_progress, arguments.only)
     described = describe_slice(request, arguments.topology, mesh, inspector)
-    result = report(described, inspector)
+    result = include_unread_bytes(report(described, inspector), described.model, request)
     result |= predict_live_rate(described.model, request, result["components"])
     if not result["fits"]:
         result["would_fit"] = [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 
 import jax
 
 from backend.models.model import Model
-from backend.pipeline.warm_up import calls
+from backend.pipeline.warm_up import STAGES, calls
 from backend.runtime.work import Call
 from backend.schemas.request import GenerationRequest
 from backend.weights.host_offload import copy_to_devices, device_bytes
@@ -48,14 +49,33 @@ def weight_bytes(model: Model, among: object = None) -> dict[str, int]:
     return {network.part: device_bytes(network.program_weights, network.tied, among) for network in model.networks}
 
 
-def copied_transformer_bytes(model: Model, request: GenerationRequest) -> dict[str, int]:
-    """Return the bytes on each device of a transformer from the host, by the keys of programs that run beside it without reading
-    it, such as the decoder of previews. Empty if the transformers are on the devices all the time."""
+def unread_bytes(model: Model, request: GenerationRequest) -> dict[str, int]:
+    """Return the bytes on each device of arrays that stay there while a program runs without reading them, by the program's key.
+
+    They are a transformer from the host beside other programs between its steps, such as the decoder of previews. In a live video
+    they are also the past blocks' keys and the decoder's state, because its stages take turns and a new prompt can come any time.
+    """
     experts = [network.described for network in model.networks if network.expert is not None]
     most = max((device_bytes(copy_to_devices(expert)) - device_bytes(expert) for expert in experts), default=0)
-    if not most:
-        return {}
-    return {call.program.key: most for call in calls(model, request, ("denoise",)) if not _has_transformer(call)}
+    unread = Counter[str]()
+    if most:
+        unread.update({call.program.key: most for call in calls(model, request, ("denoise",)) if not _has_transformer(call)})
+    if request.resolved_preset.live:
+        by_stage = {stage: _bytes_besides_weights(model, calls(model, request, (stage,))) for stage in STAGES}
+        states = {stage: max(sizes.values(), default=0) for stage, sizes in by_stage.items() if stage != "encode"}
+        for stage, sizes in by_stage.items():
+            unread.update(dict.fromkeys(sizes, sum(states.values()) - states.get(stage, 0)))
+    return dict(unread)
+
+
+def _bytes_besides_weights(model: Model, calls: Iterable[Call]) -> dict[str, int]:
+    """Return the bytes on each device of the largest arguments of each program, without weights, by the program's key."""
+    sizes: dict[str, int] = {}
+    for call in calls:
+        placed = [leaf for leaf in jax.tree.leaves(call.arguments) if getattr(leaf, "sharding", None) is not None]
+        size = device_bytes(placed) - sum(weight_bytes(model, among=placed).values())
+        sizes[call.program.key] = max(size, sizes.get(call.program.key, 0))
+    return sizes
 
 
 def _has_transformer(call: Call) -> bool:

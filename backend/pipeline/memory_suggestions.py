@@ -15,7 +15,7 @@ from backend.chips import memory_bytes
 from backend.errors import bytes_needed, is_memory_short
 from backend.models.model import Model
 from backend.pipeline.load import describe_model
-from backend.pipeline.memory import copied_transformer_bytes, program_bytes, weight_bytes
+from backend.pipeline.memory import program_bytes, unread_bytes, weight_bytes
 from backend.pipeline.memory_candidates import CAUTION, fewer_frames, find_first_fitting, fitting_share_of_tokens, smaller_sizes
 from backend.pipeline.warm_up import calls
 from backend.runtime.context import RuntimeContext
@@ -93,11 +93,11 @@ class MemoryNeeds:
     bytes while this program runs.
     """
 
-    def __init__(self, model: Model, needs: Mapping[str, float], counted: Mapping[str, int], copied: Mapping[str, int]) -> None:
+    def __init__(self, model: Model, needs: Mapping[str, float], counted: Mapping[str, int], unread: Mapping[str, int]) -> None:
         """Compute the peak. `needs` maps a program's key to all bytes of the program, which include the weights that the program
-        reads. `counted` maps the key to the bytes of these weights. `copied` is the result of `copied_transformer_bytes`."""
+        reads. `counted` maps the key to the bytes of these weights. `unread` is the result of `unread_bytes`."""
         self.weights = sum(weight_bytes(model).values())
-        peaks = {key: size + self.weights - counted[key] + copied.get(key, 0) for key, size in needs.items()}
+        peaks = {key: size + self.weights - counted[key] + unread.get(key, 0) for key, size in needs.items()}
         self.largest = max(peaks, key=lambda key: peaks[key]) if peaks else None
         self.peak: float = math.inf if self.largest is None else peaks[self.largest]
 
@@ -119,7 +119,7 @@ def measure_memory(
             tell(Compiling(what))
         program.prepare(*arguments)
         counted.setdefault(program.key, sum(weight_bytes(model, among=arguments).values()))
-    return MemoryNeeds(model, meter.needs, counted, copied_transformer_bytes(model, request))
+    return MemoryNeeds(model, meter.needs, counted, unread_bytes(model, request))
 
 
 def _unprepared_programs(model: Model, request: GenerationRequest) -> Iterator[tuple[Program, tuple]]:

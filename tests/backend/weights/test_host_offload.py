@@ -15,7 +15,7 @@ from backend.pipeline import load as load_module
 from backend.pipeline.generate import generate
 from backend.pipeline.load import describe_model
 from backend.pipeline.loaded import LoadedModel
-from backend.pipeline.memory import copied_transformer_bytes, weight_bytes
+from backend.pipeline.memory import unread_bytes, weight_bytes
 from backend.pipeline.warm_up import calls
 from backend.runtime import work
 from backend.runtime.program import Compilation, Program
@@ -135,8 +135,20 @@ def test_only_the_expert_whose_steps_run_is_on_the_chip(monkeypatch):
         found.setdefault(call.program.key, set()).add(round(sum(map(device_bytes, transformers)) / size, 1))
     assert found["denoise_step"] == found["prompt_keys"] == {1.0}
     assert found["text_encode"] == found["vae_decode_first"] == found["vae_decode_next"] == {0.0}
-    copied = copied_transformer_bytes(model, request)  # the first frame's decoder makes the previews of the steps
-    assert copied == {"vae_decode_first": pytest.approx(size, rel=0.01)}
+    unread = unread_bytes(model, request)  # the first frame's decoder makes the previews of the steps
+    assert unread == {"vae_decode_first": pytest.approx(size, rel=0.01)}
+
+
+def test_a_live_video_has_its_keys_beside_the_decoder_and_the_decoders_state_beside_its_steps(monkeypatch):
+    """Compare with the sizes of the arrays: keys and values of 21 latent frames in 30 layers, and the decoder's cached frames."""
+    model = describe_on_chip(monkeypatch, "wan2.1-live-1.3b-480p", 80)
+    request = example_request(load_preset("wan2.1-live-1.3b-480p"))
+    unread = unread_bytes(model, request)
+    keys, state = unread["vae_decode_next"], unread["denoise_step"]
+    assert keys > 2 * 30 * 21 * 30 * 52 * 1536 * 2
+    assert 2e9 < state < keys
+    assert unread["text_encode"] == keys + state and unread["settle"] == state
+    assert unread_bytes(model, request.with_changes(preset="wan2.1-t2v-1.3b-480p")) == {}
 
 
 def load_demo(monkeypatch, parks: bool) -> LoadedModel:
