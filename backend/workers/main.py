@@ -62,7 +62,8 @@ def main() -> None:
         os.sched_setaffinity(0, cores)  # before XLA and torch count the cores and start as many threads
     channel = open_channel()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    os.nice(POLITENESS)
+    if arguments.pipeline is None:  # a stand-in for tests computes nothing, and would starve beside them
+        os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     profile = None
