@@ -33,6 +33,9 @@ DURATIONS = Path(__file__).with_name("durations.json")
 LOADED_ONCE = ("tiny_ltx", "tiny")
 """Fixtures of tests/parity that load models and compile programs for all files that use them: one process has those files."""
 
+DEMO_SERVERS = re.compile(r'_serving\("demo"|\bevery_studio\b|Studio\.local\(')
+"""What starts a server with the demo model. Servers that start at the same time would compile the same programs."""
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Ignore files without benchmarks if only benchmarks are selected, so that pytest does not import them."""
@@ -43,8 +46,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @functools.cache
 def group_of(file: str) -> str:
-    """Return the fixture that this test file shares with other files, else the file."""
-    text = Path(__file__).parent.parent.joinpath(file).read_text("utf-8") if file.startswith("tests/parity/") else ""
+    """Return what this test file shares with other files, else the file: a fixture, or the demo model's programs."""
+    text = Path(__file__).parent.parent.joinpath(file).read_text("utf-8")
+    if not file.startswith("tests/parity/"):
+        return "servers of the demo model" if DEMO_SERVERS.search(text) else file
     uses = (name for name in LOADED_ONCE if re.search(rf"def test_\w+\([^)]*\b{name}\b", text) and f"def {name}(" not in text)
     return next(uses, file)
 

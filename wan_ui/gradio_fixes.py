@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -55,6 +56,9 @@ def import_gradio() -> None:
     At every import Gradio writes a type stub (`.pyi`) next to each of its components, for editors. It parses its own sources for
     this, which takes about one second on one core. Gradio writes no stub if Python does not find a class's file. Therefore
     `inspect.getfile` fails for Gradio's classes during the import. A version that ignores this is only imported more slowly.
+
+    Gradio also imports the package `mcp` if it is installed, for a server that the studio does not start: 0.8 seconds. An entry
+    of None in `sys.modules` makes the import fail.
     """
     getfile = inspect.getfile
 
@@ -64,10 +68,13 @@ def import_gradio() -> None:
         return getfile(of)
 
     inspect.getfile = without_components  # ty: ignore[invalid-assignment]  # the original's parameter has another name
+    hides_mcp = sys.modules.setdefault("mcp", cast(Any, None)) is None
     try:
         import gradio  # noqa: F401
     finally:
         inspect.getfile = getfile
+        if hides_mcp:
+            del sys.modules["mcp"]
 
 
 @functools.cache

@@ -22,6 +22,7 @@ from wan_ui.gateway.logins import LoginForm, LoginLimit, Logins
 from wan_ui.gradio_fixes import install_gateway, keep_component_ids, shorten_errors, slow_queue_polling, styles_route
 
 GONE = "this Gradio no longer has the fault: see wan_ui/gradio_fixes.py"
+OURS = "from wan_ui.gradio_fixes import import_gradio; import_gradio(); import gradio"
 COUNT_STUBS = """
 import sys
 opened = []
@@ -39,7 +40,17 @@ def stubs(importing: str) -> int:
 
 def test_gradio_is_imported_without_its_stubs():
     assert stubs("import gradio") > 10, GONE
-    assert stubs("from wan_ui.gradio_fixes import import_gradio; import_gradio(); import gradio") == 0
+    assert stubs(OURS) == 0
+
+
+def test_gradio_is_imported_without_the_server_that_is_not_started():
+    def imports_mcp(importing: str) -> bool:
+        command = [sys.executable, "-c", f"{importing}; import sys; print('mcp' in sys.modules, gradio.__version__)"]
+        return subprocess.run(command, cwd=PROJECT_FOLDER, check=True, capture_output=True, text=True).stdout.startswith("True")
+
+    assert imports_mcp("import gradio"), GONE
+    assert not imports_mcp(OURS)
+    assert imports_mcp(f"{OURS}; import mcp")
 
 
 def test_gradios_style_sheets_are_served_in_a_layer_and_contain_nothing_that_a_layer_must_not():
