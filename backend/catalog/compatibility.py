@@ -29,6 +29,7 @@ Verdict = Literal["runs", "short", "slow", "untried", "unknown"]
 DEVICES_OF_A_CHIP = {"tpu7x": 2}  # number of jax devices per chip; a chip that is not listed is one device
 # A recommended preset needs at most this share of a device's memory. The predictions are not measured, so some memory stays free.
 RECOMMENDED_SHARE = 0.95
+EQUAL_SIZE = 0.95  # networks of this share of the largest size count as equally large
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,16 +69,17 @@ def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) ->
 def recommend_preset(devices: Sequence[Device]) -> tuple[Preset, SliceNeed | None]:
     """Return the best preset for the devices of one worker, and its predicted needs on the slice that these devices contain.
 
-    The best preset has the largest networks, then the largest video, then the shortest predicted time. Only presets whose main
-    input is a prompt count: no live presets, and none with control blocks. Without figures for these devices, return the demo
-    model and None.
+    The best preset has the largest networks, then the largest video, then the shortest predicted time. Networks of nearly the
+    largest size count as equally large: sparse attention adds a few weights. Only presets whose main input is a prompt count: no
+    live presets, and none with control blocks. Without figures for these devices, return the demo model and None.
     """
     presets = list_presets()
     plain = [one for one in presets if "t2v" in one.tasks and not one.live and not one.has_control_blocks]
     fitting = [(preset, need) for preset in plain if (need := _largest_fitting(preset, devices))]
     if not fitting:
         return presets[0], None
-    return max(fitting, key=lambda pair: _rank(*pair))
+    largest = max(_network_bytes(preset) for preset, _ in fitting)
+    return max((pair for pair in fitting if _network_bytes(pair[0]) >= EQUAL_SIZE * largest), key=lambda pair: _rank(*pair))
 
 
 def _largest_fitting(preset: Preset, devices: Sequence[Device]) -> SliceNeed | None:
@@ -91,9 +93,13 @@ def _largest_fitting(preset: Preset, devices: Sequence[Device]) -> SliceNeed | N
     return max(fitting, key=lambda one: _num_devices(one.slice), default=None)
 
 
-def _rank(preset: Preset, need: SliceNeed) -> tuple[int, int, float]:
+def _network_bytes(preset: Preset) -> int:
     needs = find_needs(preset.model)
-    return needs.device_bytes if needs else 0, preset.width * preset.height * preset.num_frames, -preset.steps * need.step_seconds
+    return needs.device_bytes if needs else 0
+
+
+def _rank(preset: Preset, need: SliceNeed) -> tuple[int, float]:
+    return preset.width * preset.height * preset.num_frames, -preset.steps * need.step_seconds
 
 
 @functools.cache

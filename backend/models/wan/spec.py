@@ -38,8 +38,8 @@ VAE_SCALES = (8, 4)  # Wan 2.1's scales in space and time; its published vae/con
 
 VAE_SCALES_22 = (16, 4)  # Wan 2.2's scales
 METHODS = ("sla", "sla-map", "vsa")  # the methods of sparse attention of Wan models
-# `ModelSpec.over_floor` with sparse attention. check-tpu predicts 1.67 (720p) and 1.80 (480p) for TurboWan 14B on v6e:2x4.
-OVER_FLOOR_SPARSE = 1.75
+# `ModelSpec.over_floor` by method. On v6e:2x4 check-tpu predicts 1.67 (720p) and 1.80 (480p) for TurboWan 14B, 2.63 for FastWan 14B.
+OVER_FLOOR_SPARSE = {"sla": 1.75, "sla-map": 1.75, "vsa": 2.63}
 
 Conditioning = Literal["none", "first_frame", "channels"]
 PIPELINES = ("WanPipeline", "WanImageToVideoPipeline", "WanDMDPipeline")  # FastWan has the last one (hao-ai-lab/FastVideo)
@@ -151,7 +151,7 @@ class PlainWanFamily(WanFamily):
             fits = all(getattr(spec, name) == value for name, value in features.items())
             if fits and (spec.inputs.get("last_image") == "must") == needs_last_image:
                 scales, boundary, method = vae_scales(configs), index.get("boundary_ratio"), _read_sparse(transformer)
-                over_floor = OVER_FLOOR_SPARSE if method else spec.over_floor
+                over_floor = OVER_FLOOR_SPARSE.get(method, spec.over_floor)
                 return dataclasses.replace(spec, scales=scales, boundary=boundary, sparse_attention=method, over_floor=over_floor)
         facts = features | {"needs_last_image": needs_last_image}
         raise unsupported_checkpoint(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
