@@ -115,7 +115,7 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     opened = blocks.load(page.open, page.opening_inputs, page.opening_outputs, **RAW)
     stage.follow_after(opened)
     page.form.estimate_after(opened)
-    _act_event(act, "tick")(page.tick, page.inputs, page.tick_outputs, **RAW)
+    _act_event(act, "tick")(page.tick, page.inputs, page.tick_outputs, **RAW, **LAST)
     rewriting = RewriteHandlers(context=page.context, form=page.form.form)
     rewriting.wire()
     _act_event(act, "rewrite")(rewriting.act, {page.form.form.prompt.prompt}, rewriting.outputs, **EACH)

@@ -71,6 +71,32 @@ def test_videos_that_end_before_the_page_knows_their_comparison_are_shown(visit)
     page.locator('.compare[data-done="2"]').wait_for()
 
 
+def test_videos_that_end_while_an_update_is_late_are_shown(visit, close_gate):
+    page, late = visit(), []
+    prompt = "a square behind a slow network"
+    gate = close_gate(prompt)
+    page.locator("#prompt textarea").fill(prompt)
+    page.keyboard.press("Alt+4")
+    page.locator("#compare-values input, #compare-values textarea").fill("21, 22")
+    page.locator("#compare-start").click()
+    page.locator('.compare[data-count="2"]').wait_for()
+    gate.wait()
+
+    def hold_update(route) -> None:
+        is_first_update = not late and '"what":"tick"' in (route.request.post_data or "")
+        late.append((route, route.fetch())) if is_first_update else route.fallback()
+
+    page.route("**/run/predict", hold_update)
+    page.evaluate("studio.act('tick', 'tick')")  # an update while no video is finished
+    held(page, late)
+    gate.open()
+    wait_until(page, "document.querySelectorAll('.queue li[data-state=\"finished\"]').length === 2")
+    page.wait_for_timeout(2000)  # the page asks for updates every 1.5 s
+    route, answer = late[0]
+    route.fulfill(response=answer)
+    page.locator('.compare[data-done="2"]').wait_for()
+
+
 def test_a_grid_of_two_settings_has_its_labels_and_is_saved_as_one_video(visit, tmp_path):
     page, stranger = visit(), visit()
     page.locator("#prompt textarea").fill("a square in a grid")
