@@ -38,7 +38,7 @@ VAE_SCALES = (8, 4)  # Wan 2.1's scales in space and time; its published vae/con
 
 VAE_SCALES_22 = (16, 4)  # Wan 2.2's scales
 METHODS = ("sla", "sla-map", "vsa")  # the methods of sparse attention of Wan models
-# `ModelSpec.over_floor` by method. On v6e:2x4 check-tpu predicts 1.67 (720p) and 1.80 (480p) for TurboWan 14B, 2.63 for FastWan 14B.
+# `ModelSpec.over_floor` by method. On v6e:2x4 check-tpu predicts 1.67 and 1.80 for TurboWan 14B, 2.63 for FastWan 14B.
 OVER_FLOOR_SPARSE = {"sla": 1.75, "sla-map": 1.75, "vsa": 2.63}
 
 Conditioning = Literal["none", "first_frame", "channels"]
