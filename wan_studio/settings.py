@@ -3,7 +3,7 @@
 import base64
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
@@ -22,19 +22,28 @@ File = str | os.PathLike[str] | bytes
 class Settings(TypedDict, total=False):
     """Settings of a video by diffusers' argument names, with `preset` and `seed`. Missing settings have the preset's values.
 
-    `preset` is a name of `Studio.models()`. `image` is the first frame. `video` is a clip to restyle by `strength`, `control` a
-    clip whose motion is transferred, `drive` the driving video of Animate, and `sound` an audio file. `guidance_scale_2` is the
-    guidance of the second expert. `frame_rate` is in frames per second. `settings` has all other settings by their names in
-    docs/reference.md, such as `{"solver": "euler"}`.
+    `preset` is a name of `Studio.models()`. `image` is the first frame, `last_image` the last frame. `video` is a clip to
+    restyle by `strength`, and `mask` an image or a clip of its area to change. `control` is a clip whose motion is
+    transferred. `drive` and `face` are the driving video and the face of Animate. `sound` is an audio file, `track` the
+    soundtrack of a storyboard. `reference_images` show what appears in the video. `keyframes` are images by frame, `figures`
+    images of characters by name. `guidance_scale_2` is the guidance of the second expert. `frame_rate` is in frames per
+    second. `settings` has all other settings by their names in docs/reference.md, such as `{"solver": "euler"}`.
     """
 
     preset: str
     negative_prompt: str
     image: File | Picture
+    last_image: File | Picture
     video: File
+    mask: File | Picture
     control: File
     drive: File
+    face: File
     sound: File
+    track: File
+    reference_images: Sequence[File | Picture]
+    keyframes: Mapping[int, File | Picture]
+    figures: Mapping[str, File | Picture]
     strength: float
     width: int
     height: int
@@ -48,7 +57,7 @@ class Settings(TypedDict, total=False):
 
 
 _NAMES = {"preset": "model", "image": "input_reference", "frame_rate": "fps", "num_inference_steps": "steps"}
-_FILES = ("image", "video", "control", "drive", "sound")
+_FILES = ("image", "last_image", "video", "mask", "control", "drive", "face", "sound", "track")
 _GUIDANCE = ("guidance_scale", "guidance_scale_2")
 
 
@@ -58,6 +67,11 @@ def to_fields(prompt: str, given: Settings) -> dict[str, object]:
     fields: dict[str, object] = {"prompt": prompt, **values.pop("settings", {})}
     if guidance := [values.pop(name) for name in _GUIDANCE if name in values]:
         fields["guidance"] = guidance
+    if references := values.pop("reference_images", ()):
+        fields["references"] = [_to_data_url(image) for image in references]
+    for name, key in (("keyframes", "frame"), ("figures", "name")):
+        if images := values.pop(name, {}):
+            fields[name] = [{key: label, "image_url": _to_data_url(image)} for label, image in images.items()]
     return fields | {_NAMES.get(name, name): _to_data_url(value) if name in _FILES else value for name, value in values.items()}
 
 

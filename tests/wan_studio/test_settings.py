@@ -30,6 +30,16 @@ def test_a_file_is_sent_whatever_it_is_given_as(tmp_path, kind):
     assert Image.open(sent).getpixel((0, 0)) == (220, 40, 40)
 
 
+def test_lists_of_images_have_the_servers_form(tmp_path):
+    given = {"reference_images": [b"one"], "keyframes": {24: b"two"}, "figures": {"Anna": b"three"}, "last_image": b"four"}
+    sent = to_fields("", given)
+    assert sent.pop("last_image") == f"data:application/octet-stream;base64,{base64.b64encode(b'four').decode()}"
+    assert [url.rpartition(",")[2] for url in sent.pop("references")] == [base64.b64encode(b"one").decode()]
+    (frame,), (figure,) = sent.pop("keyframes"), sent.pop("figures")
+    assert (frame["frame"], figure["name"], sent) == (24, "Anna", {"prompt": ""})
+    assert [one["image_url"].rpartition(",")[2] for one in (frame, figure)] == ["dHdv", "dGhyZWU="]
+
+
 def test_the_client_imports_nothing_of_the_server_and_no_large_library(tmp_path):
     script = "import wan_studio, sys; print(*{name.partition('.')[0] for name in sys.modules})"
     environment = {"PYTHONPATH": str(PROJECT_FOLDER)}

@@ -36,7 +36,7 @@ from wan_ui.services.media import video_url
 from wan_ui.services.studio_context import StudioContext
 
 FILES = {
-    **dict.fromkeys(("video", "control", "mask", "sound", "track", "drive", "face"), (dict, "a file")),
+    **dict.fromkeys(("last_image", "video", "control", "mask", "sound", "track", "drive", "face"), (dict, "a file")),
     "references": (list, "a list of files"),
     "keyframes": (list, 'a list of {"frame": 0, "image": a file}'),
     "figures": (list, 'a list of {"name": "Anna", "image": a file}'),
@@ -54,7 +54,7 @@ gradio_client, iterate over the job of `submit`; `predict` returns only the last
 its own "drive", the path of an uploaded file. The other settings:
 """
 _RUN = f"{API}/run/generate"  # Gradio answers this address with the first value, so no progress may come before the video
-_UPLOAD_KINDS: dict[str, UploadKind] = {"image": "image", "sound": "sound", "track": "sound"}
+_UPLOAD_KINDS: dict[str, UploadKind] = {"image": "image", "last_image": "image", "sound": "sound", "track": "sound"}
 
 
 def add_api(context: StudioContext) -> None:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from backend.schemas.characters import MAX_FIGURES
-
-MOST_DATA_URLS = 8 + MAX_FIGURES
+MOST_IMAGES = 24  # in the lists of images of one request
+MOST_DATA_URLS = 10 + MOST_IMAGES
 _LONG = 10_000  # bytes; shorter data URLs stay in the JSON
 _PIECE = 2**18
 _START, _QUOTE, _ESCAPE = b'"data:', b'"', b"\\"

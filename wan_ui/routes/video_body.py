@@ -2,15 +2,16 @@
 
 A body is written to disk as it arrives, so slow or large requests take no memory. Complete bodies are parsed, at most two at the
 same time. Multipart has only texts, so lists are named `guidance[]` and objects `input_reference[image_url]`, as OpenAI's
-clients do. A character's image is a file `figures[NAME]`. In JSON, `figures` is a list of {"name", "image_url"}. All files may
-also be data URLs (RFC 2397). Other URLs are never fetched.
+clients do. Lists of images are files `references[]`, `keyframes[FRAME]` and `figures[NAME]`. In JSON they are lists of
+{"image_url"}, {"frame", "image_url"} and {"name", "image_url"}. All files may also be data URLs (RFC 2397). Other URLs are never
+fetched.
 """
 
 import asyncio
 import re
 import shutil
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,19 +19,25 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, one_line, shorten
-from backend.schemas.characters import MAX_FIGURES
+from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, StudioError, one_line, shorten
 from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 from wan_ui.gateway.json_body import parse_json
 from wan_ui.gateway.limits import JSON_BYTES
 from wan_ui.gateway.uploads import LARGEST_BODY
-from wan_ui.routes.data_urls import MOST_DATA_URLS, DataUrl, TextTooLong, cut_data_urls, decode_base64_pieces
+from wan_ui.routes.data_urls import MOST_DATA_URLS, MOST_IMAGES, DataUrl, TextTooLong, cut_data_urls, decode_base64_pieces
 
 AT_ONCE = 2  # bodies parsed at the same time
 FINISHED = "finished_video"
-PICTURE, CLIP, SOUND, CONTROL, DRIVE, _ = FILES = ("input_reference", "video", "sound", "control", "drive", FINISHED)
-FIGURES = "figures"
-_FIGURE = re.compile(r"figures\[([^\[\]]{1,200})\]")
+FILES: Mapping[str, str] = {
+    **dict.fromkeys(("input_reference", "last_image"), "image"),
+    **dict.fromkeys(("video", "control", "drive", "face", FINISHED), "video"),
+    **dict.fromkeys(("sound", "track"), "audio"),
+    "mask": "either",
+}
+"""The fields that are one file, with the kind of file. "either" is an image or a clip."""
+IMAGES: Mapping[str, str] = {"references": "", "keyframes": "frame", "figures": "name"}
+"""The fields that are lists of images. A keyframe also has the number of its frame, a character its name, each by this key."""
+_LISTED = re.compile(rf"({'|'.join(IMAGES)})\[([^\[\]]{{0,200}})\]")
 _LONGEST_HEAD = 200  # characters of a data URL before its comma
 _SHORTER = "shorten it, and send images and clips as files or data URLs"
 _READ_ON = 2  # read and discard up to twice the limit, because a caller who is cut off while sending never sees the response
@@ -38,17 +45,14 @@ _MOST_FIELDS = 100
 _PIECE = 2**16
 _LISTS = {name for name in FOR_PROGRAMS if SETTINGS[name].is_list}
 _REFERENCE = re.compile(rf"({'|'.join(FILES)})\[(image_url|video_url|audio_url|file_id)\]")
-_ADDRESSES = {
-    **dict.fromkeys((PICTURE, FIGURES), ("image_url", "image/png")),
-    SOUND: ("audio_url", "audio/wav"),
-    **dict.fromkeys((CLIP, CONTROL, DRIVE, FINISHED), ("video_url", "video/mp4")),
+_KINDS: Mapping[str, tuple[tuple[str, ...], str, type[StudioError], str]] = {
+    "image": (("image_url",), "image/png", ImageError, "the picture"),
+    "video": (("video_url",), "video/mp4", ClipError, "the clip"),
+    "audio": (("audio_url",), "audio/wav", SoundError, "the sound"),
+    "either": (("image_url", "video_url"), "image/png", ClipError, "the image or clip"),
 }
-_FILE_FIELDS = f"{', '.join(FILES)} or {FIGURES}"
-_WRONG = {
-    **dict.fromkeys((PICTURE, FIGURES), (ImageError, "the picture")),
-    SOUND: (SoundError, "the sound"),
-    **dict.fromkeys((CLIP, CONTROL, DRIVE, FINISHED), (ClipError, "the clip")),
-}
+"""For each kind: the keys of its data URL in an object, a MIME type, the error of a wrong value, and its name in errors."""
+_FILE_FIELDS = f"{', '.join(FILES)}, {', '.join(IMAGES)}"
 
 
 class BodyTooLarge(RequestError):
@@ -57,20 +61,14 @@ class BodyTooLarge(RequestError):
 
 @dataclass(frozen=True)
 class VideoBody:
-    """The unchecked fields of a request by name, and its files. Values from a multipart body are texts or lists of texts.
+    """The unchecked fields of a request by name, and the paths of its files by name.
 
-    `drive` is the driving video. `finished` is a clip that is only upscaled. Each of `figures` is a character with its `name` and
-    the path of its `image`.
+    Values from a multipart body are texts or lists of texts. `references` are paths. A keyframe or a character is an object with
+    the path `image`, and `frame` or `name`.
     """
 
     fields: dict[str, Any]
-    picture: Path | None
-    clip: Path | None = None
-    sound: Path | None = None
-    control: Path | None = None
-    drive: Path | None = None
-    finished: Path | None = None
-    figures: tuple[dict[str, Any], ...] = ()
+    files: dict[str, Any] = field(default_factory=dict)
 
 
 class BodyReader:
@@ -101,9 +99,12 @@ class BodyReader:
                 await _parse_form_body(request, body) if is_form else (await asyncio.to_thread(_parse_json_body, body), {})
             )
             try:
-                kept = [await asyncio.to_thread(_store_file, fields, files.get(name), name, folder / name) for name in FILES]
-                figures = await asyncio.to_thread(_store_characters, fields, files, folder)
-                return VideoBody(fields, *kept, figures)
+                kept: dict[str, Any] = {}
+                for name in FILES:
+                    kept[name] = await asyncio.to_thread(_store_file, fields, files.get(name), name, folder / name)
+                for name in IMAGES:
+                    kept[name] = await asyncio.to_thread(_store_images, fields, files, name, folder)
+                return VideoBody(fields, {name: stored for name, stored in kept.items() if stored})
             finally:
                 for file in files.values():
                     await file.close()
@@ -147,8 +148,9 @@ def _parse_json_body(body: Path) -> dict[str, object]:
             given[name] = _insert_data_urls(given[name], cut)
         elif isinstance(given.get(name), str):
             given[name] = cut.pop(given[name], given[name])
-    if isinstance(given.get(FIGURES), list):
-        given[FIGURES] = [_insert_data_urls(row, cut) for row in given[FIGURES]]
+    for name in IMAGES:
+        if isinstance(given.get(name), list):
+            given[name] = [cut.pop(row, row) if isinstance(row, str) else _insert_data_urls(row, cut) for row in given[name]]
     if cut:
         raise RequestError("a data URL", f"may be used only once, in {_FILE_FIELDS}", "leave the others out")
     return given
@@ -167,7 +169,7 @@ async def _parse_form_body(request: Request, body: Path) -> tuple[dict[str, obje
         parser = MultiPartParser(
             request.headers,
             _read_pieces(file),
-            max_files=len(FILES) + MAX_FIGURES,
+            max_files=len(FILES) + MOST_IMAGES,
             max_fields=_MOST_FIELDS,
             max_part_size=LARGEST_BODY,
         )
@@ -197,9 +199,10 @@ def _split_form(form: FormData) -> tuple[dict[str, object], dict[str, UploadFile
     files: dict[str, UploadFile] = {}
     for name, value in form.multi_items():
         if isinstance(value, UploadFile):
+            name = name.replace("[]", f"[{len(files)}]") if name.partition("[")[0] == "references" else name
             if name in files:
                 raise RequestError(f"{name} was given", "twice, but only one file is allowed", "leave one out")
-            if name not in FILES and not _FIGURE.fullmatch(name):
+            if name not in FILES and not _LISTED.fullmatch(name):
                 raise RequestError(f"{one_line(name)[:60]} is a file and", f"only {_FILE_FIELDS} may be one", "leave it out")
             files[name] = value
         elif name.endswith("[]"):
@@ -226,48 +229,55 @@ def _store_file(fields: dict[str, object], uploaded: UploadFile | None, name: st
     Raises: ImageError, ClipError, SoundError.
     """
     given = fields.pop(name, None)
-    if uploaded is not None:
-        with path.open("wb") as file:
-            shutil.copyfileobj(uploaded.file, file)
-        return path
-    if given is None:
+    if uploaded is None and given is None:
         return None
-    key, _ = _ADDRESSES[name]
-    _write_data_url(given.get(key) if isinstance(given, dict) else given, name, path)
+    _write_file(uploaded or given, name, FILES[name], path)
     return path
 
 
-def _store_characters(fields: dict[str, object], files: Mapping[str, UploadFile], folder: Path) -> tuple[dict[str, object], ...]:
-    """Write the characters' images to `folder`, and remove their field from `fields`. Raises: RequestError, ImageError."""
-    given = fields.pop(FIGURES, None) or []
-    sent = {match[1]: file for name, file in files.items() if (match := _FIGURE.fullmatch(name))}
-    if not isinstance(given, list) or not all(isinstance(one, dict) and one.keys() == {"name", "image_url"} for one in given):
-        rule = 'must be a list of {"name": "Anna", "image_url": "data:image/png;base64,..."}'
-        raise RequestError(f"figures={shorten(given)}", rule, "or send files as figures[NAME]")
-    if len(given) + len(sent) > MAX_FIGURES:
-        rule = f"must have at most {MAX_FIGURES}"
-        raise RequestError(f"figures has {len(given) + len(sent)} characters and", rule, "leave some out")
-    kept = []
-    for name, picture in (*((one["name"], one["image_url"]) for one in given), *sent.items()):
-        path = folder / f"figure-{len(kept) + 1}"
-        if isinstance(picture, UploadFile):
-            with path.open("wb") as file:
-                shutil.copyfileobj(picture.file, file)
-        else:
-            _write_data_url(picture, FIGURES, path)
-        kept.append({"name": name, "image": str(path)})
-    return tuple(kept)
+def _store_images(
+    fields: dict[str, object], files: Mapping[str, UploadFile], name: str, folder: Path
+) -> list[Path] | list[dict[str, object]]:
+    """Write a list of images to `folder`, and remove its field from `fields`. Raises: RequestError, ImageError."""
+    key, given = IMAGES[name], fields.pop(name, None) or []
+    keys = {"image_url", key} - {""}
+    if not isinstance(given, list) or not all(
+        row.keys() == keys if isinstance(row, dict) else not key and isinstance(row, str | DataUrl) for row in given
+    ):
+        example = f'{{"{key}": ..., "image_url": "data:image/png;base64,..."}}' if key else '"data:image/png;base64,..."'
+        rule, fix = f"must be a list of {example}", f"or send files as {name}[{key.upper()}]"
+        raise RequestError(f"{name}={shorten(given)}", rule, fix)
+    rows = [(row.get(key), row["image_url"]) if isinstance(row, dict) else (None, row) for row in given]
+    rows += [(match[2], file) for sent, file in files.items() if (match := _LISTED.fullmatch(sent)) and match[1] == name]
+    if len(rows) > MOST_IMAGES:
+        raise RequestError(f"{name} has {len(rows)} images and", f"must have at most {MOST_IMAGES}", "leave some out")
+    paths = [folder / f"{name}-{number}" for number in range(1, len(rows) + 1)]
+    for (_, image), path in zip(rows, paths, strict=True):
+        _write_file(image, name, "image", path)
+    if not key:
+        return paths
+    return [{key: label, "image": str(path)} for (label, _), path in zip(rows, paths, strict=True)]
 
 
-def _write_data_url(address: Any, name: str, path: Path) -> None:
+def _write_file(given: Any, name: str, kind: str, path: Path) -> None:
+    """Write an uploaded file, a data URL or an object with a data URL to `path`. Raises: ImageError, ClipError, SoundError."""
+    if isinstance(given, UploadFile):
+        with path.open("wb") as file:
+            shutil.copyfileobj(given.file, file)
+        return
+    if isinstance(given, dict):
+        given = next((given[key] for key in _KINDS[kind][0] if key in given), None)
+    _write_data_url(given, name, kind, path)
+
+
+def _write_data_url(address: Any, name: str, kind: str, path: Path) -> None:
     """Decode a base64 data URL to `path`. Raises: ImageError, ClipError or SoundError for any other value."""
-    key, kind = _ADDRESSES[name]
-    wrong, what = _WRONG[name]
+    (key, *_), example, wrong, what = _KINDS[kind]
     head, comma, _ = address[:_LONGEST_HEAD].partition(",") if isinstance(address, str) else ("", "", "")
     if isinstance(address, DataUrl):
         head, comma, _ = address.head(_LONGEST_HEAD).partition(",")
     if not (head.startswith("data:") and head.endswith(";base64") and comma):
-        fix = f'send it as a file, or as {{"{key}": "data:{kind};base64,..."}}'
+        fix = f'send it as a file, or as {{"{key}": "data:{example};base64,..."}}'
         raise wrong(name, f"must hold {what} itself, not a URL or a file id", fix)
     try:
         with path.open("wb") as file:

@@ -25,17 +25,18 @@ from backend.schemas.settings import FOR_PROGRAMS, find_preset
 from presets import Preset
 from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView
-from wan_ui.routes.video_body import FIGURES, FILES, FINISHED, VideoBody
+from wan_ui.routes.video_body import FILES, FINISHED, IMAGES, VideoBody
 from wan_ui.services.upscaling import parse_offer
 
 ALIASES: Mapping[str, str] = {"sora-2": "", "sora-2-pro": ""}
 """Names of models that programs for OpenAI's videos send, with the preset that is used; "" is the default preset."""
 WEBHOOK = "webhook_url"
-FIELDS = ("model", "prompt", "seconds", "size", *FILES, FIGURES, WEBHOOK)
+FIELDS = ("model", "prompt", "seconds", "size", *FILES, *IMAGES, WEBHOOK)
 STATUS = {"queued": "queued", "running": "in_progress", "finished": "completed", "failed": "failed", "cancelled": "failed"}
 _SIZE = re.compile(r"([0-9]{1,5})x([0-9]{1,5})")
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _WHOLE = re.compile(r"[0-9]{1,4}")
+_FRAME = re.compile(r"[0-9]{1,6}")
 _DAY = 86_400
 _ADJUSTED_FILE = "adjusted.json"  # in the job's folder
 
@@ -68,18 +69,33 @@ def parse_settings(
     if model in aliases:
         adjusted = [{"field": "model", "requested": model, "used": preset.name}]
     settings |= _parse_size(sent.fields, preset, adjusted) | _parse_seconds(sent.fields, preset, adjusted)
-    files = {"image": sent.picture, "video": sent.clip, "sound": sent.sound, "control": sent.control, "drive": sent.drive}
-    given: dict[str, Any] = {name: str(path) for name, path in files.items() if path}
-    given |= {FIGURES: sent.figures} if sent.figures else {}
-    return preset, {"prompt": _text_field(sent.fields, "prompt"), **given, **settings}, adjusted or []
+    return preset, {"prompt": _text_field(sent.fields, "prompt"), **_file_settings(sent), **settings}, adjusted or []
+
+
+def _file_settings(sent: VideoBody) -> dict[str, Any]:
+    """Return the request's files by the names of settings. Raises: RequestError."""
+    given: dict[str, Any] = {name: str(path) for name, path in sent.files.items() if name not in IMAGES}
+    if "input_reference" in given:
+        given["image"] = given.pop("input_reference")
+    if "references" in sent.files:
+        given["references"] = tuple(map(str, sent.files["references"]))
+    if "keyframes" in sent.files:
+        given["keyframes"] = tuple(one["image"] for one in sent.files["keyframes"])
+        given["keyframe_at"] = tuple(_parse_frame(one["frame"]) for one in sent.files["keyframes"])
+    if "figures" in sent.files:
+        given["figures"] = tuple(sent.files["figures"])
+    return given
+
+
+def _parse_frame(frame: object) -> int:
+    if isinstance(frame, bool) or not isinstance(frame, int | str) or not _FRAME.fullmatch(str(frame)):
+        raise RequestError(f"frame={shorten(frame)}", "must be the number of a frame, counted from 0", "correct keyframes")
+    return int(frame)
 
 
 def parse_upscaling(sent: VideoBody) -> tuple[int, str]:
     """Return the scale and the upscaler's name of a request that only upscales a clip. Raises: RequestError."""
-    files: dict[str, object] = {"input_reference": sent.picture, "video": sent.clip, "sound": sent.sound, "control": sent.control}
-    files |= {"drive": sent.drive, FIGURES: sent.figures}
-    given = sent.fields.keys() | {name for name, file in files.items() if file}
-    if others := sorted(given - {"upscale", "upscaler", WEBHOOK}):
+    if others := sorted({*sent.fields, *sent.files} - {"upscale", "upscaler", WEBHOOK, FINISHED}):
         rule = f"cannot be used with {FINISHED}, which is only upscaled"
         raise RequestError(one_line(others[0])[:60], rule, "give only upscale and upscaler")
     return parse_offer(f"{sent.fields.get('upscale', '')}:{_text_field(sent.fields, 'upscaler')}")

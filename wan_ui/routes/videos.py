@@ -32,7 +32,7 @@ from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import V1, VIDEOS
 from wan_ui.gateway.uploads import temporary_upload_folder
 from wan_ui.routes.changes import AT_ONCE
-from wan_ui.routes.video_body import BodyReader, BodyTooLarge, VideoBody
+from wan_ui.routes.video_body import FINISHED, BodyReader, BodyTooLarge, VideoBody
 from wan_ui.routes.video_events import stream_events
 from wan_ui.routes.video_values import (
     ALIASES,
@@ -126,8 +126,8 @@ class Videos:
             return JSONResponse(await asyncio.to_thread(self._video_object, job))
 
     async def _build_request(self, sent: VideoBody, caller: Caller) -> tuple[GenerationRequest, list[Adjustment]]:
-        if sent.finished is not None:
-            return await upscale_file_request(self._context, caller, sent.finished, *parse_upscaling(sent)), []
+        if FINISHED in sent.files:
+            return await upscale_file_request(self._context, caller, sent.files[FINISHED], *parse_upscaling(sent)), []
         usual = self._context.preset_names(caller)[0]
         preset, values, adjusted = await asyncio.to_thread(parse_settings, sent, usual, self._aliases)
         return await request_from_settings(self._context, caller, preset, values), adjusted

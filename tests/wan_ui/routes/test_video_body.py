@@ -6,6 +6,7 @@ import json
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -21,6 +22,16 @@ from wan_ui.routes.video_body import BodyReader, BodyTooLarge
 DATA = "data:image/png;base64," + base64.b64encode(b"pixels").decode()
 
 
+def contents(stored: Any) -> Any:
+    """Return the stored text, or the number of bytes of other contents. Lists and objects have paths."""
+    if isinstance(stored, list):
+        return [contents(one) for one in stored]
+    if isinstance(stored, dict):
+        return stored | {"image": contents(stored["image"])}
+    data = Path(stored).read_bytes()
+    return data.decode() if data.isascii() else len(data)
+
+
 @pytest.fixture
 def site(tmp_path) -> TestClient:
     """Return a client of an app that answers with the parsed body, or with the error's name and text."""
@@ -31,24 +42,21 @@ def site(tmp_path) -> TestClient:
             sent = await reader.read(request, tmp_path)
         except StudioError as error:
             return JSONResponse({"error": type(error).__name__, "words": str(error)}, 400)
-        files = {name: getattr(sent, name) for name in ("picture", "clip", "sound", "control")}
-        found = {name: Path(path).read_bytes() for name, path in files.items() if path}
-        kept = {name: data.decode() if data.isascii() else len(data) for name, data in found.items()}
-        return JSONResponse({"fields": sent.fields, "picture": None} | kept)
+        return JSONResponse({"fields": sent.fields, **{name: contents(stored) for name, stored in sent.files.items()}})
 
     return TestClient(Starlette(routes=[Route("/", read, methods=["POST"])]))
 
 
 def test_json_comes_as_it_is_without_what_is_null(site):
     told = site.post("/", json={"prompt": "圆", "seed": 5, "size": None, "guidance": [1.5]}).json()
-    assert told == {"fields": {"prompt": "圆", "seed": 5, "guidance": [1.5]}, "picture": None}
+    assert told == {"fields": {"prompt": "圆", "seed": 5, "guidance": [1.5]}}
 
 
 def test_a_form_has_texts_lists_and_one_picture(site):
     form = {"prompt": "圆", "guidance[]": ["4", "3"], "cues": '[{"block": 1, "action": "left"}]', "steps": "8"}
     told = site.post("/", data=form, files={"input_reference": ("../../x.png", b"pixels", "image/png")}).json()
     assert told["fields"] == {"prompt": "圆", "guidance": ["4", "3"], "cues": [{"block": 1, "action": "left"}], "steps": "8"}
-    assert told["picture"] == "pixels"
+    assert told["input_reference"] == "pixels"
 
 
 @pytest.mark.parametrize(("text", "values"), [("4", [4]), ("[4, 3]", [4, 3]), ("4,3", ["4,3"]), ("[" * 100_000, ["[" * 100_000])])
@@ -58,7 +66,7 @@ def test_a_list_may_be_written_in_one_field(site, text, values):
 
 @pytest.mark.parametrize("given", [DATA, {"image_url": DATA}])
 def test_a_picture_may_come_as_a_data_url(site, given):
-    assert site.post("/", json={"input_reference": given}).json() == {"fields": {}, "picture": "pixels"}
+    assert site.post("/", json={"input_reference": given}).json() == {"fields": {}, "input_reference": "pixels"}
 
 
 CLIP = "data:video/mp4;base64," + base64.b64encode(b"frames").decode()
@@ -67,7 +75,7 @@ CLIP = "data:video/mp4;base64," + base64.b64encode(b"frames").decode()
 def test_a_sound_comes_as_a_file_or_as_a_data_url_and_a_picture_beside_it(site):
     address = "data:audio/wav;base64," + base64.b64encode(b"tones").decode()
     told = site.post("/", data={"sound_start": "1"}, files={"sound": b"tones", "input_reference": b"pixels"}).json()
-    assert (told["sound"], told["picture"], told["fields"]) == ("tones", "pixels", {"sound_start": "1"})
+    assert (told["sound"], told["input_reference"], told["fields"]) == ("tones", "pixels", {"sound_start": "1"})
     assert site.post("/", json={"sound": {"audio_url": address}}).json()["sound"] == "tones"
     wrong = site.post("/", json={"sound": "/etc/passwd"}).json()
     assert wrong["error"] == "SoundError" and "sound must hold the sound itself" in wrong["words"]
@@ -76,17 +84,73 @@ def test_a_sound_comes_as_a_file_or_as_a_data_url_and_a_picture_beside_it(site):
 def test_a_clip_comes_as_a_file_or_as_a_data_url(site):
     form = {"strength": "0.5", "trim": "[0.5, 1.5]"}
     told = site.post("/", data=form, files={"video": ("../../x.mov", b"frames", "video/quicktime")}).json()
-    assert (told["clip"], told["picture"]) == ("frames", None)
+    assert told["video"] == "frames" and "input_reference" not in told
     assert told["fields"] == {"strength": "0.5", "trim": [0.5, 1.5]}
     for given in (CLIP, {"video_url": CLIP}):
-        assert site.post("/", json={"video": given}).json()["clip"] == "frames"
+        assert site.post("/", json={"video": given}).json()["video"] == "frames"
         assert site.post("/", json={"control": given}).json()["control"] == "frames"
     told = site.post("/", data={"control_scale": "0.8"}, files={"control": b"frames", "input_reference": b"p"}).json()
-    assert (told["control"], told["picture"], told["fields"]) == ("frames", "p", {"control_scale": "0.8"})
-    assert site.post("/", data={"video[video_url]": CLIP}, files={"input_reference": b"p"}).json()["clip"] == "frames"
+    assert (told["control"], told["input_reference"], told["fields"]) == ("frames", "p", {"control_scale": "0.8"})
+    assert site.post("/", data={"video[video_url]": CLIP}, files={"input_reference": b"p"}).json()["video"] == "frames"
     for given in ("/etc/passwd", "http://127.0.0.1/a.mp4", {"image_url": CLIP}, 5, {}):
         wrong = site.post("/", json={"video": given}).json()
         assert wrong["error"] == "ClipError" and "video must hold the clip itself" in wrong["words"]
+
+
+def test_lists_of_images_come_as_files_or_as_data_urls(site):
+    sent = [
+        ("references[]", b"one"),
+        ("references[]", b"two"),
+        ("keyframes[24]", b"three"),
+        ("figures[Anna]", b"four"),
+        ("mask", b"m"),
+    ]
+    told = site.post("/", data={"prompt": "x"}, files=sent).json()
+    assert told == {
+        "fields": {"prompt": "x"},
+        "mask": "m",
+        "references": ["one", "two"],
+        "keyframes": [{"frame": "24", "image": "three"}],
+        "figures": [{"name": "Anna", "image": "four"}],
+    }
+    lists = {"references": [DATA, {"image_url": DATA}], "keyframes": [{"frame": 24, "image_url": DATA}]}
+    told = site.post("/", json=lists | {"mask": {"video_url": CLIP}, "last_image": DATA}).json()
+    assert told == {
+        "fields": {},
+        "mask": "frames",
+        "last_image": "pixels",
+        "references": ["pixels", "pixels"],
+        "keyframes": [{"frame": 24, "image": "pixels"}],
+    }
+
+
+def test_long_data_urls_in_lists_are_stored_too(site):
+    long = "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 100).decode()
+    lists = {
+        "references": [long, {"image_url": long}],
+        "keyframes": [{"frame": 3, "image_url": long}],
+        "mask": {"image_url": long},
+    }
+    told = site.post("/", json=lists).json()
+    assert (told["references"], told["keyframes"], told["mask"]) == ([25_600, 25_600], [{"frame": 3, "image": 25_600}], 25_600)
+
+
+@pytest.mark.parametrize(
+    ("lists", "words"),
+    [
+        ({"references": DATA}, "must be a list of"),
+        ({"references": [5]}, "must be a list of"),
+        ({"references": ["/etc/passwd"]}, "must hold the picture itself"),
+        ({"references": [{"image_url": DATA, "name": "Anna"}]}, "must be a list of"),
+        ({"keyframes": [DATA]}, 'must be a list of {"frame": ..., "image_url": "data:image/png;base64,..."}'),
+        ({"keyframes": [{"frame": 1, "image_url": "http://127.0.0.1/a.png"}]}, "must hold the picture itself"),
+        ({"figures": [{"name": "Anna"}]}, "must be a list of"),
+        ({"references": [DATA] * 25}, "references has 25 images and must have at most 24"),
+        ({"mask": {"audio_url": DATA}}, "mask must hold the image or clip itself"),
+    ],
+)
+def test_wrong_lists_of_images_are_refused_in_words(site, lists, words):
+    assert words in site.post("/", json=lists).json()["words"]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +207,8 @@ def test_a_form_has_one_file_of_each_name_and_few_fields(site):
     assert site.post("/", files=[("input_reference", b"a"), ("sound", b"b"), ("sound", b"c")]).status_code == 400
     other = site.post("/", files={"audio": b"a"}).json()
     assert (
-        "audio is a file and only input_reference, video, sound, control, drive, finished_video or figures may be one"
-        in other["words"]
+        "audio is a file and only input_reference, last_image, video, control, drive, face, finished_video, sound, track, mask, "
+        "references, keyframes, figures may be one" in other["words"]
     )
     assert site.post("/", data={f"field{n}": "x" for n in range(200)}, files={"input_reference": b"p"}).status_code == 400
 
@@ -185,7 +249,7 @@ def test_a_data_url_may_have_escaped_slashes_and_be_long(site):
     )
     told = site.post("/", content=body.replace("/", "\\/"), headers={"content-type": "application/json"}).json()
     assert told["fields"] == {"prompt": 'say "data:" and \\'}
-    assert told["picture"] == len(pixels)
+    assert told["input_reference"] == len(pixels)
 
 
 LARGE = 12_000_000

@@ -29,38 +29,54 @@ def to_request(sent: VideoBody, usual: str) -> GenerationRequest:
     return GenerationRequest.from_preset(preset, **values)
 
 
-def request(picture: Path | None = None, drive: Path | None = None, **fields) -> GenerationRequest:
-    return to_request(VideoBody(fields={"prompt": "a red circle", **fields}, picture=picture, drive=drive), "wan-tiny")
+def request(files: dict[str, Path] | None = None, **fields) -> GenerationRequest:
+    return to_request(VideoBody(fields={"prompt": "a red circle", **fields}, files=files or {}), "wan-tiny")
 
 
 @pytest.mark.parametrize("preset", list_presets(), ids=lambda preset: preset.name)
 def test_every_length_and_size_that_a_preset_offers_can_be_said(preset):
-    pictures = {"picture": Path("/a.png")} if preset.tasks == ("i2v",) else {}
-    if "face" in preset.takes:
-        pytest.skip("it needs a clip of a face, and none can be sent")
-    pictures |= {"drive": Path("/d.mp4")} if "drive" in preset.takes else {}
-    if preset.needs_last_image:
-        pytest.skip("it goes from one picture to another, and one can be sent")
+    files = {"input_reference": Path("/a.png")} if preset.tasks == ("i2v",) else {}
+    files |= {name: Path(f"/{name}.mp4") for name in ("drive", "face") if name in preset.takes}
+    files |= {"last_image": Path("/b.png")} if preset.needs_last_image else {}
     for count in preset.frame_counts:
-        made = request(model=preset.name, seconds=format_seconds(count, preset.fps), **pictures)
+        made = request(files, model=preset.name, seconds=format_seconds(count, preset.fps))
         assert made.num_frames == count
     for width, height in preset.sizes:
-        made = request(model=preset.name, size=f"{width}x{height}", **pictures)
+        made = request(files, model=preset.name, size=f"{width}x{height}")
         assert (made.width, made.height) == (width, height)
 
 
 def test_what_is_left_out_is_the_presets_own():
     tiny, made = load_preset("wan-tiny"), request()
     assert (made.width, made.num_frames, made.steps, made.task) == (tiny.width, tiny.num_frames, tiny.steps, "t2v")
-    assert request(picture=Path("/a.png")).task == "i2v"
+    assert request({"input_reference": Path("/a.png")}).task == "i2v"
 
 
 def test_a_control_clip_and_what_belongs_to_it():
     fields = {"prompt": "x", "model": "ltx-2.3-704p", "control_scale": "0.8", "control_downscale": "2", "seconds": "2"}
-    made = to_request(VideoBody(fields=fields, picture=Path("/a.png"), control=Path("/c.mp4")), "wan-tiny")
+    files = {"input_reference": Path("/a.png"), "control": Path("/c.mp4")}
+    made = to_request(VideoBody(fields, files), "wan-tiny")
     assert (made.task, made.control, made.control_scale, made.control_downscale) == ("i2v", "/c.mp4", 0.8, 2)
     with pytest.raises(RequestError, match="control was given but wan-tiny does not take it"):
-        to_request(VideoBody(fields={"prompt": "x"}, picture=None, control=Path("/c.mp4")), "wan-tiny")
+        to_request(VideoBody({"prompt": "x"}, {"control": Path("/c.mp4")}), "wan-tiny")
+
+
+def test_masks_references_key_frames_and_a_last_image_are_files_of_the_request():
+    files = {
+        "video": Path("/a.mp4"),
+        "mask": Path("/m.png"),
+        "references": [Path("/r1.png"), Path("/r2.png")],
+        "keyframes": [{"frame": "0", "image": "/k0.png"}, {"frame": 24, "image": "/k24.png"}],
+    }
+    made = request(files, model="wan2.1-vace-1.3b-480p")
+    assert (made.video, made.mask, made.references) == ("/a.mp4", "/m.png", ("/r1.png", "/r2.png"))
+    assert (made.keyframe_at, made.keyframes) == ((0, 24), ("/k0.png", "/k24.png"))
+    images = {"input_reference": Path("/a.png"), "last_image": Path("/b.png")}
+    made = request(images, model="wan2.1-flf2v-14b-720p")
+    assert (made.image, made.last_image) == ("/a.png", "/b.png")
+    for frame in ("one", -1, 1.5, True, None, ""):
+        with pytest.raises(RequestError, match="must be the number of a frame"):
+            request({"keyframes": [{"frame": frame, "image": "/k.png"}]}, model="wan2.1-vace-1.3b-480p")
 
 
 @pytest.mark.parametrize(
@@ -169,9 +185,7 @@ def test_a_failure_for_memory_says_what_would_fit():
 
 def test_a_clip_is_widened_or_continues_with_a_preset_of_vace():
     def made(**fields):
-        return to_request(
-            VideoBody(fields={"prompt": "x", "model": "wan2.1-vace-1.3b-480p", **fields}, picture=None, clip=Path("/a.mp4")), ""
-        )
+        return to_request(VideoBody({"prompt": "x", "model": "wan2.1-vace-1.3b-480p", **fields}, {"video": Path("/a.mp4")}), "")
 
     wider = made(margins=["64", "0", "64", "0"], keeps_pixels="false")
     assert (wider.video, wider.margins, wider.keeps_pixels) == ("/a.mp4", (64, 0, 64, 0), False)
@@ -195,7 +209,7 @@ def test_a_clip_is_widened_or_continues_with_a_preset_of_vace():
 )
 def test_an_alias_uses_the_nearest_size_and_length_and_says_so(usual, size, seconds, used_size, used_seconds):
     fields = {"prompt": "x", "model": "sora-2", "size": size, "seconds": seconds}
-    preset, values, adjusted = parse_settings(VideoBody(fields=fields, picture=None), usual)
+    preset, values, adjusted = parse_settings(VideoBody(fields), usual)
     made = GenerationRequest.from_preset(preset, **values)
     changed = {one["field"]: (one["requested"], one["used"]) for one in adjusted}
     assert preset.name == usual and changed.pop("model") == ("sora-2", usual)
@@ -207,7 +221,7 @@ def test_an_alias_uses_the_nearest_size_and_length_and_says_so(usual, size, seco
 
 def test_an_operators_alias_names_a_preset_and_wrong_values_are_still_refused():
     def parse(**fields):
-        sent = VideoBody(fields={"prompt": "x", **fields}, picture=None)
+        sent = VideoBody({"prompt": "x", **fields})
         return parse_settings(sent, "wan-tiny", {"house": "ltx-tiny"})
 
     assert parse(model="house")[0].name == "ltx-tiny"
