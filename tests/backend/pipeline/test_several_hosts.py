@@ -116,11 +116,19 @@ def test_a_cancel_stops_two_hosts_at_the_same_step_with_a_video_of_what_was_done
         {"mag_cache": 0.12, "steps": 12},
         {"guidance": (1.0,), "num_frames": 33, "width": 128},
         {"guidance_interval": (0.2, 0.8), "steps": 6, "solver": "euler"},
+        {"sparse": 1.5, "steps": 6},
+        {"quantize": "int8"},
     ],
-    ids=["picture", "step cache", "MagCache", "unguided", "interval"],
+    ids=["picture", "step cache", "MagCache", "unguided", "interval", "Sol-Attn", "int8"],
 )
 def test_two_hosts_make_each_kind_of_video_as_one_does(alone, pair, changes):
     assert nearly_the_same(latents_and_frames(pair[0], a_request(**changes)), latents_and_frames(alone, a_request(**changes)))
+
+
+@pytest.mark.slow
+def test_two_hosts_make_a_video_with_sparse_attention_as_one_does(alone, pair):
+    request = GenerationRequest.from_preset(load_preset("wan-tiny-turbo"), prompt=PROMPT, seed=1, num_frames=17)
+    assert nearly_the_same(latents_and_frames(pair[0], request), latents_and_frames(alone, request))
 
 
 @pytest.mark.slow
