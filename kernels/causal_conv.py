@@ -370,7 +370,9 @@ def _read_residual(ref: jax.Ref, frame: jax.Array | int, plan: TilePlan) -> jax.
 
 
 def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.Ref], plan: TilePlan) -> jax.Array:
-    """Sum the products of `_weight_for_doubled_rows` and the residuals: [columns * H, 4 N] to [columns, 2 H, N].
+    """Add up the four parts of `products`, and add the residuals: [columns * H, 4 N] to [columns, 2 H, N].
+
+    `products` are matrix products with a weight of `_weight_for_doubled_rows`.
 
     `doubled` has one buffer for each 128 channels, in which the two copies of the rows are interleaved.
     """

@@ -120,7 +120,7 @@ def open_cached_with_files(parsed: FileSource) -> Checkpoint | None:
 
 
 def find_cached_parts(parsed: FileSource) -> dict[str, TransformerFile] | None:
-    """Return the files of the transformers by part. None if a file is not on this machine."""
+    """Return the transformers' files by names such as "transformer_2". None if a file is not on this machine."""
     local_paths = [find_cached_file(file) if is_on_hub(file) else Path(file) for file in parsed.files]
     paths = [path for path in local_paths if path is not None and path.is_file()]
     return assign_parts(paths, parsed.tree) if len(paths) == len(local_paths) else None

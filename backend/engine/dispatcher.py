@@ -97,7 +97,8 @@ class Dispatcher:
         self._next_adoption = math.inf
         # A request that a visitor may submit soon, its shape, and the monotonic time at which its preparation may start.
         self._preparation: tuple[GenerationRequest, Shape, float] | None = None
-        self._recent_requests: list[tuple[GenerationRequest, Shape]] = []  # requests of earlier videos that are not yet prepared
+        # Requests of videos from before the start, for which idle workers have yet to load and compile the model.
+        self._recent_requests: list[tuple[GenerationRequest, Shape]] = []
         self._last_preparation: tuple[Shape, float] | None = None  # the shape and time of the last preparation
         self._num_preparations = 0  # number of preparations since the last job started
         self._shortages: dict[str, Shortage] = {}  # by id of each job that waits for disk space; "" means all jobs

@@ -142,7 +142,7 @@ class InstantDrafts:
     def reserve(self, owner: str, address: str, folder: Path) -> InstantDraft:
         """Return the owner's new draft, with its own folder in `folder`. The owner's earlier draft stops within one step.
 
-        Raises: Busy while a video waits or runs, after drafts ended their workers, or at the limit of drafts.
+        Raises: Busy while a video waits or runs, if earlier drafts crashed their workers, or if too many drafts are in progress.
         """
         with self._changed:
             if old := self._drafts.get(owner):

@@ -134,7 +134,7 @@ class Webhooks:
         job, file = self._jobs.find(job_id), self._runs / job_id / FILE
         stored = json.loads(file.read_text("utf-8"))
         key = self._keys.find_by_owner(job.owner)
-        if key is None or job.deleted is not None:  # revoked, or deleted by the program
+        if key is None or job.deleted is not None:  # the key was revoked, or the video was deleted
             file.unlink(missing_ok=True)
             return
         body = _event(job)

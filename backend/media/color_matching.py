@@ -39,7 +39,7 @@ class Look:
         return cls(median=tuple(json.loads(path.read_text("utf-8"))["median"]))
 
     def write(self, path: Path) -> None:
-        """Write the median as JSON."""
+        """Write the shot's median colour as JSON."""
         path.write_text(json.dumps({"median": self.median}), "utf-8")
 
 

@@ -10,9 +10,12 @@ from backend.schemas.request import GenerationRequest
 
 
 def upscale_file_request(path: str | Path, scale: int, upscaler: str = "", name: str = "") -> GenerationRequest:
-    """Return the request that upscales the video at this absolute path. For one of our videos the request has the settings of
-    that video, or only its prompt if it was generated from files, which the video does not contain. For a foreign clip, or if the
-    file's size, rate or length no longer fit its request, `name` becomes the prompt. Raises: ClipError, RequestError."""
+    """Return the request that upscales the video at this absolute path.
+
+    A video of this studio gives its settings to the request. If that video was generated from input files, only its prompt is
+    used, because the video does not contain these files. For a foreign clip, and for a file whose size, rate or length does not
+    fit its stored request, the prompt is `name`, or the file's name without `name`. Raises: ClipError, RequestError.
+    """
     path = Path(path)
     facts = read_clip_facts(path)
     made = _read_matching_request(path, facts)

@@ -8,7 +8,9 @@ from backend.media.source import original_frames
 from backend.media.video import Size, extract_frame, read_facts, write_frames
 from backend.schemas.request import GenerationRequest
 
-LARGEST = 4096, 4096  # no model generates larger videos, and a frame of 35 million pixels would need 100 MB more in two processes
+# The largest image that is written. No model generates larger videos. The largest frame that `backend.media.video` reads
+# (35 million pixels) would need 100 MB more memory in each of two processes.
+LARGEST = 4096, 4096
 
 
 def write_frame(video: Path, index: int, path: Path) -> None:

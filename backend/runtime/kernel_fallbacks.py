@@ -48,7 +48,8 @@ class KernelFallbacks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sentences: dict[str, str] = {}  # the sentence for users, by the option's name or the kernel's use
+        # Name of a refused compile option, or use of a refused kernel, such as "attention" -> the sentence that tells users.
+        self._sentences: dict[str, str] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._sentences

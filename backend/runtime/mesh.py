@@ -264,7 +264,7 @@ class Layout:
         raise AssertionError("one chip divides every side")
 
     def describe_spread(self, arrays: Mapping[Any, Any]) -> dict[Any, jax.Array]:
-        """Return the shapes of arrays [B, C, F, H, W] with the partitions of `spatial_partition`."""
+        """Return the shapes of `arrays`, each [B, C, F, H, W], with shardings that divide height or width over the chips."""
         return {
             name: with_sharding(leaf, self.sharding(self.spatial_partition(*leaf.shape[3:]))) for name, leaf in arrays.items()
         }

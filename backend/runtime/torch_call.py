@@ -104,7 +104,7 @@ class _Api(_Struct):
 
 
 class _CallFrame(_Struct):
-    """The first fields of XLA_FFI_CallFrame. The fields for attributes and the future follow."""
+    """The first fields of XLA_FFI_CallFrame. The C struct continues with `attrs` and `future`, which are not needed here."""
 
     _fields_ = (
         ("api", ctypes.POINTER(_Api)),

@@ -264,10 +264,11 @@ def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]
 
 
 def _corrector_weights(sigmas: np.ndarray, step: int) -> list[float]:
-    """Return the five weights of the corrected sample, in the order of `take_step`.
+    """Return the corrector's five weights in the sequence of `take_step`.
 
     The weights apply to `sample` and `before` of the `SamplerState`, this step's clean estimate, and `clean` and `older` of the
-    state. These are the weights of UniC, the corrector of UniPC. Its order is the order of the previous step's predictor.
+    state. They are the weights of UniC, the corrector of UniPC. UniC has the same order of accuracy, 1 or 2, as the predictor of
+    the previous step.
     """
     if step == 0:
         return [1.0, 0.0, 0.0, 0.0, 0.0]

@@ -15,7 +15,7 @@ LTX_DISTILLED = (1.0, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875
 # `_LTX_LOG_SHIFTS[1]` at `_LTX_TOKEN_COUNTS[1]` tokens.
 _LTX_LOG_SHIFTS, _LTX_TOKEN_COUNTS = (0.95, 2.05), (1024, 4096)
 _LTX_LAST_LEVEL = 0.1  # the noise level before the last step of "ltx"
-_RCM_ANGLES = (1.5, 1.4, 1.0)  # arc tangents of noise to signal before each step of "rcm" except the first
+_RCM_ANGLES = (1.5, 1.4, 1.0)  # arc tangents of the ratio of noise to signal before steps 2 to 4 of "rcm"
 _DMD_LEVELS = (1.0, 0.757, 0.522)
 
 

@@ -78,7 +78,7 @@ def plan_steps(request: VideoSettings, boundary: float | None = None) -> list[St
 
 
 def relative_step_costs(request: VideoSettings) -> list[float]:
-    """Estimate each step's cost relative to a full step at the first size, from the step's size, reuse and attention."""
+    """Estimate each step's cost relative to a dense step without reuse at the size of the first step."""
     full = full_size_cost(request)
     return [
         (1.0 if step.is_small else full) * (REUSED_COST if step.reuses else SPARSE_COST if step.is_sparse else 1.0)

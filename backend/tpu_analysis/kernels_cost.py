@@ -15,8 +15,8 @@ KERNEL_CHIP = {"v5e": "v5e", "v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
 # For `kernels.causal_conv`: its cycles divided by the cycles of the matrix products of whole tiles, and the additional cycles for
 # each normalised element. Measured in libtpu's schedules of six shapes for v6e (docs/lab/tpu-kernels.md).
 CONVOLUTION_CYCLES, ELEMENT_CYCLES = 1.1, 3 / 1024
-# Cycles of the kernels of block-sparse attention for each operation of the call's own estimate, from libtpu's schedules for v6e
-# (docs/lab/tpu-kernels.md). Names of kernels -> (name of the estimate, cycles).
+# Cycles of each kernel of block-sparse attention for each operation that its Pallas call states in its cost estimate. Measured in
+# libtpu's schedules for v6e (docs/lab/tpu-kernels.md). Name of the kernel -> (name of the number in the estimate, cycles).
 SPARSE_CYCLES = {
     "block_sparse_short_": ("flops", 3.56 / (1024 * 4 * 128)),
     "block_sparse_looped_": ("flops", 2.95 / (1024 * 4 * 128)),  # with summaries, and lists of 15 % of the key blocks

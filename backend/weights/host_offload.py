@@ -44,7 +44,7 @@ def describe_offloaded(described: Any) -> Any:
 
 
 def is_offloaded(weights: Any) -> bool:
-    """Return whether any weights of the tree, arrays or described weights, are on the host."""
+    """Return whether at least one leaf of the tree is on the host. Leaves are arrays, or their shapes and shardings."""
     return any(leaf.sharding.memory_kind == HOST for leaf in jax.tree.leaves(weights))
 
 

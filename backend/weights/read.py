@@ -242,7 +242,7 @@ def write_stacked(
     memory = _Memory()
 
     def work(name: str, place: TensorPlace) -> dict[str, jax.Array]:
-        """Return the arrays on the devices that the tensor becomes. Arrays that were written in place are left out."""
+        """Read a tensor, copy it to the devices, and return the arrays by name. Leave out arrays that were written in place."""
         prefix, layer, inner = split_name(name, described.stacks)
         if prefix is None:
             leaf = described.outer[name]

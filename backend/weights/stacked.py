@@ -82,5 +82,8 @@ def weights_sharding(shapes: StackedWeights, layout: Layout, matrix_role: Callab
 
 
 def unstack_layer(layer: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return one layer's parameters in the checkpoint's shapes. XLA merges the transposition into the matrix product."""
+    """Return one layer's parameters in the checkpoint's shapes. Stacked matrices are [in, out], so each matrix is transposed.
+
+    XLA merges the transposition into the matrix product.
+    """
     return {name: value.T if value.ndim == 2 else value for name, value in layer.items()}

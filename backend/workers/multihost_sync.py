@@ -16,7 +16,10 @@ _SECONDS_BETWEEN_REPORTS = 5.0
 
 
 class MultihostSync:
-    """The synchronization of one of several processes. The first host's hub (`backend.multihost.transport`) forwards messages."""
+    """Synchronizes this process with the processes of the other hosts.
+
+    Each process has one `MultihostSync`. They exchange messages through the first host's hub (`backend.multihost.transport`).
+    """
 
     def __init__(self, index: int, channel: Channel):
         self._is_first, self._channel = index == 0, channel
@@ -50,7 +53,7 @@ class MultihostSync:
                 waiting()
 
     def handle(self, message: Decide | Gathered) -> None:
-        """Handle a message of the hub. The thread that reads messages calls this."""
+        """Handle a message from the first host's hub. The thread that reads messages calls this method."""
         if isinstance(message, Decide):
             self._decided.put(message)
         else:

@@ -176,7 +176,7 @@ class Implementation(abc.ABC):
 
 
 class _PallasTpu(Implementation):
-    """The TPU kernel. It reads a layer in place if `pallas_tpu.reads_layers`."""
+    """The TPU kernel. If keys and values are stacked over layers and `pallas_tpu.reads_layers` is True, it copies no layer."""
 
     name, platform, small_scores = "pallas_tpu", "tpu", SMALL_SCORES_TPU
 
@@ -331,7 +331,8 @@ def choose_implementation(
         if reason is None:
             return implementation
         reasons.append(reason)
-        # Without a mesh, a program is lowered for several platforms. On a CPU, the next implementation is about as fast.
+        # Warn only about the platform that runs the program: without a mesh, implementations are chosen for other platforms too.
+        # Do not warn about CPUs, because the next implementation of the list is about as fast there.
         if implementation.platform not in (None, "cpu") and platform == (target_platform() or jax.default_backend()):
             _log_once(f"attention on {platform} falls back from {implementation.name}: {reason}")
     raise NotImplementedError("; ".join(reasons))

@@ -103,7 +103,7 @@ def attend_blocks(
         key, value: [B, S_kv, H, D] bfloat16. S_kv must include the whole last block.
         entries: the lists of `encode_entries`, [B, H, query blocks, K] int32.
         counts: the number of entries in each list, [B, H, query blocks], None if all lists are full.
-        bounds: each head's bounds.
+        bounds: each head's largest norms of `query` and `key`, and the largest magnitude in `value`.
 
     Returns: the attention [B, S_q, H, D] and, with `problem.return_lse`, the log-sum-exp [B, S_q, H] float32, else None.
     """

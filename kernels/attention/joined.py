@@ -54,9 +54,10 @@ def _rows_per_step(before: int, length: int) -> int | None:
 def _join_with_pallas(
     attended: jax.Array, others: jax.Array, share: jax.Array, before: int, rows: int, interpret: bool
 ) -> jax.Array:
-    """Join in one Pallas pass, in blocks of `rows` queries.
+    """Compute the weighted mean of two attentions in one Pallas pass, in blocks of `rows` queries.
 
-    The first `before` blocks of `attended` have no partner in `others`. `share` is the weight of `others` in the mean.
+    `share` is the weight of `others`. Block 0 of `others` belongs to block `before` of `attended`. Blocks of `attended` without a
+    partner in `others` are copied.
     """
     batch, length, heads, width = attended.shape
     blocks = others.shape[1] // rows

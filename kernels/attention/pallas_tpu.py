@@ -292,7 +292,10 @@ def subtract_mean_key(key: jax.Array) -> jax.Array:
 
 
 def head_bounds(scaled: jax.Array, key: jax.Array, value: jax.Array) -> HeadBounds:
-    """Compute the largest norms and values of arrays [B, S, H, D]. `scaled` is the query times log2(e) * scale."""
+    """Compute each head's largest norm of a query and of a key, and the largest magnitude in `value`.
+
+    The arrays are [B, S, H, D]. `scaled` is the query times log2(e) * scale.
+    """
     largest_value = jnp.abs(value).max(axis=(1, 3)).astype(jnp.float32)
     return HeadBounds(query=_largest_norm(scaled), key=_largest_norm(key), value=largest_value)
 

@@ -47,8 +47,8 @@ SILENT: _Silent = {"show_progress": "hidden", "show_progress_on": [], "api_visib
 
 QUIET: _Quiet = {"queue": False, **SILENT}
 
-# For events that read the form, without Gradio's checks: the request validates all values, and the page shows errors at the
-# controls.
+# For events that read the form. They skip Gradio's checks, because the request validates all values and the page shows errors at
+# the controls.
 RAW: _Raw = {**QUIET, "preprocess": False}
 
 # For events that report each change of a value: the last event runs, even if the server has not answered an earlier event.

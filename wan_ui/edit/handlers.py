@@ -132,7 +132,7 @@ class EditHandlers(Panel):
         files = {role: [Path(copy_to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
         original = next((files[role][0] for role in ("drive", "video", "control") if role in files), None)
         clip = None if original is None else (yield from _read_clip(original))
-        # The time changes the text for the page, so that the page also loads the same settings again.
+        # `time` makes the text for the page differ each time. Otherwise the page would ignore a second load of the same settings.
         filled = page_settings(request, clip["seconds"] if clip else 0.0) | {"clip": clip, "time": time.monotonic()}
         if request.drive:
             filled["figure"] = _file_entry(files["image"][0])

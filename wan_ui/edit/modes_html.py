@@ -175,7 +175,7 @@ def references_html(texts: Texts) -> str:
 
 
 def scale_html(texts: Texts) -> str:
-    """Render the control strength. The script sets the model's limits."""
+    """Render the slider of the control strength. The page's script sets the slider's limits to the model's limits."""
     return (
         f'<label class="wide scale"><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
         f'<input type="range" id="edit-scale" min="0" max="2" step="0.05" value="1"></label>'

@@ -168,7 +168,7 @@ class Form:
         }
 
     def read(self, values: dict[gr.blocks.Block, Any]) -> Draft:
-        """Read the values of `inputs` as a draft. Draw a random seed if each video gets a new seed.
+        """Return the values of `inputs` as unchecked settings. Draw a random seed if each video gets a new seed.
 
         Raises: RequestError for an unknown model and an unreadable size, ImageError or SoundError for a path that is no upload.
         """

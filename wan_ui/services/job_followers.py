@@ -16,7 +16,7 @@ from wan_ui.services.broadcast import Broadcast
 from wan_ui.services.studio_context import StudioContext
 
 SHORTEST_SECONDS = 0.08  # between two updates of a page; visitors would not see faster changes, and the page would lag
-REPLAY_SECONDS = 0.03  # the wait for past events; the page shows only the last of them
+REPLAY_SECONDS = 0.03  # before the first update, so that the page shows only the last of the past events
 HEARTBEAT_SECONDS = 2.0  # the longest time between two updates; a closed page is noticed only at an update
 
 

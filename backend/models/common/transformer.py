@@ -129,7 +129,7 @@ class StackedTransformer:
         return cached_sharding(self._layout, shapes)
 
     def kept_sharding(self, shapes: tuple[object, jax.Array]) -> tuple[object, jax.Array]:
-        """Return the shardings of the result of `kept_step`: the state and the change by all layers."""
+        """Return the shardings of the result of `kept_step`: the state, and what all layers together added to the tokens."""
         state, added = shapes
         return with_sharding(state, self._layout.replicated), with_sharding(added, self._layout.sharding(TOKENS))
 

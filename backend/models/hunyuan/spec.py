@@ -181,10 +181,10 @@ class HunyuanFamily(Family):
         return StepFlops(attention=attention, matmul=matmul, head_width=config["attention_head_dim"])
 
     def original_name(self, stem: str) -> str:
-        """Return a module's name in the authors' checkpoints.
+        """Return the name that a module of diffusers has in the authors' checkpoints.
 
-        In the token refiner the authors join the matrices of query, key and value in one. The returned names are names of
-        separate matrices.
+        In the token refiner, these checkpoints have one matrix for query, key and value together. For these three modules the
+        method returns names of separate matrices, which no checkpoint contains.
         """
         return apply_patterns(stem, ORIGINAL_NAMES)
 

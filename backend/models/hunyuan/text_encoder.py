@@ -63,7 +63,7 @@ class TextEncoder(TextEncoderBase):
         self._tokenizer, self._lengths = tokenizer, lengths
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
-        """Tokenize the prompts and pad them to the smallest compiled length. Return only shapes without a tokenizer."""
+        """Tokenize the prompts and pad them to the smallest compiled length. If there is no tokenizer, return only the shapes."""
         if self._tokenizer is None:
             shape = jax.ShapeDtypeStruct((len(prompts), MOST_TOKENS), jnp.int32)
             return TextTokens(ids=shape, counts=jax.ShapeDtypeStruct((len(prompts),), jnp.int32))

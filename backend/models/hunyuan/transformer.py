@@ -72,7 +72,10 @@ class Context:
 
 
 def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
-    """Return the bytes of a layer's matrices by name. The matrices whose copies save the most time come first."""
+    """Return the bytes of a layer's matrices by name.
+
+    Each chip can have a whole copy of a matrix, so that no step gathers it. Matrices whose copies save the most time come first.
+    """
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, wide = width * width * itemsize, round(config.get("mlp_ratio", 4.0) * width) * width * itemsize
     video = {f"attn.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}

@@ -72,14 +72,14 @@ class KernelAttention:
             return attended
         return self._attend(positions.num_tokens, tables[0].shape[1], projected, norms, tables, attn.norm_q.eps)
 
-    def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:
+    def _attend(self, num_tokens: int, head_width: int, *arguments: Any) -> jax.Array:
         """Compute self-attention [B, S, heads * head_width] in which all tokens see the first `num_tokens` tokens.
 
-        `projected` are the arguments of `backend.runtime.ulysses.self_attention` after `attend`: the tuples `projected`, `norms`
-        and `tables`, then `eps`.
+        `arguments` are the last four parameters of `backend.runtime.ulysses.self_attention`: the tuples `projected`, `norms` and
+        `tables`, and the number `eps`.
         """
         attend = functools.partial(attend_flat, head_width=head_width, num_keys=num_tokens)
-        return self_attention(self._layout, attend, *projected)
+        return self_attention(self._layout, attend, *arguments)
 
     def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
         query, scale = self._project_text_query(attn, attn.to_q(hidden_states))

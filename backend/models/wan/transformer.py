@@ -212,7 +212,7 @@ class Denoiser(ClipTransformer):
     def prepare_text(
         self, weights: StackedWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
     ) -> TextContext:
-        """Compute every layer's cross-attention keys and values. The result has the stacks one after another.
+        """Compute every layer's cross-attention keys and values. The layers of several stacks follow one another in the result.
 
         `text` are embeddings [B, L, D] with logit `bias` [B, 1, 1, L]. `image` are the image encoder's tokens [images, tokens,
         D], if the model has an image encoder. A model without separate keys for image tokens joins these tokens with the text.

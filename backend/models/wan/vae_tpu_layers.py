@@ -185,7 +185,7 @@ class LayerRunner(StripRunner):
         """Halve columns and rows, and also frames if the block downsamples time.
 
         The block's convolution has a stride of two and pads only right and bottom. `causal_conv` has a stride of one and pads all
-        sides. Every second row and column of its result has the same values.
+        sides. Rows and columns 1, 3, 5, ... of the result of `causal_conv` are the result of the block's convolution.
         """
         total, _ = self._convolve_after(None, f"{name}.resample.1", total, Epilogue())
         total, self._rows = total[:, 1::2, 1::2], self._rows // 2
