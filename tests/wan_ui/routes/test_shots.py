@@ -86,7 +86,7 @@ def test_made_shots_are_cut_at_once_and_the_film_says_what_it_is_made_of(url, st
             "shot 1 has 'colour' and may have prompt, num_frames, seconds, seed, cut, fade, trim,",
         ),
         ({"prompt": "x"}, {"track_volume": 1.5}, "a track's times were given but need track"),
-        ({"prompt": "x"}, {"track": "/etc/hostname"}, "track is not known"),
+        ({"prompt": "x"}, {"track": "/etc/hostname"}, "track must hold the sound itself"),
         ({"prompt": "x"}, {"shot_videos": ["/etc/hostname"]}, "shot_videos is not known"),
     ],
 )

@@ -140,8 +140,8 @@ def test_what_is_wrong_is_named(fields, words):
 
 
 def test_only_known_fields_and_models_are_taken():
-    with pytest.raises(UnknownField, match="^last_image is not known"):
-        request(last_image="/etc/passwd")
+    with pytest.raises(UnknownField, match="^figure_images is not known"):
+        request(figure_images=["/etc/passwd"])
     with pytest.raises(UnknownField):
         request(**{"a\nb" * 1000: 1})
     with pytest.raises(UnknownModel, match="^model='../wan-tiny' must be one of"):
