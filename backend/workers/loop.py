@@ -283,7 +283,10 @@ class Worker:
             if task.request.finished_video:
                 self._model.start()  # upscaling needs only the devices, not the model of a preset
             else:
-                self._model.load(task.request.resolved_preset, lambda: self._is_load_abandoned(task), task.request)
+                # Several hosts compile after the load, and decide together after each program whether to continue. A program
+                # that one host had compiled during the load would leave the other hosts waiting for a decision.
+                early = task.request if self._sync is None else None
+                self._model.load(task.request.resolved_preset, lambda: self._is_load_abandoned(task), early)
             return (self._generate_with_fallbacks(task) if self._begin_task(task) else None), "made"
         except Stopped:
             return None, "made"
