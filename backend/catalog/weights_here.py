@@ -45,7 +45,7 @@ def matches_preset(preset: Preset, model: str) -> bool:
 
 
 def check_weights_installed(request: GenerationRequest, model: str | None = None) -> None:
-    """Check that the request needs no download. `model` is as in `has_weights`.
+    """Check that the request needs no download. `model` replaces the preset's checkpoint, as in `has_weights`.
 
     All visitors may use any LoRA in the cache, also from a private repository, because the operator put it on this server. The
     same is true for files in the `loras` folder. Only videos leave the server. The cache does not record which repositories are
@@ -64,12 +64,18 @@ def check_weights_installed(request: GenerationRequest, model: str | None = None
 
 
 def _is_model_installed(source: str) -> bool:
-    """Return whether this is a checkpoint's folder, or a checkpoint that is complete on this machine."""
-    return (Path(source).expanduser() / "model_index.json").is_file() or _open_installed(source) is not None
+    """Return whether this is a checkpoint's folder, or a checkpoint that is complete on this machine.
+
+    A checkpoint with broken configurations needs no download either. Loading it reports the fault.
+    """
+    try:
+        return (Path(source).expanduser() / "model_index.json").is_file() or _open_installed(source) is not None
+    except ModelError:
+        return True
 
 
 def _open_installed(source: str) -> Checkpoint | None:
-    """Open a complete checkpoint on this machine, or return None. Raises: ModelError for broken configurations."""
+    """Open the checkpoint, or return None if it is incomplete on this machine. Raises: ModelError for broken configurations."""
     if (named := parse_file_source(source)) is not None:
         from backend.checkpoints.hub import open_cached_with_files
 
@@ -86,7 +92,7 @@ def _open_installed(source: str) -> Checkpoint | None:
 def _is_lora_installed(lora: LoraChoice) -> bool:
     """Return whether the LoRA needs no download.
 
-    Return True for each file name in the `loras` folder. Such a file is checked when the LoRA is merged.
+    A file name in the `loras` folder counts as installed. The file is checked when the LoRA is merged.
     """
     if not lora.is_on_hub:
         return True

@@ -110,10 +110,16 @@ def _with_other_preset(base: GenerationRequest, preset: Preset) -> GenerationReq
 
 
 def find_varied_setting(requests: list[GenerationRequest]) -> tuple[str, list[str]]:
-    """Return the setting that a comparison varies, as named in the compare bar, and its values."""
+    """Return the name and the values of the first setting that differs between the requests.
+
+    Only seed, steps, flow shift, preset, guidance and LoRAs are compared. LoRAs have no values: the bar varies them on and off.
+    Return ("seed", []) if they are equal.
+    """
     for name, values in differences(requests):
         if name in ("seed", "steps", "flow_shift", "preset"):
             return name, [str(value) for value in values]
         if name == "guidance":
             return name, [f"{value[0]:g}" for value in values]
+        if name == "loras":
+            return name, []
     return "seed", []

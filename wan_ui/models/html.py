@@ -8,14 +8,13 @@ from html import escape
 
 from backend.catalog.models import ModelRow
 from presets import Preset
+from presets.loader import VARIANTS
 from wan_ui.components.buttons import text_button
 from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import format_duration
 from wan_ui.components.values import format_bytes, pairs_html
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
-
-VARIANTS = ("-draft", "-fast", "-distilled")  # endings of names; a card has the title of the preset without ending
 
 
 def models_html(rows: Sequence[ModelRow], caller: Caller) -> str:
@@ -66,7 +65,7 @@ def _title(row: ModelRow, texts: Texts) -> str:
 
 
 def _plain_preset(presets: Sequence[Preset]) -> Preset:
-    return next((preset for preset in presets if not preset.name.endswith(VARIANTS)), presets[0])
+    return next((preset for preset in presets if preset.name.rpartition("-")[2] not in VARIANTS), presets[0])
 
 
 def _model_state(row: ModelRow) -> str:

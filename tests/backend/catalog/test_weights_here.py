@@ -117,6 +117,12 @@ def test_a_presets_own_loras_count_although_a_request_leaves_them_out(cache):
     check_weights_installed(example_request(FAST))
 
 
+def test_a_broken_model_counts_as_here(tmp_path):
+    for name in ("a.pt", "b.pt"):  # only one .pt file can be a checkpoint's transformer
+        (tmp_path / name).write_bytes(b"x")
+    assert has_weights(WAN.model_copy(update={"model": str(tmp_path)}))
+
+
 def test_a_model_in_place_of_the_presets_counts_as_here():
     assert has_weights(WAN, "owner/name")
     check_weights_installed(example_request(WAN), "owner/name")

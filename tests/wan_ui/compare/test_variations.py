@@ -3,6 +3,7 @@
 import pytest
 
 from backend.errors import RequestError
+from presets import LoraChoice
 from tests.wan_ui.builders import a_request
 from wan_ui.compare.html import difference_labels
 from wan_ui.compare.variations import Axis, find_varied_setting, grid_requests, varied_requests
@@ -26,6 +27,11 @@ def test_one_thing_is_varied_and_the_rest_stays(what, text, values):
 def test_guidance_is_varied_for_all_experts():
     made = varied_requests(a_request(), "guidance", "1, 4.5", [])
     assert [request.guidance for request in made] == [(1.0,), (4.5,)] and find_varied_setting(made) == ("guidance", ["1", "4.5"])
+
+
+def test_a_comparison_with_and_without_loras_varies_loras():
+    made = varied_requests(a_request(loras=(LoraChoice(source="style.safetensors"),)), "loras", "", [])
+    assert len(made) == 2 and find_varied_setting(made) == ("loras", [])
 
 
 def test_no_seeds_are_four_new_ones():
