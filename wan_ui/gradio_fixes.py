@@ -55,7 +55,8 @@ def import_gradio() -> None:
 
     At every import Gradio writes a type stub (`.pyi`) next to each of its components, for editors. It parses its own sources for
     this, which takes about one second on one core. Gradio writes no stub if Python does not find a class's file. Therefore
-    `inspect.getfile` fails for Gradio's classes during the import. A version that ignores this is only imported more slowly.
+    `inspect.getfile` fails for Gradio's classes during the import. If Gradio no longer
+    calls `inspect.getfile`, only the import is slower.
 
     Gradio also imports the package `mcp` if it is installed, for a server that the studio does not start: 0.8 seconds. An entry
     of None in `sys.modules` makes the import fail.
@@ -178,7 +179,7 @@ def install_gateway(
     """Return the app's `lifespan`, which makes the gateway the outermost middleware (6.31, `routes.App`).
 
     Gradio places its own middleware outside the given middleware. Its CORS middleware is removed, because it lets pages of other
-    origins read responses with the visitor's cookies. Its dictionary of logins is replaced, because its logins never end.
+    origins read responses with the visitor's cookies. Its dictionary of logins is replaced, because logins in it never expire.
     """
     from gradio.route_utils import CustomCORSMiddleware
 

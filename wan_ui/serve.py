@@ -57,7 +57,7 @@ from wan_ui.theme import favicon_path, read_styles, studio_theme
 from wan_ui.view import View, collect_rules
 from wan_ui.views import VIEWS
 
-MOST_PAGES = 1000  # pages that follow jobs at the same time; a follower takes only memory, so the limit exceeds any real use
+MOST_PAGES = 1000  # pages that follow jobs at the same time; a high limit, because a follower takes only memory
 MOST_SESSIONS = 500  # latest sessions with stored state; each takes 0.3 MB (measured), more after large requests
 LARGEST_UPLOAD = "60mb"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -1,4 +1,4 @@
-"""The Gradio theme. Its colours come from two scales and from the tokens of the style sheets. It needs no network."""
+"""The Gradio theme. Its colours come from the scales ACCENT and GRAPHITE, and from the CSS variables of the style sheets."""
 
 from pathlib import Path
 

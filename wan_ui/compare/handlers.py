@@ -62,7 +62,10 @@ class CompareHandlers(Panel):
         panel.also.input(_also_values, panel.also, panel.also_values, **QUIET, **LAST)
 
     def after_act(self, acted: gr.events.Dependency) -> None:
-        """Render the comparison again when the page has its id, because earlier updates of the page did not include it."""
+        """Render the comparison again after an action.
+
+        Until the action is answered, the page does not have the comparison's id, so `tick` does not render the comparison.
+        """
         acted.then(self.render_again, self.panel.shown, self.panel.view, **EACH)
 
     @property
@@ -70,9 +73,9 @@ class CompareHandlers(Panel):
         return [self.panel.view, self.panel.shown, self.panel.chosen, self.message]
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """Return the view in the visitor's language, and the comparison that the page's address names.
+        """Return the view in the visitor's language. If the page's address names a comparison, open the comparison.
 
-        An address that also contains settings opens only the settings.
+        If the address also contains settings, do not open the comparison.
         """
         shown = {} if caller.uses_english else self._translated_updates(caller)
         return shown | (
@@ -155,19 +158,19 @@ class CompareHandlers(Panel):
         return filled | self._bar_updates(requests, comparison.columns, caller)
 
     def _unsupported_differences_text(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> str:
-        """Return a sentence with the differing settings that the bar cannot vary, "" without such settings."""
+        """Return a sentence that lists the differing settings that the bar cannot vary, "" if no such setting differs."""
         across, down = (
             find_varied_setting(requests[:columns] if columns else requests)[0],
             find_varied_setting(requests[::columns])[0] if columns else "",
         )
-        if across == "preset":  # then other settings always differ, because each model has its own defaults
+        if across == "preset":  # each model has its own defaults, so other settings differ too
             return ""
         names = [name for name, _ in differences(requests) if name not in (across, down)]
         named = caller.texts.list_separator.join(setting_label(name, caller.texts) for name in names)
         return caller.texts.compare_not_varied.format(settings=named) if names else ""
 
     def _bar_updates(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> Updates:
-        """Return updates that show in the bar the varied settings of these requests."""
+        """Return updates that set the bar to the settings in which these requests differ."""
         what, values = find_varied_setting(requests[:columns] if columns else requests)
         also, others = find_varied_setting(requests[::columns]) if columns else ("", [])
         is_preset = what == "preset"
@@ -181,7 +184,9 @@ class CompareHandlers(Panel):
         }
 
     def _requested_videos(self, base: GenerationRequest, values: Values) -> tuple[list[GenerationRequest], int]:
-        """Return the requests for the bar's values, and the number of columns of a grid, 0 without a grid.
+        """Return the requests for the values in the bar, and the number of columns of the grid.
+
+        The number of columns is 0 if only one setting varies.
 
         Raises: RequestError.
         """
@@ -242,5 +247,5 @@ def _also_values(also: str) -> object:
 
 
 def _values_or_presets(what: str) -> tuple[object, object]:
-    """Show the text field, or the list of models if the model varies. Hide both if the LoRAs vary: they have no values."""
+    """Show the text field for the values, or the list of models if the model varies. Hide both if the LoRAs vary."""
     return gr.update(visible=what not in ("preset", "loras")), gr.update(visible=what == "preset")

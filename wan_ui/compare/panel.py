@@ -68,7 +68,7 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
 
 
 def _setting_dropdown(choices: list[tuple[str, str]], value: str, label: str, elem_id: str) -> gr.Dropdown:
-    """Return a dropdown for the setting that varies within a row, or from row to row."""
+    """Return a dropdown for the setting that varies between the columns, or between the rows."""
     return gr.Dropdown(choices, value=value, label=label, elem_id=elem_id, filterable=False, min_width=140, scale=2)
 
 

@@ -83,9 +83,9 @@ async def _write_comparison(
 
 
 def _find_audio_source(engine: Engine, comparison: Comparison, tile: str) -> Path | None:
-    """Return the video file whose audio the comparison plays. `tile` is the tile's number, from 1.
+    """Return the video file whose audio the comparison plays, None if the tile is missing or silent.
 
-    None for a missing or silent tile. In a comparison of one video with its source clip, the clip is tile 1, always silent.
+    `tile` is the tile's number, from 1. If one video is compared with its source clip, the clip is tile 1 and is silent.
     """
     try:
         jobs = [engine.jobs.find(job_id) for job_id in comparison.jobs]
@@ -100,7 +100,7 @@ def _find_audio_source(engine: Engine, comparison: Comparison, tile: str) -> Pat
 
 def _make_tiles(jobs: Sequence[Job], original: Path | None) -> list[Tile]:
     if original is not None:
-        video = jobs[0].folder / VIDEO  # without fps, the tile plays at the speed of its source clip
+        video = jobs[0].folder / VIDEO  # without `fps`, both tiles play at the frame rate of the combined video
         return [Tile(path=original, label=ENGLISH.compare_before), Tile(path=video, label=ENGLISH.compare_after)]
     labels = difference_labels([job.request for job in jobs], ENGLISH)
     return [Tile(path=job.folder / VIDEO, label=label, fps=job.request.fps) for job, label in zip(jobs, labels, strict=True)]

@@ -33,9 +33,9 @@ _LONGEST = 500_000  # characters; an exported file of presets is the longest val
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """A visitor's press of a button: what to do, a job's id and a value, each "" if missing.
+    """A visitor's press of a button: what to do, a job's id and a value. A missing text is "".
 
-    A caller can send any texts, so the handler must check them.
+    A caller can send any texts, so the handler must check all three.
     """
 
     what: str

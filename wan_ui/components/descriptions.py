@@ -1,7 +1,7 @@
 """The descriptions of settings, which a "?" beside the label opens. English texts come from the table of settings.
 
-Views in HTML use `description_html`. Gradio's components get the text of `describe` as `info`, and the class `DESCRIBED`:
-`descriptions.js` shows the same elements for them.
+Views in HTML call `description_html`. Gradio's components get the text of `describe` as `info`, and the class `DESCRIBED`.
+`descriptions.js` adds the same "?" to each component of this class.
 """
 
 from html import escape

@@ -40,9 +40,8 @@ class _Last(TypedDict):
     trigger_mode: Literal["always_last"]
 
 
-# Show progress on no component. If any component shows progress, Gradio's page (6.31) visits every component
-# that has ever been updated. It repeats this for each message from the server: a third of the page's processor time while a video
-# was generated.
+# Show progress on no component. If any component shows progress, Gradio's page (6.31) visits all components that were ever
+# updated, once for each message from the server. This takes a third of the page's processor time during a generation (measured).
 SILENT: _Silent = {"show_progress": "hidden", "show_progress_on": [], "api_visibility": "private"}
 
 QUIET: _Quiet = {"queue": False, **SILENT}
@@ -51,17 +50,17 @@ QUIET: _Quiet = {"queue": False, **SILENT}
 # the controls.
 RAW: _Raw = {**QUIET, "preprocess": False}
 
-# For events that report each change of a value: the last event runs, even if the server has not answered an earlier event.
+# For events that report each change of a value. While the server answers one event, only the newest event waits, and runs next.
 LAST: _Last = {"trigger_mode": "always_last"}
 EACH: _Each = {**RAW, "trigger_mode": "multiple"}  # for buttons that can be pressed faster than the server answers
 
 
 def start_script(script: str, *events: str) -> str:
-    """Return the `js_on_load` of an HTML component. It starts a script that `wan_ui/assets/studio.js` lists.
+    """Return the `js_on_load` of an HTML component, which starts a script of the page.
 
     Args:
-        script: The name in that list.
-        events: The component's own events, which the script triggers. Gradio finds their quoted names in the returned text.
+        script: The script's name in the list in `wan_ui/assets/studio.js`.
+        events: Names of the component's events that the script can trigger. Gradio finds the quoted names in the returned text.
     """
     return f"studio.start({json.dumps(script)}, {{element, props, trigger, upload, watch}}, {json.dumps(events)});"
 
@@ -72,5 +71,5 @@ def now_microseconds() -> int:
 
 
 def stamp_html(html: str, moment: int) -> str:
-    """Put `moment` before the HTML. Several responses can contain the same part of the page; the page shows the newest HTML."""
+    """Put `moment` into a comment before the HTML. If several responses contain the same part, the page shows the newest HTML."""
     return f"<!--{moment}-->{html}"

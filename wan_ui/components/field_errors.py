@@ -30,10 +30,10 @@ def build_note(elem_id: str) -> gr.HTML:
 
 
 def error_place(error: StudioError, *, is_of_shots: bool = False) -> Place:
-    """Return the name of the note that must show an error. The error's first word can be a setting, such as `steps`.
+    """Return the name of the note that must show an error. The error's type, or the setting in its first word, decides.
 
     Args:
-        is_of_shots: True for a storyboard. Errors in its files are shown below the prompt, where the shots are.
+        is_of_shots: True for a storyboard. The note below the prompt shows the errors in a storyboard's files.
     """
     if is_of_shots and isinstance(error, ImageError | SoundError | ClipError):
         return "prompt"

@@ -6,5 +6,5 @@ from wan_ui.i18n.english import Texts
 
 
 def video_name(request: VideoSettings | RequestSummary, texts: Texts) -> str:
-    """Return the prompt of the request, or a general name if it has none."""
+    """Return the request's prompt, or a general name if the prompt is empty."""
     return request.prompt or texts.animated

@@ -29,7 +29,7 @@ Phase = Literal[
     "failed",
 ]
 ACTIVE_PHASES = ("queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding", "upscaling", "live")
-# Fractions of the bar. Denoising takes by far the longest, on the demo model and in published runs of Wan.
+# Fractions of the progress bar after encoding and after denoising. Denoising takes by far the most time.
 ENCODED, DENOISED = 0.04, 0.88
 
 
@@ -39,10 +39,12 @@ class StageView:
 
     `fraction` (0 to 1) never decreases. `ahead` is the number of queued jobs before this job, without the running job. `preview`
     is a file name in the job's folder. `what` names the model part that is loaded, or the program that is compiled.
-    `bytes_per_second` is the speed of the download or of reading. `proposals` are settings that fit into memory, after the video
-    did not fit. `interrupted_at` is the place at which the work stopped because of `cause`; both are empty after the job has
-    continued. `is_held`: the job waits for Resume. `shot` of `shots` is being generated; `shot` counts from 1 and is 0 without a
-    storyboard.
+    `bytes_per_second` is the speed of the download or of reading.
+
+    `cause` is the reason for a failure or an interruption. `interrupted_at` is the step or stage at which the job was
+    interrupted, "" after the job has continued. `is_held` is true while the job waits for Resume. If the video did not fit into
+    memory, `proposals` are settings that fit. `shot` is the number of the current shot, from 1, and 0 without a storyboard.
+    `shots` is the number of shots.
     """
 
     phase: Phase = "idle"
@@ -119,7 +121,7 @@ def _advance_to_end(view: StageView, event: Event) -> StageView:
 
 
 def _enter_phase(view: StageView, phase: Phase, fraction: float) -> StageView:
-    """Return the view in this phase, without an earlier interruption."""
+    """Return the view in this phase. `fraction` does not decrease, and an earlier interruption is cleared."""
     reached = (max(view.shot - 1, 0) + fraction) / view.shots
     return replace(view, phase=phase, fraction=max(view.fraction, reached), cause="", interrupted_at="")
 
@@ -140,7 +142,7 @@ def format_duration(seconds: float) -> str:
 
 
 def queue_position_texts(ahead: int, texts: Texts) -> tuple[str, str]:
-    """Return the position in the queue and its explanation. `ahead` jobs wait before this job, and one job runs."""
+    """Return two texts: the job's queue position, and an explanation. `ahead` is the number of jobs that wait before this job."""
     if ahead == 0:
         return texts.queued_next, texts.queued_first_one
     return texts.queued_place.format(place=ahead + 1), texts.queued_first.format(count=ahead + 1)
@@ -209,7 +211,7 @@ def _bytes_text(view: StageView, texts: Texts) -> str:
 
 
 def _programs_text(view: StageView, texts: Texts) -> str:
-    """Return which of the programs is being compiled, such as "2 of 5", and the time until all are compiled."""
+    """Return the number of the program that is being compiled, such as "2 of 5", and the time until all programs are compiled."""
     parts = [texts.compiling_share.format(index=view.index, total=view.total)] if view.total else []
     if view.seconds_left is not None:
         parts.append(texts.time_left_about.format(seconds=format_duration(view.seconds_left)))

@@ -18,11 +18,11 @@ from wan_ui.i18n.english import Texts
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A message for the line.
+    """A message for the line at the bottom of the page.
 
     Args:
         button: HTML from `wan_ui.components.buttons`.
-        view: The view to open. "stage" opens a view with the stage, if the open view has no stage.
+        view: The view to open. "stage" opens a view with the stage, unless the open view already shows the stage.
         copy: Text for the clipboard.
     """
 
@@ -50,5 +50,5 @@ class Message:
 
 
 def build_message() -> gr.HTML:
-    """Build the empty line. The caller places it on the page with its method `render`."""
+    """Build the empty line. The caller calls `render` of the component to place the line on the page."""
     return gr.HTML('<div class="message"></div>', js_on_load=start_script("message"), elem_id="message", render=False)

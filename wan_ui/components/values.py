@@ -19,7 +19,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_value(value: object) -> str:
-    """Format a plain value on one line."""
+    """Format a number, a text, a list or a dict on one line."""
     if isinstance(value, list):
         return ", ".join(format_value(part) for part in value)
     if isinstance(value, dict):

@@ -5,8 +5,7 @@ from wan_ui.view import FORM, Shell, View
 
 
 def build_create(shell: Shell) -> StageHandlers:
-    """Put the stage into the view, and the view of instant drafts over it. Both were built earlier, because other views show jobs
-    on the stage."""
+    """Place the stage on the page, and the view of instant drafts over the stage."""
     shell.stage.panel.view.render()
     shell.form.prompt.instant.view.render()
     return shell.stage

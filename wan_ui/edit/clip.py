@@ -16,7 +16,7 @@ from backend.media.masks import LIGHT, check_mask_shape, is_single_image
 from backend.media.pictures import load_checked_image
 from backend.schemas.request import GenerationRequest
 
-THUMBNAILS, THUMBNAIL_HEIGHT = 12, 72  # thumbnails in the timeline; pixels, twice the displayed height
+THUMBNAILS, THUMBNAIL_HEIGHT = 12, 72  # number of thumbnails in the timeline; pixels, twice the displayed height
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _CLIP_ENDINGS = (".mp4", ".m4v", ".mov", ".webm", ".gif")
 

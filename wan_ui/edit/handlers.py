@@ -58,7 +58,8 @@ class EditHandlers(Panel):
         """Map the group `edit` to its handler.
 
         `edit:use` loads the clip and settings of a video. `edit:full` does the same with the full model of a draft. `edit:fits`
-        loads proposed settings that fit into memory. `edit:clip` opens a video as the clip. `edit:continue` opens it for Extend.
+        loads proposed settings that fit into memory. `edit:clip` opens a video as the clip. `edit:continue` opens a video for
+        Extend.
         """
         return {"edit": self.act}  # ty: ignore[invalid-explicit-return]  # ty 0.0.108 finds two equal types different
 
@@ -132,7 +133,7 @@ class EditHandlers(Panel):
         files = {role: [Path(copy_to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
         original = next((files[role][0] for role in ("drive", "video", "control") if role in files), None)
         clip = None if original is None else (yield from _read_clip(original))
-        # `time` makes the text for the page differ each time. Otherwise the page would ignore a second load of the same settings.
+        # The page ignores a text that equals the previous text. `time` always differs, so the same settings can be loaded again.
         filled = page_settings(request, clip["seconds"] if clip else 0.0) | {"clip": clip, "time": time.monotonic()}
         if request.drive:
             filled["figure"] = _file_entry(files["image"][0])
@@ -165,9 +166,9 @@ class EditHandlers(Panel):
 
 
 def _with_proposed_size(fill: Mapping[str, Any], request: GenerationRequest, size: Mapping[str, int]) -> dict[str, Any]:
-    """Return the page's settings for a video of this size and length.
+    """Return the page's settings with the width, height and number of frames in `size`.
 
-    The end of the selected part changes too, except for Extend, because its part can be shorter than the video.
+    The end of the selected part changes too, except in Extend, where the part can be shorter than the video.
     """
     settings = fill["settings"] | {"resolution": f"{size['width']}x{size['height']}"}
     end = {} if request.extend else {"end": make_trim(fill["start"], size["num_frames"], request.fps)[1]}

@@ -76,7 +76,7 @@ def mode_fields(preset: Preset) -> dict[str, frozenset[str]]:
 
 
 def loaded_settings(request: GenerationRequest) -> frozenset[str]:
-    """Return the names of the request's settings that the view shows in its mode."""
+    """Return the names of the request's settings that Edit shows in the request's mode."""
     mode, preset = request_mode(request), request.resolved_preset
     shown = _SHOWN_ALWAYS | MODE_FIELDS[mode] | shown_settings(preset, MODE_FIELDS[mode])
     if appends_control_clip(preset) and mode == "follow":
@@ -192,7 +192,10 @@ _READERS = {
 
 
 def _read_part(given: Mapping[str, Any], fps: int) -> dict[str, Any]:
-    """Read which part of the clip is used. The part is as long as the video."""
+    """Return `trim` and `num_frames` for the part of the clip that is used. The part is as long as the video.
+
+    Raises: RequestError.
+    """
     start, frames = given.get("start"), given.get("num_frames")
     if start is None or frames is None or not (_is_bounded(start, int | float) and _is_bounded(frames, int)):
         raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames select it", "give both")

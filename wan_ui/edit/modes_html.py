@@ -1,7 +1,7 @@
 """HTML of the modes of Edit: their menu, brush, margins, keyframes and reference images.
 
-An element with `data-of` is shown only in the modes that it names. An element with `data-takes` is shown only for models that
-take this input.
+An element with `data-of` is shown only in the modes that `data-of` lists. An element with `data-takes` is shown only for models
+that take the input that `data-takes` names.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def _person_html(texts: Texts) -> str:
 
 
 def extra_clips_html(texts: Texts) -> str:
-    """Render the inputs that complete a clip of poses: a clip of the face, a clip whose person is replaced, and its mask."""
+    """Render inputs besides the driving video: a clip of the face, a clip whose person is replaced, and a mask of that clip."""
     rows = (
         ("face", "edit-face", _CLIPS, texts.edit_face),
         ("video", "edit-into", _CLIPS, texts.edit_into),

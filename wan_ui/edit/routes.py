@@ -93,13 +93,13 @@ async def _queue_video(context: StudioContext, caller: Caller, wanted: Generatio
 
 
 def _render_estimate(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
-    """Render the estimate. Return "" for an incomplete request. A missing prompt or mask does not matter."""
+    """Render the estimate. Return "" for an incomplete request. The prompt and the mask can be missing."""
     if _is_upscale(given):
         return _render_upscale_estimate(context, caller, given)
     prompt = given.get("prompt")
     placeholders: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
     if given.get("mask") is None:
-        placeholders["mask"] = given.get("clip")  # any file will do, because an estimate opens no file
+        placeholders["mask"] = given.get("clip")  # the estimate opens no file, so the path of the clip can replace the mask
     try:
         wanted = to_request(given | placeholders)
     except StudioError:

@@ -89,7 +89,7 @@ def _changed_settings_text(request: GenerationRequest, base: GenerationRequest) 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchHandlers:
-    """Handlers of the table."""
+    """Handlers of the batch table and its buttons."""
 
     context: StudioContext
     form: Form
@@ -136,7 +136,7 @@ class BatchHandlers:
         return {batch.table: "", batch.plan: csv_button_html(caller.texts), self.message: message.html(caller.texts)}
 
     def _read_requests(self, values: Values) -> tuple[GenerationRequest, list[GenerationRequest]]:
-        """Return the request of the form without the table, and the requests of the table. Raises: StudioError."""
+        """Return the form's request, and the requests of the table's rows. Raises: StudioError."""
         prompt, settings = self.form.prompt.prompt, self.form.settings
         rows = read_table(str(values[self.form.batch.table] or ""))
         base = self.form.read(values | {prompt: values[prompt] or rows[0].get("prompt", "?")}).to_request()

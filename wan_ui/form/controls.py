@@ -67,12 +67,12 @@ class Control:
 def describe_controls(
     preset: Preset, texts: Texts, values: GenerationRequest | None = None, given: Collection[str] = ()
 ) -> dict[str, Control]:
-    """Return all controls by name, in the order of the views.
+    """Return all controls by name, in the order in which views show them.
 
     Args:
         values: The request whose values are shown, by default the preset's values. A value that the preset does not offer is
             added to the choices.
-        given: The fields of the request that the mode of the view sets. Settings that exclude them are not shown.
+        given: The fields of the request that the view's mode sets. A setting that excludes any of these fields is not shown.
     """
     shown = control_values(values or preset)
     if values is None and "drive" in given:
@@ -105,7 +105,7 @@ def control_values(shown: GenerationRequest | Preset) -> dict[str, Any]:
 
 
 def shown_settings(preset: Preset, given: Collection[str]) -> frozenset[str]:
-    """Return the names of the settings with a control that a view shows for this preset, in the mode that sets `given`."""
+    """Return the names of the settings whose controls a view shows for this preset, in a mode that sets the fields `given`."""
     shown = (name for name in NAMES if is_shown(name, preset, given))
     return frozenset(setting for name in shown for setting in _settings_of(name))
 
@@ -147,9 +147,7 @@ def read_controls(values: object) -> dict[str, Any]:
 def parse_size(choice: object) -> tuple[int, int]:
     """Read width and height from a value of the resolution dropdown, such as "832x480".
 
-    Images are cropped or padded to this size, so a side shorter or longer than any preset allows is refused.
-
-    Raises: RequestError.
+    Raises: RequestError for any other text, and for a side shorter or longer than any preset allows.
     """
     sizes = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", str(choice))
     if sizes is None:

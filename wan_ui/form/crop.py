@@ -16,7 +16,7 @@ Size = tuple[int, int]
 
 
 def encode_preview(path: str, size: Size, focus: tuple[float, float]) -> str:
-    """Return the crop as a data URL. It leaves no file behind, and no other visitor can fetch it. Raises: ImageError."""
+    """Return the crop as a data URL, which needs no file and which no other visitor can fetch. Raises: ImageError."""
     crop, buffer = crop_to(load_checked_image(path), *_preview_size(size), focus), io.BytesIO()
     crop.save(buffer, "JPEG", quality=88)
     return encode_data_url(buffer.getvalue(), "jpeg")
@@ -41,7 +41,7 @@ def pad_to_aspect(picture: Image.Image, size: Size) -> Image.Image:
     """Add black bars until the image has the aspect ratio of `size`. Shrink the image only if it would exceed MAX_PIXELS."""
     scale = max(picture.width / size[0], picture.height / size[1])
     framed_pixels = size[0] * size[1] * scale**2
-    if framed_pixels > MAX_PIXELS:  # a long thin image in a square: bars would multiply its pixels
+    if framed_pixels > MAX_PIXELS:  # the bars around a long thin image can have many more pixels than the image
         picture, scale = _shrink(picture, (MAX_PIXELS / framed_pixels) ** 0.5), (MAX_PIXELS / (size[0] * size[1])) ** 0.5
     width, height = picture.size
     whole = (max(width, int(size[0] * scale)), max(height, int(size[1] * scale)))

@@ -8,7 +8,7 @@ from wan_ui.i18n.english import Texts
 
 
 def estimate_html(estimate: Estimate | None, is_warm: bool, texts: Texts) -> str:
-    """Render the line. Without an estimate, `is_warm` tells whether all programs are compiled. Otherwise `is_warm` is ignored."""
+    """Render the line. `is_warm` is true if all programs are compiled. It is used only without an `estimate`."""
     hint = ""
     if estimate is not None:
         is_one = estimate.runs == 1

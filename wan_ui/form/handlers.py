@@ -38,7 +38,7 @@ _SELECTED = "() => studio.form.presetSelected()"
 _CHOSEN = "name => studio.form.presetChosen(name)"
 _FORGET_TYPED = "() => studio.form.forgetTyped()"
 _NOTE_TYPED = "value => studio.form.noteTyped('NAME', value)"
-_PUT_BACK = "() => studio.form.typedValues(NAMES)"  # Gradio does not change a control whose value is undefined
+_PUT_BACK = "() => studio.form.typedValues(NAMES)"  # undefined for a control without a typed value: Gradio skips the control
 _IF_TYPED = "(count, ...others) => [studio.form.typedOr('guided_steps', null), ...others]"
 _COUNT_TYPED = "(count, ...others) => [studio.form.typedOr('guided_steps', count), ...others]"
 _STEPS_TYPED = "(count, name, steps) => [count, name, studio.form.typedOr('steps', steps)]"
@@ -64,7 +64,7 @@ class FormHandlers:
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        """Return the components that `opened` can change."""
+        """Return the components that `initial_updates` can change."""
         prompt, image, settings = self.form.prompt, self.form.image, self.form.settings
         words = [
             prompt.history,
@@ -98,7 +98,8 @@ class FormHandlers:
         form, settings = self.form, self.form.settings
         switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *self._preset_outputs]
         controls = settings.controls
-        # Gradio runs listeners in the order of registration. These must run before listeners that call the server.
+        # Gradio runs listeners in the order of registration. The listeners that note typed values must run before the
+        # listeners that call the server.
         for name, control in controls.items():
             control.input(None, control, js=_NOTE_TYPED.replace("NAME", name), **QUIET)
         preset = settings.preset
@@ -134,7 +135,10 @@ class FormHandlers:
         return [settings.controls["guided_steps"], settings.preset, settings.controls["steps"], *settings.guidance_controls[:2]]
 
     def _restore_typed_after(self, event: gr.events.Dependency) -> None:
-        """Restore, after this event, what the visitor typed while the server answered. Then compute guidance again."""
+        """Restore the values that the visitor typed while the server answered this event.
+
+        If the visitor typed a number of guided steps, compute guidance again.
+        """
         settings = self.form.settings
         put_back = _PUT_BACK.replace("NAMES", json.dumps([*settings.controls]))
         kept = event.then(None, None, settings.follows_preset, js=put_back, **QUIET)
@@ -156,11 +160,11 @@ class FormHandlers:
         return {self.form.prompt.history: history_html(prompts, caller.texts)}
 
     def show_note(self, text: str = "", place: Place = "settings") -> Updates:
-        """Show a note at the control that it is about, and hide the other notes."""
+        """Show the text in the note at this place, and hide the other notes."""
         return {note: note_html(text if at == place else "") for at, note in zip(PLACES, self.form.note_components, strict=True)}
 
     def estimate(self, values: Values, request: gr.Request) -> str:
-        """Render the estimate for the form's values. An idle worker starts to load and compile for them."""
+        """Render the estimate for the form's request. Let an idle worker load and compile for this request."""
         texts, engine = self.context.identify_caller(request).texts, self.context.engine
         prompt, image = self.form.prompt.prompt, self.form.image.image
         try:
@@ -171,7 +175,7 @@ class FormHandlers:
         except StudioError:
             return ""
         if needs_only_cutting(wanted):
-            return ""  # the storyboard shows its own text: all shots are finished
+            return ""  # all shots are finished, and the storyboard already shows a text about this
         engine.prepare_for(wanted)
         return estimate_html(engine.estimates.estimate(wanted), engine.estimates.is_warm(engine.estimates.shape(wanted)), texts)
 
@@ -181,7 +185,7 @@ class FormHandlers:
         return gr.update(value=texts.save_changes if editing else texts.generate), gr.update(visible=bool(editing))
 
     def task_chooser(self, task: Task) -> Callable[[str | None, gr.Request], Updates]:
-        """Return `choose_task` for one task."""
+        """Return a handler that calls `choose_task` with this task."""
 
         def choose(name: str | None, request: gr.Request) -> Updates:
             return self.choose_task(task, name, self.context.identify_caller(request))
@@ -189,10 +193,9 @@ class FormHandlers:
         return choose
 
     def choose_task(self, task: Task, name: str | None, caller: Caller) -> Updates:
-        """Show the presets of this task. Keep the chosen preset if possible.
+        """Show the presets of this task. Keep the chosen preset if it is available for the task.
 
-        If the chosen preset stays, the answer does not set it again. A slow answer, such as while a page opens, would otherwise
-        overwrite a newer choice.
+        The answer sets the preset only if the preset changes. A slow answer would otherwise overwrite a newer choice.
         """
         choices, texts = preset_choices(task, self.context.preset_filter(caller)), caller.texts
         preset, form = choices.pick_preset(name), self.form
@@ -229,9 +232,9 @@ class FormHandlers:
     def apply_guided_steps(
         self, count: float | None, name: str | None, steps: float, guidance: float, low: float
     ) -> tuple[Any, ...]:
-        """Return guidance values, and start and end of guidance in per cent, so that only the first `count` steps have guidance.
+        """Return the guidance of both experts, and the start and end of guidance in per cent.
 
-        Without a `count` nothing changes.
+        With these values only the first `count` steps have guidance. Without a valid `count`, return no changes.
         """
         try:
             preset = load_preset(name or "")
@@ -247,7 +250,7 @@ class FormHandlers:
     def keep_guided_steps(self, count: float, name: str | None, steps: float) -> object:
         """Return the end of guidance in per cent, so that the first `count` of `steps` steps have guidance.
 
-        Only presets that show the control for guided first steps need this.
+        Return no change for presets without the control "guided_steps".
         """
         try:
             is_shown = load_preset(name or "").first_guidance is not None

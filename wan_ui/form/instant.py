@@ -21,8 +21,11 @@ from wan_ui.i18n.english import Texts
 
 @dataclass(frozen=True, kw_only=True)
 class InstantPanel:
-    """The components. `result` has the answer to the page's last request. `seed` is the seed of the drafts since the last video,
-    None before the first draft. `view` is placed over the stage by the view Create."""
+    """The components of instant mode.
+
+    `result` contains the answer to the page's last request. `seed` is the seed of all drafts until the next video is queued,
+    None before the first draft. The view Create places `view` over the stage.
+    """
 
     switch: gr.Checkbox
     result: gr.HTML
@@ -39,7 +42,7 @@ class InstantPanel:
 
 
 def build_instant_panel(texts: Texts, labels: Texts, *, is_offered: bool) -> InstantPanel:
-    """Build the switch and the answer inside the prompt's column, and the view over the stage, which the caller places."""
+    """Build the switch and the text for answers in the prompt's column. Build the view of drafts, which the caller places."""
     with gr.Row(elem_id="instant-row", visible=is_offered):
         switch = gr.Checkbox(
             label=labels.instant,

@@ -18,7 +18,7 @@ from wan_ui.services.caller import Caller
 from wan_ui.services.sandbox_calls import requester_from_caller
 from wan_ui.services.studio_context import StudioContext
 
-WAIT_SECONDS = 20.0  # the longest wait for a draft; then the page asks again, so that a closed page leaves no draft behind
+WAIT_SECONDS = 20.0  # the longest wait for a draft; then the draft is dropped, and an open page requests it again
 _CHANGED = "() => studio.form.requestDraft()"
 
 
@@ -43,7 +43,7 @@ class InstantHandlers:
         form, settings, image = self.form, self.form.settings, self.form.image
         changing = [form.prompt.prompt, settings.preset, *settings.follows_preset, settings.is_seed_random]
         changes = [component.change for component in (*changing, *image.by_setting.values(), image.focus)]
-        # A new video changes the seed too, and then the stage shows that video.
+        # `seed.input`, not `seed.change`: a queued video changes the seed too, but the stage shows that video and needs no draft.
         gr.on([*changes, settings.seed.input, *(tab.select for tab in form.tab_items)], None, js=_CHANGED, **QUIET)
 
     async def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:

@@ -294,9 +294,9 @@ def decode_settings(code: str) -> GenerationRequest:
 
 
 def link_values(code: str | None, presets: Sequence[Preset]) -> dict[str, Any] | None:
-    """Return the model, prompt and controls of a link, for the script of a view with these presets.
+    """Return a link's model, prompt, number of frames and settings, for the script of a view with these presets.
 
-    None without a link, for a broken link, whose error Create shows, and for other models.
+    Return None without a link, for a broken link, and for a model that is not in `presets`.
     """
     try:
         request = decode_settings(code or "")

@@ -97,7 +97,7 @@ def uploaded_picture(file: object) -> str | None:
 def crop_preview_html(address: str, size: tuple[int, int], texts: Texts) -> str:
     """Render the crop. `address` is the data URL of `wan_ui.form.crop.encode_preview`.
 
-    Its `data-hint` is the tooltip of the uploaded image, in which a click moves the crop. `panel.js` sets it.
+    `panel.js` shows `data-hint` as the tooltip of the uploaded image. A click in that image moves the crop.
     """
     caption = escape(texts.image_preview.format(width=size[0], height=size[1]))
     return _preview_html(size, f'<img src="{escape(address)}" alt="{caption}" data-hint="{escape(texts.image_hint)}">', texts)

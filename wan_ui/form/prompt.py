@@ -78,7 +78,7 @@ def example_samples(preset: Preset) -> list[list[str]]:
 
 
 def example_captions(preset: Preset, texts: Texts) -> list[str] | None:
-    """Return the examples' captions in the visitor's language, None if they equal the prompts."""
+    """Return the captions of the example prompts in the visitor's language, None if the captions are the prompts themselves."""
     captions = preset.words(texts.language).examples
     return None if captions == preset.examples else list(captions)
 

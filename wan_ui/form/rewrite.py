@@ -15,7 +15,7 @@ import gradio as gr
 from wan_ui.components.buttons import text_button
 from wan_ui.i18n.english import Texts
 
-MOST_COMPARED_WORDS = 300  # words of each text, after the words with which both texts start
+MOST_COMPARED_WORDS = 300  # limit for each text; equal words at the start of both texts do not count
 
 
 @dataclass(frozen=True, kw_only=True)

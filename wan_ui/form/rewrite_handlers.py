@@ -70,7 +70,7 @@ class RewriteHandlers:
         prompt.change(self.clear_if_changed, [prompt, panel.put], panel.suggestion, **QUIET)
 
     async def suggest(self, values: Values, request: gr.Request) -> AsyncIterator[str]:
-        """Yield the growing suggestion, then its changes to the prompt, or an error."""
+        """Yield the growing suggestion as HTML, then the complete suggestion with its changes marked, or an error."""
         caller, prompt = (
             await asyncio.to_thread(self.context.identify_caller, request),
             str(values[self.form.prompt.prompt] or ""),
@@ -129,8 +129,8 @@ class RewriteHandlers:
 
         Raises: Busy if too many suggestions are being written, or were written within an hour.
         """
-        # The address is empty, and not counted, for callers without limits. It is also empty for this machine, from which a proxy
-        # can send the requests of many visitors.
+        # Callers with an empty address have no limit per address. The address is empty for callers without any limits. It is also
+        # empty for requests from this machine, because a proxy on this machine can send the requests of many visitors.
         address = caller.queue_limits.address if caller.queue_limits else ""
         most = {f"visitor {caller.owner}": PROMPTS_WRITTEN.of_visitor, "all": PROMPTS_WRITTEN.in_all}
         if address:
@@ -185,7 +185,7 @@ async def _stream_html(
 async def _stream_until_ended(
     ended: asyncio.Event, helper: Helper, rewrite_request: RewriteRequest
 ) -> AsyncGenerator[tuple[str, bool]]:
-    """Yield the suggestion from time to time with False, and the complete suggestion with True. Stop at `ended`.
+    """Yield (suggestion, False) while the suggestion grows, then (suggestion, True). Stop early when `ended` is set.
 
     Raises: StudioError.
     """

@@ -29,9 +29,9 @@ Modes = Mapping[str, Collection[str]]
 def settings_html(
     view: str, presets: Sequence[Preset], modes: Callable[[Preset], Modes], texts: Texts, first: Collection[str]
 ) -> str:
-    """Render an empty field for each setting that any of these presets can use in any of its `modes`.
+    """Render an empty field for each setting that any of these presets can use in any of the preset's modes.
 
-    The controls `first` are always visible, the others only after the visitor has pressed "More settings".
+    `modes` returns a preset's modes. The controls `first` are always visible. "More settings" shows the other controls.
     """
     used: dict[str, Control] = {}
     for preset in presets:
@@ -70,13 +70,13 @@ def preset_controls(preset: Preset, modes: Modes, texts: Texts) -> dict[str, Any
 
 
 def own_preset_values(context: StudioContext, caller: Caller, presets: Collection[Preset]) -> list[dict[str, Any]]:
-    """Return *My presets* of the visitor that are for these models: their names and the values of their controls."""
+    """Return the visitor's *My presets* that use these models: the names, and the values of the controls."""
     names, found = {preset.name for preset in presets}, []
     for name, settings in context.engine.user_presets.presets(caller.owner).items():
         try:
             request = check_settings(dict(settings))
         except StudioError:
-            continue  # a model that no longer exists
+            continue  # the model of this preset no longer exists
         if request.preset in names:
             found.append({"name": name, "preset": request.preset, "settings": control_values(request)})
     return found

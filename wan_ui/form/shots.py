@@ -89,8 +89,10 @@ def max_characters_html(preset: Preset) -> str:
 
 
 def read_storyboard(text: object) -> dict[str, Any]:
-    """Read the shots and characters as rows, and the soundtrack's settings. Return {} if the switch is off. Raises:
-    RequestError."""
+    """Read the shots, the characters and the soundtrack from the timeline's text. Return {} if the switch is off.
+
+    Raises: RequestError.
+    """
     film = _parse_timeline(text)
     rows = film.get("shots")
     if not rows:
@@ -104,7 +106,7 @@ def read_storyboard(text: object) -> dict[str, Any]:
 
 
 def convert_frame_rate(rows: Sequence[dict[str, object]], fps: object) -> list[dict[str, object]]:
-    """Convert the frame numbers of finished shots to the frame rate `fps`. Values of a wrong type are left for validation."""
+    """Convert the numbers of frames of finished shots to the frame rate `fps`. Leave values of a wrong type unchanged."""
     return [_convert_row(dict(row), fps) for row in rows]
 
 
@@ -116,7 +118,10 @@ def _convert_row(row: dict[str, Any], fps: object) -> dict[str, object]:
 
 
 def sent_job_html(text: object, job: Job) -> str:
-    """Render the job's id and the ids of its shots, for the script. `text` is the timeline that was queued. "" without shots."""
+    """Render the job's id and the ids of the job's shots, for the script. Return "" without shots.
+
+    `text` is the timeline that was queued.
+    """
     try:
         blocks = _parse_timeline(text).get("blocks")
     except RequestError:

@@ -103,7 +103,7 @@ def _shot_html(texts: Texts) -> str:
 def _characters_html(texts: Texts) -> str:
     """Render the list of characters, which `storyboard_characters.js` fills.
 
-    A row has an image, a name and the numbers of its shots. A press on the image replaces it.
+    Each row has a character's image, name and numbers of shots. A press on the image selects another file.
     """
     name, picture = escape(texts.character_name), escape(texts.character_image)
     return (

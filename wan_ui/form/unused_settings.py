@@ -30,7 +30,7 @@ def changed_settings(request: GenerationRequest) -> list[Setting]:
 
     Raises: RequestError for an unknown preset.
     """
-    # `request.resolved_preset` would hide a changed `quantize`, because it already has the request's value.
+    # `request.resolved_preset` already has the request's `quantize`, so a comparison with it would miss a change.
     preset = find_preset(request.preset)
     return [one for one in FIELDS if one.name not in _NOT_CHOSEN and one.value_in(request) != one.value_in(preset)]
 
@@ -44,7 +44,7 @@ def shown_by_form(request: GenerationRequest) -> frozenset[str]:
 
 
 def unused_settings_text(request: GenerationRequest, shown: Collection[str], texts: Texts) -> str:
-    """Return a sentence with the label and value of each changed setting that is not in `shown`, "" without any.
+    """Return a sentence with the label and value of each changed setting that is not in `shown`, "" if no such setting exists.
 
     Raises: RequestError for an unknown preset.
     """

@@ -16,7 +16,7 @@ _BROWSERS_NAMES = {"zh": ("zh", "zh-CN", "zh-TW")}  # language of the page -> br
 
 
 def translations() -> gr.I18n:
-    """Return the plain texts in all languages, for Gradio's `launch`."""
+    """Return the page's texts by key, in all languages, for Gradio's `launch`."""
     words = {code: _plain(texts) for code, texts in LANGUAGES.items()}
     return gr.I18n(**{name: words[code] for code in words for name in _BROWSERS_NAMES.get(code, (code,))})
 
@@ -31,7 +31,7 @@ def labels() -> Texts:
 
 
 def _plain(texts: Texts) -> dict[str, str]:
-    """Return the plain strings and the descriptions of settings, by key. The prefix separates them from Gradio's own keys."""
+    """Return the texts that are strings, and the descriptions of settings, by key. No key of Gradio starts with `_PREFIX`."""
     words = {_PREFIX + field.name: getattr(texts, field.name) for field in fields(Texts)}
     words |= {f"{_PREFIX}{_DESCRIPTION}{name}": texts.describe_setting(name) for name, _ in Texts().descriptions}
     return {name: word for name, word in words.items() if isinstance(word, str)}

@@ -49,7 +49,7 @@ class LibraryHandlers(Panel):
         gr.on(changes, self.search, panel.inputs, panel.grid, **QUIET, **LAST)
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """Return the view in the visitor's language. The first update adds the videos."""
+        """Return the projects, and the menus in the visitor's language. The first `tick` adds the videos."""
         shown, panel, texts = self.projects.current_updates(caller), self.panel, caller.texts
         if caller.uses_english:
             return shown

@@ -86,8 +86,8 @@ def detail_html(
 ) -> str:
     """Render the details of one video.
 
-    `owner` is set only for the operator. `projects` are the projects that the visitor may see. `offers` are the video's
-    upscalers.
+    `owner` is the video's owner, "" unless the visitor is the operator. `projects` are the owner's projects. `offers` are the
+    upscalers that the video can use.
     """
     if job is None or result is None:
         return f'<aside class="detail"><p class="hint empty">{escape(texts.library_choose)}</p></aside>'

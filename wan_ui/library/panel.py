@@ -49,7 +49,7 @@ class LibraryPanel:
         return [self.search, *choices, self.is_starred, self.is_deleted]
 
     def selection(self, values: dict[gr.blocks.Block, Any], caller: Caller) -> Selection:
-        """Return the search and the filters, limited to the jobs that the visitor may see."""
+        """Return the search and the filters as a `Selection` of jobs that the visitor may see."""
         preset = values[self.preset]
         return Selection(
             owner=caller.scope,
@@ -66,7 +66,7 @@ class LibraryPanel:
 
 
 def preset_filter_choices(texts: Texts) -> list[tuple[str, str]]:
-    """Return the choices of the filter: all presets, or a single preset."""
+    """Return the choices of the filter by preset: all presets, or a single preset."""
     named = [(preset.words(texts.language).title, preset.name) for preset in list_presets()]
     return [(texts.library_presets, ""), *named]
 

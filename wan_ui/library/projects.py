@@ -24,11 +24,11 @@ from wan_ui.services.projects import project_file_name, project_url
 from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
 
-EVERYWHERE, NOWHERE = "all", "none"  # values of the filter besides the ids of projects
+EVERYWHERE, NOWHERE = "all", "none"  # values of the filter: all videos, videos without a project
 
 
 def project_filter(projects: Sequence[Project], texts: Texts) -> list[tuple[str, str]]:
-    """Return the choices of the filter: all videos, videos without a project, or one project."""
+    """Return the choices of the filter by project: all videos, videos without a project, or one project."""
     named = [
         (f"{project.name} ({texts.projects_archived})" if project.is_archived else project.name, project.id)
         for project in projects

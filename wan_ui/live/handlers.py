@@ -15,7 +15,7 @@ from wan_ui.services.studio_context import StudioContext
 
 @dataclass(frozen=True, kw_only=True)
 class LiveHandlers(Panel):
-    """The handlers of the live view. Its own routes send frames and state."""
+    """The handlers of the live view. `wan_ui.live.routes` sends frames and state."""
 
     context: StudioContext
     panel: gr.HTML
@@ -25,8 +25,10 @@ class LiveHandlers(Panel):
         return [self.panel]
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """Render the view in the visitor's language, with the settings of a link, and with the visitor's running live video,
-        which a reloaded page continues."""
+        """Render the view in the visitor's language, with the settings of a link.
+
+        A reloaded page continues to show the visitor's running live video.
+        """
         presets = live_presets(self.context.preset_filter(caller))
         fill = link_values(parameters.get("settings"), presets)
         running = [job.id for job in self.context.engine.library.unended(caller.owner) if job.summary.is_open]

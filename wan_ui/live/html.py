@@ -8,7 +8,7 @@ from presets import Preset, list_presets
 from wan_ui.form.settings_html import Modes, data_attribute, preset_controls, settings_html
 from wan_ui.i18n.english import Texts
 
-KEYS = {  # action -> keys, the first is shown on its button; other actions have only a button
+KEYS = {  # action -> keys; the button shows the first key; actions that are missing here have only a button
     "left": ("ArrowLeft", "a"),
     "right": ("ArrowRight", "d"),
     "up": ("ArrowUp", "w"),

@@ -70,7 +70,7 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
 
     async def frames(request: Request) -> Response:
         job = _find_own_job(context, request)
-        if job is None or not (job.request.is_open or job.has_ended):  # an ended job still reports how it ended
+        if job is None or not (job.request.is_open or job.has_ended):  # ended live videos are not open
             return _missing_response()
         packets = _packet_stream(context, watch, job, context.identify_caller(gr.Request(request)))
         return StreamingResponse(packets, media_type="application/octet-stream", headers=_AT_ONCE)

@@ -10,7 +10,7 @@ from backend.engine.engine import Engine
 from backend.errors import StudioError
 
 UNSEEN_SECONDS = 15.0  # a live video without an open page ends after this time
-TURN_SECONDS = 60.0  # a live video may continue for this time after another video starts to wait
+TURN_SECONDS = 60.0  # while another video waits, a live video may continue for this time
 _POLL_SECONDS = 1.0
 
 

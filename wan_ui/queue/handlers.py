@@ -57,7 +57,7 @@ class QueueHandlers:
     def again(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Queue a job's request again, and show the new job on the stage.
 
-        The request is unchanged, has a new seed, regenerates a storyboard from one of its shots, or upscales the video.
+        The new request can be unchanged, have a new seed, regenerate a storyboard from a given shot on, or upscale the video.
         """
         act, caller = Act.from_event(event), self.context.identify_caller(request)
         job = self.context.find_job(act.job, caller)
@@ -74,7 +74,7 @@ class QueueHandlers:
             copy = yield from steps
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
-        shown = copy.id if job.has_ended else gr.skip()  # the stage keeps a job that has not ended
+        shown = copy.id if job.has_ended else gr.skip()  # a job that has not ended stays on the stage
         return self.draw(caller) | {self.job_id: shown, self.message: Message(view="stage").html(caller.texts)}
 
     def show(self, request: gr.Request, event: gr.EventData) -> Updates:
@@ -103,7 +103,7 @@ class QueueHandlers:
         return self.context.submit_steps(wanted.with_changes(shots=reseeded), caller, regenerated_shot=(job.id, first))
 
     def _run_action(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
-        """Run one action on a job. Return a message if it can be undone."""
+        """Run one action on a job. Return a message after the job was deleted or restored."""
         engine = self.context.engine
         match what:
             case "cancel":

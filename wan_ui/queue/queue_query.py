@@ -62,7 +62,7 @@ def visible_queue(context: StudioContext, caller: Caller) -> Queue:
     waiting = tuple(entry for entry in snapshot.waiting if caller.may_see(entry.job.owner))
     running = tuple(entry for entry in snapshot.running if caller.may_see(entry.job.owner))
     unended = {entry.job.id for entry in (*running, *waiting)}
-    # A job that ended after the snapshot is in both lists. The page shows it once.
+    # A job that ended after the snapshot was read is in the snapshot and among the ended jobs. List the job only once.
     ended = [job for job in engine.library.ended(caller.scope, MOST_RECENT) if job.id not in unended]
     return Queue(
         running=running,
@@ -80,19 +80,19 @@ def stamped_queue_html(context: StudioContext, caller: Caller) -> str:
 
 
 def _read_queue(context: StudioContext) -> QueueSnapshot:
-    # Read the order before the jobs: a job that starts in between is then listed among the running jobs.
+    # Read the order before the jobs. A job that starts between the two reads is then listed among the running jobs.
     order = context.engine.queue.waiting_job_ids()
     everybody = {job.id: job for job in context.engine.library.unended(None)}
     running = tuple(_make_entry(context, job) for job in everybody.values() if job.state == "running")
     places = {job_id: place for place, job_id in enumerate(order)}
     queued = [job for job in everybody.values() if job.state == "queued"]
-    # Jobs without a place in the order (just queued, or of another server) are sorted last.
+    # Jobs that are missing in the order are sorted last: they were just queued, or belong to another server.
     queued.sort(key=lambda job: places.get(job.id, len(places)))
     return QueueSnapshot(running=running, waiting=tuple(_estimate_waits(context, queued, everybody)))
 
 
 def _estimate_waits(context: StudioContext, line: list[ListedJob], everybody: dict[str, ListedJob]) -> list[Entry]:
-    """Return the waiting jobs with their estimated seconds until they end. Each job goes to the first free worker."""
+    """Return the waiting jobs with the estimated seconds until each job ends. Each job goes to the worker that is free first."""
     free = _seconds_until_free(context, everybody.values())
     known, entries, compiled = True, [], set()
     for job in line:

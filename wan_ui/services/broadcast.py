@@ -23,7 +23,7 @@ class Follower(Generic[Item]):
     def deliver(self, item: Item | None, is_needed: bool) -> None:
         """Add an item for the page. Call this in the page's event loop.
 
-        The item None marks the end. Unless `is_needed`, the item is dropped if another item still waits for the page.
+        The item None marks the end. If `is_needed` is false, the item is dropped while the page has not read an earlier item.
         """
         if is_needed or item is None or self._arrived.empty():
             self._arrived.put_nowait(item)
@@ -43,8 +43,8 @@ class Follower(Generic[Item]):
 class Broadcast(Generic[Item]):
     """Delivers the items that `read` yields to all followers. `read` yields items in batches, which may be empty.
 
-    With `keeps_items`, later followers also receive the earlier items, and reading continues without followers. Otherwise reading
-    stops at the next batch after the last follower left.
+    If `keeps_items` is true, later followers also receive the earlier items, and reading continues without followers. If it is
+    false, reading stops at the next batch after the last follower has left.
     """
 
     def __init__(self, read: Callable[[], Iterator[Sequence[Item]]], name: str, *, keeps_items: bool) -> None:

@@ -31,7 +31,7 @@ MOST_PNG_BYTES = 500_000_000  # the limit for all frames as PNG images
 # Assumptions about disk space. The first attempt at a gif or webp can need 8 times MEGABYTES. A webm or smooth video can have 4
 # times the size of its source.
 _FIRST_TRY_RATIO, _MAX_GROWTH = 8, 4
-SMOOTH, SMOOTH_FPS = "smooth", 60  # the format of an mp4 with 60 frames per second
+SMOOTH, SMOOTH_FPS = "smooth", 60  # name of the format that is an mp4 with 60 frames per second
 _PREFIX = "studio/export"
 
 

@@ -20,7 +20,7 @@ _HEADERS = {"Cache-Control": "private, no-store"}
 
 
 def shots_route(engine: Engine, access: Access) -> Route:
-    """Return the route `/studio/shots/JOB`. It answers 404 for another visitor's job, a missing job, and other videos."""
+    """Return the route `/studio/shots/JOB`. It answers 404 for another visitor's job, a missing job, and a job without shots."""
 
     async def serve(request: Request) -> Response:
         job = await asyncio.to_thread(find_visible_job, engine, request, access)
@@ -37,9 +37,9 @@ def _describe_shots(engine: Engine, job: Job) -> dict[str, object]:
 
 
 def _describe_shot(engine: Engine, story: Job, number: int) -> dict[str, object] | None:
-    """Describe the shot with this number, from 1. None if it is unfinished or deleted."""
+    """Describe the shot with this number, from 1. Return None if the shot is unfinished or deleted."""
     request, place = story.request, story.request.shots[number - 1].video
-    if place is not None:  # an uploaded video
+    if place is not None:  # the shot is an uploaded video
         name = f"shot_videos-{place + 1}"
         facts = {"job": f"{story.id}/{place + 1}", "frames": shot_length(request, number - 1), "fps": request.fps, "first": 0}
         addresses = {"video": media_url(story, f"{name}.mp4"), "poster": media_url(story, shot_poster_name(place + 1))}

@@ -63,7 +63,7 @@ def _job_broadcast(engine: Engine, job_id: str) -> Broadcast[Event]:
 
 
 def _read_events(engine: Engine, job_id: str) -> Iterator[Sequence[Event]]:
-    """Yield the job's events one by one. If reading fails, the last event is a `Failed` with the reason."""
+    """Yield the job's events one by one. If reading fails, yield a `Failed` event with the reason."""
     try:
         for _, event in engine.event_log.follow(job_id):
             yield (event,)
@@ -72,7 +72,7 @@ def _read_events(engine: Engine, job_id: str) -> Iterator[Sequence[Event]]:
 
 
 def add_queue_position(view: StageView, engine: Engine, job_id: str) -> StageView:
-    """Return `view` with the job's present queue position. A job that left the queue without an event is starting."""
+    """Return `view` with the job's present queue position. A job that has left the queue has the phase "starting"."""
     if view.phase not in ("queued", "starting"):
         return view
     position = engine.queue.position(job_id)
@@ -88,7 +88,7 @@ def stage_view(context: StudioContext, job: ListedJob) -> StageView:
 
 
 def list_view(context: StudioContext, job: ListedJob) -> StageView:
-    """Return the job's progress for a list. It has no `result`, because `ListedJob` contains no parsed request."""
+    """Return the job's progress for a list. The view of a finished job has no `result`."""
     match job.state:
         case "queued":
             return StageView(phase="queued", is_held=job.is_held, interrupted_at=_interruption_place(context, job))
@@ -101,6 +101,6 @@ def list_view(context: StudioContext, job: ListedJob) -> StageView:
 
 
 def _interruption_place(context: StudioContext, job: ListedJob) -> str:
-    """Return where work on a queued job was interrupted, "" if the job has not started."""
+    """Return the step or stage at which a queued job was interrupted last, "" if the job was never interrupted."""
     interruptions = context.engine.events.interruptions(job.id) if job.has_started else []
     return interruptions[-1].place if interruptions else ""

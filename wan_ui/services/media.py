@@ -73,7 +73,7 @@ def media_route(engine: Engine, access: Access) -> Route:
 
 
 def file_response(path: Path | None, *, cache: str) -> Response:
-    """Return the image or video at `path`, or 404 for None."""
+    """Return a response with the image or video at `path`. Without a path, return the 404 response."""
     if path is None:
         return not_found_response()
     headers = {"Cache-Control": cache, "X-Content-Type-Options": "nosniff"}
@@ -93,7 +93,7 @@ def not_found_response() -> Response:
 
 def video_url(job_id: str, request: HTTPConnection, access: Access) -> str:
     """Return the full URL of a job's video for the program that sent the request."""
-    # Gradio reads only the URL and the headers. The connection of a Gradio event has both, like a request.
+    # `get_root_url` reads only the URL and the headers. A Gradio event's connection has both, so it can replace the request.
     root = get_root_url(cast(Request, request), request.url.path, request.scope.get("root_path"))
     return f"{root}/{_VIDEO_PREFIX}/{quote(job_id)}/{access.ticket(job_id)}/{VIDEO}"
 
@@ -142,7 +142,7 @@ async def _find_media(engine: Engine, job: Job, request: Request, posters: async
 
 
 async def make_poster(folder: Path, sandbox: SandboxPool) -> Path | None:
-    """Return the path of a small image of the job's video. Created at the first request. None without a video."""
+    """Return the path of a small image of the job's video, created at the first request. Return None if the video is missing."""
     path = folder / POSTER
     return await ensure_file(
         path, sandbox, SandboxCall(work=write_poster, arguments=(folder / VIDEO, path, POSTER_SIZE), seconds=LONG_SECONDS)
@@ -166,7 +166,7 @@ async def _make_shot_poster(folder: Path, number: str, sandbox: SandboxPool) -> 
 async def make_before_video(job: Job, sandbox: SandboxPool, who: Requester = ANONYMOUS) -> Path | None:
     """Return the path of the video's source clip, cut to the video's length and size. See `backend.media.source`.
 
-    Created at the first request. None for a video without a source clip.
+    The file is created at the first request. Return None for a video without a source clip.
     """
     path = job.folder / BEFORE
     if not job.request.has_original and not path.is_file():
@@ -176,7 +176,7 @@ async def make_before_video(job: Job, sandbox: SandboxPool, who: Requester = ANO
 
 
 async def ensure_file(path: Path, sandbox: SandboxPool, making: SandboxCall, who: Requester = ANONYMOUS) -> Path | None:
-    """Return `path`. Create the file with `making` if it is missing. None if this fails. Raises: Busy."""
+    """Return `path`. If the file is missing, run `making` to create it. Return None if `making` fails. Raises: Busy."""
     if not path.is_file():
         try:
             await sandbox.run_async(making, who)
@@ -188,7 +188,10 @@ async def ensure_file(path: Path, sandbox: SandboxPool, making: SandboxCall, who
 
 
 def find_file_below(folder: Path, name: str) -> Path | None:
-    """Return the path of an existing image or video below `folder`, None otherwise. Dots and links in the name are resolved."""
+    """Return the path of an existing image or video in `folder` or its subfolders, None otherwise.
+
+    Dots and symbolic links in `name` are resolved first, so they cannot lead out of `folder`.
+    """
     if "\0" in name:
         return None
     root = folder.resolve()

@@ -15,7 +15,7 @@ CanRun = Callable[[Preset], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class PresetChoices:
-    """The presets for one task, divided by whether they can run on this machine."""
+    """The presets for one task: presets that can run on this machine, and presets that cannot."""
 
     available: tuple[Preset, ...]
     unavailable: tuple[Preset, ...]
@@ -25,13 +25,13 @@ class PresetChoices:
         return [(preset.words(language).title, preset.name) for preset in self.available]
 
     def pick_preset(self, name: str | None) -> Preset | None:
-        """Return the preset `name` if it is available, else the first available preset, None without any."""
+        """Return the preset `name` if it is available, else the first available preset, None if no preset is available."""
         named = [preset for preset in self.available if preset.name == name]
         return next(iter([*named, *self.available]), None)
 
 
 def preset_choices(task: Task, can_run: CanRun = has_weights) -> PresetChoices:
-    """Return the presets for a task, divided by whether they can run. Animate presets are left out, because Edit offers them."""
+    """Return the presets for a task. Animate presets are left out, because Edit offers them."""
     presets = [preset for preset in list_presets() if task in preset.tasks and preset.segment_frames is None]
     available = tuple(preset for preset in presets if can_run(preset))
     return PresetChoices(available=available, unavailable=tuple(preset for preset in presets if preset not in available))

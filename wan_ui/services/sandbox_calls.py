@@ -17,7 +17,10 @@ Result = TypeVar("Result")
 
 
 def requester_from_request(request: Request, access: Access | None = None) -> Requester:
-    """Return the sender, identified by cookie and network address. With `access`, the operator's processor time is unlimited."""
+    """Return the requester of a request, identified by cookie and network address.
+
+    If `access` is given, the processor time of the operator's calls is unlimited.
+    """
     is_operator = access is not None and access.is_operator(request.cookies)
     return Requester(owner=owner_name(dict(request.cookies)), address=sender_address(request.scope), has_budget=not is_operator)
 

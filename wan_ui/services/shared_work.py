@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 class SharedWork(Generic[Key, Result]):
-    """Runs at most one call per key, in a thread, for any number of callers. At most one more call per key waits.
+    """Runs at most one call per key at a time, in a thread. All callers that ask during this call share the next call.
 
     A caller receives the result of a call that started after the caller asked, never an older result.
     """

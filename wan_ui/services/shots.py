@@ -127,7 +127,7 @@ def character_image_url(path: str) -> str:
 
 
 def _video_number(path: str) -> str | None:
-    """Return the number of the uploaded video in a job path, None for the job's own video."""
+    """Return the number of an uploaded video, which follows the job's id in `path`. Return None for the job's own video."""
     match = _NAMED.fullmatch(path.removeprefix(JOB_PATH_PREFIX))
     assert match is not None, "the job was found by this path"
     return match[2]
@@ -162,7 +162,10 @@ def _num_uploaded_frames(job: Job, number: int) -> int:
 
 
 def num_repeated_frames(job: Job, engine: Engine) -> int:
-    """Return how many first frames of the job's video repeat the previous shot's last frames. 0 if the job is not such a shot."""
+    """Return how many frames at the start of the job's video repeat the end of the previous shot.
+
+    Return 0 if the job is not a storyboard's shot that continues the previous shot.
+    """
     story_id, number = split_shot_id(job.id)
     try:
         story = engine.jobs.find(story_id).request

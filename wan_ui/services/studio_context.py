@@ -101,8 +101,8 @@ class StudioContext:
     ) -> Steps[Job]:
         """Queue a request within the caller's limits. Yields sandbox calls (see `Steps`).
 
-        `regenerated_shot` is the id of a storyboard's job, and the number of the first shot to regenerate (see `Engine.submit`).
-        The caller must be allowed to see this job. Raises: StudioError.
+        `regenerated_shot` is a pair: the id of a storyboard's job, and the number of the first shot to regenerate (see
+        `Engine.submit`). The caller must be allowed to see this job. Raises: StudioError.
         """
         self._check_allowed(wanted, caller)
         wanted = resolve_shot_files(wanted, self.engine, caller)

@@ -92,7 +92,7 @@ class StageHandlers(Panel):
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """Return the visitor's job, and the stage in their language.
 
-        Do not change the job if `find_initial_job` finds no job, because the page may just have queued its first job.
+        If no job is found, the page's job id stays unchanged, because the page may have queued its first job meanwhile.
         """
         job_id = self.find_initial_job(caller)
         shown: Updates = {self.panel.job_id: job_id} if job_id else {}

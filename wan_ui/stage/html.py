@@ -159,7 +159,7 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
 
 
 def upscaling_fact(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
-    """Return the upscaler, its scale and the original size, empty without upscaling."""
+    """Return one (name, value) pair with the upscaler, the scale and the original size. Return [] without upscaling."""
     if not request.upscale:
         return []
     facts = {"scale": request.upscale, "name": upscaler_name(request), "width": request.width, "height": request.height}
@@ -167,7 +167,7 @@ def upscaling_fact(request: GenerationRequest, texts: Texts) -> list[tuple[str, 
 
 
 def _window_facts(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
-    """Return the length of the context windows, empty without windows or if the preset no longer exists."""
+    """Return one (name, value) pair with the length of the context windows. Return [] without windows or without the preset."""
     try:
         length = request.window_frames
     except RequestError:
@@ -235,7 +235,7 @@ def _actions_html(view: StageView, job: Job | None, texts: Texts, model: Model) 
 
 
 def _proposal_button(proposal: Proposal, job: Job, texts: Texts) -> str:
-    """Render a button for settings that fit into memory. It copies them to the form and queues no video."""
+    """Render a button for settings that fit into memory. A press copies the settings to the form and queues no video."""
     words = texts.fits.format(width=proposal.width, height=proposal.height, frames=proposal.num_frames)
     value = f"{proposal.width}x{proposal.height}x{proposal.num_frames}"
     group = "fill" if job.request.is_from_pictures else "edit"
@@ -286,7 +286,7 @@ def _video_buttons(job: Job, result: VideoResult, texts: Texts, model: Model) ->
 
 
 def continue_button(job: Job, texts: Texts) -> str:
-    """Render the button that continues the video: from its end, with audio, if the model can, else from its last frame."""
+    """Render the button that continues the video. If the model cannot extend audio, the new video starts at the last frame."""
     act, hint = ("edit", texts.continue_sound_hint) if can_extend_with_audio(job.request) else ("fill", texts.continue_hint)
     return text_button(f"{act}:continue", texts.continue_video, name="go_on", hint=hint, job=job.id)
 

@@ -251,7 +251,7 @@ def _recent_errors(engine: Engine) -> tuple[str, ...]:
 
 
 def _log_tails(workers: Sequence[WorkerView]) -> str:
-    """Return the end of each worker's log. With several workers, each has its name above it."""
+    """Return the end of each worker's log. With several workers, the worker's name is above each log."""
     if len(workers) == 1:
         return _log_tail(workers[0].log)
     return "\n\n".join(f"{worker.name}\n{_log_tail(worker.log)}" for worker in workers)
