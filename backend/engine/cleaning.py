@@ -35,10 +35,10 @@ BIN_SECONDS = 7 * _DAY  # a deleted video can be restored within this time
 EXPORT_SECONDS = 30 * _DAY  # lifetime of a comparison's exported video, which can be generated again
 KEPT_BYTES = 20_000_000_000  # quota of one visitor's videos with their inputs, including videos in the bin
 BIN_BYTES_OF_OWNER, BIN_BYTES = 2_000_000_000, 10_000_000_000  # quotas of deleted videos, per owner and in total
-# The most bytes of uploads that are kept per server. Uploads of the last hour are kept in any case.
+# The most bytes of uploads that are kept per server. Uploads of the last hour are always kept.
 MOST_UPLOADED = 5_000_000_000
 MOST_COMPILED = 20_000_000_000  # bytes of compiled programs that are kept
-MOST_LOG = 20_000_000  # bytes of one log file; the first half of a longer file is deleted
+MOST_LOG = 20_000_000  # the most bytes of one log file; of a longer file, the last 10 MB are kept
 _EVERY_SECONDS = _HOUR
 _USAGE_SECONDS = 30.0  # after this time, the sizes of all folders are measured again
 _CLOSE_SECONDS = 10.0
@@ -81,17 +81,21 @@ def plan_removals(
     unended: int = 0,
     is_clock_trusted: bool = True,
 ) -> list[Removal]:
-    """Return the files to delete, in order.
+    """Return the files to delete, in this order:
 
-    Recent jobs are jobs that ended within the last `RECENT_SECONDS`. First come the intermediate files of all other jobs, then
-    jobs that were in the bin for `BIN_SECONDS`, then jobs older than `limits.days`. If the remaining jobs still exceed
-    `limits.gigabytes`, more files follow: the intermediate files of recent jobs, then jobs in the bin, then the oldest videos.
-    Recent and starred videos are kept, except starred videos that were in the bin for `BIN_SECONDS`.
+    1. the intermediate files of jobs that ended more than `RECENT_SECONDS` ago;
+    2. jobs that have been in the bin for more than `BIN_SECONDS`, also starred jobs;
+    3. jobs without a star that ended more than `limits.days` ago.
+
+    If the other jobs still take more than `limits.gigabytes`, more files follow until the limit is met:
+
+    4. the intermediate files of jobs that ended within the last `RECENT_SECONDS`;
+    5. jobs in the bin, then all other jobs, oldest first. Starred jobs and the jobs of group 4 are kept.
 
     Args:
         jobs: the ended jobs, oldest first.
-        sizes: the sizes of these jobs by id.
-        unended: the bytes of all jobs that have not ended.
+        sizes: the sizes of the folders of these jobs, by job id.
+        unended: the bytes in the folders of all jobs that have not ended.
         is_clock_trusted: if False, no video is deleted because of its age.
     """
     expired = [job for job in jobs if is_clock_trusted and _is_expired(job, limits, now)]
@@ -121,7 +125,7 @@ def _is_expired(job: EndedJob, limits: Limits, now: float) -> bool:
 def _removals_for_space(
     fresh: Iterable[EndedJob], kept: Sequence[EndedJob], sizes: Mapping[str, Size], now: float
 ) -> Iterator[Removal]:
-    """Yield the files that may be deleted to free space. Intermediate files come before whole jobs."""
+    """Yield files that may be deleted to free space: first intermediate files, then whole jobs."""
     yield from (_intermediate_removal(job, sizes) for job in fresh if sizes[job.id].intermediate)
     loose = [job for job in kept if not job.is_starred and now - job.ended > RECENT_SECONDS]
     in_bin = sorted(((job.deleted, job) for job in loose if job.deleted is not None), key=lambda one: one[0])
@@ -140,9 +144,8 @@ def _job_removal(job: EndedJob, size: int) -> Removal:
 class Clock:
     """Decides whether ages can be computed from the system's clock.
 
-    The clock is not trusted for a day after it jumped by more than an hour. When the server starts, the clock is not trusted for
-    a day if it is more than a day ahead of the last stored end of a job. Therefore deletion by age starts a day late if the
-    server was off for more than a day. In return, no video is lost if the system's date is wrong.
+    The clock is not trusted for a day after it jumped by more than an hour. If the last job ended more than a day before the
+    server started, the clock is not trusted for the first day. This prevents the loss of videos if the system's date is wrong.
     """
 
     def __init__(self) -> None:
@@ -151,7 +154,7 @@ class Clock:
         self._jumped: float | None = None
 
     def is_trusted(self, newest: float) -> bool:
-        """Return whether the clock is trusted now. `newest` is the last stored end of a job."""
+        """Return whether the clock is trusted now. `newest` is the time when the last job ended, in seconds since the epoch."""
         steady, offset = _steady_seconds(), time.time() - _steady_seconds()
         if abs(offset - self._offset) > _HOUR:
             logger.warning("The clock jumped by %.0f s: no video is deleted by age for a day", offset - self._offset)
@@ -201,7 +204,7 @@ class Cleaner:
             self._thread.join(_CLOSE_SECONDS)
 
     def clean(self) -> dict[Category, int]:
-        """Delete what `plan_removals` and the quotas require. Return the freed bytes by `Category`. Raises: DataFolderError."""
+        """Delete files until each category is within its limits. Return the freed bytes by category. Raises: DataFolderError."""
         try:
             with self._cleaning:
                 freed = self._clean_all()
@@ -219,10 +222,10 @@ class Cleaner:
         return freed_bytes
 
     def trim_bin(self, owner: str, more: int = 0) -> None:
-        """Permanently delete the oldest jobs in the bin until all quotas are met.
+        """Permanently delete the oldest jobs in the bin until all quotas are met or the bin is empty.
 
-        The quotas limit the whole bin, the owner's part of the bin, and all of the owner's videos. The owner's videos must also
-        leave `more` bytes of the quota free, for new videos.
+        `BIN_BYTES` limits the whole bin. `BIN_BYTES_OF_OWNER` limits the owner's jobs in the bin. `KEPT_BYTES` limits all the
+        owner's jobs plus `more` bytes, which are reserved for new videos.
         """
         with self._trimming:
             stored_bytes = self._store.files.stored_bytes
@@ -233,7 +236,7 @@ class Cleaner:
                 pass
 
     def check_visitor_quota(self, owner: str, more: int = 0) -> None:
-        """Check that the owner's videos leave `more` bytes of the visitor's quota free, for new videos. Raises: RequestError."""
+        """Call `trim_bin`, then check that the owner's quota has `more` bytes left for new videos. Raises: RequestError."""
         self.trim_bin(owner, more)
         kept = self._store.files.stored_bytes(owner)
         if kept + more > KEPT_BYTES:
@@ -241,9 +244,9 @@ class Cleaner:
             raise RequestError(what, f"may take {format_gigabytes(KEPT_BYTES)}", "delete some of them")
 
     def _remove_oldest_deleted(self, owner: str | None) -> bool:
-        """Permanently delete the job that has been in the bin for the longest time, of one owner or of all owners for None.
+        """Permanently delete the owner's job that has been in the bin for the longest time. The owner None means all owners.
 
-        Return False if no such job is in the bin.
+        Return False if the bin contains no job of this owner.
         """
         job_id = self._store.files.oldest_deleted(owner)
         if job_id is not None:
@@ -301,7 +304,7 @@ class Cleaner:
     def _clean_jobs(self) -> Counter[Category]:
         jobs, freed = self._store.files.ended_jobs(), Counter[Category]()
         sizes = {job.id: folder_size(job.folder) for job in jobs}
-        # A cleaned job has no intermediate files left, so all its files count as `rest`.
+        # The intermediate files of cleaned jobs were deleted. The last preview, which may be kept, counts as `Size.rest`.
         sizes |= {job.id: Size(rest=sizes[job.id].total) for job in jobs if job.is_cleaned}
         unended = sum(folder_size(job.folder).total for job in self._store.library.unended())
         is_trusted = self._clock.is_trusted(max((job.ended for job in jobs), default=0.0))
@@ -321,7 +324,7 @@ class Cleaner:
         job = self._store.jobs.find(removal.job.id)
         if removal.category == "intermediate":
             return self._remove_intermediates(removal.job)
-        # The job may have been starred or restored since the plan.
+        # A visitor may have starred or restored the job after the list of removals was computed.
         if job.deleted is None and (job.is_starred or removal.category == "bin"):
             return 0
         size = self._remove_files(job.folder)
@@ -332,7 +335,7 @@ class Cleaner:
         return size
 
     def _remove_intermediates(self, job: EndedJob) -> int:
-        """Delete a job's intermediate files and unneeded events.
+        """Delete a job's intermediate files, and most of its events (see `JobFiles.mark_cleaned`).
 
         A job without a video keeps its last preview, which the page shows.
         """
@@ -363,14 +366,14 @@ class Cleaner:
         return sum(self._remove_files(folder) for folder in folders if not (folder / "video.mp4").exists())
 
     def _is_in_runs_folder(self, folder: Path) -> bool:
-        """Return whether the folder may be deleted. A store that was moved must not delete files outside its data folder."""
+        """Return whether the folder is in `runs_dir`. A copied data folder can contain paths of the original data folder."""
         return folder.parent == self._settings.runs_dir
 
     def _clean_comparisons(self) -> int:
-        """Delete comparisons of which no job remains, and exported videos that are no longer needed.
+        """Delete comparisons whose jobs no longer exist, and exported videos that are no longer needed.
 
-        An exported video is deleted after `EXPORT_SECONDS`, or if a job of its comparison was deleted. Its name is the
-        comparison's id with a suffix. The name of an unfinished file starts with a dot; such a file is kept for an hour.
+        An exported video is deleted after `EXPORT_SECONDS`, or if a job of its comparison is in the bin or no longer exists.
+        Its name is the comparison's id with a suffix. An unfinished file, whose name starts with a dot, is kept for an hour.
         """
         paths = _list_paths(self._settings.comparisons_dir, "*")
         comparisons = {one.id: one for one in self._store.user_presets.comparisons()}
@@ -390,8 +393,8 @@ class Cleaner:
 def trim_folder(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
     """Delete the least recently used files until the remaining files take at most `most_bytes`. Return the freed bytes.
 
-    Files that were used in the last `spare_seconds` are kept. A file's use is its last read or write, or its last write if the
-    disk does not record reads.
+    Files that were used in the last `spare_seconds` are kept. Reading or writing a file uses it. If the disk does not record
+    reads, only writing counts.
     """
     files = sorted(((max(status.st_atime, status.st_mtime), name, status.st_size) for name, status in files_below(folder)))
     left, freed = sum(size for _, _, size in files), 0
@@ -404,7 +407,10 @@ def trim_folder(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> in
 
 
 def _truncate_log(path: Path, most_bytes: int) -> int:
-    """Delete the first half of a long log. Return the freed bytes. A worker can continue to append to the log."""
+    """Cut a log of more than `most_bytes` bytes to its last `most_bytes` / 2 bytes. Return the freed bytes.
+
+    A worker can continue to append to the log.
+    """
     try:
         size = path.stat().st_size
         if size <= most_bytes:

@@ -26,7 +26,10 @@ _TOKEN_BYTES = 36 * 2**10
 
 @dataclass(frozen=True, kw_only=True)
 class Shortage:
-    """The disk has `free` bytes, and a job needs `needed` bytes. If `is_of_whole_disk`, `free` is the size of the disk."""
+    """The disk has `free` bytes left, and a job needs `needed` bytes, including `RESERVE_BYTES`.
+
+    If `is_of_whole_disk`, `free` is the size of the disk.
+    """
 
     free: int
     needed: int
@@ -54,9 +57,9 @@ def needed_bytes(request: GenerationRequest) -> int:
 
 
 def find_shortage(folder: Path, needed: int, *, of_whole_disk: bool = False) -> Shortage | None:
-    """Return the shortage if fewer than `needed` + `RESERVE_BYTES` bytes are free, or fit on the whole disk.
+    """Return the shortage if the disk of `folder` has fewer than `needed` + `RESERVE_BYTES` free bytes.
 
-    Return None if the space suffices or is not known.
+    With `of_whole_disk`, compare this sum with the size of the disk instead. Return None if the space suffices or is not known.
     """
     try:
         usage = shutil.disk_usage(folder)

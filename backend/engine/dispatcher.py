@@ -65,9 +65,10 @@ def make_queue_entry(job: Job, shape: Shape, address: str = "", *, is_held: bool
 class Dispatcher:
     """The waiting and running jobs of one engine, and its workers. The event log's lock guards all state.
 
-    `runs` is the folder of the jobs' folders; free space is measured there. `on_finished(entry, event, device_kind)` receives
-    each finished video, except interrupted, live and storyboard videos. `load_seconds(model)` returns the seconds to load a
-    checkpoint's model, None if not known. `has_local_weights(preset)` returns whether a preset's model needs no download.
+    `runs` contains the folders of the jobs; free space is measured on its disk. `on_finished(entry, event, device_kind)` is
+    called for each finished video, except live videos, storyboards and jobs that were interrupted. `load_seconds(model)` returns
+    the seconds to load a checkpoint's model, None if not known. `has_local_weights(preset)` returns whether a preset's model
+    needs no download.
     """
 
     def __init__(
@@ -88,16 +89,16 @@ class Dispatcher:
         self._load_seconds, self._has_local_weights = load_seconds, has_local_weights
         self._waiting: list[QueueEntry] = []  # in the order in which they will run
         self._reported_places: dict[str, int] = {}  # the last reported place in the queue, by job id
-        self._expected: tuple[str, ...] = ()  # the last list of needed models that was sent to the workers
+        self._expected: tuple[str, ...] = ()  # the checkpoints that waiting jobs need, as last sent to the workers
         self._next_report = 0.0  # monotonic time of the next report of all places
         self._running: dict[str, QueueEntry] = {}  # by job id, in the order of their starts
         self._workers: dict[str, Supervisor] = {}  # the worker of each running job, by job id
         self._last: QueueEntry | None = None  # the job that started last
-        self._last_fault = time.monotonic()  # monotonic time of the last fault; held jobs resume `QUIET_SECONDS` later
+        self._last_fault = time.monotonic()  # monotonic time of the last interruption, except "disk" and "loss"
         self._next_adoption = math.inf
         # A request that a visitor may submit soon, its shape, and the monotonic time at which its preparation may start.
         self._preparation: tuple[GenerationRequest, Shape, float] | None = None
-        # Requests of videos from before the start, for which idle workers have yet to load and compile the model.
+        # Requests of earlier videos. Idle workers will load their models and compile their programs.
         self._recent_requests: list[tuple[GenerationRequest, Shape]] = []
         self._last_preparation: tuple[Shape, float] | None = None  # the shape and time of the last preparation
         self._num_preparations = 0  # number of preparations since the last job started
@@ -109,7 +110,7 @@ class Dispatcher:
         """Start the thread that serves the queue.
 
         With `resume`, requeue the jobs of ended engines, now and every `_ADOPT_INTERVAL_SECONDS`.
-        Idle workers prepare for `recent_requests`.
+        Idle workers load the models and compile the programs of `recent_requests`.
         """
         self._recent_requests = list(recent_requests)
         if resume:
@@ -153,15 +154,15 @@ class Dispatcher:
                 self._update_entry(job_id, place=place)
 
     def prepare_for(self, request: GenerationRequest, shape: Shape) -> None:
-        """Prepare for this request when all workers are idle.
+        """Let a worker load the model and compile the programs of this request, once no job waits or runs.
 
-        Only the last call counts. The preparation starts one second after the last call.
+        Only the last call counts. The preparation starts at least one second after this call.
         """
         with self._event_log.changed:
             self._preparation = (request, shape, time.monotonic() + _PREPARE_DELAY_SECONDS)
 
     def find_shortage(self, owner: str | None = None) -> Shortage | None:
-        """Return the shortage of the first job that waits for disk space, or None. Without an owner, all jobs are searched."""
+        """Return the shortage of the first job that waits for disk space, or None. With an owner, search only their jobs."""
         with self._event_log.changed:
             waiting = {"", *(entry.job_id for entry in self._waiting if owner is None or entry.owner == owner)}
             return next((lacking for job_id, lacking in self._shortages.items() if job_id in waiting), None)
@@ -173,7 +174,7 @@ class Dispatcher:
     def cancel(self, job_id: str) -> None:
         """Cancel a waiting or running job. Do nothing to an ended job.
 
-        Raises: JobNotFound, StudioError for a job of another engine on the same data folder.
+        Raises: JobNotFound; StudioError if another engine on the same data folder owns the job.
         """
         with self._event_log.changed:
             if job_id in self.waiting_job_ids():
@@ -236,7 +237,7 @@ class Dispatcher:
                 self._handle_interruption(job_id, event)
             else:
                 if event.is_final:
-                    # Readers of the final event must see the final request, so the request is replaced first.
+                    # Readers of a live video's final event need the request that regenerates the video, so it is stored first.
                     self._record_timing(job_id, event)
                     if isinstance(event, Finished) and not event.result.request.is_open:
                         self._event_log.apply_change(self._store.jobs.replace_open_request, job_id, event.result.request)
@@ -245,7 +246,7 @@ class Dispatcher:
                     try:
                         add_shot(self._store, self._runs, self._store.jobs.find(job_id), event, self._lock.name)
                         self._event_log.count_change()
-                    except (sqlite3.Error, OSError, StudioError):  # the shot remains in the storyboard
+                    except (sqlite3.Error, OSError, StudioError):  # logged only: the storyboard still contains the shot
                         logger.exception("A shot of job %s could not be added to the library", job_id)
                 if not event.is_final:
                     return
@@ -314,10 +315,10 @@ class Dispatcher:
                     logger.exception("The data folder could not be read")
 
     def _prepare_ahead(self) -> None:
-        """Let an idle worker prepare for the request that was last given to `prepare_for`.
+        """Let an idle worker load and compile ahead for the request that `prepare_for` received last.
 
-        If no such request is due, the worker prepares for one of the requests of earlier videos. Prepared models stay in
-        the worker's memory, so the number of preparations between two jobs is limited.
+        If no such request is due, the worker prepares for the request of an earlier video. Prepared models stay in the
+        worker's memory, so the number of preparations between two jobs is limited.
         """
         now, is_busy = time.monotonic(), bool(self._waiting or self._running or self.drafts.are_pending)
         if is_busy or self._num_preparations >= _MOST_PREPARATIONS or not self.pool.has_ready_worker():
@@ -352,8 +353,10 @@ class Dispatcher:
                 self._dispatch()
 
     def _dispatch(self) -> None:
-        """Assign the next jobs to idle workers, or instant drafts if no job runs or can start. Jobs that wait for disk space are
-        passed over."""
+        """Assign the next jobs to idle workers. If no job runs and all waiting jobs are held, start instant drafts.
+
+        Jobs that wait for disk space stay in the queue.
+        """
         self.drafts.set_paused(bool(self._running) or any(not entry.is_held for entry in self._waiting))
         if not self._waiting:
             self._shortages = {}
@@ -443,7 +446,8 @@ class Dispatcher:
         expected = tuple(dict.fromkeys(entry.shape.model for entry in ready))
         if expected != self._expected:
             self._expected = expected
-            # The message names only the preset, so a worker would load the model in the preset's own number format.
+            # Workers receive only the preset's name and load the model in the preset's number format. The name is not sent if the
+            # next job uses another number format.
             preset = ready[0].preset if ready and ready[0].shape.quantize == "off" else ""
             self.pool.expect_models(expected, preset if preset and self._running and self._has_local_weights(preset) else None)
         self._event_log.append_events(self._changed_places(_NEAR_PLACES))

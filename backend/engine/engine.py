@@ -49,8 +49,8 @@ from backend.worker_pool.nodes import Cluster
 from backend.workers.stale_processes import kill_stale_workers
 from presets import Preset, list_variants
 
-# After its start, the engine reads the last `_MOST_RECENT_JOBS` jobs. Idle workers prepare for at most `_MOST_PREPARED_SHAPES`
-# shapes of these jobs.
+# After its start, the engine reads the requests of the last `_MOST_RECENT_JOBS` videos. Idle workers compile the programs of at
+# most `_MOST_PREPARED_SHAPES` different shapes (`Shape`) among these requests.
 _MOST_RECENT_JOBS, _MOST_PREPARED_SHAPES = 40, 3
 
 __all__ = ["Engine", "Job", "WorkerStatus"]
@@ -193,7 +193,7 @@ class Engine:
         self.queue.send_cue(job_id, cue)
 
     def export_project_steps(self, project: Project, path: Path) -> Steps[int]:
-        """Return `Steps` that write a project to one file and return the number of written videos. See `submit_steps`.
+        """Return a generator that writes a project to one file and returns the number of written videos. See `submit_steps`.
 
         Raises: RequestError, Busy, OSError.
         """
@@ -202,7 +202,7 @@ class Engine:
     def import_project_steps(
         self, archive: Path, folder: Path, owner: str, *, is_limited: bool = False
     ) -> Steps[tuple[Project, int]]:
-        """Return `Steps` that import a project file as a new project of the owner. See `moving_projects.import_project`.
+        """Return a generator that imports a project file as a new project of the owner. See `moving_projects.import_project`.
 
         With `is_limited`, the file must fit into the visitor's quota. Raises: RequestError, and the errors of `import_project`.
         """
@@ -253,9 +253,9 @@ class Engine:
         may_download: bool = False,
         regenerated_shot: tuple[str, int] | None = None,
     ) -> Steps[Job]:
-        """Return the work of `submit` as `Steps`, a generator that yields its sandbox calls.
+        """Return a generator (`Steps`) that does the work of `submit` and yields its sandbox calls.
 
-        Callers in an event loop use this generator, so that they can await each call.
+        Callers in an event loop use the generator, because they must await each sandbox call.
         """
         request = add_measured_ratios(request, self.settings.magnitudes_dir)
         self._check(request, may_download)
@@ -292,12 +292,13 @@ class Engine:
     def draft_steps(
         self, request: GenerationRequest, owner: str, queue_limits: QueueLimits | None, can_run: Callable[[Preset], bool]
     ) -> Steps[InstantDraft]:
-        """Return `Steps` that start an instant draft of the request, which replaces the owner's earlier draft.
+        """Return a generator that starts an instant draft of the request and returns the draft. See `submit_steps`.
 
-        The request is checked as in `submit_steps`. `can_run` tells which presets the draft may use.
+        The owner's earlier draft stops. The request is checked as in `submit_steps`. `can_run(preset)` returns whether the draft
+        may use a preset.
 
-        Raises: the errors of `submit`, and Busy while a video waits or runs, if too many drafts are in progress, or if only a
-            video can load the model.
+        Raises: the errors of `submit`; Busy while a video waits or runs, if too many drafts are in progress, or if no idle worker
+            can load the model ahead.
         """
         self._check(request, may_download=False)
         self._check_open()
@@ -323,8 +324,10 @@ class Engine:
             self.queue.drafts.prepare(wanted, self.estimates.shape(wanted))
 
     def _reduce_to_draft(self, request: GenerationRequest, can_run: Callable[[Preset], bool]) -> GenerationRequest:
-        """Return the request of an instant draft. If a faster model is installed but not loaded, an idle worker loads that model
-        for later drafts, if it fits beside the present model."""
+        """Return the request of an instant draft, for the request's own model or a faster model that is loaded.
+
+        If a faster model is installed but not loaded, let an idle worker load it for later drafts, if memory suffices.
+        """
         others = [] if self._model else list_variants(request.preset)
         cached = self.pool.cached_models()
         fitting = [preset for preset in others if can_run(preset)]
@@ -335,7 +338,7 @@ class Engine:
         return draft_request(request, chosen)
 
     def revise_steps(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
-        """Return `Steps` that replace the request of a waiting job. See `submit_steps`. After an error nothing has changed.
+        """Return a generator that replaces the request of a waiting job. See `submit_steps`. After an error nothing has changed.
 
         The new inputs are written to a separate folder. They are moved to the job's folder if the job still waits.
         `may_download` is True for the operator.
@@ -381,7 +384,10 @@ class Engine:
             return self.jobs.find(job.id)
 
     def _recent_requests(self) -> list[tuple[GenerationRequest, Shape]]:
-        """Return one request per shape of the last videos, newest first. Requests that need a download are left out."""
+        """Return requests of the last videos, newest first. Leave out requests for which no worker can compile ahead.
+
+        Return one request per `Shape`, and at most `_MOST_PREPARED_SHAPES` requests.
+        """
         made: dict[Shape, GenerationRequest] = {}
         for request in self.jobs.generated_requests(_MOST_RECENT_JOBS):
             if self._may_prepare(request):

@@ -102,8 +102,7 @@ def estimate_upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[
 
 
 def _weight_ratios(model: str, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> dict[str, float]:
-    """Map each model in `runs` to a ratio: the number of weights of `model` divided by the number of weights of this
-    model.
+    """Map the name of each model in `runs` to a ratio: the weights of `model` divided by the weights of the named model.
 
     Leave out models with an unknown number of weights.
     """
@@ -158,7 +157,7 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     def floor(is_small: bool) -> float:
         sized = request_at_first_size(request) if is_small else request
         flops = family.step_flops(configs, sized, request.num_branches)
-        # The compiler predicts nearly the same time for matrices in 8 bits, although their peak rate is higher
+        # The compiler predicts nearly the same time for 8-bit matrices as for others, although their peak rate is higher.
         return dataclasses.replace(flops, quantized=0.0).floor_seconds(chip, len(devices))
 
     floors = sum(floor(step.is_small) * (SPARSE_COST if step.is_sparse else 1.0) for step in plan_steps(request))

@@ -16,7 +16,7 @@ from backend.worker_pool.pool import WorkerPool
 
 class Estimates:
     """Estimates for the workers of `pool`. The checkpoint `model`, unless None, replaces the checkpoints of all presets.
-    `magnitudes_dir` has the ratios that `measure-cache` measured."""
+    `magnitudes_dir` contains the ratios for MagCache that the command `measure-cache` stored."""
 
     def __init__(self, timings: Timings, pool: WorkerPool, memo: RequestMemo, model: str | None, magnitudes_dir: Path):
         self._timings, self._pool, self._memo, self._model = timings, pool, memo, model
@@ -35,7 +35,7 @@ class Estimates:
 
         Return None without earlier videos and without TPUs.
         """
-        with contextlib.suppress(RequestError):  # without ratios, no step reuses another step's output
+        with contextlib.suppress(RequestError):  # no ratios for MagCache exist, so the estimate counts all steps as full steps
             request = add_measured_ratios(request, self._magnitudes_dir)
         shape = self.shape(request)
         is_kept = shape.model in self._pool.cached_models()

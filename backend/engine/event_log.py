@@ -79,7 +79,10 @@ class EventLog:
         self.count_change()
 
     def append_events(self, several: Sequence[tuple[str, Event]]) -> None:
-        """Store several events in one transaction. No event may be final. All are lost if the store cannot be written now."""
+        """Store several events in one transaction. If the store cannot be written now, all these events are lost.
+
+        No event may be final.
+        """
         try:
             if several:
                 self._sequences |= self._store.events.append_several(several)
@@ -88,10 +91,10 @@ class EventLog:
         self.count_change()
 
     def apply_change(self, change: Callable[..., object], *values: object, is_wanted_later: bool = True) -> None:
-        """Call `change(*values)`, which changes the store. If that fails, or if earlier changes are still pending, make the
-        change later, in order.
+        """Call `change(*values)`, which changes the store.
 
-        If `is_wanted_later` is False, drop the change instead.
+        If the call fails, or if earlier changes are pending, append the change to the pending changes. With `is_wanted_later`
+        False, drop the change instead.
         """
         with self.changed:
             try:
@@ -122,7 +125,7 @@ class EventLog:
     def follow(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event]]:
         """Yield the job's events with a sequence number above `after`, then new events as they are stored.
 
-        Ends after the final event, or when the engine closes. Raises: JobNotFound, at the call.
+        Ends after the final event, or when the engine closes. Raises: JobNotFound immediately, not at the first event.
         """
         self._store.jobs.find(job_id)
         return self._follow(job_id, after)
@@ -134,9 +137,9 @@ class EventLog:
                 if self.is_closed:
                     return
                 if has_looked and self._sequences.get(job_id, after + 1) <= after:
-                    self.changed.wait(_POLL_SECONDS)  # reading the store is not needed: the job has no new event
+                    self.changed.wait(_POLL_SECONDS)  # the store is not read: the job has no new event
                     continue
-                # The state is read before the events, so that the last event is not missed.
+                # `has_ended` is read before the events. Otherwise a final event between the two reads would be missed.
                 has_ended = self._store.jobs.find(job_id).has_ended
                 fresh, has_looked = self._store.events.list_events(job_id, after), True
                 if not fresh and not has_ended:

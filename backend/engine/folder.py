@@ -61,7 +61,7 @@ def move_request_files(request: GenerationRequest, folder: Path, place: Path) ->
 
 
 def write_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str]]:
-    """Open the request's inputs and write them into the folder. Return their paths by role.
+    """Open the request's inputs and write them into the folder. Return their paths by input field.
 
     This function opens uploaded files, so callers must run it in the sandbox. Raises: ImageError, ClipError, SoundError, OSError.
     """
@@ -69,7 +69,7 @@ def write_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str
 
 
 def open_inputs(request: GenerationRequest) -> Inputs:
-    """Open and check the request's inputs. Return their paths by role. Raises: ImageError, ClipError, SoundError."""
+    """Open and check the request's inputs. Return their paths by input field. Raises: ImageError, ClipError, SoundError."""
     given = request.inputs()
     opened = {one.name: tuple(_check_file(one, path, request) for path in given[one.name]) for one in INPUTS if one.name in given}
     if request.mask and request.video:
@@ -106,9 +106,10 @@ def write_request_file(request: GenerationRequest, folder: Path) -> None:
 
 
 def _store_inputs(inputs: Inputs, folder: Path) -> dict[str, list[str]]:
-    """Write the inputs into the folder and return their paths by role. The names are such as "image" and "references-2".
+    """Write the inputs into the folder and return their paths by input field.
 
-    An input clip is "input-video" and input audio is "input-sound", because the job's result is "video".
+    Files are named by their field, such as "image" and "references-2". The fields "video" and "sound" get the names "input-video"
+    and "input-sound", because the job's result is named "video".
     """
     paths = {}
     for role, given in inputs.items():
@@ -132,7 +133,7 @@ def _store_file(one: Path, stem: Path, role: str) -> Path:
 
 def _store_picture(source: Path, stem: Path) -> Path:
     """Write an image without its metadata. JPEG, PNG and WebP keep their format and size; other formats become PNG."""
-    size = load_checked_image(source).size  # not the image itself: two decoded images would take twice the memory
+    size = load_checked_image(source).size  # keep only the size: two decoded images would take twice the memory
     plain = strip_metadata(source)
     if plain is not None:
         path = stem.with_suffix(plain[1])

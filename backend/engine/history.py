@@ -59,7 +59,8 @@ class Samples(TableGroup):
 class History:
     """Takes samples in a thread.
 
-    `folder` is on the measured disk. `counts` returns the number of waiting and of running videos, `devices` the current devices.
+    The disk that contains `folder` is measured. `counts` returns the numbers of waiting and running videos. `devices` returns the
+    current devices.
     """
 
     def __init__(

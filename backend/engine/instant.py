@@ -25,8 +25,8 @@ from presets import Preset
 MOST_OF_ADDRESS, MOST_IN_ALL = 8, 40
 """The most drafts in progress, for one network address and in total."""
 MOST_FRAMES = 13  # 0.8 s at 16 frames per second; the decoder takes most of a draft's time, and it grows with each frame
-MOST_EVALUATIONS = 16  # a guided step evaluates the transformer twice; presets for few steps need at most 12 and keep their steps
-MOST_DEATHS, QUIET_SECONDS = 2, 600.0  # drafts pause if this many drafts ended their workers within this time
+MOST_EVALUATIONS = 16  # limit of the transformer's evaluations per draft; a guided step needs two evaluations
+MOST_DEATHS, QUIET_SECONDS = 2, 600.0  # drafts are refused if this many drafts crashed workers within this time
 
 _OFF: dict[str, object] = {
     "step_cache": 0.0,
@@ -44,9 +44,10 @@ _OFF: dict[str, object] = {
 
 
 def choose_preset(request: GenerationRequest, others: Sequence[Preset]) -> Preset:
-    """Return the preset with the fewest evaluations of the transformer in a draft: the preset of the request or one of `others`.
+    """Return the request's preset or one of `others`: the preset whose draft needs the fewest evaluations of the transformer.
 
-    A preset with other LoRAs is not chosen, because merging LoRAs into the weights takes as long as loading a model.
+    Presets whose LoRAs differ from the LoRAs of the request's preset are left out, because merging LoRAs takes as long as loading
+    a model.
     """
     own = request.resolved_preset
     needed = {"t2v": set(), "i2v": {"image"}}[request.task] | ({"last_image"} if request.last_image else set())
@@ -61,10 +62,10 @@ def choose_preset(request: GenerationRequest, others: Sequence[Preset]) -> Prese
 def draft_request(request: GenerationRequest, preset: Preset) -> GenerationRequest:
     """Return the request of an instant draft, with the prompt, image and seed of `request`.
 
-    The draft has the smallest size of `preset` in the shape of the request, at most `MOST_FRAMES` frames, and few steps. It keeps
-    the number format of the matrices, with which the model is in memory.
+    The draft has the smallest size that `preset` allows for the request's aspect ratio, at most `MOST_FRAMES` frames, and few
+    steps. It keeps the request's `quantize`, so that the model in memory can be used.
 
-    Raises: RequestError if the request is not a plain text or image to video.
+    Raises: RequestError for storyboards, live videos, and requests with inputs other than `image`, `last_image` and `sound`.
     """
     if request.shots or request.is_open or request.inputs().keys() - {"image", "last_image", "sound"}:
         raise RequestError("this video", "has no instant draft: only text and image to video have", "press Generate")
@@ -78,7 +79,7 @@ def draft_request(request: GenerationRequest, preset: Preset) -> GenerationReque
 
 
 def _evaluations(preset: Preset) -> int:
-    """Return the number of the transformer's evaluations in a step of this preset."""
+    """Return the number of evaluations of the transformer in one step of this preset."""
     return 2 if max(preset.guidance) > 1 else 1
 
 
@@ -87,7 +88,7 @@ def _draft_steps(preset: Preset, steps: int) -> int:
 
 
 def _draft_size(preset: Preset, width: int, height: int) -> tuple[int, int]:
-    """Return the width and height in pixels: the shorter side is the smallest that the preset allows, in the given shape."""
+    """Return the width and height in pixels, with the given aspect ratio. The shorter side is as short as the preset allows."""
     smallest = max(preset.min_width, preset.min_height)
     scale = min(1.0, smallest / min(width, height))
     multiple, limits = preset.size_multiple, ((preset.min_width, preset.max_width), (preset.min_height, preset.max_height))
@@ -105,8 +106,10 @@ def _draft_frames(preset: Preset, num_frames: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class InstantDraft:
-    """A draft in progress. `result` receives the last event, or None if the draft was stopped: another draft or a video needed
-    the worker, or the worker ended. `folder` exists only if the request has inputs."""
+    """A draft in progress. `folder` exists only if the request has inputs.
+
+    `result` is a future of the draft's final event. It receives None if the draft was stopped or its worker ended.
+    """
 
     owner: str
     address: str
@@ -127,7 +130,7 @@ class InstantDrafts:
         self._waiting: list[tuple[InstantDraft, GenerationRequest, Shape]] = []
         self._running: dict[str, tuple[InstantDraft, Supervisor]] = {}  # by the draft's id, also drafts that are being stopped
         self._is_paused = self._is_closed = False
-        self._deaths: list[float] = []  # monotonic times at which drafts ended their workers
+        self._deaths: list[float] = []  # monotonic times at which drafts crashed their workers
 
     @property
     def are_pending(self) -> bool:
@@ -159,9 +162,9 @@ class InstantDrafts:
             return draft
 
     def start(self, draft: InstantDraft, request: GenerationRequest, shape: Shape) -> None:
-        """Start the reserved draft on the next worker that has its programs. Do nothing if it was stopped.
+        """Start the reserved draft on the next idle worker that has compiled its programs. Do nothing if the draft was stopped.
 
-        Raises: Busy if only a video can load the draft's model, because the workers load no model ahead, as on several hosts.
+        Raises: Busy if the idle workers have another model and load models only for jobs, as a worker on several hosts does.
         """
         with self._changed:
             if draft.result.done():
@@ -233,7 +236,7 @@ class InstantDrafts:
     def _stop(self, draft: InstantDraft) -> None:
         """End the draft without a result. Its worker stops within one step."""
         self._end(draft, None)
-        # A draft that neither waits nor runs keeps its folder: its inputs are still being written.
+        # The folder of a draft that neither waits nor runs is kept, because its inputs are still being written.
         for entry in [entry for entry in self._waiting if entry[0] is draft]:
             self._waiting.remove(entry)
             _remove_folder(draft)

@@ -64,7 +64,7 @@ class Job(ListedJob):
 
     @classmethod
     def create(cls, request: GenerationRequest, owner: str, folder: Path, **fields: Any) -> Self:
-        """Return a new queued job, which is not stored yet. The folder's name is the id. `fields` are further fields."""
+        """Return a new queued job, which is not stored yet. Its id is the folder's name. `fields` sets the other fields."""
         own: dict[str, Any] = {"state": "queued", "created": time.time(), "started": None, "ended": None}
         summary = RequestSummary.from_request(request)
         return cls(id=folder.name, owner=owner, summary=summary, request=request, folder=folder, **own | fields)
@@ -85,11 +85,12 @@ class EndedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """A selection of videos. Empty fields select all videos.
+    """A selection of videos. Empty fields do not restrict the selection.
 
-    All `words` must occur in the prompts; words with "#" are tags. `project` is a project's id, "" for videos without a project,
-    None for all videos except archived ones. `length` is a key of LENGTHS, `size` of SIZES, `order` of `library.ORDERS`.
-    `has_characters` selects storyboards with characters.
+    All `words` must occur in the prompts; words with "#" are tags. `project` is a project's id, or "" for videos without a
+    project. None selects all videos, except that videos of archived projects are selected only in the bin. `length` is a key of
+    `LENGTHS`, `size` is a key of `SIZES`, and `order` is a key of `library.ORDERS`. `has_characters` selects storyboards with
+    characters.
     """
 
     owner: str | None = None

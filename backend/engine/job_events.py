@@ -49,14 +49,14 @@ class JobEvents(TableGroup):
         return self._read_events(job_id, f"sequence > {after:d} AND {condition} ORDER BY sequence")
 
     def last(self, job_id: str, *, condition: str = "TRUE") -> Event | None:
-        """Return the job's newest event for which the SQL `condition` is true, None without events."""
+        """Return the job's newest event for which the SQL `condition` is true, or None."""
         events = self._read_events(job_id, f"{condition} ORDER BY sequence DESC LIMIT 1")
         return events[0][1] if events else None
 
     def last_progress(self, job_id: str) -> Event | None:
-        """Return the job's newest event that contains no video.
+        """Return the job's newest event that contains no `VideoResult`.
 
-        Lists use this event, because an event with a video contains the whole request.
+        Lists use this event, because a `VideoResult` contains the whole request.
         """
         return self.last(job_id, condition="json_extract(event, '$.result') IS NULL")
 

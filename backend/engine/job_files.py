@@ -42,7 +42,7 @@ class JobFiles(TableGroup):
     def mark_cleaned(self, job_id: str) -> None:
         """Mark an ended job as cleaned and delete most of its events.
 
-        Keeps the first and the last event, the interruptions, and, without a video, the event with the last preview.
+        Keeps the first event, the last event and the interruptions. If the job has no video, keeps the last event with a preview.
         """
         with self._tables.transaction() as database:
             database.execute(_CLEAN, {"job": job_id})
@@ -64,9 +64,9 @@ class JobFiles(TableGroup):
         return self._tables.rows(sql, (owner, owner))[0][0]
 
     def oldest_deleted(self, owner: str | None) -> str | None:
-        """Return the id of the job that has been in the bin for the longest time, of one owner or of all owners for None.
+        """Return the id of the owner's job that has been in the bin for the longest time. The owner None means all owners.
 
-        Return None if the bin is empty.
+        Return None if the bin contains no job of this owner.
         """
         where = "deleted IS NOT NULL AND (? IS NULL OR owner = ?)"
         rows = self._tables.rows(f"SELECT id FROM jobs WHERE {where} ORDER BY deleted LIMIT 1", (owner, owner))

@@ -91,7 +91,7 @@ class Jobs(TableGroup):
             return database.execute(sql, values).rowcount == 1
 
     def replace_open_request(self, job_id: str, request: GenerationRequest) -> None:
-        """Replace the request of a live video with the request that regenerates the video. Do nothing to other jobs."""
+        """Replace the request of a live video with a request that generates the same video again. Do nothing to other jobs."""
         with self._tables.transaction() as database:
             sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND json_extract(request, '$.is_open')"
             values = stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id
@@ -103,7 +103,7 @@ class Jobs(TableGroup):
         return self._tables.execute(sql, (time.time(), job_id)) == 1
 
     def request_stop(self, job_id: str) -> None:
-        """Store that a running job must end, in case its worker dies first."""
+        """Store that a running job must end. If its worker dies first, the job is then cancelled instead of requeued."""
         self._tables.execute("UPDATE jobs SET stopped = 1 WHERE id = ? AND state = 'running'", (job_id,))
 
     def requeue(self, job_id: str, is_held: bool) -> None:

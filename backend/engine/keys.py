@@ -170,7 +170,7 @@ def is_program_key(secret: str) -> bool:
 
 
 def has_key(owner: str) -> bool:
-    """Return whether this owner of jobs is a program, whose key may be revoked by now."""
+    """Return whether this owner of jobs is a program. The program's key may be revoked."""
     return owner.startswith(_OWNER)
 
 

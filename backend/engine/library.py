@@ -47,10 +47,10 @@ class Library:
         return self._tables.listed_rows(f"SELECT COUNT(*) FROM jobs WHERE {where}", values)[0][0]
 
     def page(self, owner: str | None, *, after: str | None, most: int, oldest_first: bool) -> list[ListedJob]:
-        """Return up to `most` jobs of one owner, or of all owners for None, newest first unless `oldest_first`.
+        """Return up to `most` of the owner's jobs, newest first unless `oldest_first`. The owner None means all owners.
 
-        Jobs in the bin are left out. The list starts after the job `after`, which may be in the bin. Return nothing if that job
-        does not exist.
+        Jobs in the bin are left out. If `after` is a job's id, the list starts after this job, which may be in the bin. The list
+        is empty if this job does not exist.
         """
         order, beyond = ("ASC", ">") if oldest_first else ("DESC", "<")
         sql = (
@@ -61,7 +61,7 @@ class Library:
         return read_listed_jobs(self._tables.listed_rows(sql, {"owner": owner, "after": after, "most": most}))
 
     def unended(self, owner: str | None = None) -> list[ListedJob]:
-        """Return the waiting and running jobs of one owner, or of all owners for None, oldest first."""
+        """Return the owner's waiting and running jobs, oldest first. The owner None means all owners."""
         where = "state IN ('queued', 'running') AND (? IS NULL OR owner = ?)"
         sql = f"SELECT {LISTED_COLUMNS} FROM jobs WHERE {where} ORDER BY number"
         return read_listed_jobs(self._tables.listed_rows(sql, (owner, owner)))

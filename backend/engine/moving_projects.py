@@ -128,7 +128,7 @@ def _imported_request(one: Mapping[str, Any]) -> GenerationRequest:
     request = GenerationRequest.from_stored(own | to_input_fields(one["inputs"]))
     check_imported_size(request)
     if request.shots:
-        # An unknown preset raises RequestError here, because pages need the preset to show the length of each shot.
+        # Refuse an unknown preset (RequestError), because pages need the preset to show the length of each shot.
         check_shots(request, request.resolved_preset)
     return request
 

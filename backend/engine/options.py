@@ -31,7 +31,7 @@ class EngineOptions:
         limits: the limits of the data folder.
         has_standby: start a standby process for each worker of this machine, which replaces a dead worker quickly.
         notify: the addresses that are notified when the operator's videos end (see `backend.engine.notifications`).
-        webhooks: the hosts to which programs may have the end of their videos reported (see `backend.engine.webhooks`).
+        webhooks: the hosts to which the engine may report the end of programs' videos (see `backend.engine.webhooks`).
     """
 
     model: str | None = None

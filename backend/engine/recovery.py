@@ -7,9 +7,10 @@ from itertools import takewhile
 from backend.schemas import events
 from backend.schemas.events import Event, Failed, Interrupted
 
-MOST_STOPS = 3  # interruptions at one step or stage after which the job fails; at `START`, only those with `by` "worker" count
-# The job is held after this many interruptions at `START` in a row. At most two of these interruptions have `by` "worker",
-# because `MOST_STOPS` of them fail the job.
+# The job fails after this many interruptions at one step or stage. Only the kinds in `_COUNTED` count, and at `START` only the
+# kind "worker".
+MOST_STOPS = 3
+# The job is held after this many interruptions in a row at `START`. Only the kinds in `_COUNTED` count.
 MOST_KILLS = 10
 MOST_LOSSES = 2  # lost machines after which the job is still requeued; the next loss fails the job
 MOST_SERVER_DEATHS = 1  # server crashes after which the job is still requeued; the next crash holds the job

@@ -1,9 +1,9 @@
 """Sort waiting jobs. Pure: uses neither threads nor files.
 
-Owners take turns: the first waiting job of each owner runs before any owner's second. A running job counts as its owner's turn.
-Interrupted jobs run before all others, and held jobs are last. Within a turn, jobs are grouped by model and shape: first the
-shapes of running jobs, then the models of running jobs, then cached models. `place` orders the jobs of one owner. A new job's
-place is after the owner's last job of the same shape.
+Owners take turns: the first waiting job of each owner runs before any owner's second job. A running job counts as its
+owner's turn. Interrupted jobs run before all others, and held jobs are last. Within a turn, jobs are grouped by model and shape:
+first the shapes of running jobs, then the models of running jobs, then cached models. `place` orders the jobs of one owner. A
+new job's place is after the owner's last job of the same shape.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from backend.schemas.shape import Shape
 
 @dataclass(frozen=True, kw_only=True)
 class QueueEntry:
-    """A waiting job. `place` is a number: of one owner's jobs, the job with the smallest `place` runs first.
+    """A waiting job. `place` orders the jobs of one owner: the job with the smallest `place` runs first.
 
     `address` is the sender's address, "" if addresses are not limited. `has_started` is True if the job was interrupted.
     `is_held` is True if the job waits until a visitor resumes it. `needed` is the disk space in bytes that the job needs.
@@ -38,8 +38,9 @@ class QueueEntry:
 class QueueLimits:
     """The most jobs that may wait: per owner, per address, and in total.
 
-    If `address` is empty, no limit per address applies. If visitors have no separate addresses, `without_key` limits the jobs of
-    all visitors together. The remaining places are for programs with a key.
+    `address` is the requester's network address, or "" if it is not known. Without an address, no limit per address applies.
+    Instead, `without_key` limits the jobs of all visitors without an address together. The other places are for programs with a
+    key.
     """
 
     of_owner: int

@@ -12,7 +12,10 @@ def make_relative(data: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def make_absolute(data: dict[str, Any], folder: str, job_id: str) -> dict[str, Any]:
-    """Convert stored paths to absolute paths in the job's current folder, also absolute paths that older versions stored."""
+    """Convert stored paths to absolute paths in the job's current folder.
+
+    Absolute paths, which older versions stored, are converted too.
+    """
 
     def resolve(path: str) -> str:
         if not path.startswith("/"):

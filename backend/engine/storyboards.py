@@ -33,7 +33,7 @@ def split_shot_id(job_id: str) -> tuple[str, int]:
 def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: str) -> None:
     """Add a shot to the library as a finished video of the storyboard's owner.
 
-    Do nothing if the library has the shot, or if the storyboard has no other shot. Raises: OSError, StudioError, sqlite3.Error.
+    Do nothing if the library has the shot, or if the storyboard has only one shot. Raises: OSError, StudioError, sqlite3.Error.
     """
     if event.total == 1:
         return
@@ -107,8 +107,10 @@ def regenerate_from(story: Job, number: int, request: GenerationRequest) -> Gene
 
 
 def _shift_files(shot: Shot, before: GenerationRequest) -> Shot:
-    """Return the shot with its file indices increased by the number of files of `before`, the storyboard's current request. The
-    new request lists these files first, then the shot's files."""
+    """Return the shot with its file indices increased by the number of files in `before`, the storyboard's current request.
+
+    The new request lists the files of `before` first, then the shot's files.
+    """
     places = {kind: getattr(shot, kind) for kind in FILES if getattr(shot, kind) is not None}
     return shot.model_copy(update={kind: place + len(getattr(before, FILES[kind])) for kind, place in places.items()})
 

@@ -69,7 +69,7 @@ UPDATE jobs SET (seconds, has_sound, made_seconds) = (
 
 
 def create_tables(database: sqlite3.Connection) -> None:
-    """Create the tables, or add what a file without a version lacks. Such files were written before tables had versions."""
+    """Create the tables. In a file of an old studio, whose tables have no version, add the missing tables and columns."""
     create_missing(database, _TABLES)
     execute_all(database, _INDICES)
     fill_columns(database)

@@ -87,7 +87,7 @@ def _read_comparison(row: sqlite3.Row) -> Comparison:
 
 
 def validate_name(name: str) -> str:
-    """Return the name with single spaces and without outer spaces. Raises: RequestError for an invalid name."""
+    """Return the name with single spaces between its words. Raises: RequestError for an invalid name."""
     name = " ".join(str(name or "").split())
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
         raise RequestError(f"name={name[:80]!r}", f"must have 1 to {LONGEST_NAME} visible characters", "type a short name")

@@ -1,14 +1,15 @@
 """Report the end of videos to webhooks: addresses that programs name in their requests.
 
-This is off until the operator allows hosts (`serve --webhooks HOST`). A program needs a key, and the server reports only the
-program's own videos. A report has OpenAI's form and a signature: standardwebhooks.com, specification 1.0.0. It names the video,
-not its prompt. The secret of the signature belongs to the program's key.
+Webhooks are off until the operator allows hosts (`serve --webhooks HOST`). A program needs a key, and the server reports only the
+program's own videos. A report has the form of OpenAI's webhook events and is signed (standardwebhooks.com, specification 1.0.0).
+It contains the video's id, not its prompt. The secret of the signature belongs to the program's key.
 
-Each webhook is a file in its job's folder until it is delivered, so it survives a restart. Threads of their own deliver, so a
-slow address delays no video. A report can arrive twice, always with the same `webhook-id`.
+Each webhook is a file in its job's folder until it is delivered, so it survives a restart. Separate threads send the reports, so
+a slow address delays no video. A report can arrive twice, with the same `webhook-id`.
 
-The server must not become a way into its own network. Therefore an address is refused unless its host is public or named by the
-operator, and the connection goes to the checked IP address. Redirects are not followed, and the body of the answer is not read.
+Programs must not reach the server's own network through webhooks. Therefore an address is refused unless its host is public or
+named by the operator, and the connection goes to the checked IP address. Redirects are not followed, and the body of the answer
+is not read.
 """
 
 import base64
@@ -55,7 +56,7 @@ class Webhooks:
         self._changed, self._is_closed = threading.Condition(), False
 
     def start(self) -> None:
-        """Deliver what an earlier server left, and start the threads. Do nothing if no host is allowed."""
+        """Schedule the webhooks that an earlier server stored, and start the threads. Do nothing if no host is allowed."""
         if self._hosts:
             for file in self._runs.glob(f"*/{FILE}"):
                 self._schedule_ended(file.parent.name)
@@ -93,7 +94,7 @@ class Webhooks:
             self._schedule(job_id, 0.0)
 
     def close(self) -> None:
-        """Stop after the attempts in progress. The rest stays stored for the next server."""
+        """Stop after the attempts in progress. Undelivered webhooks stay stored for the next server."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -118,7 +119,7 @@ class Webhooks:
                     logger.warning("The webhook of job %s was dropped: %s", job_id, type(error).__name__)
 
     def _take(self) -> str | None:
-        """Wait for the next attempt and return its job. Return None at the end."""
+        """Wait until an attempt is due and return the job's id. Return None after `close`."""
         with self._changed:
             while not self._is_closed:
                 job_id = min(self._due, key=self._due.__getitem__, default=None)
@@ -139,7 +140,7 @@ class Webhooks:
             return
         body = _event(job)
         try:
-            url = self.check(stored["url"], job.owner)  # the operator may have changed the hosts
+            url = self.check(stored["url"], job.owner)  # the operator may have changed the allowed hosts
             status = _post(urlsplit(url), self._hosts, body, _sign(f"evt_{job.id}", body, key.webhook_secret))
             outcome = f"status {status}"
         except (OSError, http.client.HTTPException, ValueError, StudioError) as error:
@@ -160,7 +161,7 @@ def _write(file: Path, url: str, failures: int) -> None:
 
 
 def _event(job: Job) -> bytes:
-    """Return the report of an ended job, as OpenAI's events are."""
+    """Return the report of an ended job as JSON, in the form of OpenAI's webhook events."""
     data: dict[str, object] = {"id": job.id, "status": "completed" if job.state == "finished" else "failed"}
     if job.state != "finished":
         data["error"] = {"code": "cancelled" if job.state == "cancelled" else "generation_failed"}
@@ -185,7 +186,7 @@ def _post(url: SplitResult, hosts: frozenset[str], body: bytes, headers: dict[st
     host, port, is_encrypted = url.hostname or "", _port(url), url.scheme == "https"
     address = _resolve(host, port, is_named=host in hosts)
     with socket.create_connection((address, port), timeout=_TIMEOUT_SECONDS) as plain, plain.dup() as control:
-        # The timeout of a socket is for each piece, so a host that sends slowly could hold the thread for hours.
+        # A socket's timeout applies to each read and write. Without the timer, a slow host could block the thread for hours.
         timer = threading.Timer(_TIMEOUT_SECONDS, _shut_down, (control,))
         timer.start()
         try:
@@ -219,12 +220,15 @@ def _resolve(host: str, port: int, *, is_named: bool) -> str:
 
 
 def _may_connect(address: ipaddress.IPv4Address | ipaddress.IPv6Address, *, is_named: bool) -> bool:
-    """Return whether reports may go to this IP address. Cloud providers serve a machine's credentials at link-local addresses."""
+    """Return whether reports may be sent to this IP address.
+
+    Link-local addresses are refused, because cloud providers serve a machine's credentials there.
+    """
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return _may_connect(address.ipv4_mapped, is_named=is_named)
         if not is_named and (address in _NAT64 or address.sixtofour is not None or address.teredo is not None):
-            return False  # an IPv4 address inside, which can be private
+            return False  # the IPv6 address contains an IPv4 address, which can be private
     return not address.is_link_local and (is_named or (address.is_global and not address.is_multicast))
 
 

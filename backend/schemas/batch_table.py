@@ -77,7 +77,7 @@ def _read_rows(header: tuple[list[str], str], lines: Sequence[str]) -> list[dict
 
 
 def build_requests(rows: Sequence[Mapping[str, str]], base: GenerationRequest, *, is_seed_new: bool) -> list[GenerationRequest]:
-    """Return a request for each row: `base` with the row's values, or the preset that the row names with the row's values.
+    """Return a request for each row. Values that the row lacks come from the preset that the row names, else from `base`.
 
     A row without a prompt gets the prompt of `base`. A row without a seed gets the seed of `base` or, if `is_seed_new`, a random
     seed. Raises: RequestError with the row's number.

@@ -2,8 +2,8 @@
 reference. This module opens no file.
 
 Names match as whole words, regardless of case. In scripts without spaces between words, such as Chinese, they match
-anywhere. If names overlap, the longest counts: "the dog" is not also "dog". `wan_ui/form/storyboard_characters.js` uses the same
-rules for the timeline.
+anywhere. If names overlap, only the longest counts: "the dog" does not also name "dog".
+`wan_ui/form/storyboard_characters.js` uses the same rules for the timeline.
 """
 
 import unicodedata
@@ -134,9 +134,10 @@ def shot_references(request: VideoSettings, prompt: str) -> tuple[str, ...]:
 
 
 def _is_word_boundary(beside: str, edge: str) -> bool:
-    """Return whether a word boundary is between `edge`, the first or last character of a name, and its neighbour `beside`.
+    """Return whether a word boundary is between two neighbouring characters of a prompt.
 
-    `beside` is the character before or after the name, "" at the start or end of the prompt.
+    `edge` is the first or last character of a name. `beside` is the character before or after the name, "" at the start or end of
+    the prompt.
     """
     return not (beside and _joins_words(beside) and _joins_words(edge))
 

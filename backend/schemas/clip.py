@@ -1,8 +1,8 @@
 """The part of a clip that a video uses. This module computes missing settings of the part from the given settings, and checks
 them. No file is opened.
 
-A part is counted in frames at the video's frame rate. Only its start is a time of the clip, in seconds, because a clip's own
-frames can have any times. A request's `trim`, from and to in seconds, states the same part in the form that people write.
+A part is counted in frames at the video's frame rate. Only its start is a time of the clip, in seconds, because the frames of a
+clip can have irregular times. A request's `trim` states the same part as (from, to) in seconds.
 """
 
 import dataclasses
@@ -106,13 +106,13 @@ def _start_seconds(request: VideoSettings, role: str) -> float | None:
 
 
 def required_overlap(request: VideoSettings) -> int:
-    """Return the overlap of a request that extends a clip. `check_control` has checked that it is set."""
+    """Return the `overlap` of a request that extends a clip. The request must have passed `check_control`."""
     assert request.overlap is not None, "extend needs it"
     return request.overlap
 
 
 def make_trim(start: float, num_frames: int, fps: int) -> tuple[float, float]:
-    """Return (from, to) in seconds of a clip: the time of `num_frames` frames at `fps` from the time `start` on."""
+    """Return (from, to) in seconds of a clip: `num_frames` frames at `fps` frames per second, beginning at `start`."""
     return start, start + num_frames / fps
 
 

@@ -75,7 +75,7 @@ class Proposal:
     bytes_per_device: int
 
     def __str__(self) -> str:
-        """Such as "832x480 with 81 frames"."""
+        """Return a text such as "832x480 with 81 frames"."""
         return f"{self.width}x{self.height} with {self.num_frames} frames"
 
 

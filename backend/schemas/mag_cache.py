@@ -27,7 +27,7 @@ output only if both steps have the same key."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """The numbers of MagCache's rule for one video. These and each step's `ContextKey` determine which steps reuse output."""
+    """The parameters of MagCache's rule for one video. They and each step's `ContextKey` determine which steps reuse output."""
 
     threshold: float
     longest: int
@@ -47,8 +47,8 @@ def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
 
 
 def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
-    """Return the ratios for the request's model: the request's own ratios, or else published ratios. None if there are no
-    ratios."""
+    """Return MagCache's ratios for the request's model: the request's own ratios, or else published ratios. None if no ratios
+    exist."""
     preset = request.resolved_preset
     published = published_magnitudes(preset.model)
     if request.mag_ratios:
@@ -60,7 +60,7 @@ def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
 
 
 def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey]) -> tuple[bool, ...]:
-    """Return one value for each step that runs: True if the step reuses the previous step's output.
+    """Return one value for each step that runs: True if the step reuses the layers' output of an earlier step.
 
     `context_keys` has one `ContextKey` per step.
     """
@@ -82,11 +82,12 @@ def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey]) -> 
 
 @functools.lru_cache(maxsize=64)
 def _select_reused_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> tuple[bool, ...]:
-    """Return one value for each step, by the authors' rule: True if the step reuses the previous step's output.
+    """Return one value for each step, by the authors' rule: True if the step reuses the layers' output of an earlier step.
 
-    The error of a reused step is the distance from 1 of the product of ratios since the last full step. Errors add up until a
-    full step. The two guidance branches run as one batch, so a step reuses the output of both branches or of neither. Unlike in
-    the authors' code, errors and products start again at the second expert's first step.
+    Let p be the product of the ratios of all steps since the last full step. The error of a step is |1 - p|. Steps reuse the
+    output while the sum of the errors since the last full step is below the threshold, at most `longest` steps in a row. The two
+    guidance branches run as one batch, so a step reuses the output of both branches or of neither. Unlike in the authors' code,
+    errors and products start again at the second expert's first step.
     """
     begins, decided = _first_reusable_steps(rule, context_keys), []
     products, errors, row = (1.0, 1.0), (0.0, 0.0), 0
@@ -104,7 +105,7 @@ def _select_reused_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> t
 
 
 def _first_reusable_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> dict[int, float]:
-    """Return the first step of each expert that may reuse the previous step's output.
+    """Return the first step of each expert that may reuse the layers' output.
 
     The formulas multiply by 2, round, and divide by 2, because the authors' code counts both guidance branches of each step.
     """

@@ -43,11 +43,11 @@ def count_half_size_steps(request: VideoSettings, rows: int, columns: int) -> in
 
 
 def full_size_level(tolerance: float, spectrum: tuple[float, float], rows: int, columns: int) -> float:
-    """Return the noise level at and below which the full size is needed.
+    """Return the noise level at which the full size becomes needed. The full size is also needed at all lower levels.
 
-    Latents have the power P = A * cycles ** -b at a frequency of `cycles` cycles per image side. Noise has the power 1 at all
-    frequencies. Noisy latents at level sigma are (1 - sigma) * latents + sigma * noise. At the returned level, the latents'
-    part has tolerance / (1 + P - tolerance) times the power of the noise's part, at the highest frequency of the half size.
+    At a frequency of `cycles` cycles per image side, latents have the power P = A * cycles ** -b, and noise has the power 1.
+    Noisy latents at level sigma are (1 - sigma) * latents + sigma * noise. P is computed at the highest frequency of the half
+    size. The returned sigma solves (1 - sigma) ** 2 * P = sigma ** 2 * tolerance / (1 + P - tolerance).
 
     `tolerance` is the share of a frequency's power that may be ignored. `spectrum` is (A, b). `rows` and `columns` are the height
     and width of the half-size latents. Source: the paper's criterion for active frequencies.

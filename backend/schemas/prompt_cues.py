@@ -1,4 +1,4 @@
-"""Changes of a live video while it is generated: prompts and actions, each from a given block on."""
+"""Changes of a live video while it is generated: prompts and actions that take effect when a given block starts."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ STAY = "stay"  # the action without movement, which every preset with actions ha
 
 
 def merge_cues(cues: Iterable[Cue]) -> tuple[Cue, ...]:
-    """Merge the cues of each block into one, in the order of the blocks. A later cue replaces the values of an earlier cue."""
+    """Return one cue per block, in the order of the blocks. Values of later cues replace values of earlier cues of the block."""
     by_block: dict[int, Cue] = {}
     for cue in cues:
         given = {name: value for name, value in cue.model_dump().items() if value is not None}

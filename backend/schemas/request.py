@@ -119,7 +119,7 @@ class GenerationRequest(VideoSettings):
     @classmethod
     def _validate(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if info.context != _STORED and not data.get("mag_cache"):
-            data = {**data, "mag_ratios": ()}  # only MagCache reads the ratios
+            data = {**data, "mag_ratios": ()}  # a request without MagCache stores no ratios for MagCache
         try:
             request = handler(data)
         except ValidationError as error:

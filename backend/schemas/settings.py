@@ -1,4 +1,4 @@
-"""The settings of a request: one row of the table in `VideoSettings` per setting. This module checks types only.
+"""The settings of a request. `VideoSettings` is the table of the settings, one row per setting. This module checks types only.
 
 Each row also defines how the setting is checked, stored, offered on the command line and in the form, and sent by programs. A new
 setting needs one row here and one label per language.
@@ -152,7 +152,7 @@ class Setting:
 
     @property
     def help(self) -> str:
-        """The first sentence of the description with the default, in the form of the command line's other help texts."""
+        """The setting's help text on the command line: the first sentence of the description, and the default in parentheses."""
         first = _SENTENCE_END.split(self.description, maxsplit=1)[0].removesuffix(".")
         word = first.partition(" ")[0]
         if word == "A" or word[1:].islower():
@@ -176,7 +176,7 @@ def _setting(default: Any = ..., **facts: Any) -> Any:
 
 
 class VideoSettings(BaseModel):
-    """All settings of a video. The fields' descriptions define them; `backend/cli/reference.py` and the form show the same texts.
+    """All settings of a video. Each field has a description, which the command line and the form show.
 
     Inputs (see `INPUTS`) are absolute paths. `perturbed_guidance`, `modality_guidance` and `guidance_rescale` have two values:
     one for the image, then one for the audio.
@@ -535,7 +535,7 @@ class VideoSettings(BaseModel):
 
     @property
     def resolved_preset(self) -> Preset:
-        """Return the preset that `preset` names, with the request's `quantize`, which selects the form of the model in memory.
+        """Return the preset that the field `preset` names. The request's number format `quantize` replaces the preset's own.
 
         Presets are read once per process. Raises: RequestError for an unknown name.
         """

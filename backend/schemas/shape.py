@@ -94,8 +94,8 @@ class Shape:
 
 
 def _preset_facts(request: GenerationRequest) -> tuple[str, int, int]:
-    """Return (the preset's checkpoint, frames of a context window, frames of a segment). A video without windows or segments has
-    0 there.
+    """Return (the preset's checkpoint, frames of a context window, frames of a segment). The numbers are 0 for a video
+    without windows or segments.
 
     All segments of an Animate video run the same programs, so only a segment's length matters. If the preset no longer exists,
     return (the preset's name, 0, 0).

@@ -25,8 +25,8 @@ FOLDER = "shots"  # a folder in the job's folder. It contains a folder for each 
 # shot.
 LAST, LAST_FRAMES, LOOK = "last.png", "last.mp4", "look.json"
 RESULT, VIDEO = "shot.json", "video.mp4"
-# File of a shot's frames, uint8 [F, H, W, 3]. The joined video is encoded from it, because the shot's own mp4 has lost detail.
-# Then the file is deleted.
+# File of a shot's frames, uint8 [F, H, W, 3]. The storyboard's video is encoded from these frames, because the shot's mp4 has
+# lost detail. Then the file is deleted.
 FRAMES = "frames.npy"
 OVERLAP_LENGTHS = (17, 9, 5)  # allowed numbers of the previous shot's last frames with which a shot can start
 FILES = {"image": "shot_images", "video": "shot_videos", "drive": "shot_drives"}
@@ -41,9 +41,9 @@ _NONE = {one.name: one.default for one in FIELDS if one.subject == "story"}
 def read_shots(rows: object, preset: Preset, fps: object) -> dict[str, tuple[Any, ...]]:
     """Read `shots` from a file, form or program into request fields.
 
-    Each shot may have `prompt`, `seed`, `num_frames` or `seconds` (rounded to the nearest length of the preset), paths as
-    `image`, `video` and `drive`, or the id of the `job` that generated the video. Values of a wrong type are left to the
-    request's checks. Raises: RequestError.
+    `_FIELDS` are the keys that a shot may have. `seconds` is rounded to the nearest length that the preset allows. `image`,
+    `video` and `drive` are file paths. `job` is the id of the job that generated the shot's video. The checks of the request
+    refuse values of a wrong type. Raises: RequestError.
     """
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise RequestError(f"shots={shorten(rows, 40)}", "must be a list of shots, each with its prompt", "give a list")
@@ -105,7 +105,7 @@ def _nearest_length(seconds: Any, number: int, preset: Preset, fps: Any) -> int:
 
 
 def check_shots(request: VideoSettings, preset: Preset) -> None:
-    """Check the storyboard, and each shot as a request of its own. Raises: RequestError."""
+    """Check the storyboard, and each shot as a separate request. Raises: RequestError."""
     shots = request.shots
     if not shots:
         given = next((name for name, usual in _NONE.items() if getattr(request, name) != usual), None)
@@ -170,7 +170,7 @@ def _check_finished_shot(request: VideoSettings, shot: Shot, number: int) -> Non
 
 
 def starts_fresh(request: VideoSettings, index: int) -> bool:
-    """Return whether shot `index` (from 0) shows nothing of the previous shot, so that its colours are independent."""
+    """Return whether shot `index` (from 0) shows nothing of the previous shot."""
     shot = request.shots[index]
     return index == 0 or shot.cut or shot.image is not None
 
@@ -181,7 +181,7 @@ def continues_previous(request: VideoSettings, index: int) -> bool:
 
 
 def needs_only_cutting(request: VideoSettings) -> bool:
-    """Return whether all shots are finished, so that the storyboard needs cutting but no model."""
+    """Return whether all shots are finished videos and nothing is upscaled. Such a storyboard is joined without a model."""
     return bool(request.shots) and not request.upscale and all(shot.video is not None for shot in request.shots)
 
 
@@ -199,7 +199,7 @@ def num_overlap_frames(request: VideoSettings, index: int, preset: Preset) -> in
 
 
 def end_frame(request: VideoSettings, index: int) -> int:
-    """Return the index of the first frame after the shot's visible part. The next shot continues from there."""
+    """Return the index of the first frame after the shot's visible part. The next shot continues from frame index - 1."""
     trim = request.shots[index].trim
     return min(shot_length(request, index), round(trim[1] * request.fps)) if trim else shot_length(request, index)
 

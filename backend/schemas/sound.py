@@ -35,7 +35,7 @@ class SoundPart:
 
 
 def keeps_clip_audio(request: VideoSettings) -> bool:
-    """Return whether the request extends a clip at its end with audio that continues the clip's audio.
+    """Return whether the request extends a clip after its end, and the generated audio continues the clip's audio.
 
     Also True for a silent clip, because the clip is not opened.
     """

@@ -15,7 +15,10 @@ Lower levels cost more."""
 
 
 def num_dense_steps(request: VideoSettings) -> int:
-    """Return how many of the steps that run are dense. A request that restyles a clip leaves out the first of all steps."""
+    """Return how many of the steps that run are dense.
+
+    The first fifth of `steps` is dense. A request that restyles a clip leaves out the first steps, so fewer dense steps remain.
+    """
     if not request.sparse:
         return request.num_steps
     dense = -(-request.steps // DENSE_PART)

@@ -49,8 +49,8 @@ class StepPlan:
 def plan_steps(request: VideoSettings, boundary: float | None = None) -> list[StepPlan]:
     """Plan the steps of one video, or of each block of a live video.
 
-    The first expert runs while the timestep is at least `boundary` * 1000. `boundary` is the boundary of the loaded checkpoint,
-    the preset's boundary if left out. With the guidance interval (start, end), guidance runs from step int(start * steps) to step
+    The first expert runs while the timestep is at least `boundary` * 1000. `boundary` is the boundary of the loaded checkpoint;
+    None means the preset's boundary. With the guidance interval (start, end), guidance runs from step int(start * steps) to step
     int(end * steps) - 1, if the expert's guidance or the audio's guidance is above 1.
 
     Source: `boundary_ratio` of diffusers' pipelines with two experts; diffusers' guiders (`BaseGuidance`) for the interval.
@@ -127,7 +127,7 @@ def _count_tokens(request: VideoSettings) -> int:
 
 
 def _size_growth(request: VideoSettings) -> float:
-    """Return how much larger the sides of the full-size latents are than the sides of the first step's latents, as a factor.
+    """Return the factor by which the sides of the full-size latents are longer than the sides of the first step's latents.
 
     This is the geometric mean of the factors of height and width, which rounding can make unequal.
     """

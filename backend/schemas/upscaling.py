@@ -9,7 +9,7 @@ SCALES = (2, 4)
 EMBEDDED = "animevideov3"
 """The upscaler that comes with the studio, and the default."""
 MOST_PIXELS = 8192 * 4320  # most pixels of an upscaled frame, because `backend.media.video` reads no larger frames
-# Most pixels of all frames of a clip before it is upscaled. Ten minutes of 1920x1080 at 30 fps have somewhat less.
+# Most pixels of all frames of a clip before it is upscaled. Ten minutes of 1920x1080 at 30 fps have slightly fewer.
 MOST_IN_ALL = 40_000_000_000
 FOREIGN = "clip"
 """The preset name of a clip that no preset has generated."""

@@ -43,8 +43,8 @@ def step_geometry(request: VideoSettings) -> Geometry:
 def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, ...]:
     """Return the windows of this step (from 0) in order. The video must have more than `length` latent frames.
 
-    The first and the last window are at the video's ends. The other windows are shifted in each step, by elements of the van der
-    Corput sequence times the distance between windows.
+    The first and the last window are at the video's ends. In each step, the other windows are shifted by an element of the van
+    der Corput sequence times the distance between windows.
     """
     last, stride = num_latent_frames - length, max(1, length // 2)
     shift = int(_van_der_corput(step) * stride)
@@ -67,7 +67,7 @@ def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, 
 
 def step_calls(request: VideoSettings) -> list[int]:
     """Return how often each step runs the transformer: once for each window, or once without windows. 0 if CFG-Zero* skips the
-    step, or if MagCache reuses the previous step's output."""
+    step, or if the step reuses an earlier step's output (MagCache)."""
     geometry, length = request.geometry(), request.window_frames
     if length is None:
         calls = [int(not step.reuses) for step in plan_steps(request)]
@@ -79,7 +79,7 @@ def step_calls(request: VideoSettings) -> list[int]:
 
 
 def equivalent_tokens(request: VideoSettings) -> int:
-    """Return how many tokens a plain step must have to take as long as this request's average step.
+    """Return a number of tokens. A plain step with this many tokens takes as long as the request's average step.
 
     A plain step runs all layers once, on all tokens. The number makes requests comparable by time, even if they use windows,
     half size or MagCache.
@@ -116,7 +116,10 @@ def _ramp_weights(length: int, overlap: int, rises: bool, falls: bool) -> list[f
 
 
 def _van_der_corput(number: int) -> float:
-    """Return element `number` of 0, 1/2, 1/4, 3/4, 1/8, ...: any number of first elements is spread evenly over 0 to 1."""
+    """Return element `number` of the van der Corput sequence 0, 1/2, 1/4, 3/4, 1/8, ...
+
+    For any N, the first N elements are spread evenly over 0 to 1.
+    """
     value, share = 0.0, 0.5
     while number:
         value, number, share = value + share * (number & 1), number >> 1, share / 2

@@ -45,7 +45,7 @@ CacheAction = Literal["pin", "unpin", "drop"]
 @dataclass(frozen=True, kw_only=True)
 class CachedModel:
     """A model that a worker keeps in memory. `chip_bytes` (on all devices together) and `host_bytes` include networks that other
-    models share. An `is_pinned` model is unloaded last."""
+    models share. If `is_pinned`, the model is unloaded after all models that are not pinned."""
 
     model: str
     chip_bytes: int
@@ -62,10 +62,11 @@ class CachedModel:
 class WorkerFacts:
     """Facts that a worker sends after it loads a model, after each job, and if the devices cannot be used.
 
-    `model` is the loaded model, or None. `cached_models` lists all cached models, the last used first. `cached_bytes` are their
-    bytes (on all devices together, on the host), with shared networks counted once. `refused` lists, one sentence each, kernels
-    and compile options that the devices or compiler refused and the worker replaced. `notice` reports an unused accelerator.
-    `rates` are the speeds of the last video by stage. `can_prepare` is true if the idle worker compiles programs ahead.
+    `model` is the loaded model, or None. `cached_models` lists all cached models, the last used first. `cached_bytes` are the
+    bytes of all cached models on all devices together, and on the host. Shared networks count once. `refused` has a sentence for
+    each kernel or compile option that the devices or the compiler refused and the worker replaced. `notice` reports an unused
+    accelerator. `rates` are the speeds of the last video by stage. `can_prepare` is True if the idle worker can load models and
+    compile programs ahead.
     """
 
     devices: tuple[Device, ...] = ()
@@ -178,7 +179,7 @@ class WorkerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """The hosts of a worker that runs one process on each of `count` hosts, this one included. This host listens on `address` and
+    """The hosts of one worker: `count` hosts, including this host, each with one process. This host listens on `address` and
     `port` for the other hosts, which must know the same `secret`. The processes start JAX's own connection on `port` + 1."""
 
     count: int
