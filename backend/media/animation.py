@@ -19,8 +19,8 @@ LONGEST_SIDE = 416
 # The regression's penalty on weights, relative to the latents' mean variance. Without the penalty, the regression has no unique
 # solution if a frame has fewer latents than channels, as small frames of the demo model do.
 RIDGE = 1e-2
-# A pixel gets a third of the first frame's detail if its estimated colour differs by this much (of 255) from the first frame's
-# estimated colour.
+# Difference (of 255) between a pixel's estimated colours in a frame and in the first frame. At this difference, about a third of
+# the first frame's detail is added to the pixel.
 _SHARP = 24.0
 
 

@@ -1,7 +1,6 @@
 """Opens untrusted audio files and the audio of untrusted videos: reads their facts and decodes a part.
 
-As for clips (`backend.media.clips`), file extensions are ignored, and ffmpeg has limits of memory and time. Only the requested
-part is decoded.
+File extensions are ignored. ffmpeg has limits of memory and time. Only the requested part is decoded.
 """
 
 import re
@@ -140,7 +139,7 @@ def _check_seconds(seconds: float, path: Path) -> None:
 
 
 def _run_ffmpeg(arguments: list[str], path: Path) -> ffmpeg.Completed:
-    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: SoundError if that takes over `SCAN_SECONDS`."""
+    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: SoundError after `SCAN_SECONDS`."""
     try:
         return ffmpeg.run_to_end(ffmpeg.verbose_command(*_limit_options(), *arguments), SCAN_SECONDS)
     except subprocess.TimeoutExpired:

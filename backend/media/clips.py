@@ -176,7 +176,7 @@ def _crop_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
 
 def _pad_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
     """Return the width and height of scaled frames that fit into the part's size, and the filter that adds black bars. The video
-    processor of diffusers' Animate 2 does the same."""
+    processor of diffusers' Animate 2 pads frames in the same way."""
     width, height = part.size
     is_wide = width * facts.height < facts.width * height
     wide = width if is_wide else max(1, facts.width * height // facts.height)
@@ -264,7 +264,7 @@ def _reader_command(path: Path, start: float, more: list[str] | None = None) -> 
 
 
 def _run_ffmpeg(arguments: list[str], path: Path) -> ffmpeg.Completed:
-    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: ClipError if that takes over `SCAN_SECONDS`."""
+    """Run ffmpeg on an untrusted file and wait until ffmpeg ends. Raises: ClipError after `SCAN_SECONDS`."""
     try:
         return ffmpeg.run_to_end(ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), *arguments), SCAN_SECONDS)
     except subprocess.TimeoutExpired:

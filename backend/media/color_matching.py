@@ -1,11 +1,11 @@
-"""Matches a shot's colours to the previous shots, so that a storyboard's colours do not drift. Pixels are 0 to 255.
+"""Matches a shot's colours to the previous shots, so that a storyboard's colours do not drift. Pixel values are 0 to 255.
 
 This module corrects two errors in each colour channel. First, the model renders its start image a little lighter, darker or
 flatter. So the median and spread of the shot's first frame are set to the values of the previous shot's last frame, and all
 frames get the same linear change. (Objects that enter the scene change the mean, but the median stays a colour of the
 background.) Second, the medians drift during a shot. So each frame is shifted to the median of the first shot, if the difference
 is at most `MOST_DRIFT`. A larger difference is treated as a change of content. To avoid flicker, the shift is averaged over
-neighbouring frames. It grows from zero over `RAMP_FRAMES` frames, so that no step is visible at the cut.
+neighbouring frames. The shift grows from zero over `RAMP_FRAMES` frames, so that no sudden change is visible at the cut.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ class Look:
 def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, shared_frame: int = 0) -> np.ndarray:
     """Match the colours of a shot, frames uint8 [F, H, W, 3], that continues from the frame `before` [H, W, 3].
 
-    Frame `shared_frame` of the shot shows the same image as `before`. `look` has the colours of the first shot.
+    Frame `shared_frame` of the shot shows the same image as `before`. `look` has the colours of the scene's first shot.
     """
     gain, offset = _gain_and_offset(frames[shared_frame], before)
     medians = gain * _frame_medians(frames) + offset

@@ -33,7 +33,6 @@ def compress_image(picture: Image.Image, crf: int) -> Image.Image:
 
 
 def _pipe_through_ffmpeg(arguments: list[str], given: bytes) -> bytes:
-    """Send bytes through ffmpeg and return its output."""
     with ffmpeg.running_process(ffmpeg.command(*arguments), stdin=ffmpeg.PIPE) as process, ffmpeg.time_limit(SECONDS, process):
         made, _ = process.communicate(given)
     return made

@@ -3,8 +3,8 @@
 If the clip ends within a segment, its last frames follow in reverse, then forwards again, until the segment is full.
 Where the direction changes, Animate-1 shows the frame once, and Animate-2 shows the frame twice.
 
-Sources in diffusers: `pad_video_frames` for Animate-1, `ProcessVideosInputStep` for Animate-2. The latter changes the direction
-only once.
+Sources in diffusers: `pad_video_frames` for Animate-1, `ProcessVideosInputStep` for Animate-2. This module changes the direction
+as often as needed, `ProcessVideosInputStep` only once.
 """
 
 import collections
@@ -30,7 +30,7 @@ class SegmentedClip(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivingClip:
-    """A clip on disk. Raises: ClipError from the iterator that reads the clip."""
+    """A clip on disk. The iterator `segments` raises ClipError if the clip cannot be read."""
 
     path: str
     part: Part

@@ -18,7 +18,7 @@ from backend.media.video import MAX_PIXELS, VideoFacts, read_facts, read_frames
 from backend.schemas.formats import Format
 
 LEAST_SIDE = 32  # pixels: a gif or webp whose shorter side is this small is not made smaller to reach `max_bytes`
-_MARGIN = 0.95  # the next attempt aims at this share of `max_bytes`
+_MARGIN = 0.95  # the size of the next attempt is chosen so that its file has about this share of `max_bytes`
 _VP9 = tuple("-c:v libvpx-vp9 -crf 30 -b:v 0 -row-mt 1 -deadline good -cpu-used 4 -pix_fmt yuv420p".split())
 _OPUS = ("-c:a", "libopus", "-b:a", "128k")
 _WEBP = ("-an", "-c:v", "libwebp_anim", "-quality", "80", "-loop", "0")
@@ -122,7 +122,7 @@ def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | N
 
 
 def _run_ffmpeg(arguments: Sequence[str], video_seconds: float = 0.0) -> None:
-    """Run ffmpeg with limits for its inputs. The caller limits the time. Raises: VideoFileError."""
+    """Run ffmpeg with `ffmpeg.limit_options` for each input. The caller limits the time. Raises: VideoFileError."""
     limits, line = ffmpeg.limit_options(MAX_PIXELS, f"{ffmpeg.DEMUXERS},image2,png_pipe"), []
     for word in arguments:
         line += [*limits, word] if word == "-i" else [word]

@@ -126,9 +126,10 @@ def mix_film_audio(
     pieces: Sequence[Piece], fps: int, sounds: Sequence[Callable[[float, float, int], Sound] | None], track: Track | None,
     rate: int = MAX_RATE,
 ) -> Sound | None:  # fmt: skip
-    """Return the audio of all pieces with the soundtrack, `rate` samples per second, or None if the film is silent. `sounds` has
-    one function for each piece, None for a silent piece. The function reads a part of the clip's audio. Its arguments are the
-    part's start in the clip, the part's length (both in seconds), and a sample rate.
+    """Return the audio of all pieces with the soundtrack, at `rate` samples per second. None if the film is silent.
+
+    `sounds` has one function for each piece, None for a silent piece. Each function reads a part of the clip's audio. Its
+    arguments are the start of the part in the clip in seconds, the length in seconds, and a sample rate.
 
     Raises: SoundError, VideoFileError.
     """
@@ -141,8 +142,11 @@ def mix_film_audio(
 
 
 def _piece_audio(piece: Piece, sound: Callable[[float, float, int], Sound] | None, fps: int, rate: int) -> Sound:
-    """Return a piece's audio. Without a fade, the audio starts `lead` frames before the piece's first visible frame. These frames
-    repeat the end of the previous piece, so both pieces have the same audio there, and a join in these frames is inaudible."""
+    """Return a piece's audio.
+
+    Without a fade, the audio starts `lead` frames before the piece's first visible frame. These frames repeat the end of the
+    previous piece, and both pieces have the same audio there. Therefore a join within these frames is inaudible.
+    """
     lead = 0 if piece.fade else piece.lead
     start, seconds = (piece.first - lead) / fps, (piece.num_frames + lead) / fps
     if sound is None:
@@ -151,7 +155,8 @@ def _piece_audio(piece: Piece, sound: Callable[[float, float, int], Sound] | Non
 
 
 def _mix_track(whole: Sound | None, track: Track, seconds: float, rate: int) -> Sound:
-    """Mix the soundtrack into the film's audio. If the sum would clip, the whole audio is made quieter."""
+    """Mix the soundtrack into the film's audio. If a sample of the sum exceeds the range [-1, 1], the whole audio is made
+    quieter."""
     facts = read_sound_facts(track.path)
     length = min(facts.seconds, seconds - track.start)
     heard = read_at_rate(track.path, SoundPart(start=0.0, seconds=length), rate).samples * np.float32(track.volume)

@@ -12,9 +12,11 @@ from backend.schemas.request import GenerationRequest
 def upscale_file_request(path: str | Path, scale: int, upscaler: str = "", name: str = "") -> GenerationRequest:
     """Return the request that upscales the video at this absolute path.
 
-    A video of this studio gives its settings to the request. If that video was generated from input files, only its prompt is
-    used, because the video does not contain these files. For a foreign clip, and for a file whose size, rate or length does not
-    fit its stored request, the prompt is `name`, or the file's name without `name`. Raises: ClipError, RequestError.
+    If this studio generated the video, the result has the settings of the video's request. If that request has input files, only
+    its prompt is used, because the video does not contain these files. A clip of another program has no stored request, and an
+    edited video does not fit its stored request. For such files the prompt is `name`, or the file's name if `name` is empty.
+
+    Raises: ClipError, RequestError.
     """
     path = Path(path)
     facts = read_clip_facts(path)

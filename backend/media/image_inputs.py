@@ -8,13 +8,14 @@ from backend.media.source import original_frames
 from backend.media.video import Size, extract_frame, read_facts, write_frames
 from backend.schemas.request import GenerationRequest
 
-# The largest image that is written. No model generates larger videos. The largest frame that `backend.media.video` reads
-# (35 million pixels) would need 100 MB more memory in each of two processes.
+# Larger frames are shrunk to fit this width and height. No model generates larger videos. Without the limit, a frame of 35
+# million pixels, the maximum of `backend.media.video`, would need 100 MB more memory in each of two processes.
 LARGEST = 4096, 4096
 
 
 def write_frame(video: Path, index: int, path: Path) -> None:
-    """Write a frame as an image for a generation, shrunk to fit `LARGEST`. `index` counts from the end if negative.
+    """Write a frame as an image that a request can use. The image is shrunk to fit `LARGEST`. A negative `index` counts from the
+    end.
 
     Raises: VideoFileError.
     """

@@ -14,8 +14,9 @@ _CONTAINERS_SKIP = {b"meta": 4, b"stsd": 8}
 _TRACK_HEADER = (b"moov", b"trak", b"tkhd")
 _SAMPLE_ENTRY = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1")
 _COMMENT = (b"moov", b"udta", b"meta", b"ilst", b"\xa9cmt", b"data")
-# Other programs, such as ComfyUI, write tags of any name: a list of names, and a list of values whose kinds are numbers from 1.
-# Source: QuickTime File Format, "Metadata item keys atom"; ffmpeg's option `-movflags use_metadata_tags` writes this form.
+# Other programs, such as ComfyUI, write tags with names of their choice. The box "keys" lists the names. The box "ilst" has a box
+# for each value, whose kind is the number of the name in "keys", counted from 1. Source: QuickTime File Format, "Metadata item
+# keys atom". ffmpeg writes such tags with `-movflags use_metadata_tags`.
 _TAGS = (b"moov", b"udta", b"meta")
 
 
@@ -47,7 +48,7 @@ def _find_tag(file: BinaryIO, name: bytes) -> Box | None:
     names = next(find_boxes(file, (*_TAGS, b"keys")), None)
     if names is None:
         return None
-    entries = islice(_read_boxes(file, names.start + 8, names.end), MOST_BOXES)  # after a version and a count, 4 bytes each
+    entries = islice(_read_boxes(file, names.start + 8, names.end), MOST_BOXES)  # skip the version and the count, 4 bytes each
     for number, entry in enumerate(entries, 1):
         file.seek(entry.start)
         if entry.end - entry.start == len(name) and file.read(len(name)) == name:
@@ -58,8 +59,8 @@ def _find_tag(file: BinaryIO, name: bytes) -> Box | None:
 def set_shown_size(path: Path, width: int, height: int) -> None:
     """Write the display size in pixels into the track and its H.264 sample entry.
 
-    Source: ISO/IEC 14496-12. By 8.3.2 a track header ends in the width and the height, each 16 bits and a fraction of 16 bits. By
-    12.1.3 a sample entry has the width and the height, 16 bits each, after 24 bytes.
+    Source: ISO/IEC 14496-12. The last 8 bytes of a track header are the width and the height, 16.16 fixed-point numbers (8.3.2).
+    The bytes 24 to 27 of a sample entry are the width and the height, integers of 16 bits (12.1.3).
     """
     with path.open("r+b") as file:
         for box in list(find_boxes(file, _TRACK_HEADER)):
@@ -71,7 +72,7 @@ def set_shown_size(path: Path, width: int, height: int) -> None:
 
 
 def is_mp4(path: Path) -> bool:
-    """Return whether the file starts as an mp4 file does."""
+    """Return whether the file starts with a box of the kind "ftyp", as mp4 files do."""
     with path.open("rb") as file:
         return file.read(8)[4:] == b"ftyp"
 

@@ -91,7 +91,6 @@ def _check_file(path: Path) -> None:
 
 
 def _open_header(path: Path) -> Image.Image:
-    """Open the image and read its header only."""
     try:
         return Image.open(path, formats=FORMATS)
     except Image.DecompressionBombError:
@@ -119,8 +118,8 @@ def _decode(image: Image.Image, path: Path) -> Image.Image:
 def _decode_webp(image: WebPImageFile) -> Image.Image:
     """Decode the first frame. `image` becomes unusable.
 
-    Pillow's decoder holds two copies of the frame, also for images without animation, and `load` would keep the decoder while it
-    makes two more. Here the decoder is freed first.
+    Pillow's decoder holds two copies of the frame, even if the image has only one frame. Pillow's `load` makes two more copies
+    while the decoder exists. This function saves memory by freeing the decoder first.
     """
     pixels, *_ = image._get_next()
     image._decoder = None

@@ -79,8 +79,8 @@ class Pieces:
 class PieceWriter:
     """Encodes the frames of one piece while they are generated.
 
-    Call `put` inside the `with` block. After the block, the piece exists, unless the block raised or no frame was put. Raises:
-    VideoFileError from `put` and at the end.
+    Call `put` inside the `with` block. After the block, the piece exists, unless the block raised an error or no frame was put.
+    Raises: VideoFileError from `put` and at the end of the block.
     """
 
     def __init__(self, folder: Path, first: int, request: GenerationRequest) -> None:

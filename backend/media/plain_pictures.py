@@ -66,8 +66,11 @@ def _strip_jpeg(data: bytes, orientation: int) -> bytes:
 
 
 def _strip_segment(marker: int, segment: bytes) -> bytes:
-    """Return the segment of a JPEG without metadata. JFIF loses its thumbnail. Return no bytes for comments and for all other
-    application segments except the colour profile and Adobe's colour transform. Return all other segments unchanged."""
+    """Return the segment of a JPEG without metadata.
+
+    A JFIF segment loses its thumbnail. Comments and other application segments become empty, except the colour profile and
+    Adobe's colour transform. All other segments stay unchanged.
+    """
     if marker == 0xE0:
         return b"\xff\xe0\x00\x10" + segment[4:16] + b"\x00\x00" if segment[4:9] == b"JFIF\0" and len(segment) >= 18 else b""
     is_foreign = 0xE0 < marker <= 0xEF or marker == 0xFE

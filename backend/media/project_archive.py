@@ -73,7 +73,7 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError):
         raise _invalid_project_error("it is no zip file, or is damaged") from None
     except OSError as error:
-        if error.errno != errno.EINVAL:  # zipfile seeks before the file's start if the beginning of the zip is missing
+        if error.errno != errno.EINVAL:  # if the beginning of the zip is missing, zipfile seeks to a negative offset
             raise
         raise _invalid_project_error("it is no zip file, or is damaged") from None
     return {"name": str(manifest.get("name") or "")[:200], "videos": videos}

@@ -69,7 +69,7 @@ TASKS = PoolLimits(at_once=1, waiting=8, waiting_of_visitor=2, waiting_of_addres
 class ProcessorBudget:
     """Processor seconds that long work may use per hour: for each visitor, for each address, and for all visitors together.
 
-    The limit for all together is half of the time that two cores have in an hour.
+    By default, all visitors together may use 3600 seconds per hour. This is half of the time of two cores.
     """
 
     of_visitor: float = 600.0
@@ -169,7 +169,7 @@ class SandboxPool:
         self._short.start(modules)
 
     def run(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
-        """Run the call and return or raise its result. For callers with their own thread.
+        """Run the call and return its result or raise its error. Blocks the thread of the caller.
 
         Raises: Busy if the queue is full, the wait is too long, or the hour's processor time is used up; RequestError if the call
         exceeds its limits.
@@ -177,7 +177,7 @@ class SandboxPool:
         return self._pool_for(call).run(call, who)
 
     async def run_async(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
-        """Run the call without a waiting thread, like `run`. If the caller is cancelled, the call is stopped."""
+        """Run the call, like `run`, without blocking a thread. If the caller is cancelled, the call is stopped."""
         return await self._pool_for(call).run_async(call, who)
 
     def tasks(self, owner: str) -> list[Task]:
@@ -361,7 +361,7 @@ class _Pool:
         process = None
         try:
             while True:
-                # A process for short work starts before there is a call. A process for long work starts once a call needs it.
+                # A process for short work starts before a call needs it. A process for long work starts when a call needs it.
                 if self._budget is None and (process := process or self._start_process()) is None:
                     return
                 if (ticket := self._take_ticket()) is None:
@@ -457,8 +457,6 @@ def _close_steps(steps: Steps[Result], undo: Callable[[Result], object], moving:
 
 
 class _Process:
-    """One process in the sandbox."""
-
     def __init__(self, modules: Sequence[str]):
         # Numerical libraries start one thread per core and map memory for each, which could exceed the memory limit.
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -479,8 +477,8 @@ class _Process:
         self._is_over_budget = False
 
     def execute(self, call: SandboxCall, processor_seconds: float | None = None, ticket: _Ticket | None = None) -> Any:
-        """Run the call and return or raise its result. `processor_seconds` limits its processor time. `ticket` receives the
-        progress. Raises: RequestError if the call takes too long or ends the process."""
+        """Run the call and return its result or raise its error. `processor_seconds` limits its processor time. `ticket` receives
+        the progress. Raises: RequestError if the call takes too long or ends the process."""
         timer = threading.Timer(call.seconds, self.kill, kwargs={"is_waited_for": False})
         timer.daemon = True
         timer.start()

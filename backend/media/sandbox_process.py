@@ -91,7 +91,6 @@ def _run_work(work: Any, arguments: tuple[Any, ...]) -> dict[str, object]:
 
 
 def _resident_bytes() -> int:
-    """Return the resident memory of this process in bytes."""
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * resource.getpagesize()
 

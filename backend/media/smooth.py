@@ -19,8 +19,8 @@ def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
     """Write the video to `path` with `fps` frames per second and the same length. Return its size, frame rate and number of
     frames.
 
-    The audio is copied. The comment in the file's metadata is a JSON object. It is copied with the additional entry
-    "smoothed", which has the value of `fps`.
+    The audio is copied. The video's comment is a JSON object. It is copied with the additional entry "smoothed", which has the
+    value of `fps`.
 
     Raises: RequestError unless `fps` is above the video's own rate and at most `MOST_FPS`, ClipError, VideoFileError.
     """

@@ -17,14 +17,14 @@ from backend.schemas.clip import Part
 from backend.schemas.request import GenerationRequest
 
 GREY = 128  # the model's input has this value in pixels that the model generates, as in diffusers' documentation
-FEATHER = (0.5, 0.75)  # weights of the new video in the two outermost pixels inside a mask. Further inside, the weight is 1
+FEATHER = (0.5, 0.75)  # weights of the generated video in the two outermost pixels of a mask. Further inside, the weight is 1
 Opened = Mapping[str, Sequence[Image.Image | np.ndarray]]
 """Inputs by role: images, clips as uint8 [F, H, W, 3], masks as bool [F, H, W] where white is True."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Frames uint8 [F, H, W, 3]; `is_new`, bool [F, H, W], marks the pixels to regenerate."""
+    """The input of the control blocks: `frames` uint8 [F, H, W, 3], and `is_new`, bool [F, H, W], True for pixels to generate."""
 
     frames: np.ndarray
     is_new: np.ndarray
@@ -80,8 +80,8 @@ class KeptPixels:
     inputs: Opened
 
     def put_back(self, pixels: np.ndarray, first: int) -> np.ndarray:
-        """Return the video's frames with the clip's own pixels outside the mask. Inside the mask, the clip and the video are
-        mixed near the border. Keyframes are not changed.
+        """Return the video's frames with the clip's own pixels outside the mask. Near the mask's border, pixels inside the mask
+        are a mix of the video and the clip. Keyframes are not changed.
 
         `pixels` are frames of the video, uint8 [F, H, W, 3]. `first` is the index of `pixels[0]` in the video.
         """
@@ -109,7 +109,8 @@ def _clip_frames(inputs: Opened, role: str) -> np.ndarray:
 
 
 def _blend_weights(mask: np.ndarray) -> np.ndarray:
-    """Return the weight of the new video in each pixel, float32 [H, W], 0 outside the mask."""
+    """Return the weight of the generated video for each pixel, float32 [H, W]: 0 outside the mask, 1 inside except near the
+    border."""
     if not mask.any() or mask.all():
         return mask.astype(np.float32)
     inner, share = Image.fromarray(mask.astype(np.uint8) * 255), mask.astype(np.float32)

@@ -21,9 +21,9 @@ _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _LOAD, _EQUALS, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # byte offsets of fields in struct seccomp_data
 _NO_NEW_PRIVILEGES, _SET_FILTER, _ALL_THREADS = 38, 1, 1
-# Flags with which `clone` is denied: CLONE_NEWNS, CLONE_NEWCGROUP, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID and _NEWNET.
+# A call of `clone` with any of these flags is denied: CLONE_NEWNS, CLONE_NEWCGROUP, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET.
 _NAMESPACES = 0x7E020000
-_X32 = 0x40000000  # first system call number of x86-64's x32 interface, whose calls are all denied
+_X32 = 0x40000000  # first system call number of the x32 interface of x86-64. All calls of this interface are denied
 
 # Denied system calls that have the same number on both architectures: io_uring_setup, _enter, _register; open_tree, move_mount,
 # fsopen, fsconfig, fsmount; pidfd_send_signal, pidfd_open, pidfd_getfd; process_madvise; mount_setattr.

@@ -63,8 +63,8 @@ def write_video(frames: Iterable[Frame], path: Path, *, fps: int, request: Gener
     number of frames.
 
     Frames are taken one at a time. The file appears at `path` complete or not at all. yuv420p stores even sizes only. For odd
-    sizes the last row or column is encoded twice, and the file states the true size, to which decoders crop. Raises:
-    VideoFileError.
+    sizes the last row or column is encoded twice. The file states the true size, so that players show the frame without the
+    addition. Raises: VideoFileError.
     """
     return write_frames(frames, path, fps=fps, comment=request_comment(request))
 
@@ -230,8 +230,8 @@ def temporary_tags_file(comment: str) -> Generator[Path]:
 
 
 def _encoder_command(width: int, height: int, fps: int, tags: Path, path: Path) -> list[str]:
-    """Return ffmpeg's arguments; `tags` is a file of metadata. Colours are tagged as BT.709, because players guess the colour
-    standard of files without a tag."""
+    """Return the ffmpeg command that encodes frames. `tags` is a file of metadata. Colours are tagged as BT.709, because players
+    guess the colour standard of files without this tag."""
     kept = ["-i", str(tags), "-map", "0:v", "-map_metadata", "1", "-an"]
     scaled = ["-vf", "scale=out_color_matrix=bt709:out_range=tv:flags=accurate_rnd"]
     return [*_raw_input_options(width, height, fps), *kept, *scaled, *CODING, "-f", "mp4", str(path)]
@@ -244,7 +244,7 @@ def _raw_input_options(width: int, height: int, fps: int) -> list[str]:
 
 
 def _reader_command(path: Path) -> list[str]:
-    """Return the first arguments of a command that reads a file, which may be untrusted. ffmpeg decodes no frame above
+    """Return the first arguments of a command that reads a file. The file may be untrusted. ffmpeg decodes no frame above
     `MAX_PIXELS`, not even to read the file's facts."""
     return ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), "-i", str(path))
 
@@ -257,7 +257,6 @@ def _scale_options(within: Size | None) -> list[str]:
 
 
 def _ffmpeg_report(path: Path) -> str:
-    """Return ffmpeg's description of a file."""
     try:
         return ffmpeg.run_to_end(_reader_command(path), READ_SECONDS).errors
     except subprocess.TimeoutExpired:

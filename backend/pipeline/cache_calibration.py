@@ -28,8 +28,10 @@ def disable_shortcuts(request: GenerationRequest) -> GenerationRequest:
 
 
 def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, None, BranchRatios]:
-    """Denoise the whole video without decoding it, and return how much the layers' output grows in each step. The caller must
-    create `run.request` by `disable_shortcuts`."""
+    """Denoise the whole video without decoding it. For each step, return how much the layers' output grows (`_compute_growth`).
+
+    `run.request` must be a result of `disable_shortcuts`.
+    """
     model, request, first_conditions = run.model, run.request, conditions.select(0).full
     schedule, noise = schedule_for_request(request), draw_initial_noise(request, model)
     states, key, before = model.start(request, first_conditions, noise), None, None
@@ -39,7 +41,7 @@ def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, Non
         if key != step_plan.context_key:
             step_context = None  # free the old context's keys, which take much memory, before the next context is created
             if loaded != step_plan.expert:
-                weights = run.weights  # frees the copy of the other expert
+                weights = run.weights  # drops the last reference to the other expert's copy, which frees the copy
                 weights, loaded = load_expert(model, run.weights, step_plan.expert), step_plan.expert
             (step_context, _), key = (
                 do(model.make_step_context(weights, request, first_conditions, step_plan, None)),
@@ -62,11 +64,11 @@ def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, Non
 def _compute_growth(before: jax.Array | None, added: jax.Array, num_tokens: int) -> tuple[float, float]:
     """Compute how much the layers' output grows from the previous step to this step.
 
-    `before` and `added` are the sums that all layers add to each token, in the previous step and in this step. Each token's ratio
-    is the norm of its `added` divided by the norm of its `before`. Padding is ignored.
+    `before` and `added` [B, S, D] are what all layers together add to each token, in the previous step and in this step. The
+    ratio of a token is the norm of its `added` divided by the norm of its `before`. Padding is ignored.
 
-    Returns: the mean ratio for the branch with the prompt, then for the branch with the negative prompt. Without guidance, both
-    values are equal. Source: the calibration of MagCache's authors.
+    Returns: the mean ratio over the tokens with the prompt, then with the negative prompt. Without guidance, both ratios are
+    equal. In the first step, both are 1. Source: the calibration of MagCache's authors.
     """
     if before is None:
         return 1.0, 1.0

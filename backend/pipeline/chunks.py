@@ -27,9 +27,10 @@ def divide_into_chunks(model: Model, request: GenerationRequest) -> Iterator[Chu
 
 
 def _shape_between(shape: tuple[int, ...], first: int, end: int, num_frames: int) -> tuple[int, ...]:
-    """Return the shape of a stream's part for the video's latent frames from `first` up to but not including `end`.
+    """Return the shape of a stream's latents in one chunk.
 
-    `shape` is the whole stream's shape. `num_frames` is the number of latent frames of the whole video.
+    `shape` is the shape of the stream's latents in the whole video. The chunk starts with the video's latent frame `first` and
+    ends before frame `end`. The whole video has `num_frames` latent frames.
     """
     length = shape[2] * end // num_frames - shape[2] * first // num_frames
     return (*shape[:2], length, *shape[3:])

@@ -37,7 +37,7 @@ def decode_piece(run: Run | Described, latents: jax.Array | np.ndarray, first: i
     """Yield the work of decoding one piece of the video's latents, from latent frame `first`.
 
     Returns: frames [1, 3, F, height, width], and the decoder's state. The caller passes that state to the call for the next
-    piece, which overwrites the state's arrays. Some models generate a video in overlapping segments. The first piece of each
+    piece. This call overwrites the state's arrays. Some models generate a video in overlapping segments. The first piece of each
     segment is decoded without `decoder_state`.
     """
     cut = functools.partial(_slice_frames, first, first + run.model.decode_stride)
@@ -59,8 +59,8 @@ def decode_preview(run: Run | Described, latents: jax.Array | np.ndarray) -> Wor
 
 
 def decode_all(run: Run | Described, latents: Latents) -> Work:
-    """Yield the work of decoding a whole video and its audio, and drop the results. Used to list the programs that decoding
-    calls."""
+    """Yield the work of decoding a whole video and its audio. The results are dropped, because callers only list the programs
+    that decoding calls."""
     decoder_state = None
     for first in range(0, latents[VIDEO].shape[2], run.model.decode_stride):
         _, decoder_state = yield from decode_piece(run, latents[VIDEO], first, decoder_state)
@@ -77,7 +77,8 @@ def decode_frames(run: Run, latents: np.ndarray) -> Iterator[jax.Array]:
 def decode_pieces(
     run: Run, latents: np.ndarray, first: int = 0, decoder_state: StepState = None
 ) -> Iterator[tuple[jax.Array, StepState]]:
-    """Yield the frames of each piece from latent frame `first` on, with the decoder's state, which the next piece overwrites."""
+    """Yield each piece from latent frame `first` on: its frames, and the decoder's state. Decoding the next piece overwrites the
+    state."""
     for begin in range(first, latents.shape[2], run.model.decode_stride):
         frames, decoder_state = do(decode_piece(run, latents, begin, decoder_state))
         frames = gather_to_host(frames)
@@ -87,7 +88,8 @@ def decode_pieces(
 class _DecodingLoop:
     """The loop over the pieces of one video, with the state that each piece passes to the next.
 
-    On several hosts the loop always starts with the first piece, because each host has only a part of the decoder's state.
+    With several hosts, the loop always starts with the first piece. It cannot resume, because no host can store the decoder's
+    whole state.
     """
 
     def __init__(self, run: Run, latents: np.ndarray) -> None:
@@ -131,8 +133,8 @@ class _DecodingLoop:
                 yield
 
     def _describe_state(self) -> object:
-        """Return the shapes and shardings of the decoder's state. The first piece leaves a state with other shapes than all later
-        pieces, so the state after the second piece is described."""
+        """Return the shapes and shardings of the decoder's state after the second piece. The states after all later pieces have
+        the same shapes. Only the state after the first piece has other shapes."""
         decoder_state = None
         for _ in range(2):
             _, decoder_state = describe(decode_piece(self._run, self._latents, 0, decoder_state))
@@ -172,7 +174,7 @@ def restore_kept_pixels(kept_pixels: KeptPixels | None, pixels: np.ndarray, firs
 
 
 def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoResult:
-    """Write the mp4 of frames uint8 [F, H, W, 3], given in pieces.
+    """Write the mp4. `pieces` has all frames in order, as arrays uint8 [F, H, W, 3].
 
     The mp4 gets the first audio that exists: the audio input, the decoded audio latents, or the clip's audio.
     """
@@ -185,7 +187,7 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
         count = sum(map(len, pieces))
         if run.place.is_first:
             write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
-        # For a shot, every host writes the audio file, because each host needs the file if the next shot continues the audio.
+        # For a shot, every host writes the audio file, because every host reads the file if the next shot continues the audio.
         if sound is not None and (run.place.is_first or run.is_shot):
             write_generated_audio(run, sound)
         if run.place.is_first:
@@ -194,12 +196,12 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
 
 
 def _uses_generated_audio(request: GenerationRequest) -> bool:
-    """Return whether the audio latents become the video's audio."""
+    """Return whether the video gets the audio that the model generates. An audio input replaces this audio."""
     return request.keeps_sound and not request.sound
 
 
 def _read_audio_input(run: Run, path: str) -> Sound | None:
-    """Read the audio input. Add a note if the audio ends before the video."""
+    """Read the audio input. If the audio ends before the video, add a note to the result."""
     request = run.request
     if not request.keeps_sound:
         return None
@@ -217,10 +219,10 @@ def _decode_audio(run: Run, latents: jax.Array) -> Sound:
 
 
 def _add_audio(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bool:
-    """Put `sound` into the video, or the clip's audio if no `sound` is given. Return whether the video now has audio.
+    """Put `sound` into the video, or the input clip's audio if no `sound` is given. Return whether the video now has audio.
 
-    A failure becomes a note, because a silent video is better than no video. A video that extends a clip does not get the clip's
-    audio, because most of the video is new.
+    If this fails, add a note to the result and raise no error, because a silent video is better than no video. A video that
+    extends a clip does not get the clip's audio, because most of the video is new.
     """
     request, seconds = run.request, num_frames / run.request.fps
     size = request.width, request.height

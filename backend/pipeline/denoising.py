@@ -63,7 +63,7 @@ def denoise(run: Run, conditions: VideoConditions, resumed_from: Denoised | None
     if resumed_from is not None:
         yield _create_resumed_event(run, resumed_from.steps_done, loop.step_costs)
     waiting: _StepReport | None = None
-    spent = clock.seconds["denoise"]  # seconds until the previous step's result was ready
+    spent = clock.seconds["denoise"]  # seconds of denoising up to the end of the previous step
     tracer = trace_steps(run.profile, run.folder)
     with _create_previews(run) as previews, StateSaver(functools.partial(write_state, run)) as saver, tracer:
         while loop.steps_done < loop.total_steps and not run.is_cancelled():
@@ -106,7 +106,7 @@ def denoise(run: Run, conditions: VideoConditions, resumed_from: Denoised | None
 
 
 def _describe_sparse(counts: tuple[float, float], num_sparse: int, total: int) -> str:
-    """Describe the steps with Sol-Attn. `counts` are the numbers of exact blocks, and of blocks without space."""
+    """Return a note about Sol-Attn for the video's result. `counts` is the result of `Denoising.count_blocks`."""
     exact, dropped = counts
     text = f"Sol-Attn approximated the attention in {num_sparse} of {total} steps"
     return f"{text}; {dropped / (exact + dropped):.1%} of the blocks above its threshold had no space" if exact else text
@@ -134,8 +134,8 @@ def _estimate_seconds_left(spent: float, costs: Sequence[float], first: int, ind
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _StepReport:
-    """A finished step whose preview is not finished. `first` is the number of steps that an earlier process ran. `costs` has the
-    relative cost of each step of the video."""
+    """A finished step whose preview may still be unfinished. `first` is the number of steps that an earlier process ran. `costs`
+    has the relative cost of each step of the video."""
 
     index: int
     first: int
@@ -166,8 +166,10 @@ def _create_previews(run: Run) -> StepPreviews:
 
 
 def finish_latents(run: Run, conditions: VideoConditions, denoised: Denoised, clean: bool = False) -> Latents:
-    """Return the whole video's latents at full size, with frames from the inputs inserted. `clean` selects the clean estimate of
-    a stopped denoising."""
+    """Return the whole video's latents at full size. Frames from the inputs, such as a first frame, are inserted.
+
+    If `clean`, return the clean estimate of the last step. Callers set `clean` if the denoising was stopped early.
+    """
     return jax.tree.map(np.asarray, do(_finish_at_full_size(run, conditions, denoised.join_latents(clean), denoised.steps_done)))
 
 
@@ -180,7 +182,8 @@ def _finish_at_full_size(run: Run, conditions: VideoConditions, latents: Latents
 
 
 def _enlarge_to_full_size(run: Run, latents: jax.Array) -> Work:
-    """Yield the work of enlarging clean latents to the video's full size: with the model's network for this, else by resizing."""
+    """Yield the work of enlarging clean latents to the video's full size. Models with a network for enlarging use this network.
+    For all other models, the latents are resized."""
     if run.model.spec.refines:
         return (yield from run.model.enlarge(run.weights, run.request, latents))
     return (yield OnHost(lambda xp, small: _resize_latents(run, small), (latents,)))
@@ -189,7 +192,7 @@ def _enlarge_to_full_size(run: Run, latents: jax.Array) -> Work:
 def _latents_for_preview(run: Run, clean: np.ndarray) -> np.ndarray:
     """Return the clean latents `clean` at a size that the preview's decoder accepts.
 
-    The decoder accepts latents of the first steps at half size if the model enlarges latents itself. For other models, half-size
+    If the model has a network for enlarging latents, the decoder also accepts half-size latents. For all other models, half-size
     latents are resized to the video's size.
     """
     return clean if run.model.spec.refines else _resize_latents(run, clean)
@@ -202,7 +205,7 @@ def _resize_latents(run: Run, latents: LatentArray) -> LatentArray:
 
 
 def _decode_partial_video(run: Run, conditions: VideoConditions, denoised: Denoised) -> VideoResult | None:
-    """Decode the clean estimate at the time of the cancel, and write the mp4. Return None if no step was done."""
+    """Decode the clean estimate of the last step before the cancel, and write the mp4. Return None if no step was done."""
     if denoised.steps_done == 0:
         return None
     with run.clock.measure("decode"):

@@ -75,7 +75,8 @@ class Denoising:
         resumed_from: Denoised | None = None,
         script: Script | None = None,
     ) -> None:
-        """Callers may add texts to `script` and `conditions` until the block that uses the new entries starts."""
+        """Create the loop. While it runs, callers may add a prompt to `script` and the prompt's conditions to `conditions`,
+        before the block that uses the prompt starts."""
         request = run.request
         self._run, self._all_conditions = run, conditions
         self._weights = self._weights_at_rest = run.weights
@@ -129,7 +130,11 @@ class Denoising:
         return sum(step.is_sparse for step in self._plan[: self.steps_done])
 
     def count_blocks(self) -> tuple[float, float]:
-        """Return the numbers of exact blocks, and of blocks without space, since this process runs steps with Sol-Attn."""
+        """Return two numbers of blocks of keys, summed over the steps with Sol-Attn that this process ran.
+
+        The first number counts the blocks that attention computed exactly. The second counts the blocks above Sol-Attn's
+        threshold that were approximated, because the list of exact blocks was full.
+        """
         if not isinstance(self._step_state, BlockCounts):
             return 0.0, 0.0
         exact, dropped = np.asarray(self._step_state.totals).tolist()
@@ -154,14 +159,14 @@ class Denoising:
         return dataclasses.replace(denoised, states=jax.tree.map(np.array, denoised.states))
 
     def current_sample(self) -> Latents:
-        """Return the current chunk's latents after the last step, with frames from the inputs, such as a first frame, inserted.
-        Waits for the step."""
+        """Return the current chunk's latents after the last step. In the first chunk, insert frames from the inputs, such as a
+        first frame. Waits for the step."""
         self._num_ahead = 0
         sample = {name: state.sample for name, state in self._current_states.items()}
         return _as_float32(sample if self._finished else do(self._run.model.finish(self._current_conditions(), sample)))
 
     def free_committed_chunk(self) -> None:
-        """Free the last committed chunk's latents. The caller must not need the whole video's latents at the end."""
+        """Free the latents of the last committed chunk. After this call, the loop cannot return the whole video's latents."""
         if self._num_committed:
             self._finished[self._num_committed - 1] = {}
 
@@ -214,7 +219,7 @@ class Denoising:
                 states = jax.device_put(do(self._trial_states(step_plan)), step_context.layout.replicated)
                 steps = self._trial_steps(self._weights, own, step_context, states, step_state, indices)
                 jax.block_until_ready(do(steps))
-                # The context's keys and values are freed before the next step context is created.
+                # Free the context's keys and values, because the next step context needs the memory.
                 del step_context, step_state, states, steps
 
     def _trial_steps(
@@ -310,7 +315,8 @@ class Denoising:
         return (yield from self._start_states(request, conditions, noise))
 
     def _draw_noise(self, chunk: Chunk, number: int) -> Make:
-        """Return the operation that draws noise in the chunk's shapes. `number` is the chunk's index in `ChunkNoise`."""
+        """Return the operation that draws the noise of a chunk. `number` is the chunk's index among all chunks of
+        `ChunkNoise`."""
         described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in chunk.shapes.items()}
         return Make(lambda: self._noise.draw_chunk(number), described)
 
@@ -324,10 +330,10 @@ class Denoising:
             self._states = yield from self._enlarge_states(samples, index)
 
     def _enlarge_states(self, samples: Latents, index: int) -> Work:
-        """Yield the work that computes full-size states for step `index` from half-size latents.
+        """Yield the work that computes the full-size states before step `index` from half-size latents.
 
         If the schedule's `enlarged_at` is set, the noisy latents are enlarged directly. Otherwise the model enlarges the clean
-        latents, and then noise at the step's level is added.
+        latents. Then noise is added, so that the latents have the noise level of step `index`.
         """
         model, request, level = self._run.model, self._run.request, self.schedule.enlarged_at
         if level is None:
@@ -341,8 +347,11 @@ class Denoising:
         return (yield from self._start_states(request, self._conditions_at(self._plan[index]), samples))
 
     def _trial_states(self, step_plan: StepPlan) -> Work:
-        """Yield the work that creates sampler states for a trial run, from noise, with the shapes that this step needs. The work
-        contains every program that creates states for this step."""
+        """Yield the work that creates the sampler states for a trial run of this step, from noise.
+
+        For a full-size step after half-size steps, the work creates half-size states and enlarges them. So the trial run also
+        runs the programs that enlarge states.
+        """
         states = yield from self._initial_states(self._chunks[0])
         if step_plan.is_small or not self._full_size_chunks:
             return states
@@ -357,7 +366,7 @@ class Denoising:
         steps (see `Layout.copied`) would exist for two experts at a time.
         """
         if self._step_context is not None and self._context_key == step_plan.context_key:
-            self._load_expert(step_plan.expert)  # `free_expert` keeps the step context
+            self._load_expert(step_plan.expert)  # `free_expert` may have freed the weights, but not the step context
             return
         if self._step_context is not None and self._run.model.spec.num_experts > 1:
             with self._run.clock.measure("denoise"):
@@ -399,16 +408,16 @@ def load_expert(model: Model, weights: Weights, expert: int) -> Weights:
 
 
 def should_warm_up(model: Model, request: GenerationRequest) -> bool:
-    """Return whether each program should run once before the first step. On accelerators a program's first run takes longer than
-    later runs, on a CPU it does not."""
+    """Return whether each program should run once before the first step. A program's first run takes longer than later runs on
+    accelerators, but not on a CPU."""
     return model.layout(request.is_guided).platform != "cpu"
 
 
 def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int, ...]]:
-    """Yield the index of the first step of each step context, in order. Contexts differ by expert, guidance, size and attention.
+    """Yield, for each step context, the indices of steps that together call all of the context's programs.
 
-    If some steps of a context reuse the previous step's output, yield two indices instead: the step before the first such step,
-    then that step.
+    Usually this is only the context's first step. If some of the context's steps reuse the previous step's output, the indices
+    are the first such step and the step before it. Contexts differ by expert, guidance, size and attention.
     """
     context_keys = dict.fromkeys(step_plan.context_key for step_plan in plan)
     for step_context in context_keys:

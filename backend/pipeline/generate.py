@@ -58,8 +58,8 @@ def generate(
     """Generate the request's video in `folder`, and resume from stage files in it.
 
     Ends with Finished, or with Cancelled and the unfinished video. Closing the iterator saves the work so far.
-    `match_colors` changes the finished frames before they are written. It gets and returns the pieces of the video, a list of
-    arrays uint8 [F, H, W, 3].
+    `match_colors` changes the colors of the finished frames before they are written. Its argument and its result are lists of
+    arrays uint8 [F, H, W, 3], which together are all frames of the video.
 
     Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing.
     """

@@ -1,4 +1,4 @@
-"""Open a request's inputs for the model, or create blank inputs of the same sizes where only shapes count."""
+"""Open a request's inputs for the model, or create blank inputs of the same sizes to compile programs without files."""
 
 import functools
 from collections.abc import Callable, Collection, Sequence
@@ -67,8 +67,8 @@ def open_kept_pixels(request: GenerationRequest) -> KeptPixels | None:
 
 
 def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> Inputs:
-    """Create black or silent inputs for each input of the request, or only for these roles, in the sizes of the real inputs. No
-    file is read."""
+    """Create a black or silent input for each input of the request, in the size of the real input. Reads no file. `roles` limits
+    the result to these roles."""
 
     def create_blank(setting: Setting) -> Image.Image | np.ndarray | BlankClip:
         if setting.subject == "drive":
@@ -99,7 +99,7 @@ def _open_at_half_size(
 
 
 def _read_clip_audio(request: GenerationRequest) -> tuple[np.ndarray, ...]:
-    """Read the audio of the clip that the video extends. Return () if the clip has no audio at that time."""
+    """Read the audio of the part of the clip that the video extends. Return () if this part has no audio."""
     assert request.video is not None, "`keeps_clip_audio` checks this"
     facts = read_clip_facts(request.video)
     part = SoundPart.from_clip(request, facts.seconds)

@@ -28,7 +28,7 @@ def generate_draft(
 ) -> Generator[Event]:
     """Generate the draft of `request`. `folder` contains the request's inputs.
 
-    Ends with DraftFinished, or with Cancelled within one step or one decoded piece after a cancel.
+    Ends with DraftFinished. After a cancel, ends with Cancelled once the current step is done or the current piece is decoded.
 
     Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing.
     """

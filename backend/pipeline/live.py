@@ -1,4 +1,5 @@
-"""Generate a live video: block after block until it is stopped, each with the newest prompts and keys. It plays while it grows.
+"""Generate a live video: block after block until it is stopped, each with the newest prompts and keys. The page plays the
+finished blocks while the next block is generated.
 
 One thread denoises. A second thread decodes the previous block, writes its frames as images for the page, and passes them to the
 mp4. The cues of each block are written to disk before the block starts. A process that resumes the video generates the same
@@ -131,7 +132,7 @@ def _first_blocks(run: Run) -> GenerationRequest:
 
 
 def _merge_for_block(cues: Sequence[Cue], block: int) -> Cue | None:
-    """Merge cues into one cue for this block: the last prompt and the last action count. None if there are no cues."""
+    """Merge cues into one cue for this block, with the last prompt and the last action in the cues. None if there are no cues."""
     merged = merge_cues(cue.model_copy(update={"block": block}) for cue in cues)
     return merged[0] if merged else None
 
@@ -214,7 +215,7 @@ class _BlockDecoder:
         self._encoder.shutdown()
 
     def start_block(self, index: int, latents: np.ndarray, start_time: float) -> None:
-        """Start decoding a block's clean latents [1, C, F, H, W], once the previous block is decoded."""
+        """Wait until the previous block is decoded. Then start to decode this block's clean latents [1, C, F, H, W]."""
         if self._blocks:
             self._blocks[-1].exception()
         first, scale = self.num_frames, self._run.request.geometry().temporal_scale

@@ -9,7 +9,7 @@ from backend.schemas.events import Event
 
 
 def stream_events(work: Callable[[Callable[[Event], None]], None]) -> Generator[Event]:
-    """Run `work(report)` in a thread and yield each event that is passed to `report`, which any thread may call.
+    """Run `work(report)` in a thread, and yield each event that is passed to `report`. Any thread may call `report`.
 
     Closing the iterator early waits for the thread. Raises: any error of `work`, after its last event.
     """

@@ -58,13 +58,16 @@ def load(
 ) -> LoadedModel:
     """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place.
 
-    `on_event` is called with events that report the progress, such as the bytes read.
-
-    `mesh` maps names of mesh axes to fixed sizes. `executables` is a folder of precompiled programs. `files` is the checkpoint if
-    it is already open. The programs of `request` are prepared while weights are read. Networks that none of the `stages` uses are
-    not read. Networks in the `model_cache` are shared, and the cache keeps the new model. If not `is_used`, the model is loaded
-    for a later job, and must fit on the devices beside the current model. `runtime` is the context of this process, by default
-    a new one.
+    Args:
+        on_event: called with events that report the progress, such as the bytes read.
+        mesh: maps names of mesh axes to fixed sizes.
+        executables: a folder of precompiled programs.
+        stages: the stages that will run. Networks that no stage uses are not read.
+        files: the checkpoint, if the caller has already opened it.
+        request: its programs are prepared while the weights are read.
+        model_cache: networks in this cache are not read again. The new model is added to the cache.
+        is_used: False if the model is loaded for a later job. It must then fit on the devices beside the current model.
+        runtime: the context of this process, by default a new one.
 
     Raises: Stopped if not `is_used` and the model does not fit beside the current model. ModelError if the checkpoint is missing,
     incomplete or of another kind. RequestError if the devices or the model do not allow the mesh. Any error that `on_event`
@@ -113,9 +116,10 @@ def describe_model(
     num_copies: int | None = None,
     runtime: RuntimeContext | None = None,
 ) -> Model:
-    """Return the preset's model on these devices without weights, for compiling its programs. If the checkpoint's `folder` is
-    given, the tokenizer is read from there. `num_copies` is the number of matrices of a layer of which every chip has a copy;
-    None selects a number that fits into the memory.
+    """Return the preset's model on these devices without weights, for compiling its programs.
+
+    If the checkpoint's `folder` is given, the tokenizer is read from there. `num_copies` is a number of matrices in each layer:
+    every chip has a whole copy of these matrices. None selects a number that fits into the memory.
 
     Raises: RequestError for a mesh that the devices or the model do not allow.
     """
@@ -194,8 +198,8 @@ def _network_bytes(network: Network) -> int:
 
 
 def _bytes_per_device(networks: Sequence[Network]) -> int:
-    """Return the bytes of each device that these networks need while they are read. A transformer for the host is on the devices
-    until it is complete."""
+    """Return how many bytes of each device reading these networks needs. A transformer that is later moved to the host is on the
+    devices while it is read."""
     at_rest = {network.part: device_bytes(network.program_weights, network.tied) for network in networks}
     loading = (
         device_bytes(copy_to_devices(network.described)) - at_rest[network.part]
@@ -222,8 +226,8 @@ def merge_loras(
     on_event: Callable[[Event], None],
     control_downscale: int | None = None,
 ) -> list[str]:
-    """Merge these LoRAs into the experts, and remove all other LoRAs. Return for each LoRA a sentence that states which of the
-    LoRA's keys were used.
+    """Merge these LoRAs into the experts, and remove all other LoRAs. For each LoRA, return a sentence that states which keys of
+    the LoRA's file were used.
 
     `control_downscale` is the factor by which a control clip is smaller than the video, None without a control clip. Reads and
     writes nothing if the same LoRAs are already merged. Raises: ModelError, also for a LoRA that was trained with control clips

@@ -25,7 +25,7 @@ def program_bytes(compiled: jax.stages.Compiled) -> int | None:
 
 
 def max_bytes_beside_weights(model: Model, calls: Iterable[Call]) -> int:
-    """Return how many bytes of one device the largest of the programs uses while it runs, besides the model's weights.
+    """Return how many bytes of one device the largest program uses while it runs, besides the model's weights.
 
     Programs that are not compiled, or whose compiler reports no memory, count as 0.
     """
@@ -50,10 +50,11 @@ def weight_bytes(model: Model, among: object = None) -> dict[str, int]:
 
 
 def unread_bytes(model: Model, request: GenerationRequest) -> dict[str, int]:
-    """Return the bytes on each device of arrays that stay there while a program runs without reading them, by the program's key.
+    """Return, by program key, how many bytes of each device are taken by arrays that the program does not read.
 
-    They are a transformer from the host beside other programs between its steps, such as the decoder of previews. In a live video
-    they are also the past blocks' keys and the decoder's state, because its stages take turns and a new prompt can come any time.
+    If the transformers are stored on the host, a copy of one transformer is on the devices until the denoising ends. Meanwhile,
+    other programs run, such as the decoder of previews. In a live video, all stages take turns. Therefore the past blocks' keys
+    and the decoder's state also exist while the programs of other stages run.
     """
     experts = [network.described for network in model.networks if network.expert is not None]
     most = max((device_bytes(copy_to_devices(expert)) - device_bytes(expert) for expert in experts), default=0)
@@ -69,7 +70,8 @@ def unread_bytes(model: Model, request: GenerationRequest) -> dict[str, int]:
 
 
 def _bytes_besides_weights(model: Model, calls: Iterable[Call]) -> dict[str, int]:
-    """Return the bytes on each device of the largest arguments of each program, without weights, by the program's key."""
+    """Return, by program key, how many bytes of each device the program's arguments take, without weights. If a program is called
+    with different arguments, the largest size counts."""
     sizes: dict[str, int] = {}
     for call in calls:
         placed = [leaf for leaf in jax.tree.leaves(call.arguments) if getattr(leaf, "sharding", None) is not None]

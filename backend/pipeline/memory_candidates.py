@@ -1,6 +1,6 @@
 """Suggest requests that need less memory than a request that does not fit: fewer frames, or a smaller size.
 
-The estimates assume that all memory except the weights grows with the number of tokens. Nothing is compiled.
+The estimates assume that all memory except the weights grows with the number of tokens. This module compiles nothing itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +12,8 @@ from backend.schemas.geometry import latent_frames, pixel_frames
 from backend.schemas.request import GenerationRequest
 from presets import list_presets
 
-MAX_COMPILED_CANDIDATES = 2  # at most this many requests with fewer frames are compiled, and at most this many of a smaller size
+# Maximum number of compiled candidates: this many with fewer frames, and this many of a smaller size.
+MAX_COMPILED_CANDIDATES = 2
 Candidate = TypeVar("Candidate")
 CAUTION = 0.95  # factor on the estimated number of tokens, because some of a program's memory does not shrink with the tokens
 
@@ -22,7 +23,8 @@ def find_first_fitting(
 ) -> tuple[Candidate, int] | None:
     """Return the first candidate that fits, with its bytes on each device. None if no compiled candidate fits.
 
-    `bytes_if_fitting` compiles a candidate. It is called for at most `MAX_COMPILED_CANDIDATES` candidates.
+    `bytes_if_fitting` compiles a candidate and returns its bytes, None if it does not fit. This function is called for at most
+    `MAX_COMPILED_CANDIDATES` candidates.
     """
     for candidate in islice(candidates, MAX_COMPILED_CANDIDATES):
         if (size := bytes_if_fitting(candidate)) is not None:
@@ -40,7 +42,8 @@ def fitting_share_of_tokens(*, weights: int, needed: int, capacity: int) -> floa
 
 
 def fewer_frames(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:
-    """Yield the request with fewer and fewer frames, so that at most the fraction `share` of its tokens remains."""
+    """Yield the request with fewer and fewer frames. The first result has at most the fraction `share` of the request's
+    tokens."""
     scale = request.resolved_preset.vae_scale_temporal
     while (count := int(latent_frames(request.num_frames, scale) * share)) > 1:
         changed = _with_settings(request, num_frames=pixel_frames(count, scale))

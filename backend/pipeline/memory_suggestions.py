@@ -40,8 +40,8 @@ def suggest_smaller_requests(
 ) -> tuple[Proposal, ...]:
     """Suggest at most one request with fewer frames and one of a smaller size.
 
-    `tell` receives an event before each compilation. `memory` are the bytes of one device. By default the devices report them. If
-    they report no memory, nothing is suggested.
+    `tell` receives an event before each compilation. `memory` is the memory of one device in bytes, by default as the device
+    reports it or as known for the chip. If the memory is unknown, nothing is suggested.
 
     Raises: any error of `tell`; RequestError for a mesh that the devices do not allow.
     """
@@ -51,7 +51,7 @@ def suggest_smaller_requests(
         return ()
     measured = measure_memory(request, devices, mesh, tell, runtime=runtime)
     needed = UNKNOWN_SIZE_FACTOR * memory if math.isinf(measured.peak) else measured.peak
-    # If `needed` is at most `memory`, the request ran out of memory because other data occupied a part of the memory. Less than
+    # If `needed` is at most `memory`, the request failed because other data occupied a part of the memory. Then less than
     # `needed` was free, so the candidates must need less than `needed`.
     room = memory if needed > memory else CAUTION * needed
     if needed <= measured.weights:
@@ -94,8 +94,11 @@ class MemoryNeeds:
     """
 
     def __init__(self, model: Model, needs: Mapping[str, float], counted: Mapping[str, int], unread: Mapping[str, int]) -> None:
-        """Compute the peak. `needs` maps a program's key to all bytes of the program, which include the weights that the program
-        reads. `counted` maps the key to the bytes of these weights. `unread` is the result of `unread_bytes`."""
+        """Compute the peak. All mappings have the keys of programs.
+
+        `needs` has all bytes that a program uses, including the weights that it reads. `counted` has the bytes of these weights.
+        `unread` is the result of `unread_bytes`.
+        """
         self.weights = sum(weight_bytes(model).values())
         peaks = {key: size + self.weights - counted[key] + unread.get(key, 0) for key, size in needs.items()}
         self.largest = max(peaks, key=lambda key: peaks[key]) if peaks else None

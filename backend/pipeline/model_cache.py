@@ -26,7 +26,7 @@ from backend.weights.cached_network import CachedNetwork, Content
 
 ROOM = 0.97  # share of a device's memory that models and programs may take; JAX's runtime needs the other 3 %
 HOST_SHARE = 0.5  # share of the free host memory that cached models may take. Memory that they already use counts as free
-_LARGE_BYTES = 2**20  # smaller arrays on the devices are not weights, for example the constants of a process without a model
+_LARGE_BYTES = 2**20  # smaller arrays on the devices are not weights. Such arrays exist even without a model
 
 Key = tuple[str, str]
 """The checkpoint that a model comes from, and its `Preset.weight_format`."""
@@ -49,8 +49,8 @@ class Bounds:
 
     @classmethod
     def for_this_process(cls, chips: int | None = None, host: int | None = None, is_alone: bool = True) -> Bounds:
-        """Return the limits for this process's devices. All hosts of a slice must decide equally, so the limits do not depend on
-        a single host. `is_alone` is True if the devices belong to one host."""
+        """Return the limits for this process's devices. `is_alone` is False if several hosts work together. All these hosts must
+        unload the same models, so their limits do not depend on the free memory of one host."""
         device = jax.local_devices()[0]
         size = (device.memory_stats() or {}).get("bytes_limit") or memory_bytes(device.device_kind)
         if not is_alone:
@@ -82,8 +82,8 @@ class ModelCache:
     def __init__(self, bounds: Callable[[], Bounds] = lambda: NO_CACHE, available: Callable[[], int] = free_memory) -> None:
         """Create an empty cache.
 
-        `bounds` is called when the first model is cached, because the devices are known then. `available` returns the free bytes
-        of the host's memory.
+        `bounds` is called when the limits are first needed, because the devices are not known earlier. `available` returns the
+        free bytes of the host's memory.
         """
         self._find_bounds, self._available = bounds, available
         self._lock = threading.RLock()
@@ -125,7 +125,7 @@ class ModelCache:
             return next((network for network in found if is_unchanged(network.content.fingerprints)), None)
 
     def make_room_for(self, cached_networks: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> None:
-        """Free memory for a model that becomes the current one.
+        """Free memory for a model that becomes the current model.
 
         `cached_networks` are the networks of this model that are already cached. The model's other networks take `num_bytes` on
         all devices together and `bytes_per_device` on each device.
@@ -157,7 +157,8 @@ class ModelCache:
             self._make_room()
 
     def reserve_program_memory(self, loaded: LoadedModel, count_bytes: Callable[[], int]) -> None:
-        """Reserve bytes of each device for this model's programs, besides its weights. `count_bytes` is only called if needed."""
+        """Reserve memory of each device for this model's programs, besides the memory of its weights. `count_bytes` returns the
+        bytes to reserve. It is called only if `must_reserve_program_memory`."""
         if not self.must_reserve_program_memory:
             return
         needed = count_bytes()
@@ -214,14 +215,13 @@ class ModelCache:
             return sums[False], sums[True]
 
     def _distinct_networks(self) -> Iterator[CachedNetwork]:
-        """Iterate over all networks, each once."""
         return iter(
             {id(network): network for model in self._models.values() for network in model.loaded.networks.values()}.values()
         )
 
     def _would_fit(self, used: Collection[int], num_bytes: int, bytes_per_device: int) -> bool:
         """Return whether a model of this size fits beside the networks in use, if all other networks are unloaded. `used` has the
-        ids of the networks in use."""
+        `id()` of each network in use."""
         if self._bounds.chips is not None and num_bytes > self._bounds.chips:
             return False
         if self._bounds.device_bytes is None:
@@ -243,8 +243,8 @@ class ModelCache:
             cached_networks: networks that the new model shares.
             num_bytes: bytes of the other networks of a new model that is used immediately, on all devices together.
             bytes_per_device: bytes of the new model's other networks on each device.
-            prefetched_bytes: bytes of these networks if the new model is used later; `num_bytes` is then 0. These bytes count
-                towards the limit of idle models.
+            prefetched_bytes: replaces `num_bytes`, which is then 0, for a new model that is used later. These bytes count towards
+                the limit of idle models.
         """
         current, is_dropped = self._models.get(self._current), False
         used = set(map(id, [*cached_networks, *(current.loaded.networks.values() if current else ())]))
@@ -283,7 +283,7 @@ class ModelCache:
     def _exceeds_devices(self, used: Collection[int], num_bytes: int, bytes_per_device: int, prefetched_bytes: int) -> bool:
         """Return whether the models on the devices exceed the device memory, or idle models exceed their limit (see `Bounds`).
 
-        `used` are the ids of the networks in use. See `_make_room` for the other arguments.
+        `used` has the `id()` of each network in use. See `_make_room` for the other arguments.
         """
         on_devices = self._network_ids_on_devices(used)
         networks_there = [network for network in self._distinct_networks() if id(network) in on_devices]

@@ -18,8 +18,8 @@ DECODED_PIECES = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The parts of each video to trace: the denoising steps `first` to `last`, counted from 1, and the decoder's first pieces.
-    Each video's traces are in a subfolder of `folder`."""
+    """Settings of the traces of each video. Traced are the denoising steps `first` to `last`, counted from 1, and the decoder's
+    first pieces. Each video's traces are written to a subfolder of `folder`."""
 
     folder: Path
     first: int = 3

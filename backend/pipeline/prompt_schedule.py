@@ -30,7 +30,8 @@ class Script:
             self.add_cue(cue)
 
     def add_cue(self, cue: Cue) -> bool:
-        """Add a cue, whose block must not precede the blocks of earlier cues. Return whether the cue adds a new text."""
+        """Add a cue. Its block must not precede the blocks of cues that were added before. Return whether the cue has a new
+        text."""
         self._prompt, self._action = cue.prompt or self._prompt, cue.action or self._action
         text = self._prompt, self._action
         is_new = text not in self._known
@@ -59,19 +60,21 @@ class Script:
 class VideoConditions:
     """The conditions of all texts of a video. `by_text` maps a text's index in `Script.texts` to its conditions.
 
-    Callers may add texts to `by_text` while the video is generated.
+    Callers may add the conditions of new texts to `by_text` while the video is generated.
     """
 
     by_text: dict[int, PromptConditions]
 
     def select(self, index: int, from_inputs: Collection[str] = ()) -> PromptConditions:
-        """Return the conditions of text `index`, and the conditions `from_inputs` of text 0, which all texts share."""
+        """Return the conditions of text `index`. Conditions named in `from_inputs` depend only on the inputs, so they are taken
+        from text 0."""
         own, first = self.by_text[index], self.by_text[0]
         shared = {name: first.full[name] for name in from_inputs if name in first.full}
         return dataclasses.replace(own, full={**shared, **own.full})
 
     def remove(self, indices: Iterable[int], from_inputs: Collection[str] = ()) -> None:
-        """Remove the conditions of these texts, except the conditions `from_inputs` of text 0, which all texts share."""
+        """Remove the conditions of these texts. Keep the conditions of text 0 that `from_inputs` names, because all texts use
+        them."""
         for index in indices:
             full = self.by_text.pop(index).full
             if index == 0:
@@ -90,7 +93,7 @@ def encode_all_texts(model: Model, weights: Weights, request: GenerationRequest,
 def encode_later_text(model: Model, weights: Weights, text: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
     """Yield the work of encoding a text of the script that is not the first.
 
-    Conditions that depend on the inputs alone (`from_inputs`) are not encoded again.
+    Conditions that depend only on the inputs (`from_inputs` of the model spec) are not encoded again.
     """
     spec = model.spec
     later = {} if spec.from_inputs else {role: value for role, value in inputs.items() if role not in spec.first_only}

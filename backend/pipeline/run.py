@@ -22,7 +22,8 @@ from backend.schemas.request import GenerationRequest
 
 
 class WorkClock:
-    """Measures the seconds of each part of the work (load, lora, compile and the stages). The video's result contains them."""
+    """Measures the seconds of each part of the work on a video, such as "lora", "compile" and the stages. The video's result has
+    these numbers."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {"compile": 0.0, "encode": 0.0, "denoise": 0.0, "decode": 0.0}
@@ -44,8 +45,8 @@ class WorkClock:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Described:
-    """A video whose arrays are replaced by their shapes. Where programs are only compiled or listed, functions get a `Described`
-    instead of a `Run`."""
+    """A video whose arrays are replaced by their shapes. Functions get a `Described` instead of a `Run` if programs are only
+    compiled or listed."""
 
     is_described: ClassVar[bool] = True
     request: GenerationRequest
@@ -62,8 +63,8 @@ class Described:
 class Run:
     """One video that is being generated.
 
-    `notes` are shown with the result. `match_colors` changes the finished frames before they are written. It gets and returns a
-    list of arrays uint8 [F, H, W, 3], the pieces of the video.
+    `notes` are shown with the result. `match_colors` changes the colors of the finished frames before they are written. Its
+    argument and its result are lists of arrays uint8 [F, H, W, 3], which together are all frames of the video.
 
     Raises: ModelError if the model is of another kind than the request's preset.
     """
@@ -89,7 +90,7 @@ class Run:
 
     @property
     def is_shot(self) -> bool:
-        """True for a shot of a storyboard, whose colors are matched."""
+        """True if the video is a shot of a storyboard. Only shots have a function `match_colors`."""
         return self.match_colors is not list
 
     @property
@@ -100,8 +101,7 @@ class Run:
     def create_result(
         self, video: Path, num_frames: int, request: GenerationRequest | None = None, has_sound: bool = False
     ) -> VideoResult:
-        """Create the video's result. The caller must already have written the mp4 `video`. `request` replaces the run's own
-        request."""
+        """Create the video's result. `video` is the finished mp4. The result contains `request`, by default the run's request."""
         request = request or self.request
         return VideoResult(
             path=str(video),
@@ -152,7 +152,7 @@ class Denoised:
     skipped_steps: int = 0
 
     def join_latents(self, clean: bool) -> Latents:
-        """Join the latents of all chunks. `clean` selects the last chunk's clean estimate instead of its last sample."""
+        """Join the latents of all chunks. For the last chunk, use the clean estimate if `clean`, otherwise the last sample."""
         last = {name: np.asarray(state.clean if clean else state.sample) for name, state in self.states.items()}
         chunks = (*self.chunks, last)
         return {name: np.concatenate([chunk[name] for chunk in chunks], axis=2) for name in last}

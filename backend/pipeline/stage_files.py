@@ -1,13 +1,16 @@
 """Write the files that each stage of a video leaves in its folder, and read them in another process.
 
-`stage1_embeddings.safetensors` contains the denoiser's inputs. The model family defines their names. Arrays of later texts and of
-the half size have prefixes, as in `later_1.half.first_frame`. Embeddings of prompts have the format of diffusers' pipelines.
-`stage2_state.safetensors` is an unfinished denoising, `stage2_latents.safetensors` the result of a finished one.
-`stage3_frames.safetensors` is an unfinished decoding, `stage3_sound.wav` the audio before AAC encoding.
+- `stage1_embeddings.safetensors` contains the denoiser's inputs. The model family defines the names of the arrays. The names have
+  prefixes for later prompts and for steps at half size, as in `later_1.half.first_frame`. Embeddings of prompts have the format
+  of diffusers' pipelines.
+- `stage2_state.safetensors` contains the state of an unfinished denoising.
+- `stage2_latents.safetensors` contains the latents of a finished denoising.
+- `stage3_frames.safetensors` contains the frames of an unfinished decoding.
+- `stage3_sound.wav` contains the audio before AAC encoding.
 
-Each file also contains the request that it was written for, the model's source, and the seconds of work so far. Arrays of streams
-other than the video are prefixed with the stream, as in `sound.latents`. Files are replaced atomically. Only the first of several
-hosts writes.
+Each safetensors file also contains the request that it was written for, the model's source, and the seconds of work so far. Names
+of arrays of other streams than the video start with the stream, as in `sound.latents`. Files are replaced atomically. With
+several hosts, only the first host writes safetensors files.
 """
 
 import dataclasses
@@ -37,7 +40,7 @@ from backend.schemas.settings import INPUTS
 CONFIG = "generation_config.json"
 EMBEDDINGS, STATE, LATENTS = "stage1_embeddings.safetensors", "stage2_state.safetensors", "stage2_latents.safetensors"
 FRAMES = "stage3_frames.safetensors"
-_LATER = "later_"  # with the index of a text that is not the first: prefix of the names of its arrays
+_LATER = "later_"  # prefix of array names of all texts except the first, followed by the text's index, as in "later_1."
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
     *(one.name for one in INPUTS),
@@ -101,7 +104,7 @@ def read_conditions(folder: Path, request: GenerationRequest) -> VideoConditions
     if written_for is None or (request.reads_negative_prompt and not written_for.reads_negative_prompt):
         return None
     wanted, written = request.for_sharing(), written_for.for_sharing()
-    # A clip is converted to `fps` before it is encoded, so conditions of a clip depend on `fps`.
+    # A clip is converted to `fps` before it is encoded, so the conditions of a request with a clip depend on `fps`.
     names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY
     if any(written.get(name) != wanted.get(name) for name in names):
         return None
@@ -111,7 +114,8 @@ def read_conditions(folder: Path, request: GenerationRequest) -> VideoConditions
 
 
 def _flatten_conditions(conditions: VideoConditions) -> dict[str, np.ndarray]:
-    """Return all arrays by their names in the file. Names of the first text's arrays for full size have no prefix."""
+    """Return the arrays of the conditions by their names in the file. Prefixes mark the arrays of later texts, and the arrays for
+    half size."""
     arrays = {}
     for index, own in conditions.by_text.items():
         for size, named in (("", own.full), (HALF, own.half)):
@@ -121,7 +125,7 @@ def _flatten_conditions(conditions: VideoConditions) -> dict[str, np.ndarray]:
 
 
 def _group_conditions(arrays: Mapping[str, np.ndarray]) -> VideoConditions:
-    """Group the arrays of a file by text and size: the inverse of `_flatten_conditions`."""
+    """Group the arrays of a file by text and size. Inverts `_flatten_conditions`."""
     by_text: dict[int, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
     for name, array in arrays.items():
         index, _, rest = name.removeprefix(_LATER).partition(".") if name.startswith(_LATER) else ("0", "", name)
@@ -184,7 +188,8 @@ def _group_by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np
 
 
 def write_generated_audio(run: Run, sound: Sound) -> None:
-    """Write the audio of the finished video (generated or an audio input) as a WAV file, without AAC's loss."""
+    """Write the finished video's audio as a WAV file, before AAC encoding loses quality. The audio is generated or the audio
+    input."""
     sound.write(run.folder / MODEL_SOUND)
 
 

@@ -1,7 +1,7 @@
 """Save an unfinished stage in the job's folder, so that a crash loses one step or a few seconds.
 
-The state is copied from the device between two steps, because the next step consumes it. A thread writes the file while the next
-step runs.
+The state is copied to the host between two steps, because the next step overwrites the state on the devices. A thread writes the
+file while the next step runs.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class StateSaver(Generic[State]):
         self._thread.shutdown()
 
     def is_due(self) -> bool:
-        """Return whether a new file is due: the last file is complete and old enough."""
+        """Return whether to save again: the last file is complete, and enough time has passed."""
         return time.monotonic() >= self._next and (self._writing is None or self._writing.done())
 
     def save(self, copy: Callable[[], State]) -> None:
@@ -60,7 +60,7 @@ class StateSaver(Generic[State]):
         self._writing = self._thread.submit(self._write, state)
 
     def save_last(self, copy: Callable[[], State]) -> None:
-        """Write `copy()` and wait for the file, even if no file is due. Call this before the work stops."""
+        """Write the state `copy()` and wait for the file, even if no file is due. Call this before the work stops."""
         self.save(copy)
         self._raise_full_disk()
 

@@ -33,7 +33,7 @@ def generate_video(
 ) -> Generator[Event]:
     """Generate the request's video, of one shot or of many, and upscale it if requested.
 
-    `runtime` is for upscaling, which needs no `loaded` model. See `generate`.
+    Only upscaling uses `runtime`. See `generate` for the other arguments.
 
     Raises: the errors of `generate` and `upscale_video`.
     """

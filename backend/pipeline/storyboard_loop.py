@@ -161,7 +161,8 @@ class StoryboardFiles:
     def join_shots(self, count: int, last: VideoResult | None) -> VideoResult | None:
         """Join the first `count` shots into one video, and add up the seconds of their stages. None if `count` is 0.
 
-        `last` is the result of the last shot. Frames that repeat the previous shot's last frames are left out.
+        `last` is the result of the last of these shots, None if it is stored in the shot's folder. Frames that repeat the
+        previous shot's last frames are left out.
         """
         if count == 0:
             return None

@@ -27,8 +27,8 @@ from backend.runtime.program import Compiler, Program, compile_now
 from backend.schemas.worker import AXES
 from backend.weights.read import read_tensor
 
-# Width in pixels of a tile's border, whose upscaled pixels are not used if a neighbouring tile contains them. In the embedded
-# model, a result pixel depends on pixels at most 18 pixels away, so seams are not visible.
+# Width in pixels of a tile's border. Upscaled pixels of the border are not used if a neighbouring tile contains them too. In the
+# embedded model, a result pixel depends on pixels at most 18 pixels away, so seams are not visible.
 MARGIN = 20
 # Maximum number of frames or tiles per device and call. Larger batches are not faster, and a stop must wait for the whole batch.
 MOST_AT_ONCE = 8
@@ -39,7 +39,7 @@ HOST_BYTES = 2**29
 CHIP_SHARE = 1 / 16
 UNKNOWN_CHIP_BYTES = 16 * 2**30  # assumed memory of a chip that is only described or does not report its memory
 COPIES = 3  # how many arrays of a layer's activations exist at once: the input, the output, and a copy in another layout
-AHEAD = 1  # number of batches that are dispatched before the previous batch's result is copied to the host
+AHEAD = 1  # number of later batches that are dispatched before a batch's result is copied to the host
 
 Frame = np.ndarray
 
@@ -57,7 +57,7 @@ class Tiling:
 
     @classmethod
     def plan(cls, height: int, width: int, most_pixels: int) -> Tiling:
-        """Divide a frame into the fewest tiles of at most `most_pixels` pixels, which include the overlaps.
+        """Divide a frame into as few tiles as possible. A tile has at most `most_pixels` pixels, including its overlaps.
 
         Tiles of (4 * MARGIN) ** 2 pixels are accepted even if `most_pixels` is less.
         """

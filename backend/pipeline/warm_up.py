@@ -30,14 +30,14 @@ from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
 
 MOST_AT_ONCE = 4
-# Bytes of the host's free memory that one compilation may need, as the program of a large step on TPUs does. The free memory
-# divided by this limits how many programs are compiled at once.
+# Bytes of host memory that one compilation may need, for example of a large step on TPUs. The free memory of the host divided by
+# this number limits how many programs are compiled at once.
 MEMORY_OF_COMPILER = 8 * 10**9
 
 
 def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Generator[Event]:
     """Compile the programs that these stages of the request still need, several at once. The programs that run last are compiled
-    first, because the decoder takes longest.
+    first, because the decoder takes longest to compile.
 
     Before waiting for a program, yields an event with the program's name, its number and the remaining time. Yields a second
     event if the program was loaded from a file. If the caller closes the generator, compilations in progress are finished.
@@ -119,7 +119,7 @@ def _video_work(model: Model, request: GenerationRequest, stages: Collection[Sta
     is_enlarged = model.spec.refines and request_at_first_size(request) != request
     sizes = (request, request_at_first_size(request)) if is_enlarged else (request,)
     for sized in sizes if "denoise" in stages else ():
-        # If this condition is false, the preview uses the decoder's program, which the stage "decode" yields below.
+        # Full-size previews may use the same program as the decoder. Then this program is only yielded below, for "decode".
         if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:
             yield from decode_preview(run, _describe_latents(model, sized)[VIDEO])
     latents = describe(model.finish(conditions.select(0).full, _describe_latents(model, request)))
@@ -128,5 +128,4 @@ def _video_work(model: Model, request: GenerationRequest, stages: Collection[Sta
 
 
 def _describe_latents(model: Model, request: GenerationRequest) -> Latents:
-    """Return the shapes of the request's latents."""
     return {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in model.latent_shapes(request).items()}

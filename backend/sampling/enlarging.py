@@ -1,7 +1,7 @@
 """Resize latents by their discrete cosine transform (orthonormal, type 2).
 
-The frequencies of the input stay. The higher frequencies of an enlarged result are noise or zero. The transform is computed as a
-product with one matrix along the height and one along the width. Source: Xiao et al. 2026, arXiv:2605.18736.
+An enlarged result keeps the frequencies of the input. Its higher frequencies are noise or zero. The transform is computed by
+multiplication with one matrix along the height and with one matrix along the width. Source: Xiao et al. 2026, arXiv:2605.18736.
 """
 
 import functools
@@ -30,7 +30,7 @@ def enlarge_noisy_latents(latents: LatentArray, noise: LatentArray, *, sigma: fl
 
 
 def resize_latents(latents: LatentArray, rows: int, columns: int) -> LatentArray:
-    """Resize clean latents [..., h, w] to [..., rows, columns], float32. Higher frequencies are zero."""
+    """Resize clean latents [..., h, w] to [..., rows, columns], float32. Frequencies that the input does not have are zero."""
     small = latents.shape[-2:]
     growth = np.float32(math.sqrt(rows * columns / math.prod(small)))
     return growth * _apply_to_sides(latents, upsampling_matrix(rows, small[0]), upsampling_matrix(columns, small[1]))

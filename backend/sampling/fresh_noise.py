@@ -46,8 +46,8 @@ def make_fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | 
 
 
 def add_fresh_noise(state: SamplerState, noise: FreshNoise, stream: int = 0) -> SamplerState:
-    """Add a step's noise to the sample of `state`, the state after that step. `stream` is the stream's number; each stream gets
-    different noise."""
+    """Add a step's noise to the sample of `state`, which is the state after that step. `stream` is the number of the stream: the
+    noise of video and audio differs."""
     key = jax.random.wrap_key_data(cast(jax.Array, noise.key), impl="threefry2x32")  # inside a program, the key is a jax array
     own = jax.random.fold_in(jax.random.fold_in(key, stream), noise.step)
     drawn = jax.random.normal(own, state.sample.shape, jnp.float32)

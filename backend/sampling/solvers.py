@@ -1,7 +1,8 @@
 """Flow solvers as tables of linear coefficients, computed once in float64.
 
-A step of each solver is a linear combination of the current sample, the clean estimates of the last steps and the sample before
-the last prediction. Therefore the table is computed before the loop, and all steps share one small program.
+In all solvers, the next sample is a linear combination of the current sample, the clean estimates of the last steps, and the
+corrected sample of the previous step. The coefficients do not depend on the video. Therefore the tables are computed before the
+loop, and all steps share one small program.
 
 Solvers and their sources:
 
@@ -10,19 +11,20 @@ Solvers and their sources:
 - "euler": as diffusers' `FlowMatchEulerDiscreteScheduler`.
 - "euler-distilled": Euler on sigmas 1, (n-1)/n, ... 1/n before the shift, for n steps. Step-distilled LoRAs were trained on these
   steps (ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5).
-- "lcm": the noise levels of "euler-distilled", computed from timesteps that are cut to whole numbers before the shift (three
-  steps: 1000, 666, 333). A step continues from the clean estimate with fresh noise, as diffusers' `FlowMatchLCMScheduler` does.
-  The model adds the noise. Only for models that were trained with this solver.
+- "lcm": the noise levels of "euler-distilled", but the timesteps before the shift are rounded down to whole numbers (three
+  steps: 1000, 666, 333). A step adds fresh noise to the clean estimate, as diffusers' `FlowMatchLCMScheduler` does. The model
+  adds the noise. Only for models that were trained with this solver.
 - "ltx": Euler as LTX-2's pipelines run it. The shift is the request's shift times a factor that grows with the number of tokens.
   The last noise level is 0.1.
 - "ltx-distilled": Euler on the eight noise levels that LTX-2's distilled models were trained on, or on fewer of them.
-- "ltx-ancestral": the levels of "ltx-distilled". A step denoises to below the next level, and then adds fresh noise to reach that
-  level, as in diffusers' `LTXEulerAncestralRFScheduler` with eta 1. The model adds the noise with the deviation `Schedule.noise`.
+- "ltx-ancestral": the noise levels of "ltx-distilled". A step denoises to a lower level than the next step needs, then adds fresh
+  noise, as in diffusers' `LTXEulerAncestralRFScheduler` with eta 1. The model adds the noise. `Schedule.noise` has the standard
+  deviations.
 - "rcm": the sampler of models distilled by rCM, for one to four steps. The ratios of noise to signal before the steps are
-  `sigma_max`, tan 1.5, tan 1.4 and tan 1. A step continues from the clean estimate with fresh noise, which the model adds as for
+  `sigma_max`, tan 1.5, tan 1.4 and tan 1. A step adds fresh noise to the clean estimate. The model adds the noise as for
   "ltx-ancestral". Source: thu-ml/TurboDiffusion, commit aaecff54, the scripts in `turbodiffusion/inference`.
-- "rcm-ode": Euler on the levels of "rcm". Source: `--ode` of the same repository.
-- "dmd": the steps of "rcm" on the levels 1, 0.757 and 0.522, for models that hao-ai-lab/FastVideo distilled by distribution
+- "rcm-ode": Euler on the noise levels of "rcm". Source: the option `--ode` of the same scripts.
+- "dmd": like "rcm", with the noise levels 1, 0.757 and 0.522, for models that hao-ai-lab/FastVideo distilled by distribution
   matching (DMD). Source: FastVideo, commit 2f3d4074, `DmdDenoisingStage` with the timesteps 1000, 757 and 522.
 """
 
@@ -50,12 +52,12 @@ class Schedule:
 
     Attributes:
         sigmas: [N + 1] float32, the noise level before each step, and 0 at the end.
-        timesteps: [N] float32, the model's input.
-        corrector, predictor: [N, 5] and [N, 3] float32. Each row has the weights of a step's linear combinations, see
-            `take_step`.
+        timesteps: [N] float32, the noise levels in the form that the model reads.
+        corrector: [N, 5] float32, the weights of each step's first linear combination, see `take_step`.
+        predictor: [N, 3] float32, the weights of each step's second linear combination.
         noise: [N] float32, the standard deviation of the fresh noise that the model adds after a step. None for solvers that are
             not in `ADDS_NOISE`.
-        enlarged_at: the noise level at which noisy latents are enlarged, None if they are not.
+        enlarged_at: the noise level at which noisy latents are enlarged, None if no noisy latents are enlarged.
         start_scale: the factor by which noise is multiplied to start a video from noise alone.
     """
 
@@ -149,13 +151,13 @@ def make_schedule(
 
 
 def schedule_for_request(request: GenerationRequest) -> Schedule:
-    """Compute the tables of the steps of `plan_steps`.
+    """Compute the tables for all steps of the request.
 
     If the preset `refines`, the last steps are plain Euler steps, which refine enlarged latents. Source: Lightricks/LTX-2,
     `ltx_pipelines/distilled.py`, whose second stage is Euler in all versions.
 
-    With progressive resolution, the latents are enlarged before the first step at full size. There the solver restarts, at the
-    noise level of the enlarged latents.
+    With progressive resolution, the latents are enlarged before the first step at full size. The solver restarts with this step,
+    at the noise level of the enlarged latents.
     """
     solver, small, plan = request.solver, num_half_size_steps(request), plan_steps(request)
     sigmas, timesteps = np.array([step.sigma for step in plan]), np.array([step.timestep for step in plan])
@@ -217,7 +219,8 @@ def _ancestral_schedule(sigmas: np.ndarray) -> Schedule:
 
 
 def _renoising_schedule(sigmas: np.ndarray) -> Schedule:
-    """Compute the tables of a solver that continues from the clean estimate with fresh noise: (1 - s') clean + s' noise."""
+    """Compute the tables of a solver that adds fresh noise to the clean estimate. With the next noise level s', the next sample
+    is (1 - s') clean + s' noise."""
     following = sigmas[1:]
     predictor = np.stack([np.zeros_like(following), 1 - following, np.zeros_like(following)], 1)
     return dataclasses.replace(
@@ -264,11 +267,10 @@ def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]
 
 
 def _corrector_weights(sigmas: np.ndarray, step: int) -> list[float]:
-    """Return the corrector's five weights in the sequence of `take_step`.
+    """Return the weights of (`sample`, `before`, new clean estimate, `clean`, `older`) in the corrected sample, see `take_step`.
 
-    The weights apply to `sample` and `before` of the `SamplerState`, this step's clean estimate, and `clean` and `older` of the
-    state. They are the weights of UniC, the corrector of UniPC. UniC has the same order of accuracy, 1 or 2, as the predictor of
-    the previous step.
+    These are the weights of UniC, the corrector of UniPC. UniC has the same order of accuracy, 1 or 2, as the predictor of the
+    previous step.
     """
     if step == 0:
         return [1.0, 0.0, 0.0, 0.0, 0.0]
@@ -303,9 +305,10 @@ def _unic_weights(h: float, ratios: list[float]) -> np.ndarray:
 
 
 def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
-    """Apply classifier-free guidance: unprompted + guidance * (prompted - unprompted), from [2, ...] to [1, ...].
+    """Apply classifier-free guidance: unprompted + guidance * (prompted - unprompted).
 
-    The first of two branches has the prompt, the second the negative prompt. A single branch is returned unchanged.
+    `velocity` [2, ...] has the branch with the prompt, then the branch with the negative prompt. The result is [1, ...]. A single
+    branch [1, ...] is returned unchanged.
     """
     if velocity.shape[0] == 1:
         return velocity
