@@ -71,7 +71,7 @@ def _lora_settings(arguments: argparse.Namespace, preset: Preset) -> tuple[objec
 
 
 def _trim_setting(arguments: argparse.Namespace, preset: Preset) -> tuple[float, ...] | None:
-    """Return (start, end) in seconds of the used part of the clip. Without an end, the part is as long as the new video."""
+    """Return the part of the clip to use as (start, end) in seconds. By default, the part is as long as the new video."""
     if arguments.trim is None or len(arguments.trim) != 1:
         return arguments.trim
     frames, fps = arguments.num_frames or preset.num_frames, arguments.fps or preset.fps
@@ -167,7 +167,7 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def worker_shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
-    """Return the share of this machine for each worker.
+    """Return the cores or chips of this machine that each worker may use.
 
     Raises: RequestError if the machine is too small for --workers, or if --workers is given with --cluster.
     """

@@ -201,7 +201,7 @@ def _add_cut(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_stages(commands: argparse._SubParsersAction) -> None:
-    """Add the commands for the three stages of a video. Each command reads the previous stage's files from the folder DIR."""
+    """Add the commands `encode`, `denoise` and `decode`. Their results are files in the folder of `--run`."""
     encode = commands.add_parser("encode", help="a video's first stage: encode the prompt and the images")
     denoise = commands.add_parser("denoise", help="a video's second stage: denoise the latents; a stopped run continues")
     decode = commands.add_parser("decode", help="a video's third stage: decode the latents to an mp4")

@@ -39,7 +39,7 @@ def cut(arguments: argparse.Namespace) -> None:
 def read_cut_list(path: Path) -> Film:
     """Read the shots and the soundtrack from a TOML file, or from JSON if its name ends in .json.
 
-    Paths in the file are relative to it. Missing sizes and frame rates are taken from the first video.
+    Paths in the file are relative to the file's folder. A missing size or frame rate is taken from the first video.
     Raises: RequestError, ClipError.
     """
     data = read_table(path)

@@ -74,9 +74,9 @@ class Findings:
     def examine(
         self, preset: str, environment: Mapping[str, str], silent_seconds: float = SILENT_SECONDS, *, is_quick: bool = False
     ) -> None:
-        """Start the process that lists jax's devices and tries the kernels, the compile options and one denoising step.
+        """Run `backend.cli.doctor_run` in a separate process, and add its findings.
 
-        With `is_quick`, the process only lists the devices.
+        With `is_quick`, the process lists jax's devices but tries no kernel, compile option or denoising step.
         """
         words = ["--preset", preset, *(["--quick"] if is_quick else [])]
         ended = run_in_process("backend.cli.doctor_run", words, dict(environment), self._receive, silent_seconds)

@@ -75,7 +75,7 @@ def generate(
 def _regenerate_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return keyword arguments of `Engine.submit` for --again and --from-shot, {} if neither option is given.
 
-    --again names a storyboard. --from-shot is the number of its first shot to regenerate.
+    --again is the id of a storyboard's job. --from-shot is the number of the first shot to regenerate.
     Raises: RequestError if only one of the options is given.
     """
     job, first = getattr(arguments, "again", None), getattr(arguments, "from_shot", None)
@@ -167,7 +167,7 @@ def _report_result(final: Event, job: Job, output: Path | None, arguments: argpa
 
 
 def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, object]:
-    """Return the output of `--json`. Its `total` is `seconds`, the time of the whole command with its start."""
+    """Return the values that `--json` prints. `seconds` is the duration of the whole command, printed as `total`."""
     timed = [*TIMED[:-1], *(["upscale"] if result.request.upscale else []), TIMED[-1]]
     seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in timed} | {"total": round(seconds, 3)}
     summary: dict[str, object] = {
@@ -190,10 +190,10 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
 
 
 def _live_summary(result: VideoResult) -> dict[str, object]:
-    """Return the additional output of `live --json`.
+    """Return the values that only `live --json` prints.
 
-    `frames_per_second` and `delay_seconds` (mean seconds per block) are measured over denoising and decoding. If these stages
-    took no time, both values are null. `blocks` is the number of blocks, `actions` has the action of each block.
+    `frames_per_second` and `delay_seconds` (mean seconds per block) count the time of denoising and decoding. If this time is
+    zero, both values are null. `blocks` is the number of blocks, and `actions` lists the action of each block.
     """
     request, preset = result.request, result.request.resolved_preset
     seconds, blocks = result.seconds.get("denoise", 0.0) + result.seconds.get("decode", 0.0), num_blocks(request, preset)

@@ -1,4 +1,4 @@
-"""The command `keys`: create, list or revoke keys of programs."""
+"""The command `keys`: create, list or revoke API keys, which programs send with their requests."""
 
 import argparse
 import json

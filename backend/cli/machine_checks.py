@@ -56,7 +56,11 @@ def packages_check(installer: str, requirements: Path = PROJECT_FOLDER / "requir
 
 
 def tpu_pair_check(here: Surroundings, python: str = platform.python_version()) -> Check:
-    """Check that jax and jaxlib have the same version, that no version is known to fail, and that libtpu is the required one."""
+    """Check the versions of jax, jaxlib and libtpu, if the machine has a TPU.
+
+    jax and jaxlib must have the same version. Versions that are known to fail are a fault. A libtpu other than the required
+    version is a warning.
+    """
     jax, jaxlib, libtpu = (here.versions.get(name, "") for name in ("jax", "jaxlib", "libtpu"))
     tpu = next((one for one in here.accelerators if one.platform == "tpu"), None)
     found = f"jax {jax}, jaxlib {jaxlib}, libtpu {libtpu or 'not installed'}"
@@ -97,7 +101,7 @@ def disk_check(folder: Path, preset: Preset) -> Check:
 def folder_check(name: str, folder: Path, option: str) -> Check:
     """Check that the folder can be written, or created.
 
-    `option` is the option or environment variable that sets another folder.
+    `option` names the command-line option or environment variable that changes the folder.
     """
     place = _nearest_existing(folder)
     try:

@@ -84,7 +84,7 @@ def _measurement_steps(run: Run) -> Generator[Event, None, BranchRatios]:
 
 
 def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitudes:
-    """Return new file content: `ratios` for the request's task, and the ratios in `known` for the other tasks."""
+    """Return the measurements to write: `ratios` for the request's task, and the ratios in `known` for the other tasks."""
     request, model = run.request, Path(run.loaded.source).name
     what = f"{request.width}x{request.height}, {request.num_frames} frames, {request.steps} steps, seed {request.seed}"
     others = known.ratios if known else {}

@@ -158,7 +158,7 @@ def _verify_model(arguments: argparse.Namespace) -> bool:
 
 
 def _local_folder(source: str) -> Path:
-    """Return the checkpoint's folder, complete or not. Raises: RequestError if it is not on this machine."""
+    """Return the checkpoint's folder, which may be incomplete. Raises: RequestError if it is not on this machine."""
     if Path(source).is_dir():
         return Path(source)
     folder = find_newest_snapshot(source) if is_hub_id(source) else None

@@ -1,6 +1,6 @@
-"""Run a module that compiles in a separate process, because libtpu reads its settings before jax is imported.
+"""Run a module in a separate process, in which the environment variables for libtpu are set before jax is imported.
 
-The module writes JSON lines to standard output: {"progress": TEXT} or other messages while it works, and {"report": OBJECT} last.
+The module writes JSON lines to standard output: messages such as {"progress": TEXT} while it works, and {"report": OBJECT} last.
 This file imports neither jax nor torch.
 """
 

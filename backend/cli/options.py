@@ -1,4 +1,4 @@
-"""The options of `generate`, `encode` and `denoise`, one for each setting with a stage. This module starts no work."""
+"""The options of `generate`, `encode` and `denoise`. Each `Setting` with a `stage` has an option. This module starts no work."""
 
 import argparse
 from typing import Any, cast, get_args

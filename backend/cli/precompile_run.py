@@ -57,12 +57,14 @@ def write_programs(
 
 
 def requests_to_compile(preset: Preset, model: Model, sizes: dict, progressive: int | None = None) -> Iterator[GenerationRequest]:
-    """Yield example requests that together run all programs of the preset:
+    """Yield example requests that together run all programs of the preset.
 
-    - for each task, one request per prompt length that needs separate programs, and one with progressive resolution,
-    - with a reference image, a last image or a keyframe, which may lengthen the latents,
-    - with a clip to restyle, a clip that receives audio, or a clip in which a person is replaced,
-    - with a control clip, with audio, and with a clip to extend.
+    Each task has one request per prompt length that needs its own programs, and one with progressive resolution if requested.
+    Each of these inputs has a further request if the preset supports the input:
+
+    - a reference image, a last image or a keyframe, which may lengthen the latents,
+    - a clip to restyle, a clip that receives audio, or a clip in which a person is replaced,
+    - a control clip, audio, or a clip to extend.
     """
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):

@@ -13,7 +13,7 @@ _VIDEO_ROLES = ("video", "drive", "face")
 
 
 def show_presets(arguments: argparse.Namespace) -> None:
-    """Print all presets, or one preset with its command and bases. Raises: RequestError for an unknown name."""
+    """Print all presets, or one preset with an example command and its bases. Raises: RequestError for an unknown name."""
     if arguments.action == "list":
         presets = list_presets()
         facts: object = [preset.model_dump(mode="json") for preset in presets]
@@ -21,7 +21,7 @@ def show_presets(arguments: argparse.Namespace) -> None:
         lines = [f"{preset.name:{widest}}  {preset.title}: {_format_size(preset)}" for preset in presets]
     else:
         preset = find_preset(arguments.name)
-        bases = [path.relative_to(PRESET_FOLDER.parent).as_posix() for path in find_files(preset.name)[1:]]  # the nearest first
+        bases = [path.relative_to(PRESET_FOLDER.parent).as_posix() for path in find_files(preset.name)[1:]]  # direct base first
         facts = values = preset.model_dump(mode="json") | {"command": shlex.join(example_command(preset)), "bases": bases}
         texts = {name: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for name, one in values.items()}
         lines = [f"{name}: {text}" for name, text in texts.items()]

@@ -26,7 +26,7 @@ class Progress:
         self._stream, self._is_terminal, self._last = stream, stream.isatty(), ""
 
     def show(self, event: Event) -> None:
-        """Show the text for the event, unless the last text is equal."""
+        """Show the text for the event, unless this text is already shown."""
         text = describe(event)
         # The speed is shown only on a terminal, because each change of the speed would add a line to other streams.
         if self._is_terminal and isinstance(event, Loading) and event.bytes_per_second:
@@ -36,7 +36,7 @@ class Progress:
             self.write_text(text)
 
     def run(self, work: Generator[Event, None, Result]) -> Result:
-        """Run the work, show its events, and return its result."""
+        """Run the generator `work`, show the events that it yields, and return its result."""
         while True:
             try:
                 self.show(next(work))

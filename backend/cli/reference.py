@@ -37,7 +37,7 @@ def page() -> str:
 
 
 def _settings() -> str:
-    """Return a table for each subject of settings (`Setting.subject`), with the settings of the command line and of programs."""
+    """Return one table for each `Setting.subject`, with the settings that the command line or the API has."""
     texts = []
     for subject, title in _SUBJECTS.items():
         shown = [

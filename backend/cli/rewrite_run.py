@@ -1,7 +1,7 @@
 """Rewrite prompts with a language model on this machine's processor, for `serve --rewriter-model`.
 
-Started as `python -m backend.cli.rewrite_run MODEL`. `backend.prompt_rewriting.local_model` describes the messages. Only
-safetensors files are loaded, and no code from the model's folder runs.
+`backend.prompt_rewriting.local_model` starts this module as `python -m backend.cli.rewrite_run MODEL`, and describes the
+messages. Only safetensors files are loaded, and no code from the model's folder runs.
 """
 
 import base64
@@ -88,8 +88,7 @@ class Model:
     def _insert_image(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, object]]:
         """Return the messages in the format of the model's chat template.
 
-        For a model that reads images, the content of each message becomes a list of parts. The last message also
-        contains the image.
+        If the model reads images, the content of each message becomes a list. The image is added to the last message.
         """
         if not self.sees:
             return messages
@@ -101,7 +100,7 @@ class Model:
 
 
 def _read_messages(questions: "queue.Queue[dict[str, Any]]", stopped: set[int]) -> None:
-    """Read questions and stop messages until standard input ends, then exit the process."""
+    """Read messages until standard input ends, then exit the process. A message asks a question, or stops the answer to one."""
     for line in sys.stdin:
         message = json.loads(line)
         if "stop" in message:

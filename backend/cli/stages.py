@@ -15,7 +15,8 @@ def run_stage(words: Sequence[str]) -> int:
     """Run `backend.cli.stages_run`, or the command's own module, with the command line `words`. Return its exit code.
 
     The stage writes to this process's standard output and error, and ends when this process ends. At the first Ctrl+C, this
-    process sends SIGTERM to the stage and waits until the stage has written its state. A second Ctrl+C kills the stage.
+    process sends SIGTERM to the stage and waits until the stage has written its state. The stage is killed at a second Ctrl+C,
+    or after `_STOP_SECONDS`.
     """
     module = _MODULES.get(words[0], "backend.cli.stages_run")
     with start_module(module, words, module_environment(), start_new_session=True) as process:

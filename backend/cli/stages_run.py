@@ -95,7 +95,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
             load_seconds = time.monotonic() - began
             run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
             try:
-                with contextlib.closing(_STAGES[arguments.command](run)) as stage:  # saves the state even if printing fails
+                with contextlib.closing(_STAGES[arguments.command](run)) as stage:  # closing saves the state if printing fails
                     message = progress.run(stage)
                 break
             except KernelRefused:  # the next loop loads the model without the refused kernel
@@ -194,9 +194,8 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
 def _reuses_previous_output(run: Run, step: int) -> bool:
     """Return whether step `step` reuses the previous step's output.
 
-    A stored state does not contain this output. Therefore no later run can start at such a step.
-
-    The video must have one chunk.
+    A stored state does not contain this output, so a later run cannot start at a step that reuses it. The video must have one
+    chunk.
     """
     return plan_steps(run.request, run.model.spec.boundary)[step].reuses
 
@@ -211,7 +210,7 @@ def _decode(run: Run) -> Generator[Event, None, str | None]:
     try:
         yield from decode(run, latents)
     except PartialVideo:
-        (run.folder / VIDEO).unlink(missing_ok=True)  # the next run decodes from the start
+        (run.folder / VIDEO).unlink(missing_ok=True)  # incomplete: the next run decodes all frames again
         return _stop_message("decode", run)
     return None
 
@@ -259,7 +258,7 @@ def _print_result(arguments: argparse.Namespace, product: Path, seconds: dict[st
 
 @contextlib.contextmanager
 def _stop_on_signal(stop: threading.Event, folder: Path) -> Generator[None]:
-    """Set `stop` at the first SIGINT or SIGTERM, which ends the stage between two steps.
+    """Set `stop` at the first SIGINT or SIGTERM. The stage ends when it next checks `stop`.
 
     Exit the process at the second signal, or if the stage does not end within STOP_SECONDS, for example while it compiles. Files
     in the folder remain.

@@ -1,4 +1,4 @@
-"""Run this process's command line. The process was started by a command of `app.py` that does its work in a separate process."""
+"""The entry point of the separate processes in which some commands of `app.py` do their work."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from backend.imports import hide_unused_libraries
 
 
 def run_command(run: Callable[[argparse.Namespace], int]) -> int:
-    """Parse this process's command line, pass it to `run`, and return the exit code. Errors are printed as one line."""
+    """Parse this process's command line, pass the arguments to `run`, and return the exit code. Print errors as one line."""
     hide_unused_libraries()
     try:
         return run(parse(sys.argv[1:]))

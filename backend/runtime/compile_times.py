@@ -1,4 +1,4 @@
-"""Store how long programs took to compile on this machine, and estimate how long missing programs will take."""
+"""Store how long programs took to compile on this machine, and estimate how long further programs will take."""
 
 import json
 import logging
@@ -49,7 +49,7 @@ class CompileTimes:
 
 
 class Forecast:
-    """Estimates the seconds until all programs of the list `kinds` are compiled, `at_once` in parallel.
+    """Estimates the seconds until all programs of the list `kinds` are compiled, with `at_once` compilations in parallel.
 
     `known` are stored seconds by kind. The estimate of the remaining programs is scaled by the actual seconds of finished
     programs, because programs from a cache need only a fraction of their stored seconds.

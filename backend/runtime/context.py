@@ -12,7 +12,7 @@ from backend.runtime.kernel_fallbacks import KernelFallbacks
 class RuntimeContext:
     """The place of the process among the hosts, and the compile options and kernels that the process does not use.
 
-    Layouts and loaded models have the context, so their programs use it.
+    Layouts and loaded models refer to the context, so that their programs can read it.
     """
 
     place: Place = Place()

@@ -38,9 +38,9 @@ def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -
     """Multiply `value` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in their dtype. Works only in programs for a
     CPU.
 
-    The product reads the weight as [C, N]. This needs a copy, unless the weight is stored in that order. In bfloat16 the result
-    is rounded once, after the bias is added. In float32, inputs above 3.39e38 (the last 0.4 % of the range) give NaN, because
-    such a value rounds to infinity in bfloat16.
+    The product needs the weight in the memory order [C, N]. A weight in another order is copied first. In bfloat16 the result is
+    rounded once, after the bias is added. In float32, inputs above 3.39e38 (the last 0.4 % of the range) give NaN, because such
+    a value rounds to infinity in bfloat16.
     """
     rows, columns = value.reshape(-1, value.shape[-1]), weight.T
     result = jax.ShapeDtypeStruct((rows.shape[0], columns.shape[1]), value.dtype)
@@ -55,7 +55,7 @@ def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -
 
 def _split(value: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Split float32 values into two bfloat16 arrays. Their sum differs from the value by at most 2 ** -16 of the value."""
-    high = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)  # not a conversion and back, which XLA may remove
+    high = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)  # XLA could remove a conversion to bfloat16 and back
     return high.astype(jnp.bfloat16), (value - high).astype(jnp.bfloat16)
 
 

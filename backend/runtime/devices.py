@@ -1,11 +1,11 @@
-"""The devices of this process, as the worker reports them, and the devices of a described TPU slice."""
+"""The devices of this process, as the worker reports them, and the chips of TPU slices elsewhere, for compiling."""
 
 import jax
 from jax.experimental import topologies
 
 from backend.schemas.worker import Device
 
-# Slices that are smaller than the host that libtpu assumes, each with the numbers of chips along the three axes of its host
+# Slices with fewer chips than libtpu assumes for one host. The values are the true numbers of chips along the host's three axes.
 CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}
 
 

@@ -1,9 +1,9 @@
-"""Attention of a video's tokens to themselves and, frame by frame, to the tokens of a driving video, spread over chips.
+"""Attention of a video's tokens to the video itself and to a driving video, spread over chips.
 
-A latent frame sees the whole video and the driving frame of the same time. Two attentions compute this without a mask: one to the
-whole video, and one from each frame to its driving frame. Their log-sum-exps are used to join the results
-(`kernels.attention.joined`). The driving video's keys and values are computed once and stored as `ClipKeys`. Chips exchange
-tokens for heads as in `backend.runtime.ulysses`.
+A latent frame sees the whole video, and the driving frame of the same time. Two attentions compute this without a mask: one to
+the whole video, and one from each frame to its driving frame. `kernels.attention.join_attentions` joins their results by their
+log-sum-exps. The driving video's keys and values are computed once and stored as `ClipKeys`. Chips exchange tokens for heads as
+in `backend.runtime.ulysses`.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from kernels.qkv import HeadBounds
 
 KEYS_PARTITION = partition(None, "tokens", None, None, "heads")  # partition of the keys of all layers
 BOUNDS_PARTITION = partition(None, "tokens", None, "heads")
-NUM_LEADING_FRAMES = 1  # latent frames of the video before the driving video starts: the image's frame
+NUM_LEADING_FRAMES = 1  # the first latent frame is the image, which has no driving frame
 AttendWithSums = Callable[..., tuple[jax.Array, jax.Array]]
 """Attention with log-sum-exps.
 
@@ -34,14 +34,14 @@ arrays of all layers if `layer` is given.
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClipKeys:
-    """Keys and values of a driving video's tokens in every layer, each [layers, chips, F, T, W], with rotary embedding of the
-    keys.
+    """Keys and values of a driving video's tokens in every layer, each [layers, chips, F, T, W].
 
-    F is the number of latent frames, T the number of tokens per frame. Each chip on sp stores the heads whose attention it
-    computes, and W is the number of channels of these heads. `largest` [layers, chips, 2, heads] float32 contains the largest
-    Euclidean norm of each head's keys and the largest magnitude of its values. The TPU's attention kernel needs `largest`.
-    `largest` has the value None where no Pallas passes prepare the arrays for this kernel (see `Layout.uses_tpu_passes`). The
-    `ClipKeys` of a single layer have arrays without the first axis.
+    F is the number of latent frames, T the number of tokens per frame. The keys include their rotary embedding. Each chip on sp
+    stores the heads whose attention it computes, and W is the number of channels of these heads. The `ClipKeys` of a single layer
+    have arrays without the axis `layers`.
+
+    `largest` [layers, chips, 2, heads] float32 contains the largest Euclidean norm of each head's keys and the largest magnitude
+    of its values. The TPU's attention kernel needs `largest`. None if `Layout.uses_tpu_passes` is false.
     """
 
     key: jax.Array
@@ -68,9 +68,10 @@ def clip_attention(
     num_frames: int,
     num_tokens: int,
 ) -> tuple[jax.Array, ClipKeys]:
-    """Compute `ulysses.self_attention` of a driving video's tokens, of which the first `num_tokens` are not padding.
+    """Compute `ulysses.self_attention` of a driving video's tokens. Also return this layer's keys and values.
 
-    Also returns this layer's keys and values. Every chip on dp has the same driving video.
+    The first `num_tokens` tokens are real, the others are padding. All samples of the batch have the same driving video, so
+    `ClipKeys` contains it once.
     """
     local = functools.partial(_local_clip, layout=layout, attend=attend, eps=eps, num_frames=num_frames, num_tokens=num_tokens)
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
@@ -125,7 +126,8 @@ def _local_driven(
     """Compute one chip's part of `driven_attention`.
 
     Other attentions subtract the mean key from all keys, which lets the TPU kernel use its fast form. Here the mean key is not
-    subtracted. The two attentions have different mean keys, so the subtraction would change their log-sum-exps differently.
+    subtracted. The two attentions have different mean keys, so the subtraction would change their log-sum-exps differently,
+    and the results could not be joined.
     """
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
@@ -157,14 +159,13 @@ def _attend_to_clip(
 ) -> tuple[jax.Array, jax.Array]:
     """Attend from queries [1, S, W] to the driving video. Returns the output and the log-sum-exps [1, S, H] of H heads.
 
-    `first` is the index in the video of the token of the first query.
-
-    Tokens of the image's latent frame and padding see no driving frame. If `first` is a traced array, the log-sum-exps of such
-    tokens are -inf. If `first` is an int, the queries must be all tokens of the video, and the result leaves such tokens out.
+    `first` is the index of the first query's token in the video. Tokens of the image's latent frame and padding see no driving
+    frame. If `first` is a traced array, the log-sum-exps of these tokens are -inf. If `first` is an int, the queries must be all
+    tokens of the video, and the result has no entries for these tokens.
     """
     _, _, frames, tokens, _ = keys.key.shape
     length, width = query.shape[1:]
-    if isinstance(first, int):  # all tokens of the video: the tokens of each frame are contiguous
+    if isinstance(first, int):  # the queries are all tokens of the video, frame after frame
         own = query[0, NUM_LEADING_FRAMES * tokens : (NUM_LEADING_FRAMES + frames) * tokens].reshape(frames, tokens, width)
         return _attend_by_frames(own, bounds, keys.key[:, 0], keys.value[:, 0], keys.largest, layer, attend)
     count, start, offset = -(-length // tokens) + 1, first // tokens, first % tokens
@@ -191,8 +192,8 @@ def _attend_by_frames(
 ) -> tuple[jax.Array, jax.Array]:
     """Attend from each frame's queries to the keys of the same frame in this `layer`.
 
-    Queries are [F, T, W], keys and values [layers, F, T, W], with the letters of `ClipKeys`. Returns the output [1, F * T, W] and
-    the log-sum-exps [1, F * T, H] of H heads.
+    Queries are [F, T, W], keys and values [layers, F, T, W], for F frames of T tokens and heads with W channels together. Returns
+    the output [1, F * T, W] and the log-sum-exps [1, F * T, H] of H heads.
     """
     if bounds is not None:
         here = jax.lax.dynamic_index_in_dim(largest, layer, keepdims=False)[0]

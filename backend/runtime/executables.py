@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """A description of a program, its devices, versions and flags, with a digest of these and of the program's text.
+    """The facts that determine an executable: the program, the mesh, the devices, the versions and the flags.
 
-    The identity is stored with the executable. If no stored executable fits, the devices and the mesh are logged.
+    `digest` is a hash of these values and of the program's text. The identity is stored with the executable.
     """
 
     program: str
@@ -49,7 +49,7 @@ class Identity:
 
 
 def identify_program(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Identity:
-    """Return the identity that a stored executable must have so that it can run this lowered program."""
+    """Return the identity of this lowered program. A stored executable of the program has the same identity."""
     libraries = ("jax", "jaxlib", *(["libtpu"] if layout.platform == "tpu" else []))
     versions = {library: installed_version(library) for library in libraries}
     flags = compiler_flags() | {key: str(value) for key, value in sorted(layout.compiler_options.items())}
@@ -67,7 +67,7 @@ def _describe_devices(layout: Layout) -> str:
 
 
 class ExecutableFolders:
-    """A `Compiler` that looks for a program's executable in folders, and compiles if it finds none."""
+    """A `Compiler` that loads a program's executable from a folder. If no folder contains it, the program is compiled."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder for folder in folders if any(folder.glob(f"*{SUFFIX}"))] if folders else []
@@ -99,7 +99,7 @@ class ExecutableFolders:
 class ExecutableWriter:
     """A `Compiler` that writes its programs to `folder`, except programs that are already there.
 
-    Calls `report(name, path, seconds)` for each program, with None in place of the seconds if the file existed.
+    Calls `report(name, path, seconds)` for each program. `seconds` has the value None if the file already existed.
     """
 
     folder: Path

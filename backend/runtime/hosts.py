@@ -1,7 +1,7 @@
 """The hosts of one slice. Each host has one process. All processes run the same programs in the same order, on all devices
 together.
 
-Usually a process runs alone. Its `Place` is then the only host.
+Usually only one host exists, and its process has the default `Place`.
 """
 
 import dataclasses

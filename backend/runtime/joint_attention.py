@@ -1,12 +1,12 @@
-"""Attention over two streams of tokens together: one is spread over chips, the other is short and replicated.
+"""Attention over two streams of tokens together. One stream is spread over the chips. The other is short and replicated.
 
-In shapes, S is the number of tokens of the spread stream, L of the other stream. W is the number of channels of all heads in the
-array, D of one head.
+In shapes, S is the number of tokens of the spread stream, L of the replicated stream. W is the number of channels of all heads in
+the array, D of one head.
 
-The spread stream exchanges tokens for heads as in `ulysses`. Each chip then adds the same heads of the other stream. The real
-tokens (tokens that are not padding) of both streams precede all padding. Therefore the number of real tokens is enough to exclude
-the padding. If the padding of the spread stream is long enough, the other stream is written over it. This avoids a copy of the
-long arrays.
+The spread stream exchanges tokens for heads as in `ulysses`. Each chip then adds the same heads of the replicated stream. The
+real tokens (tokens that are not padding) of both streams precede all padding. Therefore the number of real tokens is enough to
+exclude the padding. If the padding of the spread stream is long enough, the replicated stream is written over it. This avoids a
+copy of the long arrays.
 """
 
 import dataclasses
@@ -27,8 +27,10 @@ from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_hea
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stream:
-    """One stream of a joint attention: its projected `query`, `key` and `value`, each [B, S, W], and `norms` [D], the weights of
-    the RMS norms of the heads of query and key."""
+    """One stream of a joint attention: its projected `query`, `key` and `value`, each [B, tokens, W].
+
+    `norms` are the weights [D] of the RMS norm of each head's query, and of the RMS norm of each head's key.
+    """
 
     query: jax.Array
     key: jax.Array
@@ -47,7 +49,7 @@ class Joining:
     Attributes:
         num_tokens: the number of real tokens in the spread stream.
         eps: a constant of the norms.
-        attend_spread: computes the attention of the spread stream if its queries do not see all keys. See `joint_attention`.
+        attend_spread: computes the attention of the spread stream's queries if they do not see all keys. See `joint_attention`.
     """
 
     num_tokens: int
@@ -64,21 +66,21 @@ def joint_attention(
     tables: tuple[jax.Array, jax.Array],
     how: Joining,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute attention over both streams together: [B, S, W] for the tokens of `spread`, [B, L, W] for the tokens of
-    `replicated`.
+    """Compute attention over both streams together. Returns [B, S, W] for `spread` and [B, L, W] for `replicated`.
 
     The tokens of `spread` are divided over the chips. Their queries and keys are rotated by `tables` [S, D]. Every chip has all
     tokens of `replicated`. The first `counts` [B] tokens of `replicated` are real, and no query attends to its other tokens.
 
-    Each chip calls `attend(query, key, value, bounds, lengths)` for some of the heads. `key` and `value` contain the real tokens
-    of `spread`, followed by the tokens of `replicated`. `query` contains all or some of the tokens of `spread`, followed by the
-    tokens of `replicated`. `bounds` are the `HeadBounds` of these arrays, which the TPU's attention kernel needs, or None if no
-    Pallas pass prepared the arrays. `lengths` (`KvLengths`) counts the real tokens of both streams together, for
-    each sample.
+    Each chip calls `attend(query, key, value, bounds, lengths)` for some of the heads:
 
-    With `how.attend_spread`, `attend` gets only the queries of `replicated`. The other queries go to
-    `how.attend_spread(own, first_query, counts)`, in the chip's heads `own` with the keys and values of both streams.
-    `first_query` is the index of the token of the first query. The result is [B, tokens, channels of the chip's heads].
+    - `key` and `value` contain the real tokens of `spread`, then the tokens of `replicated`.
+    - `query` contains the tokens of `spread` or a part of them, then the tokens of `replicated`.
+    - `bounds` are the `HeadBounds` of these arrays for the TPU's attention kernel, None if no Pallas pass prepared the arrays.
+    - `lengths` (`KvLengths`) is the number of real tokens of both streams together, for each sample.
+
+    If `how.attend_spread` is given, `attend` gets only the queries of `replicated`. The queries of `spread` go to
+    `how.attend_spread(own, first_query, counts)`, which returns [B, tokens, channels of the chip's heads]. `own` (`OwnHeads`)
+    contains these queries, and the keys and values of both streams. `first_query` is the index of the first query's token.
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
     flat, whole, table = partition("branches", "tokens", "heads"), partition("branches", None, "heads"), partition("tokens", None)
@@ -91,7 +93,7 @@ def joint_attention(
 def _local_joint_attention(
     spread: Stream, replicated: Stream, counts: jax.Array, tables, *, layout: Layout, attend: Callable, how: Joining
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute one chip's part of `joint_attention`. Each chip adds its heads of the second stream to the exchanged arrays."""
+    """Compute one chip's part of `joint_attention`. Each chip adds its heads of the replicated stream to the exchanged arrays."""
     sp, head = layout.size("sp"), tables[0].shape[1]
     heads = spread.query.shape[2] // head
     group = math.gcd(heads, sp)
@@ -108,7 +110,7 @@ def _local_joint_attention(
     key, value = (_concatenate_tokens(array, part, how.num_tokens) for array, part in zip((key, value), share[1:], strict=True))
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), second.bounds)
     seen = KvLengths(values=how.num_tokens + counts, minimum=how.num_tokens)
-    has_all = group == sp  # this chip has the queries of all tokens, otherwise of some tokens
+    has_all = group == sp  # True if this chip has the queries of all tokens
     if how.attend_spread is None:
         start = how.num_tokens if has_all else query.shape[1]
         attended = attend(_concatenate_tokens(query, share[0], start), key, value, bounds, seen)
@@ -141,14 +143,14 @@ def _concatenate_tokens(array: jax.Array, part: jax.Array, start: int) -> jax.Ar
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _SecondStream:
-    """The second stream after the same preparation as the first stream, and the head bounds of both streams together."""
+    """The replicated stream, prepared for attention. `bounds` are the head bounds of both streams together."""
 
     projected: tuple[jax.Array, jax.Array, jax.Array]
     bounds: HeadBounds | None
 
 
 def _prepare_second_stream(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _SecondStream:
-    """Prepare the second stream for all heads of this chip, [B, L, W]. `first` is the prepared first stream.
+    """Prepare the arrays [B, L, W] of the replicated stream for attention. `first` is the prepared spread stream.
 
     Values of padding become zero. With `first.bounds`, keys of padding also become zero, so that they do not raise the bounds.
     """

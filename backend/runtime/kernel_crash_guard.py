@@ -26,7 +26,7 @@ from backend.runtime.kernel_fallbacks import KernelFallbacks
 
 KEPT_SECONDS = 24 * 3600.0  # after this time the kernels are tried again, because something else may have caused the crash
 HANGS_SECONDS = 600.0  # maximum time of a first run; other hosts may still compile the program in this time
-EXCUSED_SECONDS = 60.0  # if a process must end this soon after the start of a first run, its kernels are not blamed
+EXCUSED_SECONDS = 60.0  # if a process ends on request this soon after a first run starts, the run does not count as a crash
 _SUFFIX = ".first-run"
 _REASON_LENGTH = 160
 _OTHER_FAULTS = ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED", "DATA_LOSS", "DEADLINE_EXCEEDED")
@@ -44,10 +44,10 @@ class KernelCrashGuard:
         self._running: dict[Path, float] = {}  # start time of each first run, in monotonic seconds
 
     def withdraw_recorded(self, folder: Path, combine_uses: Callable[[str], list[str]] = lambda own: [own]) -> None:
-        """Withdraw the kernels that files in `folder` name, and store such files for this process there from now on.
+        """Withdraw the kernels that files in `folder` name. From now on, the guard also writes its records to `folder`.
 
         A kernel's use is a word such as "attention" (`kernel_fallbacks`). `combine_uses` sends the uses that this host withdraws
-        to the other hosts, and returns the uses that each host withdraws.
+        to the other hosts, and returns the uses of each host. A host's uses are one text, separated by commas.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -61,8 +61,8 @@ class KernelCrashGuard:
         """Guard the first run of a program, whose kernels have these `uses`. The `with` block must start the run and wait for its
         end.
 
-        Ends the process if the run takes `HANGS_SECONDS`. Raises: KernelRefused instead of an error of the runtime that a kernel
-        may have caused.
+        Ends the process if the run takes longer than `HANGS_SECONDS`. Raises: KernelRefused, in place of an error of jax
+        that a kernel may have caused.
         """
         if not uses:
             yield
@@ -92,7 +92,10 @@ class KernelCrashGuard:
 
     @contextlib.contextmanager
     def _keep_record(self, program: str, uses: Collection[str]) -> Generator[Callable[[str], None]]:
-        """Keep a record file while the block runs. The block may call the yielded function with a reason to keep the file."""
+        """Write a record file, and delete it after the block.
+
+        If the block calls the yielded function with a reason, the file remains and contains the reason.
+        """
         if self._folder is None:
             yield lambda why: None
             return
@@ -124,10 +127,10 @@ def _write_record(file: IO[str], uses: Collection[str], why: str) -> None:
 
 
 def _read_record(path: Path) -> dict[str, str]:
-    """Return the uses of kernels that this file names, each with the reason to withdraw the kernels. Return {} while the process
-    that wrote the file runs.
+    """Return the kernel uses that this file names, each with the reason to withdraw its kernels.
 
-    Deletes the file if it is too old, broken, or written with other versions of the libraries.
+    Return {} while the process that wrote the file runs. Delete the file if it is too old, broken, or from other versions of the
+    libraries.
     """
     try:
         with path.open() as file:

@@ -48,7 +48,7 @@ class KernelFallbacks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Name of a refused compile option, or use of a refused kernel, such as "attention" -> the sentence that tells users.
+        # The sentence for users, by the name of the refused compile option or the use of the refused kernel, such as "attention".
         self._sentences: dict[str, str] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -59,8 +59,7 @@ class KernelFallbacks:
         return tuple(dict.fromkeys(self._sentences.values()))
 
     def refuse_option(self, error: Exception, options: Iterable[str]) -> str | None:
-        """Return the compile option that this error refuses, and leave it out from now on. None if the error has another
-        cause."""
+        """Return the compile option that caused this error, and leave it out from now on. None if the error has another cause."""
         text = str(error)
         name = next((name for name in options if name in text), None) if text.startswith(_KINDS) else None
         if name is not None:
@@ -70,8 +69,10 @@ class KernelFallbacks:
         return name
 
     def refuse_kernel(self, error: Exception) -> str | None:
-        """Return in words the use of the kernel that this error refuses, and withdraw all kernels of this use. None if the error
-        does not name one of our kernels."""
+        """Withdraw the kernels that this error names, with all kernels of the same use. Return a phrase for the use.
+
+        Return None if the error does not name one of our kernels, or if the use is already withdrawn.
+        """
         text = str(error)
         if "memory space hbm" in text:  # the program is too large; the message names kernels, but no kernel is refused
             return None
@@ -95,7 +96,7 @@ class KernelFallbacks:
             WITHDRAWN_TOGETHER[use], f"{_WORDS[use].capitalize()} {why}, so XLA's slower operations serve instead{more}"
         )
         if use == "attention":
-            disable_implementation("pallas_tpu")  # for the whole process, as are JAX's caches of traces
+            disable_implementation("pallas_tpu")  # affects the whole process, like JAX's caches of traces
         jax.clear_caches()  # otherwise cached traces would still run the kernel
 
     def _add_sentence(self, names: Iterable[str], sentence: str) -> None:

@@ -26,7 +26,7 @@ from backend.schemas.worker import AXES
 from presets.loader import Quantize
 
 LARGE_MATRIX = 2**24  # elements: below this size a copy on every chip costs less than gathering in every step
-TOKEN_ALIGNMENT = 128  # tokens per device are padded to a multiple of this, on TPUs and with several devices
+TOKEN_ALIGNMENT = 128  # each device's number of tokens is padded to a multiple of this, on TPUs or if sp > 1
 LogicalAxis = Literal["branches", "tokens", "heads"]
 MESH_AXES: Mapping[LogicalAxis, str] = {
     "branches": "dp",  # the samples of a batch: the two guidance branches
@@ -63,8 +63,10 @@ Shaped = jax.Array | jax.ShapeDtypeStruct
 
 
 def as_leaf(value: P | jax.ShapeDtypeStruct) -> jax.Array:
-    """Return the value unchanged, but typed as an array, for fields that are declared as arrays. JAX also accepts partitions and
-    shapes there."""
+    """Return the value unchanged, with the static type of an array.
+
+    Fields that are declared as arrays can then contain partitions or shapes, which JAX accepts too.
+    """
     return cast(jax.Array, value)
 
 
@@ -95,7 +97,7 @@ class MeshPlan:
 
 
 def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, fixed: Mapping[str, int | None] | None = None) -> MeshPlan:
-    """Plan the mesh for all of `num_devices`.
+    """Plan a mesh that uses all `num_devices` devices.
 
     With two guidance branches and an even number of chips, each half of the chips computes one branch. The tokens of a branch are
     spread over its chips. `fixed` contains sizes of axes that the user has set. Raises: RequestError, which lists the legal
@@ -153,9 +155,9 @@ def plan_copies(
 class Layout:
     """A mesh, and the partition of each kind of array on it.
 
-    `copied` are the names, within a layer, of the matrices of which every chip has a copy. With `copies_on_demand`, used for two
-    transformers that take turns, the copies exist only while steps of their transformer run. `quantize` is the number format of
-    the layers' large matrices, "off" for the model's dtype. `runtime` knows which kernels and compile options are refused.
+    `copied` are the names of a layer's matrices of which every chip has a whole copy. With `copies_on_demand`, the copies exist
+    only while steps of their transformer run. This is used for two transformers that take turns. `quantize` is the number format
+    of the layers' large matrices, "off" for the model's dtype. `runtime` contains the refused kernels and compile options.
     """
 
     mesh: Mesh
@@ -226,8 +228,8 @@ class Layout:
     def on_each_chip(self, one_chip: Callable, in_specs: object, out_specs: object) -> Callable:
         """Return a function that runs `one_chip`, attention for one chip, on every chip's part of the arguments.
 
-        The function uses `shard_map`, except on a single device that is not a TPU. A single TPU chip needs `shard_map`, because
-        it sets the mesh in context, by which the attention chooses its kernel.
+        The function uses `shard_map`, except on a single device that is not a TPU. On a single TPU chip, the attention chooses
+        its kernel by JAX's current mesh, which `shard_map` sets.
         """
         if self.mesh.size == 1 and self.platform != "tpu":
             return one_chip
@@ -249,7 +251,7 @@ class Layout:
 
     @property
     def token_multiple(self) -> int:
-        """The number to whose multiples the number of tokens is padded."""
+        """The number of tokens is padded to a multiple of this number."""
         is_aligned = self.platform == "tpu" or self.size("sp") > 1
         return self.size("sp") * TOKEN_ALIGNMENT if is_aligned else 1
 
@@ -274,7 +276,7 @@ class Layout:
         return math.prod(self.size(axis) for axis in axes)
 
     def describe_weights(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
-        """Return the shapes of weights with the shardings of the partition `spec(name, shape)`."""
+        """Return the shapes of weights with their shardings. `spec(name, shape)` returns the partition of a weight."""
         return {name: with_sharding(value, self.sharding(spec(name, value.shape))) for name, value in shapes.items()}
 
     def constrain(self, array: jax.Array, spec: P) -> jax.Array:
@@ -284,7 +286,7 @@ class Layout:
     def stacked_weight(self, name: str, shape: tuple[int, ...], role: Role) -> P:
         """Return the partition of a stacked weight of a network's layers, [layers, in, out]. Vectors are replicated.
 
-        Matrices are divided over tp, and over `weight_axes` along the in axis, because gathering this axis does not reorder
+        Matrices are divided over tp, and over `weight_axes` along the axis `in`, because gathering this axis does not reorder
         memory. A matrix in `copied` is divided only over tp, unless its copies are made on demand.
         """
         if len(shape) != 3 or role == "replicated":

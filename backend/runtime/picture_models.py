@@ -42,7 +42,7 @@ class PictureModel:
     """A network that enlarges images `scale` times, with its module on the meta device.
 
     `weights` are the network's parameters and buffers by name. The network needs images whose sides are multiples of `multiple`
-    and at least `minimum` pixels, and equal if `is_square`. A call extends other images.
+    and at least `minimum` pixels, and equal if `is_square`. `__call__` pads other images.
     """
 
     module: torch.nn.Module
@@ -94,7 +94,7 @@ class PictureModel:
         return {name: jax.ShapeDtypeStruct(tuple(value.shape), kinds[name]) for name, value in self.weights.items()}
 
     def _missing_pixels(self, width: int, height: int) -> tuple[int, int]:
-        """Return how many columns and rows must be added to an image of this size."""
+        """Return how many columns and rows must be added so that the network accepts an image of this size."""
         sides = [math.ceil(max(side, self.minimum) / self.multiple) * self.multiple for side in (width, height)]
         if self.is_square:
             sides = [max(sides)] * 2

@@ -18,7 +18,7 @@ from backend.runtime.mesh import Layout, with_sharding
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """The result of a `Compiler`: an executable, or None if the compiler creates none.
+    """The result of a `Compiler`: an executable, or None if the compiler returns no executable.
 
     `is_loaded` means that the executable was loaded from a file instead of compiled.
     """
@@ -63,7 +63,7 @@ class Program:
 
     Messages to people contain `name`, reports and files contain `key`. A call compiles if needed; `prepare` and `trace` compile
     beforehand. `KernelCrashGuard` guards the first run of a program with kernels. `donated` are the positions of arguments that a
-    call consumes. `places(shapes)` returns the results' shapes with shardings; by default results are replicated.
+    call consumes. `places` adds shardings to the shapes of the results. By default, results are replicated.
     """
 
     def __init__(
@@ -129,16 +129,15 @@ class Program:
         return self._trace(arguments, _signature(arguments))
 
     def prepare(self, *arguments: object) -> Any:
-        """Compile for arguments of these shapes if needed. Return the result's shapes and shardings, as
-        `jax.ShapeDtypeStruct`s."""
+        """Compile for arguments of these shapes if needed. Return the shapes and shardings of the result."""
         self._compile_if_needed(arguments)
         return self.describe(*arguments)
 
     def describe(self, *arguments: object) -> Any:
         """Return the result's shapes and shardings, without compiling.
 
-        The function is traced with the shapes and shardings that lowering uses, so that JAX does not trace again for lowering. A
-        second trace would take long: if the executable is in the compiler's cache, tracing takes most of the time.
+        The function is traced with the shapes and shardings that lowering uses, so that JAX does not trace it a second time.
+        Tracing takes most of the time if the executable is in the compiler's cache.
         """
         signature = _signature(arguments)
         if signature not in self._described:

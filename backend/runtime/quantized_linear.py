@@ -33,12 +33,12 @@ class QuantizedLinear(torch.nn.Module):
         self.bias, self._layout = linear.bias, layout
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Multiply tokens [B, S, in], see `multiply_quantized`."""
+        """Apply the layer to tokens [B, S, in]. See `multiply_quantized`."""
         multiply = functools.partial(multiply_quantized, self._layout)
         return torchax().interop.call_jax(multiply, value, self.weight, self.weight_scale, self.bias)
 
     def __deepcopy__(self, memo: dict) -> "QuantizedLinear":
-        return self  # the module has no values of its own, and the layout's devices cannot be copied
+        return self  # no copy: the module stores no values, and the layout's devices cannot be copied
 
 
 def quantize_linears(
@@ -69,7 +69,7 @@ def multiply_quantized(
 
 
 def _quantize_tokens(layout: Layout, value: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """Quantize tokens that are spread over the chips. On TPUs a Pallas pass does it if possible."""
+    """Quantize tokens that are spread over the chips. On TPUs, a Pallas pass quantizes them if it supports their shape."""
     batch, length, width = value.shape
     own = batch // min(batch, layout.size("dp")), length // layout.size("sp"), width
     if layout.uses_tpu_passes(value.dtype) and can_run_pass(own, dtype):
@@ -79,14 +79,14 @@ def _quantize_tokens(layout: Layout, value: jax.Array, dtype: jnp.dtype) -> tupl
 
 
 def multiply_8_bit(value: jax.Array, weight: jax.Array) -> jax.Array:
-    """Multiply `value` [..., C] by `weight` [N, C] transposed, both int8 or both float8, on units for this format: float32."""
+    """Multiply `value` [..., C] by `weight` [N, C] transposed, both int8 or both float8. Returns [..., N] in float32."""
     sums = jnp.int32 if weight.dtype == jnp.int8 else jnp.float32
     return jnp.einsum("...c,nc->...n", value, weight, preferred_element_type=sums).astype(jnp.float32)
 
 
 def multiply_on_cpu(value: jax.Array, weight: jax.Array) -> jax.Array:
-    """Multiply like `multiply_8_bit`, in float32, for which XLA has a fast product on a CPU.
+    """Compute the result of `multiply_8_bit` with a float32 product, which is fast on a CPU.
 
-    Sums of int8 products above 2 ** 24 are rounded to float32 in each addition, not only at the end.
+    Sums of int8 products that exceed 2 ** 24 are rounded to float32 at each addition, not only at the end.
     """
     return jnp.einsum("...c,nc->...n", value.astype(jnp.float32), weight.astype(jnp.float32))

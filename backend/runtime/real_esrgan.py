@@ -1,7 +1,7 @@
-"""The two networks of Real-ESRGAN, built from their weights alone: the small network for videos and the dense network for
-photographs.
+"""The two networks of Real-ESRGAN: the small network for videos and the dense network for photographs.
 
-Source: github.com/xinntao/Real-ESRGAN (BSD 3-Clause). The parameters have the names in the published files.
+The shapes of the weights determine the layers. The parameters have the names in the published files.
+Source: github.com/xinntao/Real-ESRGAN (BSD 3-Clause).
 """
 
 import math

@@ -23,17 +23,17 @@ _DTYPES = {11: torch.float32, 16: torch.bfloat16}  # keys are values of XLA_FFI_
 class TorchCall:
     """A PyTorch `function(result, *operands)` on tensors, which fills `result`.
 
-    `name` identifies the function, also in programs that another process has compiled, so each name must have one function. The
-    function runs in one of XLA's threads. It must not keep its tensors or call jax. The program raises the function's error as
-    jax.errors.JaxRuntimeError, with the same text.
+    `name` identifies the function, also in programs that another process has compiled. Two functions must not have the same name.
+    The function runs in one of XLA's threads. It must not keep its tensors or call jax. The program raises the function's error
+    as jax.errors.JaxRuntimeError, with the same text.
     """
 
     name: str
     function: Callable[..., None]
 
     def __call__(self, result: jax.ShapeDtypeStruct, *operands: jax.Array) -> jax.Array:
-        """Return the array of `result`'s shape that the function fills. All arrays are float32 or bfloat16. Works only in
-        programs for a CPU."""
+        """Return the array that the function fills, in the shape and dtype of `result`. All arrays are float32 or bfloat16. Works
+        only in programs for a CPU."""
         _register(self)
         return jax.ffi.ffi_call(self.name, result, vmap_method="sequential")(*operands)
 

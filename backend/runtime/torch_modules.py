@@ -102,7 +102,8 @@ def _plain_linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -
 def _linear_on_cpu(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
     """Multiply, add the bias, and round the result once, as PyTorch does.
 
-    The product is computed in float32 first. XLA's product of bfloat16 on a CPU is then seven times as fast.
+    The result of the product is float32 before the rounding. With this dtype, XLA multiplies bfloat16 arrays seven times as fast
+    on a CPU.
     """
     if cpu_linear.is_supported(value, weight):
         return cpu_linear.linear(value, weight, bias)

@@ -124,7 +124,8 @@ class SparseHeadsResult:
     Attributes:
         attended: the attention of tokens, [B, tokens, W].
         tiles: the attention between tiles of tokens, [B, tiles, W], for methods that multiply it by a gate.
-        counts: two numbers of blocks, [2] float32, which are summed over all chips. None for methods without counts.
+        counts: the number of exact blocks, and the number of blocks without space in their list, [2] float32. None for methods
+            without counts.
     """
 
     attended: jax.Array
@@ -145,11 +146,12 @@ def sparse_self_attention(
 ) -> tuple[jax.Array, jax.Array | None]:
     """Compute `self_attention` in which `attend` selects the keys. With `has_counts`, also return the sum of the chips' `counts`.
 
-    `attend(own, first_query, *shared)` gets the chip's heads (`OwnHeads`) and the index of the token of its first query. `shared`
-    are arrays that all heads and tokens share.
+    `attend(own, first_query, *shared)` gets the chip's heads (`OwnHeads`) and the index of its first query's token. The arrays
+    `shared` are replicated.
 
-    With `gate` [B, S, W], the attention between tiles is multiplied by the gate and added to the attention of tokens. Chips
-    exchange the few rows of the tiles instead of the gate. The tokens of a chip must be whole tiles.
+    With `gate` [B, S, W], the attention between tiles is multiplied by the gate and added to the attention of tokens. Chips do
+    this after they have exchanged heads back for tokens, so that they need not exchange the gate. The tokens of a chip must be
+    whole tiles.
     """
     local = functools.partial(_local_sparse_attention, layout=layout, attend=attend, eps=eps)
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
@@ -264,7 +266,7 @@ def _local_ring_attention(
     """Compute one chip's part of `ring_attention`.
 
     Other attentions subtract the mean key from all keys, which lets the TPU kernel use its fast form. Here the mean key is not
-    subtracted, because the ring contains keys of several blocks, and each block has another mean.
+    subtracted, because the ring contains keys of several blocks, and each block has a different mean.
     """
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
@@ -288,7 +290,7 @@ def _local_ring_attention(
 
 
 def exchange_for_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
-    """Send tokens and receive heads.
+    """Exchange tokens for heads between the chips of a group.
 
     `grouped` [group, B, S, W / group] contains this chip's tokens, with the heads divided into `group` parts. The result contains
     this chip's heads of the tokens of its group, [B, group * S, W / group].
@@ -316,7 +318,7 @@ def _exchange_parts(parts: jax.Array, group: int, sp: int) -> jax.Array:
 def cross_attention(
     layout: Layout, attend: Callable, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None
 ) -> jax.Array:
-    """Compute `attend` of each chip's tokens to the whole text.
+    """Compute cross-attention: each chip calls `attend` from its own tokens to the whole text.
 
     `query` is partitioned as `HEADS`, `key` and `value` as `TEXT_HEADS`; `bias` is [B, 1, 1, L] or None.
     """

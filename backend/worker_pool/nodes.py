@@ -30,7 +30,7 @@ SLICE_LABEL, TOPOLOGY_LABEL, HOST_LABEL = "ray.io/tpu-slice-name", "ray.io/tpu-t
 _HEAD = re.compile(r"TPU-.+-head")  # the resource that only a slice's first host has
 _ADDRESS = re.compile(r"auto|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.\-]+):\d{1,5}")
 _LOOK_SECONDS = 1.0
-# The delays before a machine is used again: the first if its worker could not start, the second if its worker was lost.
+# Seconds before a machine is used again: after its worker could not start, and after its worker was lost.
 _AGAIN_SECONDS, _SOON_SECONDS = 30.0, 3.0
 _CONNECT_SECONDS, _CLOSE_SECONDS, _DISCONNECT_SECONDS = 5.0, 2.0, 3.0
 _PORT_SECONDS = 10.0  # time limit for a slice's first host to find a free port

@@ -39,7 +39,7 @@ _LOOK_SECONDS = 1.0
 # The delay from a worker's readiness to the start of its standby process. An earlier start would slow down the page's start.
 STANDBY_SECONDS = 30.0
 STANDBY_BYTES = 4 * 10**9  # a standby process starts only with this much free memory; the process takes half a gigabyte
-_LATE_SECONDS = 5.0  # if a check is this late, the timers restart: the whole machine was slow, and the worker may not hang
+_LATE_SECONDS = 5.0  # a check that is this late restarts the timers: the machine was slow, so silence does not show a hang
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class Supervisor:
             transport.stop()
 
     def _start(self, preset: str | None = None) -> Transport:
-        """Start the worker. If `preset` is the preset of an interrupted job, load the preset's model and do not warm up."""
+        """Start the worker. If `preset`, the preset of an interrupted job, is given, load its model first and do not warm up."""
         plan = self._plan if preset is None else replace(self._plan, preset=preset, warm_up=False)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
         self._end_reason, self._memory_kills = "", count_out_of_memory_kills()

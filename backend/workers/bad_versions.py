@@ -21,10 +21,10 @@ class BadVersions:
     """Versions that fail together.
 
     Attributes:
-        versions: the bad versions of each package, and of "python": the first bad version, and the first good version after it.
-            "" for no limit. A package that is not installed is not bad.
+        versions: for each package and for "python", the first bad version and the first good version after it. "" means no limit.
+            A package that is not installed is not bad.
         reason: what happens with these versions.
-        chip: the only TPU generation on which they fail, such as "v5e". "" for all generations.
+        chip: the only TPU generation on which these versions fail, such as "v5e". "" for all generations.
     """
 
     versions: Mapping[str, tuple[str, str]]
@@ -33,7 +33,7 @@ class BadVersions:
 
 
 def _with_old_libtpu(jax: str, next_jax: str) -> BadVersions:
-    """Return the libtpu versions that are more than about a month older than this jax.
+    """Return the libtpu versions that are too old for this jax, because they are more than about a month older.
 
     Source: jax 0.10.2, jax/_src/pallas/mosaic/lowering.py, which compares the date of libtpu's build with a date in the code.
     """
@@ -51,18 +51,18 @@ def parse_version(text: str) -> tuple[int, ...]:
 
 BAD_VERSIONS = (
     *map(_with_old_libtpu, RELEASED_WITH, [*RELEASED_WITH, ""][1:]),
-    BadVersions(  # the report of AlphaFold 3 on v5e; libtpu 0.0.43.2 did not crash
+    BadVersions(  # source: AlphaFold 3's report about v5e
         versions={"jax": ("0.10.2", "0.10.3"), "libtpu": ("0.0.42.1", "0.0.43.2")},
         chip="v5e",
         reason="with this pair, compiling a model for v5e crashed; libtpu 0.0.43.2 did not crash",
     ),
-    BadVersions(  # libtpu's release notes
+    BadVersions(  # source: libtpu's release notes
         versions={"jax": ("", "0.7.1"), "libtpu": ("0.0.21.1", "")}, reason="this libtpu needs jax 0.7.1 or newer"
     ),
-    BadVersions(  # libtpu's release notes
+    BadVersions(  # source: libtpu's release notes
         versions={"python": ("", "3.12"), "libtpu": ("0.0.43", "0.0.45")}, reason="libtpu 0.0.43 and 0.0.44 need Python 3.12"
     ),
-    BadVersions(  # the rows below: jax's metadata on PyPI
+    BadVersions(  # source of this row and of the rows below: jax's metadata on PyPI
         versions={"python": ("", "3.12"), "jax": ("0.11", "")}, reason="jax 0.11 and newer need Python 3.12"
     ),
     BadVersions(versions={"numpy": ("", "2.0"), "jax": ("0.7.2", "0.11")}, reason="this jax needs numpy 2.0 or newer"),

@@ -236,7 +236,7 @@ class Worker:
         self._end(code)
 
     def _prepare_first_model(self, preset: Preset, warm_up: bool) -> None:
-        """Prepare for the first job. Only report a failure, because the first job will fail in the same way.
+        """Prepare the preset's model for the first job. Report a failure without raising it, as the first job will fail too.
 
         Cancelling a job does not stop the preparation, because the operator requested the preparation.
         """
@@ -283,8 +283,8 @@ class Worker:
             if task.request.finished_video:
                 self._model.start()  # upscaling needs only the devices, not the model of a preset
             else:
-                # Several hosts compile after the load, and decide together after each program whether to continue. A program
-                # that one host had compiled during the load would leave the other hosts waiting for a decision.
+                # Several hosts compile only after the load. They decide together after each program whether to continue. A host
+                # that had compiled a program during the load would skip this decision, and the other hosts would wait for it.
                 early = task.request if self._sync is None else None
                 self._model.load(task.request.resolved_preset, lambda: self._is_load_abandoned(task), early)
             return (self._generate_with_fallbacks(task) if self._begin_task(task) else None), "made"
@@ -375,9 +375,9 @@ class Worker:
         return failed
 
     def _add_proposals(self, failed: Failed, task: Task) -> Failed:
-        """Add settings that fit into memory to the failure, unless not even the weights fit.
+        """Return the failure with suggestions: settings that fit into memory, or another model if not even the weights fit.
 
-        Call this after the exception was released, because its traceback keeps arrays on the devices.
+        The caller must have released the exception, because its traceback keeps arrays on the devices.
         """
         if self._model.loaded is None:
             return Failed("There is not enough memory for this model", "Take a model that needs less, or more chips: see Models")

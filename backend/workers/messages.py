@@ -86,7 +86,7 @@ class ExitNow:
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """A sign of life."""
+    """Shows that a worker's process does not hang."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class Gathered:
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """Introduces a member to the first host: process `index` of `count`, with its versions by name."""
+    """Introduces a member to the first host: process `index` of `count`, with the versions of its software."""
 
     index: int
     count: int

@@ -169,7 +169,7 @@ class WorkerModel:
 
         def compile_ahead(tell: Callable[[Event], None]) -> None:
             loaded = model_cache.peek(key)
-            if loaded is None:  # another model has taken its memory
+            if loaded is None:  # it was unloaded to free memory for another model
                 return
             for event in self.started.warm_up(loaded, request):
                 tell(event)

@@ -66,9 +66,9 @@ class Load(Protocol):
         request: GenerationRequest | None = None,
         is_used: bool = True,
     ) -> LoadedModel:
-        """Load the model of the preset or the checkpoint `model`. `files` is the result of `check`.
+        """Load the model of the checkpoint `model`, by default of the preset's checkpoint. `files` is the result of `check`.
 
-        The programs of `request` are prepared meanwhile. If not `is_used`, the current model stays in use.
+        The programs of `request` are prepared while the model loads. If `is_used` is false, the current model stays in use.
         """
 
 
@@ -77,7 +77,7 @@ class Pipeline:
     """The functions of the pipeline that a worker calls.
 
     Attributes:
-        check: returns the files of a model for `load`. `check` and `load` call a function with each event and stop if it raises.
+        check: returns the files of a model for `load`. `check` and `load` pass each event to a function, and stop if it raises.
         find_unused: returns which accelerator is unused and why. Its argument is jax's devices, or the error that jax raised.
         refusals: returns a sentence for each kernel or compile option that the chip or the compiler refused.
         disable_crashed_kernels: disables the kernels that crashed an earlier process. Its argument merges all hosts' lists.

@@ -22,7 +22,7 @@ Key = tuple[str, str]
 class Prefetch:
     """Loads a model and then compiles the programs of `shape`, if given, in a thread.
 
-    The argument of `load` and `compile_ahead` is a function that they call with each event. Events reach the listener of `wait`.
+    `load` and `compile_ahead` get a function, and must call it with each event. Events go to the listener of `wait`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Prefetch:
             pass
 
     def wait(self, shape: Shape | None, listener: Report) -> None:
-        """Wait until the model is loaded. If the programs are for `shape`, wait for them too, else abandon their compilation.
+        """Wait until the model is loaded. Also wait for its programs if they are for `shape`, else abandon their compilation.
 
         Events go to the listener from now on. Raises: any exception of the listener.
         """

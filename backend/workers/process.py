@@ -61,7 +61,7 @@ class WorkerPlan:
         share: the worker's part of the machine.
         hosts: the hosts of a multihost worker, whose transport is "hosts".
         place: the place of this process among the hosts.
-        node: for a worker on another machine, the function that calls its actor, a partial `Calls.ask`.
+        node: for a worker of a Ray cluster, a function that calls a method of the worker's actor (`Calls.ask`).
         machine: the name of the worker's machine, for the operator.
         has_standby: start a standby process on this machine that can replace the worker.
     """
@@ -97,7 +97,7 @@ class WorkerPlan:
 
 
 class WorkerProcess(Channel):
-    """The `Transport` of a process on this machine, which is also the channel to the process."""
+    """A worker process on this machine. Implements `Transport`, and is also the channel to the process."""
 
     def __init__(
         self,
@@ -176,7 +176,10 @@ class Standby:
         return self._process.pid
 
     def become_worker(self, plan: WorkerPlan, on_message: OnMessage, on_exit: OnExit) -> WorkerProcess | None:
-        """Turn the process into a worker. `plan` may differ in preset and warm-up only. Return None if the process is dead."""
+        """Turn the process into a worker. Return None if the process is dead.
+
+        `plan` must equal the plan of the constructor, except for the preset and the warm-up.
+        """
         if self._process.poll() is not None:
             self.stop()
             return None

@@ -172,7 +172,7 @@ def _gpu_refusal(here: Surroundings) -> UnusedAccelerator:
 
 
 def _held_by_unknown(here: Surroundings, tpu: Accelerator | None, chips: str) -> UnusedAccelerator:
-    """Explain that another process uses the chips. Name the process if this user may see it."""
+    """Explain that another process, which the error does not name, uses the chips. Name the process if this user may see it."""
     holders = here.holders(tpu.files) if tpu else ()
     if holders:
         return _explain_holder(chips, holders[0].pid, holders[0].name)
@@ -198,7 +198,7 @@ def _explain_lock(chips: str) -> UnusedAccelerator:
 def _explain_mismatch(here: Surroundings) -> UnusedAccelerator:
     """Suggest to install the versions that this project requires.
 
-    If these versions are already installed, suggest the libtpu that the jax release requires.
+    If the required libtpu is already installed, suggest the libtpu that the installed jax requires.
     """
     pair = " and ".join(f"{name} {here.versions[name]}" for name in ("jaxlib", "libtpu") if name in here.versions)
     is_ours = here.versions.get("libtpu") == pinned_version("libtpu")
