@@ -23,7 +23,7 @@ _TPU_CHIPS = {"0x0027": "v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", 
 MOST_FLOPS_ON_A_CPU = 1e12
 # The prefix of the PCI classes of graphics cards (VGA, 3D). The audio device of a graphics card has another class.
 _DISPLAY_CLASS = "0x03"
-_TPU_TYPES = {"v5litepod": "v5e"}  # chip names by their names in Google's machine types
+_TPU_TYPES = {"v5litepod": "v5e"}  # maps names in Google's machine types to chip names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +79,9 @@ def find_holders(root: Path, files: Sequence[str]) -> tuple[Holder, ...]:
 
 
 def _find_tpu(root: Path, tpu_type: str) -> Accelerator | None:
-    """Find TPU chips. Files in /dev/vfio count only if the PCI bus or the machine type shows a TPU.
+    """Find TPU chips.
 
-    Other kinds of devices have such files too.
+    Other kinds of devices have files in /dev/vfio too. These files count only if the PCI bus or the machine type shows a TPU.
     """
     named = tpu_type.partition("-")[0]
     on_bus = [_TPU_CHIPS[device] for vendor, device, _ in _pci(root) if vendor == _GOOGLE and device in _TPU_CHIPS]

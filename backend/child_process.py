@@ -46,7 +46,7 @@ def end_with_parent(pipe: int) -> None:
         fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([pipe], [], [], 0)[0]:  # the parent ended before the signal was set up
         os._exit(1)
-    # This thread is for systems other than Linux, which send no signal when the pipe closes.
+    # Only Linux sends a signal when the pipe closes. On other systems this thread ends the process.
     threading.Thread(target=_wait_for_end, args=(pipe,), name="parent", daemon=True).start()
 
 

@@ -14,7 +14,7 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One jax device. `interconnect_bytes_per_second` is the sum of all links, in one direction.
+    """The figures of one jax device. `interconnect_bytes_per_second` is the sum of all links, in one direction.
 
     `peak_flops` is the rate of bfloat16 products. Products of `fast_format` run at twice this rate.
     """

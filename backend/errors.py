@@ -24,7 +24,7 @@ class StudioError(Exception):
 
     @property
     def cause(self) -> str:
-        """The error without `fix`."""
+        """The text of the error without `fix`."""
         return f"{self.what} {self.allowed}".strip()
 
 

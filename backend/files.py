@@ -85,7 +85,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 @contextmanager
 def folder_lock(folder: Path) -> Generator[None]:
-    """Lock a job's folder for the block. Wait for other processes: the worker of a dead server may still save its work there."""
+    """Lock a job's folder during the block. First wait for other processes: a dead server's worker may still save its work."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -15,7 +15,7 @@ def machine_memory(root: Path = Path("/")) -> tuple[int, int] | None:
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the free bytes of the machine or of the container, the smaller of the two. 0 if the system reports neither.
+    """Return the free bytes of the machine, or of the container if they are fewer. 0 if the system reports neither.
 
     Memory that the system uses to cache files counts as free.
     """

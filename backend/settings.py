@@ -1,4 +1,4 @@
-"""Read the environment. All environment variables of the project are here, with their defaults."""
+"""Read the environment. This module names all environment variables of the project and their defaults."""
 
 import os
 from collections.abc import Mapping, MutableMapping
@@ -144,12 +144,12 @@ def _secret(name: str, environment: Mapping[str, str]) -> str:
 
 
 def rewriter_key(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the key of the endpoint that rewrites prompts (STUDIO_REWRITER_KEY), "" for none."""
+    """Return the key of the endpoint that rewrites prompts (STUDIO_REWRITER_KEY), "" if it is not set."""
     return environment.get("STUDIO_REWRITER_KEY", "").strip()
 
 
 def own_cores(environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:
-    """Return the cores that this worker may use (STUDIO_CORES, such as "0,1"). Empty for all cores."""
+    """Return the cores that this worker may use (STUDIO_CORES, such as "0,1"). An empty tuple means all cores."""
     return split_numbers(environment.get("STUDIO_CORES", ""))
 
 

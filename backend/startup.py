@@ -34,8 +34,8 @@ def is_serving(words: Sequence[str]) -> bool:
 def announce_start(title: str, *, is_first: bool) -> None:
     """Write a line with the studio's title to standard error.
 
-    If `is_first` is True, write the line only at the first start. If `is_first` is False, write the line only at
-    later starts.
+    If `is_first` is True, write the line only at the first start after an installation. If `is_first` is False, write the line
+    only at later starts.
     """
     if _is_first_start() is is_first:
         wait = ": the first start takes about a minute, because Python compiles what it imports" if is_first else "…"

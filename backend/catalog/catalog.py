@@ -17,7 +17,7 @@ class Entry:
         source: the id on the Hub, or "embedded:NAME" for a model that is installed with the studio.
         presets: the presets that use it.
         num_bytes: the bytes of its files on this machine, None if files are missing.
-        begun_bytes: the bytes of an incomplete download that have arrived.
+        begun_bytes: the received bytes of an incomplete download.
     """
 
     kind: Kind
@@ -28,7 +28,7 @@ class Entry:
 
     @property
     def is_here(self) -> bool:
-        """True if all its files are on this machine."""
+        """True if all files of the checkpoint or LoRA are on this machine."""
         return self.num_bytes is not None
 
     @property
@@ -91,7 +91,7 @@ def count_bytes(source: str, path: Path) -> int:
 
 
 def _count_partial_bytes(model: str) -> int:
-    """Return the bytes that have arrived of an incomplete checkpoint.
+    """Return the received bytes of an incomplete checkpoint.
 
     Files that this checkpoint shares with another checkpoint count only after the download of this checkpoint's own
     transformer has started. Transformers of other checkpoints never count.

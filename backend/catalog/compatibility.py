@@ -29,7 +29,7 @@ Verdict = Literal["runs", "short", "slow", "untried", "unknown"]
 DEVICES_OF_A_CHIP = {"tpu7x": 2}  # number of jax devices per chip; a chip that is not listed is one device
 # A recommended preset needs at most this share of a device's memory. The predictions are not measured, so some memory stays free.
 RECOMMENDED_SHARE = 0.95
-EQUAL_SIZE = 0.95  # networks of this share of the largest size count as equally large
+EQUAL_SIZE = 0.95  # networks with at least this share of the largest size count as equally large
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +67,12 @@ def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) ->
 
 
 def recommend_preset(devices: Sequence[Device]) -> tuple[Preset, SliceNeed | None]:
-    """Return the best preset for the devices of one worker, and its predicted needs on the slice that these devices contain.
+    """Return the best preset for the devices of one worker, and its predicted needs from `presets/needs.json`.
 
-    The best preset has the largest networks, then the largest video, then the shortest predicted time. Networks of nearly the
-    largest size count as equally large: sparse attention adds a few weights. Only presets whose main input is a prompt count: no
-    live presets, and none with control blocks. Without figures for these devices, return the demo model and None.
+    Candidates are presets whose main input is a prompt. Live presets and presets with control blocks are excluded. The best
+    candidate has the largest networks, then the largest video, then the shortest predicted time. Networks of nearly the largest
+    size count as equally large, because sparse attention adds a few weights. If no candidate is predicted to fit, return the demo
+    model and None.
     """
     presets = list_presets()
     plain = [one for one in presets if "t2v" in one.tasks and not one.live and not one.has_control_blocks]
@@ -83,7 +84,7 @@ def recommend_preset(devices: Sequence[Device]) -> tuple[Preset, SliceNeed | Non
 
 
 def _largest_fitting(preset: Preset, devices: Sequence[Device]) -> SliceNeed | None:
-    """Return the needs of this preset on the largest known slice that the devices contain. None if it does not fit."""
+    """Return the preset's needs on the largest slice in these devices on which it fits. None without such a slice."""
     needs, chip = find_needs(preset.model), DEVICE_KINDS.get(devices[0].kind) if devices else None
     if needs is None or chip is None:
         return None

@@ -141,7 +141,7 @@ class Downloads:
             return source
 
     def _download(self, source: str) -> Download | None:
-        """Run the process to its end. Return a `Download` that describes the failure, None without a failure."""
+        """Download the source in a process. Return a `Download` that describes the failure, None without a failure."""
         speed, last = Speed(), {}
         with tempfile.TemporaryFile("w+") as errors:
             with self._lock:

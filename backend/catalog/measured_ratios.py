@@ -1,4 +1,4 @@
-"""MagCache's ratios that `measure-cache` measured on this machine."""
+"""Add MagCache's ratios, which `measure-cache` measured on this machine, to requests."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from presets.magnitude_files import magnitudes_file_name, read_magnitudes
 
 
 def add_measured_ratios(request: GenerationRequest, folder: Path) -> GenerationRequest:
-    """Return the request with the ratios in `folder` for its model, if the request uses MagCache and has no ratios.
+    """Return the request with its model's ratios from `folder`, if the request uses MagCache and has no ratios yet.
 
     The ratios of the two guidance branches alternate. The request stores them, so that it gives the same video on every machine
     and after a later measurement.
 
-    Raises: RequestError if no ratios were measured or published.
+    Raises: RequestError if the model has neither measured nor published ratios.
     """
     if not request.mag_cache or request.mag_ratios or request.finished_video:
         return request

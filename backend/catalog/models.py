@@ -23,7 +23,7 @@ class ModelRow:
 
     Attributes:
         download: the download that is queued, runs or has failed, or None.
-        total_bytes: size on the disk that the Hub reported, 0 if the Hub was never asked.
+        total_bytes: total size of the files as the Hub reported it, 0 if the Hub was never asked.
         weight_bytes: size of the networks' weights in memory, 0 if it is not known and for LoRAs.
         outlook: whether this machine can run the model, None for LoRAs.
         recommended: the preset of this model that is the best for this machine, "" for other models.
@@ -115,7 +115,7 @@ class Models:
         if any(one.source == source and one.is_active for one in self.downloads.all()):
             raise StudioError(f"{source} is being downloaded", "and was not removed", "pause the download first")
         others = [one for one in self._scan_entries() if one.is_on_hub and one.source != source]
-        # Files of complete models are kept, and files of models whose download has started.
+        # Keep the files that other models need, if these models are complete or their download has started.
         freed = remove(source, [one.source for one in others if one.is_here or self.downloads.total(one.source)])
         self.downloads.forget(source)
         self._notify_change()

@@ -25,7 +25,7 @@ class Checkpoint:
     """A folder in diffusers' layout.
 
     `index` is the content of model_index.json. `configs` maps the name of each part, such as "transformer", to the content of its
-    config.json. `transformer_files` maps parts to single files in their authors' format. Without such a file, the first
+    config.json. `transformer_files` maps parts to single files in the authors' format. Without such a file, the first
     transformer is in the folder `transformer_folder`. `convert_tensors` returns a single file's tensors with diffusers' names and
     arrangement, for families whose authors arrange some tensors differently.
     """
@@ -43,7 +43,7 @@ class Checkpoint:
         return tuple(sorted(self.configs, key=lambda part: (not part.startswith("transformer"), part)))
 
     def tensors(self, part: str) -> dict[str, TensorPlace]:
-        """Return where in the files each tensor of a part is. Raises: ModelError for an incomplete file."""
+        """Return the place of each tensor of a part in its file, by name. Raises: ModelError for an incomplete file."""
         if part in self.transformer_files:
             return self.convert_tensors(read_single_file_tensors(self.transformer_files[part]))
         return part_tensors(self.folder, part_folder(part, self.transformer_folder))
@@ -65,8 +65,10 @@ def part_folder(part: str, transformer: str) -> str:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether the folder contains a model_index.json, or a .pt file with the transformer beside the folders of the other
-    parts."""
+    """Return whether the folder contains a model_index.json, or the transformer as a .pt file.
+
+    Raises: ModelError if the folder contains several .pt files.
+    """
     return (folder / "model_index.json").is_file() or _find_torch_file(folder) is not None
 
 

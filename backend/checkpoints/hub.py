@@ -92,8 +92,8 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_prog
 
 
 def _find_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> Checkpoint:
-    """Find a checkpoint with single-file transformers. Their files and the base's configurations are checked before the base's
-    weights are downloaded."""
+    """Find a checkpoint with single-file transformers, downloaded if needed. The transformers and the base's configurations are
+    checked before the base's weights are downloaded."""
     if (checkpoint := open_cached_with_files(parsed)) is not None:
         return checkpoint
     for file in parsed.files:
@@ -106,13 +106,13 @@ def _find_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> C
     checkpoint = open_checkpoint(folder, assign_parts(paths, parsed.tree))
     if is_hub_id(parsed.base):
         accept(checkpoint)
-        # The repository may have a new commit since the first download, which is then in another folder
+        # A newer commit may exist since the first download. The files of the newer commit are in another folder.
         checkpoint = open_checkpoint(_download(parsed.base, PATTERNS_BESIDE_FILES, on_bytes), checkpoint.transformer_files)
     return checkpoint
 
 
 def open_cached_with_files(parsed: FileSource) -> Checkpoint | None:
-    """Open the checkpoint without the network. None if its base is incomplete on this machine, or if a transformer's file is
+    """Open the checkpoint without the network. Return None if the base is incomplete on this machine, or a transformer's file is
     missing."""
     files = find_cached_parts(parsed)
     folder = _find_cached_snapshot(parsed.base, PATTERNS_BESIDE_FILES) if is_hub_id(parsed.base) else Path(parsed.base)
@@ -127,7 +127,6 @@ def find_cached_parts(parsed: FileSource) -> dict[str, TransformerFile] | None:
 
 
 def _suggest_alternatives() -> str:
-    """Return what a user can do if a model is not available."""
     return f"give its folder with --model, or take the preset {list_presets()[0].name}, which runs anywhere"
 
 
@@ -145,7 +144,7 @@ def is_hub_id(source: str) -> bool:
 
 
 def open_cached_checkpoint(source: str) -> Checkpoint | None:
-    """Open a checkpoint from the cache without the network, None if it is incomplete."""
+    """Open a checkpoint from the cache without the network. Return None if the checkpoint is incomplete."""
     if (parsed := parse_file_source(source)) is not None:
         return open_cached_with_files(parsed)
     base, transformer = split_source(source)
@@ -168,7 +167,7 @@ def find_cached_file(source: str) -> Path | None:
 
 
 def find_newest_snapshot(source: str) -> Path | None:
-    """Return the newest folder of a checkpoint in the cache, even if it is incomplete; None if the cache has no folder."""
+    """Return the newest folder of a checkpoint in the cache, even if it is incomplete. None if no folder exists."""
     parsed = parse_file_source(source)
     base = parsed.base if parsed else split_source(source)[0]
     folders = (blobs_folder(base).parent / "snapshots").glob("*")
@@ -197,8 +196,8 @@ def _open_if_complete(
 
 
 def download_model(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Path:
-    """Download the missing files. Configurations are first, so that an unsupported model costs kilobytes of traffic, not
-    gigabytes.
+    """Download the missing files. `accept` checks the configurations before the weights in the checkpoint's folders are
+    downloaded.
 
     Raises: ModelError.
     """
@@ -220,7 +219,7 @@ def download_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
 
 
 def file_patterns(source: str) -> dict[str, tuple[str, ...]]:
-    """Return patterns of file names by repository. They match the files of `source`, a checkpoint or a single file."""
+    """Return, for each repository, the patterns of the files that belong to `source`: a checkpoint or a single file."""
     if (parsed := parse_file_source(source)) is not None:
         patterns = {parsed.base: PATTERNS_BESIDE_FILES}
         for repository, _, name in (file.partition(":") for file in parsed.files):
@@ -288,7 +287,7 @@ def _convert_errors(repository: str, of_lora: str) -> Generator[None]:
 
 
 class _HiddenProgressBar(tqdm):
-    """A progress bar that is never shown, because all bytes are downloaded before the library is called."""
+    """A progress bar of huggingface_hub that is never shown."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options | {"disable": True})
@@ -316,7 +315,7 @@ def _list_files(repository: str) -> list[HubFile]:
 def _download_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
     """Download several files at once. Bytes of an earlier try count as received.
 
-    Skips files that are too large for plain HTTP (50 GB). The library downloads these later.
+    Skips files that are too large for plain HTTP (50 GB). huggingface_hub downloads these files later.
     """
     total, small = sum(file.num_bytes for file in files), constants.MAX_HTTP_DOWNLOAD_SIZE
     fetches = [functools.partial(download_to_cache, file) for file in files if file.num_bytes <= small]
@@ -325,12 +324,11 @@ def _download_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
 
 
 def _run_in_parallel(works: Sequence[Callable[[threading.Event], object]], on_look: Callable[[], None]) -> list[Any]:
-    """Call the functions `works` in parallel and return their results. Until all have ended, `on_look` is called every second.
+    """Call the functions `works` in parallel and return their results. Call `on_look` every second until all functions end.
 
-    Each function receives an event, which asks the function to end. After the first error, the event is set, and the other
-    functions get `SECONDS_FOR_OTHERS` to end. A function ends when it next checks the event, which may take long on a slow
-    connection. After Ctrl-C or an error of `on_look`, the event is set, but no function is waited for. The threads belong to no
-    executor, because a process waits for an executor's threads before it ends.
+    Each function receives an event that asks it to stop. The event is set after the first error of a function. The other
+    functions then get `SECONDS_FOR_OTHERS` to end. The event is also set after Ctrl-C or an error of `on_look`, without a wait.
+    The threads belong to no executor, because Python waits for an executor's threads before a process ends.
     """
     stopped, futures, left = threading.Event(), [Future() for _ in works], SimpleQueue()
     for pair in zip(futures, works, strict=True):

@@ -29,7 +29,10 @@ SECONDS_BETWEEN_TRIES = 1.0  # time between tries to get the lock; a waiting dow
 
 @dataclass(frozen=True, kw_only=True)
 class HubFile:
-    """A file at one commit. `content_hash`, its name in the cache, is SHA-256 for a large file, git's SHA-1 for a small file."""
+    """A file of a Hub repository at one commit. The cache names the file by `content_hash`.
+
+    The hash is SHA-256 for a large file, and git's blob hash (SHA-1) for a small file.
+    """
 
     repository: str
     commit: str
@@ -50,7 +53,7 @@ class HubFile:
     @property
     def arrived_bytes(self) -> int:
         """The number of the file's bytes on this machine."""
-        # The complete file is looked up twice, because a download may rename the unfinished file after the first lookup
+        # The complete file is looked up twice, because a download may rename the unfinished file after the first lookup.
         for path in (self.blob_path, self.unfinished_path, self.blob_path):
             with contextlib.suppress(OSError):
                 return path.stat().st_size
@@ -88,7 +91,7 @@ def download_to_cache(file: HubFile, stopped: threading.Event) -> None:
 
 
 def delete_unfinished(repository: str, wanted: set[str]) -> None:
-    """Delete incomplete files that no download can resume: their hash is not in `wanted`, or the library created them.
+    """Delete incomplete files that no download can resume: their hash is not in `wanted`, or huggingface_hub created them.
 
     A file that another process is writing is kept.
     """
@@ -100,7 +103,7 @@ def delete_unfinished(repository: str, wanted: set[str]) -> None:
 
 
 def _lock_path(repository: str, content_hash: str) -> Path:
-    """Return the file that the library locks while it downloads."""
+    """Return the path of the file that huggingface_hub locks while it downloads. Create the folder of this file."""
     folder = Path(constants.HF_HUB_CACHE) / ".locks" / blobs_folder(repository).parent.name
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{content_hash}.lock"
@@ -116,7 +119,7 @@ def _wait_for_lock(locks: contextlib.ExitStack, file: HubFile, stopped: threadin
 
 
 def _receive_missing_bytes(file: HubFile, stopped: threading.Event) -> None:
-    """Request the missing bytes until all are received. Each try starts at the Hub's own address, which redirects to a server."""
+    """Request the missing bytes until all are received. Each try asks the Hub again for the download server."""
     headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # byte ranges must refer to the uncompressed file
     url = hf_hub_url(file.repository, file.name, revision=file.commit)
     if file.arrived_bytes > file.num_bytes:
@@ -129,7 +132,7 @@ def _receive_missing_bytes(file: HubFile, stopped: threading.Event) -> None:
                 silent: Any = silent_tqdm
                 http_get(url, out, resume_size=before, headers=headers, expected_size=file.num_bytes, tqdm_class=silent)
             return
-        except httpx2.TransportError:  # `http_get` retries after some of these errors, this loop after each of them
+        except httpx2.TransportError:  # this loop retries, because `http_get` retries only after some of these errors
             if file.arrived_bytes <= before:
                 raise
 
@@ -148,7 +151,7 @@ class _UnfinishedFile(io.BufferedWriter):
 
 
 def _check_hash(file: HubFile) -> None:
-    """Flush the bytes to the disk and check their hash. Raises: ModelError if the hash is wrong; the file is then deleted."""
+    """Check the hash of the file, then flush the file to the disk. Raises: ModelError for a wrong hash; the file is deleted."""
     content_hash = hash_file(file.unfinished_path, file.content_hash)
     if content_hash != file.content_hash:
         file.unfinished_path.unlink()

@@ -26,7 +26,7 @@ def read_ncnn_tensors(layers: Path, numbers: Path, names: Sequence[str]) -> dict
         names: the modules' names in PyTorch, in the order of the layers.
 
     Returns:
-        Where the bytes of each array are in `numbers`, by the array's name in PyTorch.
+        The place of each array in the file `numbers`, by the array's name in PyTorch.
 
     Raises: ModelError if the files or the names do not match.
     """

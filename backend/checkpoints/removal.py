@@ -1,7 +1,7 @@
 """Remove a checkpoint or a file from the Hub's cache, except files that another source needs or that other tools downloaded.
 
 The cache stores each file once, under the hash of its content, with a link from a folder for each commit. A link is deleted if
-the removed source needs a file of this name and no kept source does. The content is deleted with its last link.
+the removed source needs a file of this name and no kept source needs it. The content is deleted with its last link.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _matches(path: Path, patterns: Collection[str]) -> bool:
-    """Return whether the file's name within its commit fits a pattern."""
+    """Return whether the file's path in its repository matches one of the patterns."""
     commit = next(parent for parent in path.parents if parent.parent.name == "snapshots")
     name = path.relative_to(commit).as_posix()
     return any(filter_repo_objects([name], allow_patterns=list(patterns)))

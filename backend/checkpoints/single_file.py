@@ -1,8 +1,8 @@
 """Single-file transformers beside a checkpoint's other parts: how a source names them, and where their tensors are.
 
 Such a file contains one network. The tensors have the authors' names, sometimes with a prefix. Some files store numbers of 8 or 4
-bits with scales. An fp8 tensor has one scale, or one for each row. An int8 matrix has a scale for each tile of 128 x 128. An fp4
-matrix has a scale for each 16 numbers of a row, and one for all. Reads no weights. Sources of the names:
+bits with scales. An fp8 tensor has one scale, or a scale for each row. An int8 matrix has a scale for each tile of 128 x 128. An
+fp4 matrix has a scale for each 16 numbers of a row, and one scale for the whole matrix. Reads no weights. Sources of the names:
 - fp8: Comfy-Org/ComfyUI comfy/ops.py (`scale_weight`, the marker `scaled_fp8`) and comfy/quant_ops.py (`weight_scale`,
   `comfy_quant`)
 - int8: thu-ml/TurboDiffusion turbodiffusion/ops/core.py (`int8_weight`, `scale`)
@@ -31,7 +31,7 @@ SCALES = (".scale_weight", ".weight_scale")
 MARKER = "scaled_fp8"
 INT8_WEIGHT, INT8_SCALE, TILE = ".int8_weight", ".scale", 128
 FP4_SCALES = (".weight_scale", ".alpha", ".input_global_scale")
-FP4_BLOCK = 16  # numbers of a row with one scale
+FP4_BLOCK = 16  # consecutive numbers of a row that share one scale
 NUMBERS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 _NOT_WEIGHTS = (".scale_input", ".input_scale", ".comfy_quant", *SCALES)  # endings of names of tensors that are not weights
 _FILE = r"(?:/[^#]+?|[\w.-]+/[\w.-]+:[^:#]+?)\.(?:safetensors|pth?)"
@@ -70,7 +70,7 @@ def is_on_hub(file: str) -> bool:
 
 
 def assign_parts(files: Sequence[Path], tree: str = "") -> dict[str, TransformerFile]:
-    """Return the files, by the name of the transformer that each contains. `tree` is a field of `FileSource`."""
+    """Return each file by the name of the transformer that it contains. `tree` is as in `FileSource`."""
     own = [TorchFile(path=path, tree=tree) if path.suffix in TORCH_SUFFIXES else path for path in files]
     return {"transformer" if index == 0 else f"transformer_{index + 1}": file for index, file in enumerate(own)}
 
@@ -80,7 +80,7 @@ def file_path(file: TransformerFile) -> Path:
 
 
 def read_single_file_tensors(file: TransformerFile) -> dict[str, TensorPlace]:
-    """Return where in the file each tensor of a transformer is, by the tensor's name in the file, without a prefix.
+    """Return the place of each tensor of a transformer in the file, by the tensor's name in the file, without a prefix.
 
     Raises: ModelError for a file that is incomplete or unsafe, or whose dtypes are not supported.
     """
@@ -96,7 +96,7 @@ def read_single_file_tensors(file: TransformerFile) -> dict[str, TensorPlace]:
 
 
 def _join_int8(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
-    """Replace X.int8_weight and X.scale by X.weight, with the scale's place in the result. Other tensors stay unchanged."""
+    """Join X.int8_weight and X.scale to one entry X.weight, whose `scale` is the scale's place. Other tensors stay unchanged."""
     stems = [name.removesuffix(INT8_WEIGHT) for name in places if name.endswith(INT8_WEIGHT)]
     used = {stem + ending for stem in stems for ending in (INT8_WEIGHT, INT8_SCALE)}
     joined = {name: place for name, place in places.items() if name not in used}
@@ -114,9 +114,9 @@ def _join_int8(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, Tenso
 
 
 def _join_fp4(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
-    """Join each fp4 weight and its scales to one entry, which contains the scales' places. Other tensors stay unchanged.
+    """Join each fp4 weight and its scales to one entry, whose `scale` has the scales' places. Other tensors stay unchanged.
 
-    The file stores two numbers of a weight in each byte. The entry's shape counts numbers.
+    The file stores two numbers of a weight in each byte. The shape of the entry counts numbers, not bytes.
     """
     packed = [name.removesuffix(".weight") for name, place in places.items() if place.dtype == "U8" and len(place.shape) == 2]
     stems = [stem for stem in packed if all(stem + ending in places for ending in FP4_SCALES)]
@@ -142,7 +142,7 @@ def _join_fp4(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, Tensor
 
 
 def _add_scale(path: Path, name: str, place: TensorPlace, named: dict[str, TensorPlace], is_scaled: bool) -> TensorPlace:
-    """Return the tensor's `place` in the file. If the tensor has a scale, the result also contains the scale's place."""
+    """Return the tensor's `place`. If the tensor has a scale, the field `scale` of the result is the scale's place."""
     if place.scale is not None:
         return place
     if place.dtype not in NUMBERS:

@@ -12,7 +12,7 @@ class Speed:
         self._first: tuple[float, int] | None = None
 
     def __call__(self, done: int) -> float:
-        """Return the speed, given that `done` bytes have been received in total; 0 while it is unknown."""
+        """Return the bytes per second, 0 while the speed is unknown. `done` is the total number of bytes so far."""
         now = self._clock()
         self._first = self._first or (now, done)
         seconds, count = now - self._first[0], done - self._first[1]

@@ -18,8 +18,10 @@ from backend.checkpoints.json_files import AGAIN, read_json, short_path
 from backend.errors import ModelError
 
 FP4 = "FP4"
-"""The dtype of a `TensorPlace` whose bytes hold two numbers E2M1 each, the first number in the low half. It is no dtype of
-safetensors, where such bytes are U8. The numbers of the scale are in tiles (`backend.weights.read`)."""
+"""The dtype of a `TensorPlace` whose bytes contain two numbers in the format E2M1, the first in the low four bits.
+
+safetensors has no such dtype: such bytes are U8. The numbers of the scale are in tiles (`backend.weights.read`).
+"""
 LARGEST_HEADER = 100_000_000  # maximum bytes of a file's header, as the format states
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
               "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
@@ -29,9 +31,9 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
 class TensorPlace:
     """One tensor's bytes, from `start` to `end` in the file. `dtype` is safetensors' name for the dtype, or `FP4`.
 
-    If `scale` is set, the tensor is the product of the stored numbers and the scale: one number, or one number for each row. If
-    `scale_block` is set too, it is (rows, columns) of a block, and the scale has one number for each block. If `swaps_halves` is
-    true, the file has the second half of the rows first, and of their scales.
+    If `scale` is set, the tensor is the product of the stored numbers and the scale. The scale is one number, or one number for
+    each row. If `scale_block` is set too, the scale has one number for each block of (rows, columns). If `swaps_halves` is True,
+    the file stores the second half of the rows before the first half, and the scale's rows in the same order.
     """
 
     path: Path
@@ -77,7 +79,7 @@ def tensor_names(folder: Path, part: str) -> Collection[str]:
 
 
 def _read_weight_map(index: Path) -> dict[str, str]:
-    """Return the name of the file of each tensor. Raises: ModelError."""
+    """Return the name of the file that contains each tensor, by the tensor's name. Raises: ModelError."""
     names = read_json(index).get("weight_map", {})
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise ModelError(f"{short_path(index)}: weight_map", "must be an object with the file of each tensor", AGAIN)
@@ -85,7 +87,7 @@ def _read_weight_map(index: Path) -> dict[str, str]:
 
 
 def part_tensors(folder: Path, part: str) -> dict[str, TensorPlace]:
-    """Return where in the files each of a part's tensors is, in the order of the files.
+    """Return the place of each of a part's tensors, by name, in the order in which the files store them.
 
     Raises: ModelError for an incomplete file.
     """
@@ -93,8 +95,10 @@ def part_tensors(folder: Path, part: str) -> dict[str, TensorPlace]:
 
 
 def read_header(path: Path) -> dict[str, TensorPlace]:
-    """Return a file's tensors in the order of their bytes. Raises: ModelError if the file is incomplete or not a safetensors
-    file."""
+    """Return the places of a file's tensors by name, in the order of their bytes.
+
+    Raises: ModelError if the file is incomplete or not a safetensors file.
+    """
     size = os.path.getsize(path)
     entries, begin = _read_header(path, size)
     places = {name: _parse_place(path, name, entry, begin) for name, entry in entries.items() if name != "__metadata__"}
@@ -173,5 +177,5 @@ def check_shapes(part: str, places: dict[str, TensorPlace], expected: Mapping[st
 
 
 def _is_flat_kernel(shape: Sequence[int], expected: Sequence[int]) -> bool:
-    """Return whether a matrix has the numbers of a convolution's kernel, with the kernel's axes after the first joined in one."""
+    """Return whether a matrix can be a convolution's kernel whose axes after the first are joined to one axis."""
     return len(shape) == 2 < len(expected) and shape[0] == expected[0] and math.prod(shape) == math.prod(expected)

@@ -102,7 +102,7 @@ class _Storage:
 
 @dataclasses.dataclass(frozen=True)
 class _Tensor:
-    """A tensor's elements in a storage. `first` is the index of its first element there."""
+    """A tensor whose elements are in a storage. `first` is the index of the tensor's first element in the storage."""
 
     storage: _Storage
     first: int
@@ -168,10 +168,10 @@ class _Contents:
             case "SETITEM" | "SETITEMS":
                 values = self._pop_group() if instruction == "SETITEMS" else [stack.pop() for _ in range(2)][::-1]
                 keys, found = values[::2], stack[-1]
-                if not all(type(key) in (str, int) for key in keys):  # hashing a tuple may take very long
+                if not all(type(key) in (str, int) for key in keys):  # other keys are refused: hashing a tuple may take very long
                     raise ValueError
-                # Keys that are whole numbers, as in an optimizer's state, are ignored, because a malicious file could contain
-                # many with the same hash, which makes a dictionary slow.
+                # Integer keys, as in an optimizer's state, are ignored. A malicious file could contain many integers with the
+                # same hash, which make a dictionary slow.
                 found.update((key, value) for key, value in zip(keys, values[1::2], strict=True) if type(key) is str)
             case "GLOBAL":
                 module, _, kind = argument.partition(" ")
@@ -232,7 +232,7 @@ def _select_tensors(file: TorchFile, found: object) -> dict[str, _Tensor]:
 def _find_place(
     path: Path, raw: Any, size: int, name: str, tensor: _Tensor, entries: Mapping[str, zipfile.ZipInfo]
 ) -> TensorPlace:
-    """Return where the tensor's bytes are in the file, which has `size` bytes.
+    """Return the place of the tensor's bytes in the file, which has `size` bytes.
 
     Raises: ModelError if the bytes are not contiguous or not in the file.
     """

@@ -57,7 +57,7 @@ class UpscalerFile:
         return self.path.suffix != SUFFIXES[0] and not self.is_embedded and not zipfile.is_zipfile(self.path)
 
     def tensors(self) -> dict[str, TensorPlace]:
-        """Return where in the file each of the model's arrays is, by name. `is_old` must be false.
+        """Return the place of each of the model's arrays in the file, by name. `is_old` must be False.
 
         Raises: ModelError for an incomplete or unsafe file.
         """

@@ -58,10 +58,10 @@ def verify(
     transformer: str = TRANSFORMER,
     complete: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint,
 ) -> Verification:
-    """Check every file of the checkpoint. Never raises; the result lists the problems.
+    """Check every file of the checkpoint. The result lists the problems: no ModelError is raised.
 
     The transformers are in `transformer_files` if given, otherwise the first transformer is in the folder `transformer`.
-    `complete(checkpoint)` returns the checkpoint with the configurations added that only its single-file transformer contains.
+    Some configurations are only in a single-file transformer. `complete(checkpoint)` adds these configurations to the checkpoint.
     """
     problems, kind = [], None
     try:
@@ -97,7 +97,7 @@ def check_part(checkpoint: Checkpoint, family: FamilyChecks, part: str) -> None:
 
 
 def _authors_name(name: str, tensors: Collection[str], family: FamilyChecks) -> str:
-    """Return diffusers' name of a tensor if the single-file transformer contains this name, otherwise the authors' name."""
+    """Return the tensor's name in diffusers if the single-file transformer uses this name, otherwise the authors' name."""
     stem, _, kind = name.rpartition(".")
     makers = next((f"{other.name}.{kind}" for other in family.lora_names(stem)), name)
     return name if _full_name(name, tensors) in tensors else makers

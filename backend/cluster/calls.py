@@ -18,7 +18,7 @@ class Disconnected(Exception):
 
 
 class Calls:
-    """Counts the calls to Ray over one connection, and ends them."""
+    """Counts the running calls to Ray over one connection. `end` waits until no call runs."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -42,7 +42,7 @@ class Calls:
     def ask(self, actor: object, method: str, *values: object, seconds: float) -> Any:
         """Call the actor's method and return its result.
 
-        Raises: RayError if the method raised or did not answer within `seconds`; Disconnected.
+        Raises: RayError if the method raised an error or did not answer within `seconds`; Disconnected if the connection ends.
         """
         with self.count_call():
             try:

@@ -1,7 +1,7 @@
 """Run a worker process on a node of the cluster, and forward its messages and files.
 
-A `NodeWorker` is a Ray actor on the first host of a slice. A `NodeMember` is a Ray actor on each other host. Neither imports Ray:
-`backend.worker_pool.nodes` turns them into actors.
+A `NodeWorker` is a Ray actor on the first host of a slice. A `NodeMember` is a Ray actor on each other host. This module does not
+import Ray: `backend.worker_pool.nodes` turns both classes into actors.
 """
 
 import shutil
@@ -46,7 +46,7 @@ Item = Message | Piece | LogText | Ended
 
 
 class NodeWorker:
-    """One worker of the studio, on this node. The studio calls the methods, several at the same time.
+    """One worker of the studio, on this node. The studio can call several methods at the same time.
 
     The worker's files are in `cluster/NAME` in the node's data folder, which is the node's STUDIO_DATA_DIR, by default `data` in
     the project.
@@ -223,7 +223,7 @@ class Relay:
 
 @dataclass(frozen=True, kw_only=True)
 class _RemoteJob:
-    """The worker's job. Its folder is `there` in the studio and `here` on this node. `changes` finds changed files in `here`."""
+    """The worker's job. Its folder has the path `there` in the studio and `here` on this node. `changes` finds its changes."""
 
     job_id: str
     there: str

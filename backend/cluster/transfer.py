@@ -53,9 +53,9 @@ def check_name(name: str) -> str:
 
 
 def list_files(folder: Path) -> dict[str, Version]:
-    """Return the version of each file to transfer: its time, size and inode, by file name.
+    """Return the version of each file to transfer, by file name.
 
-    Hidden files, links and `NOT_SENT` are left out.
+    Hidden files, links and files that match `NOT_SENT` are left out.
     """
     versions: dict[str, Version] = {}
     _collect_versions(folder, "", versions)
@@ -130,13 +130,13 @@ class Inbox:
         with part.open("wb" if piece.is_first else "ab") as file:
             file.write(piece.data)
         if piece.is_last:
-            if "previews/" not in piece.name:  # previews need not survive a power cut
+            if "previews/" not in piece.name:  # previews are not flushed, because a lost preview does no harm
                 flush_to_disk(part)
             os.replace(part, path)
 
 
 def move_message_paths(message: Message, before: str, now: str) -> Message:
-    """Apply `move_paths` to a message."""
+    """Replace the folder `before` by the folder `now` in all paths of a message."""
     return decode_message(move_paths(encode_message(message), before, now))
 
 

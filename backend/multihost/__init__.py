@@ -1,1 +1,1 @@
-"""Run one worker as one process on each of several hosts. Imports neither jax nor torch."""
+"""Run one worker as several processes, one on each host. Imports neither jax nor torch."""

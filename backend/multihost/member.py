@@ -1,9 +1,10 @@
-"""Run a multihost worker's part on a host other than the first.
+"""Run one process of a multihost worker, on a host other than the first.
 
-The member connects to the first host and runs a process when the first host requests it. Whenever a connection ends, the
-member reconnects.
+The member connects to the first host, and reconnects whenever the connection ends. It starts its process when the first host
+requests it.
 
-A job's files are in a temporary folder, which is deleted when the connection ends. The first host has the job's real folder.
+The member stores a job's files in a temporary folder, and deletes the folder when the connection ends. The job's own folder is
+on the first host.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ class MemberRefused(StudioError):
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """The host of process `index` of `count`. The first host listens at `address` and `port`."""
+    """Runs process number `index` of the worker's `count` processes. The first host listens at `address` and `port`."""
 
     index: int
     count: int
@@ -100,7 +101,7 @@ class Member:
 
 
 class _Process:
-    """This host's process. Forwards its messages to the first host."""
+    """The worker process on this host. Its `Gather` messages and its exit code are forwarded to the first host."""
 
     def __init__(self, member: Member, wire: Wire, start: Start):
         self._wire, self._last_report = wire, time.monotonic()
@@ -146,7 +147,7 @@ def _make_plan(member: Member, start: Start) -> WorkerPlan:
 
 
 def _rotate_log(member: Member) -> Path:
-    """Return the path of the next process's log. Rename the previous process's log."""
+    """Rename the previous process's log and return the path for the next process's log."""
     folder = member.settings.logs_dir
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"member-{member.index}.log"
@@ -156,7 +157,7 @@ def _rotate_log(member: Member) -> Path:
 
 
 def _store_job(message: RunWithFiles, files: Sequence[bytes], folder: Path) -> Run:
-    """Write the job's files into a new folder and return the job. Delete the folders of older jobs except the newest."""
+    """Write the job's files into a new folder and return the job. Delete the folders of earlier jobs, except the latest."""
     here = folder / Path(message.job_id).name
     earlier = sorted(folder.iterdir(), key=lambda old: old.stat().st_mtime)
     for old in (*earlier[:-1], *(one for one in earlier[-1:] if one == here)):

@@ -1,7 +1,8 @@
 """Encrypts the connection of two hosts by TLS without certificates.
 
-The anonymous key exchange authenticates nobody. Therefore the hosts must include the binding that `handshake` returns in their
-proofs (`backend.multihost.wire`): a machine between two hosts has one connection to each of them, with different bindings.
+The key exchange is anonymous: it proves no identity. An attacker between two hosts would have a separate connection to each host.
+These connections have different bindings. `handshake` returns the binding, and each host proves to the other host that it sees
+the same binding (`backend.multihost.wire`).
 Source: RFC 5246 (TLS 1.2), RFC 5929 ("tls-unique"), RFC 7919 (the group in ffdhe3072.pem).
 """
 
@@ -18,7 +19,7 @@ _RECORD = 2**14  # most bytes that a record of TLS contains
 class TlsConnection:
     """One end of an encrypted connection. One thread may send while another receives.
 
-    An `ssl.SSLSocket` does not allow this before Python 3.13, because OpenSSL needs a lock.
+    OpenSSL allows only one call at a time, so a lock guards each call. Before Python 3.13, `ssl.SSLSocket` has no such lock.
     """
 
     def __init__(self, connection: socket.socket):
@@ -61,7 +62,7 @@ class TlsConnection:
             except ssl.SSLWantReadError:
                 self._receive()
                 continue
-            if not piece:  # the other end has closed the encrypted connection, but not the socket
+            if not piece:  # the other end has ended TLS, but its socket is still open
                 raise ConnectionError("closed")
             data += piece
         return bytes(data)
@@ -76,7 +77,8 @@ class TlsConnection:
 def _make_context(is_server: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    # TLS 1.3 has no anonymous key exchange, and OpenSSL allows it at security level 0 only. There is no weaker cipher to choose.
+    # TLS 1.3 has no anonymous key exchange. OpenSSL allows anonymous key exchange at security level 0 only. Level 0 also allows
+    # weak ciphers, but this context offers only one cipher.
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers("ADH-AES256-GCM-SHA384:@SECLEVEL=0")
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION

@@ -1,8 +1,8 @@
 """Run a worker on several hosts: the first process on this host, and the hub that synchronizes all processes.
 
 The members (`backend.multihost.member`, one on each other host) connect to the hub and reconnect whenever the connection ends.
-When all members are connected, the processes start together. If one process ends, all end. The supervisor then starts the next
-transport, and the members connect to it.
+When all members are connected, the processes start together. If one process ends, all processes end. The worker's supervisor then
+creates a new transport, and the members connect to the new hub.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ _AUTHENTICATE_SECONDS = 8.0
 _MOST_UNAUTHENTICATED = 16  # the most connections that have not authenticated yet
 _STAGES = ("stage1_*.safetensors", "stage2_*.safetensors")
 _OF_SHOTS = tuple(f"{SHOTS}/*/{name}" for name in (*_STAGES, RESULT, LAST, LAST_FRAMES, LOOK, MODEL_SOUND))
-_SENT_FILES = (*_STAGES, f"{FOLDER}/*.jsonl", *_OF_SHOTS)  # sent to members so that they can continue the job
+_SENT_FILES = (*_STAGES, f"{FOLDER}/*.jsonl", *_OF_SHOTS)  # stored progress, which members need to continue a job
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class MultihostTransport:
             oldest = next(one for one in self._unauthenticated if one[0] == crowded)
             self._unauthenticated.remove(oldest)
         with contextlib.suppress(OSError):
-            oldest[1].shutdown(socket.SHUT_RDWR)  # the connection's thread then closes it
+            oldest[1].shutdown(socket.SHUT_RDWR)  # the thread of this connection then closes the socket
 
     def _remove_unauthenticated(self, connection: socket.socket) -> None:
         with self._lock:
@@ -213,7 +213,7 @@ class MultihostTransport:
         with self._lock:
             before, self._members[index] = self._members.get(index), wire
         if before is not None:
-            before.close()  # the member reconnected. Two members with the same number close each other's connection.
+            before.close()  # the old connection of a member that reconnected, or of another host with the same number
         why, end_code = "does not answer any more", HOST_LOST
         try:
             while True:
@@ -260,7 +260,7 @@ class MultihostTransport:
         return True
 
     def _receive(self, message: Message) -> None:
-        """Handle a message of the first process."""
+        """Handle a message from the first process."""
         if isinstance(message, Decide):
             with self._lock:
                 for wire in self._members.values():
@@ -271,7 +271,7 @@ class MultihostTransport:
             self._on_message(message)
 
     def _handle_gather(self, index: int, message: Gather) -> None:
-        """Answer all hosts when every host has reached the barrier. End all processes if the hosts disagree."""
+        """Answer all hosts when every host has reached the barrier. End all processes if the hosts name different barriers."""
         with self._lock:
             self._gathering[index] = message
             if len(self._gathering) == self._hosts.count:
@@ -317,7 +317,7 @@ class MultihostTransport:
         self._on_exit(code if self._end_code is None else self._end_code)
 
     def _close(self) -> None:
-        """Disconnect the members. Each ends its process and connects to the next transport."""
+        """Disconnect the members. Each member ends its process and then connects to the hub of the next transport."""
         with self._lock:
             self._stop_timer()
             members, self._members = list(self._members.values()), {}
@@ -331,7 +331,7 @@ class MultihostTransport:
 
 
 def free_port(address: str) -> int:
-    """Return a free port of `address`. The port after it is free too. Raises: OSError if this machine does not have `address`."""
+    """Return the first of two consecutive free ports of `address`. Raises: OSError if this machine does not have `address`."""
     while True:
         with socket.create_server((address, 0)) as one:
             port = one.getsockname()[1]

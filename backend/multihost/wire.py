@@ -23,11 +23,11 @@ _ROLES = ("first", "member")
 
 
 class ConnectionLost(ConnectionError):
-    """The other host closed the connection, sends nothing, or sent an invalid message."""
+    """The other host closed the connection, stopped sending, or sent an invalid message."""
 
 
 class WrongSecret(Exception):
-    """The other host does not know this secret."""
+    """The other host has a different secret."""
 
 
 class Wire:

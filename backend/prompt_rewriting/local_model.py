@@ -1,8 +1,8 @@
 """Rewrite prompts with a language model on this machine's processor: `serve --rewriter-model ID`.
 
-transformers runs in a separate process, `backend.cli.rewrite_run`. Both sides send JSON lines. Requests are {"ask", "messages",
-"picture"} and {"stop"}. Answers are {"ask", "text"} for each piece, then {"ask", "end"} or {"ask", "error"}. `ask` is the
-number of a request, `stop` the number of the request to stop. One answer is generated at a time.
+transformers runs in a separate process, `backend.cli.rewrite_run`. The studio and this process send JSON lines.
+Requests are {"ask", "messages", "picture"} and {"stop"}. Answers are {"ask", "text"} for each piece, then {"ask", "end"} or
+{"ask", "error"}. `ask` is the number of a request, `stop` the number of the request to stop. One answer is generated at a time.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ ENDED = {"error": "its process has ended"}
 
 @dataclass
 class _Running:
-    """The process of the model. A thread adds the process's messages to the list `waiting`, until `next_message` returns them."""
+    """The process of the model. A thread appends its messages to the list `waiting`, and `next_message` removes them."""
 
     process: subprocess.Popen
     waiting: list[dict[str, Any]] = field(default_factory=list)

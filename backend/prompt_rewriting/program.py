@@ -60,8 +60,8 @@ class Program:
             while data := await process.stdout.read(4096):
                 yield decoder.decode(data)
             if await process.wait():
-                await asyncio.wait({errors}, timeout=1.0)  # not longer, because the program's children may keep the pipe open
-                last_line = said.decode("utf-8", "replace").strip().rpartition("\n")[2]  # in a traceback, the error itself
+                await asyncio.wait({errors}, timeout=1.0)  # at most a second: the program's children may keep the pipe open
+                last_line = said.decode("utf-8", "replace").strip().rpartition("\n")[2]  # a traceback ends with the error
                 raise rewrite_error(last_line[-200:] or f"it ended with {process.returncode}")
         finally:
             with contextlib.suppress(ProcessLookupError):  # kills the program's children too

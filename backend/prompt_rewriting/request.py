@@ -11,7 +11,7 @@ from typing import Any
 
 from presets import Preset
 
-INSTRUCTIONS = Path(__file__).with_name("instructions")  # one file per group of models; `series` lists the models
+INSTRUCTIONS = Path(__file__).with_name("instructions")  # one TOML file per group of models; its `series` lists the models
 LONGEST = 4000  # longest suggestion in characters
 ONLY = {
     "en": "Answer with the prompt alone, in the language of the user's words: no title, no list, no quotation marks around it.",
@@ -59,7 +59,7 @@ class RewriteRequest:
     def messages(self, *, sees: bool) -> list[dict[str, Any]]:
         """Return the messages in the format of OpenAI's API and of chat templates in transformers.
 
-        With `sees`, the messages include the image.
+        If `sees` is True, the messages include the image.
         """
         content: Any = self.question
         if sees and self.picture:
@@ -91,6 +91,6 @@ def extract_suggestion(answer: str) -> str:
 
 @functools.cache
 def _instructions_by_series() -> dict[str, Mapping[str, Any]]:
-    """Read the files in `INSTRUCTIONS`. Return their contents by series of models."""
+    """Return the contents of the files in `INSTRUCTIONS`, by series of models."""
     files = [tomllib.loads(path.read_text("utf-8")) for path in sorted(INSTRUCTIONS.glob("*.toml"))]
     return {series: words for words in files for series in words["series"]}

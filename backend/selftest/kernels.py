@@ -29,7 +29,7 @@ HEADS, WIDTH = 2, 128
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The largest difference from the reference, and the largest difference that rounding explains."""
+    """The largest difference from the reference, and the largest difference that rounding can cause."""
 
     difference: float
     allowed: float
@@ -39,7 +39,7 @@ Comparison = Callable[[], Outcome]
 
 
 def kernel_checks(platform: str) -> dict[str, Comparison]:
-    """Return comparisons of the kernels for this platform ("tpu", "gpu" or "cpu") by name."""
+    """Return comparisons for the kernels of this platform ("tpu", "gpu" or "cpu"), by name."""
     if platform != "tpu":
         chosen: dict[str, Comparison] = {
             "attention as it is chosen here": functools.partial(_compare_attention, implementation=None)
@@ -83,7 +83,7 @@ def _run_check(name: str, compare: Comparison) -> Check:
 
 
 def compile_option_checks(options: Mapping[str, object], devices: Sequence[jax.Device]) -> dict[str, Comparison]:
-    """Return comparisons for each compile option alone and for all together.
+    """Return comparisons for each compile option alone and for all options together.
 
     The comparisons use a program with matrix products and exchanges between the devices.
     """
@@ -95,8 +95,8 @@ def compile_option_checks(options: Mapping[str, object], devices: Sequence[jax.D
 
 
 def _compare_option(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> Outcome:
-    """Compare a matrix product, compiled with these options, with NumPy's product. The matrices contain small whole numbers, so
-    the sums are exact in any order."""
+    """Compare a matrix product that is compiled with these options with NumPy's product. The matrices contain small whole
+    numbers, so the sums are exact in any order."""
     mesh = Mesh(np.asarray(devices), ("chips",))
     rows, columns = (NamedSharding(mesh, spec) for spec in (P("chips", None), P(None, "chips")))
     size = 128 * len(devices)
@@ -124,10 +124,12 @@ def _largest_difference(ours: jax.Array, exact: jax.Array) -> float:
 def _compare_attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None = None, **options: Any) -> Outcome:
     """Compare the attention with the reference. The lengths are not multiples of any block size.
 
-    The allowed difference is the difference that rounding can cause. The kernel rounds the scaled query, the attention weights
-    and the result to bfloat16. With `norm` 1, these roundings change a result by at most 0.01 of the largest value. The limit is
-    twice this change. With a larger `norm`, a few keys have nearly all the weight, and rounding can exchange the weights of two
-    similar keys. Therefore the limit is then half of the largest value.
+    The scores are proportional to `norm`. The allowed difference is the difference that rounding can cause. The kernel rounds the
+    scaled query, the attention weights and the result to bfloat16.
+
+    With `norm` 1, these roundings change a result by at most 0.01 of the largest value. The limit is twice this change. With a
+    larger `norm`, a few keys have nearly all the weight, and rounding can exchange the weights of two similar keys. Therefore the
+    limit is then half of the largest value.
     """
     query, key = (_draw_normal(number, 1, length, HEADS, WIDTH, scale=norm**0.5) for number, length in ((0, 300), (1, 520)))
     value = _draw_normal(2, 1, 520, HEADS, WIDTH)

@@ -43,7 +43,7 @@ class Prepared:
 
 @dataclass
 class _Kept:
-    """A lowered program that keeps the result of `compile`, which leaves out options that the compiler refuses."""
+    """A lowered program that stores its compiled program. `compile` leaves out options that the compiler refuses."""
 
     name: str
     lowered: jax.stages.Lowered
@@ -137,7 +137,7 @@ def _compile_step(model: Model, request: GenerationRequest, inspector: Inspector
 
 
 def _run(call: Call) -> float:
-    """Return the seconds of one run with new arguments. No run can reuse them, because the program overwrites some arguments."""
+    """Return the seconds of one run. Each run creates new arguments, because the program overwrites some arguments."""
     arguments = jax.block_until_ready(
         jax.tree.map(lambda leaf: _make_fill(leaf.shape, leaf.dtype, leaf.sharding)(), call.arguments)
     )

@@ -1,1 +1,1 @@
-"""Reports about programs for TPUs from the TPU's compiler, without a chip: memory, scheduled cycles, predicted seconds."""
+"""Analyse TPU programs with the TPU's compiler, without a chip: memory, scheduled cycles, predicted seconds."""

@@ -1,7 +1,7 @@
 """A hash of everything that determines the costs of a compiled program. A program with an equal hash is not compiled again.
 
-Set jax's option `jax_traceback_in_locations_limit` to 0 before lowering. Otherwise kernels contain paths and line numbers of
-their source files.
+Set jax's option `jax_traceback_in_locations_limit` to 0 before lowering. Otherwise the hash depends on the paths and line
+numbers of the kernels' source files.
 """
 
 import ast

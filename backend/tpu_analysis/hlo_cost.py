@@ -1,7 +1,7 @@
 """Predicted seconds of one compiled TPU program, read from its scheduled HLO text.
 
 - XLA's fusions and copies have the compiler's own `estimated_cycles`. Instructions in a loop count once for each iteration.
-- A Pallas kernel has no estimate. Its cycles come from `kernel_cycles`, the bundles of its static schedule.
+- A Pallas kernel has no estimate. Its cycles come from the argument `kernel_cycles` (see `kernels_cost`).
 - A collective's time is the number of bytes that a chip receives, divided by the speed of its links. Work that is scheduled
   between the collective's start and end hides its time.
 
@@ -35,8 +35,7 @@ _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """One line of a computation. `called` maps the use of another computation (body, calls, ...) to the name of that
-    computation."""
+    """One line of a computation. `called` maps attributes that name another computation, such as "body", to that name."""
 
     name: str
     opcode: str
@@ -187,8 +186,10 @@ class _CostAdder:
         return next((one.opcode for one in inner if one.opcode in COLLECTIVES), None)
 
     def _inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """Yield the instructions that this instruction calls, with the instructions that these call in turn. Collectives of the
-        SparseCore are inside two nested calls."""
+        """Yield the instructions that this instruction calls, directly or through other calls.
+
+        Collectives of the SparseCore are inside two nested calls.
+        """
         for name in instruction.called.values():
             for one in self._computations.get(name, []):
                 yield one

@@ -1,4 +1,4 @@
-"""Cycles of our Pallas kernels on a chip. XLA's cost model has no estimates for them."""
+"""Cycles of the project's Pallas kernels on a chip. XLA's cost model has no estimates for these kernels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from backend.tpu_analysis.hlo_cost import Instruction, largest_bytes
 from kernels.attention import bundles_a_tile, predicted_bundles
 
 KERNEL_CHIP = {"v5e": "v5e", "v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
-# For `kernels.causal_conv`: its cycles divided by the cycles of the matrix products of whole tiles, and the additional cycles for
-# each normalised element. Measured in libtpu's schedules of six shapes for v6e (docs/lab/tpu-kernels.md).
+# CONVOLUTION_CYCLES: the cycles of `kernels.causal_conv`, divided by the cycles of its matrix products in whole tiles.
+# ELEMENT_CYCLES: the kernel's additional cycles for each normalised element.
+# Both are measured in libtpu's schedules of six shapes for v6e (docs/lab/tpu-kernels.md).
 CONVOLUTION_CYCLES, ELEMENT_CYCLES = 1.1, 3 / 1024
-# Cycles of each kernel of block-sparse attention for each operation that its Pallas call states in its cost estimate. Measured in
-# libtpu's schedules for v6e (docs/lab/tpu-kernels.md). Name of the kernel -> (name of the number in the estimate, cycles).
+# Maps kernels of block-sparse attention to a kind of operation and to the cycles for each operation of this kind. The cost
+# estimate of the kernel's Pallas call has the number of operations. The cycles are measured in libtpu's schedules for v6e
+# (docs/lab/tpu-kernels.md).
 SPARSE_CYCLES = {
     "block_sparse_short_": ("flops", 3.56 / (1024 * 4 * 128)),
-    "block_sparse_looped_": ("flops", 2.95 / (1024 * 4 * 128)),  # with summaries, and lists of 15 % of the key blocks
+    "block_sparse_looped_": ("flops", 2.95 / (1024 * 4 * 128)),  # Sol-Attn: lists with 15 % of the key blocks, and block means
     "block_sparse_": ("flops", 2.52 / (1024 * 4 * 128)),
     "sum_linear_attention": ("transcendentals", 0.0071),
     "add_linear_attention": ("transcendentals", 0.0088),
@@ -32,12 +34,12 @@ _ESTIMATE = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
 class KernelCost:
     """A function that returns the cycles of a Pallas call on one device.
 
-    The cycles of an attention are the bundles of its static schedule, one cycle for each bundle. The number of bundles is from
-    the table of block sizes. If the table does not have the shape, the number is estimated from the tiles of scores. On v5e and
-    v5p, this number can be below the time of the matrix products at the chip's peak. Then the longer time counts.
+    An attention kernel needs one cycle for each instruction bundle of its static schedule. The table of block sizes has the
+    number of bundles for tuned shapes. For other shapes, the number is estimated from the number of score tiles (8 x 128). On v5e
+    and v5p, this time can be below the time of the matrix products at the chip's peak. Then the longer time counts.
 
     Memory traffic limits the passes around the attention. Their time is the number of moved bytes divided by the bandwidth of the
-    HBM. The number of bytes is the call's own estimate. Without an estimate, it is twice the number of bytes that the pass
+    HBM. The number of moved bytes is the call's own estimate. Without an estimate, it is twice the number of bytes that the pass
     writes.
     """
 
@@ -67,8 +69,10 @@ class KernelCost:
         return self._attention(lengths.text_queries, lengths.text, lengths.text_heads * lengths.batch, "online")
 
     def _convolution(self, estimate: dict[str, int]) -> float:
-        """Return the cycles of a convolution's arithmetic or of its memory traffic, whichever is more. Both are computed from the
-        call's own estimate."""
+        """Return the larger of two numbers of cycles: for a convolution's arithmetic and for its memory traffic.
+
+        Both are computed from the call's own cost estimate.
+        """
         products = CONVOLUTION_CYCLES * estimate["flops"] / self.chip.peak_flops * self.chip.clock_hz
         moved = estimate["bytes_accessed"] / self.chip.hbm_bytes_per_second * self.chip.clock_hz
         return max(products + ELEMENT_CYCLES * estimate["transcendentals"], moved)

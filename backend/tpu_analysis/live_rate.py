@@ -13,9 +13,9 @@ from backend.schemas.settings import find_preset
 def predict_live_rate(model: Model, request: GenerationRequest, programs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Predict a live preset's speed and delay.
 
-    Returns: `predicted_frames_per_second` if the programs run one after the other, and `predicted_delay_seconds` from the start
-    of a block to the block's last frame. New prompts and keys are read at the start of a block. The result is empty for presets
-    that are not live, or if a program is missing or does not fit.
+    Returns: `predicted_frames_per_second`, which assumes that the programs run one after the other, and `predicted_delay_seconds`
+    from the start of a block to the block's last frame. New prompts and keys are read at the start of a block. The result is
+    empty for presets that are not live, or if a program is missing or does not fit.
 
     Args:
         programs: the programs of `check-tpu`'s report by key.
@@ -32,5 +32,5 @@ def predict_live_rate(model: Model, request: GenerationRequest, programs: Mappin
 
 
 def _count_runs(model: Model, request: GenerationRequest) -> Counter[str]:
-    """Return how often each program of denoising and decoding runs."""
+    """Return how often each program of denoising and decoding runs for the request, by the program's key."""
     return Counter(call.program.key for call in calls(model, request, ("denoise", "decode")))

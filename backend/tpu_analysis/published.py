@@ -11,7 +11,7 @@ STEPS_FILE = PRESET_FOLDER / "published_steps.json"
 
 
 def published_step(preset: str, chip: str, num_devices: int) -> dict[str, object] | None:
-    """Return {"step_seconds", "source"} for this preset on `num_devices` devices, or None."""
+    """Return {"step_seconds", "source"} for this preset on `num_devices` devices. None if nothing was published."""
     wanted = {"preset": preset, "chip": chip, "devices": num_devices}
     rows = json.loads(STEPS_FILE.read_text("utf-8"))
     return next(({name: row[name] for name in ("step_seconds", "source")} for row in rows if wanted.items() <= row.items()), None)

@@ -1,7 +1,7 @@
 """Find changes that make a preset fit: a larger slice, fewer frames, or a smaller size.
 
 The needed bytes are estimated first. Each device has fewer bytes of weights on a larger slice. All other bytes of a device shrink
-on a larger slice or with fewer tokens. Each candidate is then compiled, and is suggested only if it fits.
+on a larger slice or with fewer tokens. The candidates are then compiled. A candidate is suggested only if it fits.
 """
 
 import dataclasses
@@ -15,7 +15,10 @@ from backend.schemas.request import GenerationRequest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shortage:
-    """A request that does not fit. `weights`, `needed` (in total) and `capacity` are bytes on each of `num_devices` devices."""
+    """A request that does not fit. `weights`, `needed` and `capacity` are bytes on each of `num_devices` devices.
+
+    `needed` are all bytes that the request needs, including `weights`.
+    """
 
     request: GenerationRequest
     topology: str

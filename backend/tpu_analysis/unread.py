@@ -1,4 +1,4 @@
-"""Add arrays that stay on a chip while a program runs without reading them to the report of `check-tpu`."""
+"""Include unread arrays in the report of `check-tpu`: arrays that stay on a chip, but that the running program does not read."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from backend.schemas.request import GenerationRequest
 
 
 def include_unread_bytes(report: dict[str, Any], model: Model, request: GenerationRequest) -> dict[str, Any]:
-    """Return the report with the arrays of `unread_bytes` in `hbm_bytes_per_device` and in `fits`."""
+    """Return the report with `hbm_bytes_per_device` and `fits` computed again, with the bytes of the unread arrays."""
     unread, resident = unread_bytes(model, request), sum(report["weight_bytes_per_device"].values())
     peak = max(
         cost["hbm_bytes_per_device"] + resident - cost["weight_argument_bytes"] + unread.get(key, 0)

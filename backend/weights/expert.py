@@ -22,7 +22,8 @@ from backend.weights.stacked import StackedWeights
 class Expert:
     """One transformer. `weights` are the checkpoint's weights with `loras` merged.
 
-    Weights whose description is on the host are read and merged on the devices, because programs write them.
+    Programs on the devices write the weights. Therefore offloaded weights are read and merged on the devices, then moved to the
+    host.
     """
 
     def __init__(self, part: Part, described: StackedWeights, progress: LoadProgress, loras: Sequence[ScaledLora] = ()) -> None:
@@ -43,7 +44,7 @@ class Expert:
         self._changed_names, self.loras = touched, None
         total = sum(self._part.places[name].num_bytes for name in touched)
         adjust = functools.partial(apply_loras, tuple(loras))
-        # An unfinished copy would overwrite the values that are written next.
+        # Wait for the copies: an unfinished copy would overwrite the values that `write_stacked` writes.
         weights = jax.block_until_ready(copy_to_devices(self.weights)) if self._is_offloaded else self.weights
         write_stacked(self._part, self._described, weights, touched, adjust, LoadProgress(total, on_event))
         self.weights = self._place(weights)

@@ -1,8 +1,8 @@
 """Keep weights on the host if the devices cannot hold all networks besides the memory that programs need.
 
-The text encoder is the first network on the host: it is the largest after the transformers, and runs once per prompt. If the
-devices cannot even hold the text encoder and the transformers together, the transformers are on the host too. Then only the
-transformer whose steps run is on the devices, and no transformer while prompts are encoded or latents are decoded.
+The text encoder is offloaded first, because it is the largest network after the transformers and runs once per prompt. If the
+devices cannot hold the text encoder and the transformers together, the transformers are offloaded too. The devices then hold only
+the transformer whose steps run. They hold no transformer while prompts are encoded or latents are decoded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HOST = "pinned_host"
 # they did not (docs/lab/tpu-slices.md).
 MOST_AT_REST = 0.6
 # Largest share of a device's memory for all weights together while prompts are encoded. With 0.66 the encoder's program fitted,
-# with 0.84 it did not. Both are predicted.
+# with 0.84 it did not. Both results are predictions.
 MOST_WHILE_ENCODING = 0.75
 
 
@@ -49,8 +49,10 @@ def is_offloaded(weights: Any) -> bool:
 
 
 def copy_to_devices(weights: Any) -> Any:
-    """Return a tree of weights with copies on the devices of all weights that are on the host. The copies exist until the caller
-    drops the result. For described weights only the shardings change."""
+    """Return the tree with all weights on the devices. Weights on the host are copied.
+
+    The copies exist until the caller drops the result. For described weights only the shardings change.
+    """
     return jax.tree.map(lambda leaf: _copy_to_device(leaf) if leaf.sharding.memory_kind == HOST else leaf, weights)
 
 
@@ -97,9 +99,10 @@ def _copy_to_device(leaf: Any) -> object:
 
 
 def device_bytes(tree: Any, tied: Sequence[str] = (), among: object = None) -> int:
-    """Return how many bytes described weights need on each device. Weights on the host need 0, and tied weights count once.
+    """Return how many bytes described weights need on each device. Weights on the host need 0 bytes.
 
-    With `among`, a tree of shapes such as a program's arguments, only weights whose shape objects are also in `among` count.
+    `tied` are names that share one weight, which counts once. `among` is a tree, such as a program's arguments. If `among` is
+    given, only weights that are leaves of both trees (the same objects) count.
     """
     copies = [name for name in tied if isinstance(tree, dict) and name in tree][1:]
     leaves = jax.tree.leaves({name: leaf for name, leaf in tree.items() if name not in copies} if copies else tree)

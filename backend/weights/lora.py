@@ -4,7 +4,7 @@ This module reads the key styles of diffusers and PEFT (`transformer.NAME.lora_A
 (`lora_unet_NAME_WITH_UNDERSCORES.lora_down.weight`) and LyCORIS (`lycoris_NAME_WITH_UNDERSCORES.hada_w1_a`). lightx2v and ComfyUI
 use the original authors' names (`diffusion_model.NAME.lora_down.weight`, `.alpha`, `.diff`, `.diff_b`, `.diff_m`). The model
 family knows the names of modules. `lora_change` knows what the factors of a tensor mean. One matrix in a file may change several
-of our tensors.
+tensors of the checkpoint.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LoraFile:
 
 
 def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda stem: ()) -> LoraFile:
-    """Read the changes of a file to a transformer whose tensors have these shapes. `expert` 1 is the low-noise expert.
+    """Read how a file changes a transformer whose tensors have these shapes. `expert` 1 is the low-noise expert.
 
     `names` returns the names that LoRA files use for a module besides the checkpoint's name (see `Family.lora_names`).
 

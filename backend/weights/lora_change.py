@@ -33,8 +33,9 @@ Factors = Mapping[str, torch.Tensor]
 class Change:
     """One tensor's change.
 
-    `factors` are tensors by their role (in `KINDS`, `MAGNITUDES` and `DIFFERENCE`). Their product is multiplied by `alpha` over
-    the rank. A file can store several tensors as one matrix, with the rows of each tensor below the rows of the previous tensor.
+    `factors` maps roles (names in `KINDS`, `MAGNITUDES` and `DIFFERENCE`) to tensors of the file. The product of the factors in
+    `KINDS` is multiplied by alpha / rank. A file can store several tensors as one matrix, with the rows of each tensor below the
+    rows of the previous tensor.
     `parts` is the number of these tensors, and `part` is the index of this tensor, from 0.
     """
 
@@ -59,8 +60,8 @@ class Change:
         return "" if self._magnitude_fits(shape) else "has a DoRA magnitude of another size"
 
     def compute_change(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Compute this tensor's change at scale 1, float32, in its shape. With DoRA, the change also rescales the rows or columns
-        of the weight to the lengths in the file."""
+        """Compute the change at scale 1 in float32, with the shape of `tensor`. With DoRA, the change also rescales the rows or
+        columns of the weight to the lengths in the file."""
         base, total = tensor.float(), torch.zeros(tensor.shape)
         factors = {role: read_tensor(place).float() for role, place in self.factors.items()}
         if DIFFERENCE in factors:
@@ -74,7 +75,7 @@ class Change:
         return _rescale_to_lengths(base + total, self._own_rows(lengths) if of_rows else lengths, axis=0 if of_rows else 1) - base
 
     def _compute_scaled_rows(self, factors: dict[str, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
-        """Return the product of the factors, times alpha over the rank.
+        """Return the product of the factors, multiplied by alpha / rank.
 
         If the file stores several tensors as one matrix, return only this tensor's rows.
         """
@@ -124,7 +125,7 @@ class Change:
 
 
 def _find_missing_factor(kind: str, factors: Mapping[str, object]) -> str:
-    """Return the first missing factor, "" if all are present."""
+    """Return the role of the first missing factor, "" if no factor is missing."""
     needed = _NEEDED.get(kind)
     if needed is None:
         pairs = ((f"lokr_w{number}", f"lokr_w{number}_a", f"lokr_w{number}_b") for number in (1, 2))
@@ -187,8 +188,7 @@ def _reshape_product(product: torch.Tensor, shape: Sequence[int]) -> torch.Tenso
 
 
 def _rescale_to_lengths(tensor: torch.Tensor, lengths: torch.Tensor, axis: int) -> torch.Tensor:
-    """Rescale the tensor to these Euclidean lengths, one for each index of the axis: 0 for lengths of rows, 1 for lengths of
-    columns."""
+    """Rescale the rows (axis 0) or the columns (axis 1) of the tensor to these Euclidean lengths."""
     others = [other for other in range(tensor.ndim) if other != axis]
     norms = tensor.norm(dim=others, keepdim=True).clamp_min(_SHORTEST)
     return tensor * (lengths.reshape(norms.shape) / norms)

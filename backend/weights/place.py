@@ -1,7 +1,8 @@
 """Copy tensors of the host into arrays on the devices.
 
 Arrays of CPU devices are in this process's memory and are written there. Other devices receive each tensor, and a program on them
-writes it. Matrices of a stack are stored [layers, in, out], and arrive as [out, in] (`backend/weights/stacked.py`).
+writes it into the array. Matrices of a checkpoint are [out, in], a stack of them is [layers, in, out]
+(`backend/weights/stacked.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BLOCK_COLUMNS = 64  # columns that are copied at a time: 64 bfloat16 values are 
 _TORCH_DTYPES = {
     "bfloat16": torch.bfloat16, "float32": torch.float32, "int8": torch.int8, "float8_e4m3fn": torch.float8_e4m3fn,
 }  # fmt: skip
-_BITS = {1: torch.int8, 2: torch.int16}  # integers of the same size as a dtype, by bytes
+_BITS = {1: torch.int8, 2: torch.int16}  # torch's integer dtypes, by their size in bytes
 
 
 def allocate_host_memory(count: int) -> np.ndarray:
@@ -90,7 +91,7 @@ def write_in_place(stack: jax.Array, tensor: torch.Tensor, layer: int) -> None:
 
 
 def write_by_program(stack: jax.Array, value: jax.Array, layer: int) -> jax.Array:
-    """Write one layer, in the checkpoint's shape, into the stack on the devices. The argument `stack` is consumed."""
+    """Write one layer, in the checkpoint's shape, into the stack on the devices. `stack` cannot be used afterwards."""
     return _create_writer(stack.sharding)(stack, value, layer)
 
 
@@ -126,8 +127,8 @@ def _view_memory(array: jax.Array) -> torch.Tensor:
 
 
 def _as_numpy(tensor: torch.Tensor, dtype: jnp.dtype) -> np.ndarray:
-    """Return the tensor's values in this dtype. Bits of bfloat16 and float8 pass as integers, because torch has no conversion to
-    numpy's dtypes."""
+    """Return the tensor's values in this dtype. The bits of bfloat16 and float8 values are passed as integers, because torch
+    cannot convert these dtypes to numpy."""
     values = tensor.to(_TORCH_DTYPES[dtype.name]).contiguous()
     if dtype == jnp.float32:
         return values.numpy()

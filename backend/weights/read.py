@@ -47,7 +47,7 @@ _TORCH_DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
-_FP4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])  # E2M1 by its four bits
+_FP4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])  # E2M1 numbers by their four bits
 
 
 class LoadProgress:
@@ -85,7 +85,7 @@ class Part:
 
     @property
     def files(self) -> list[Path]:
-        """The files of the tensors, each once."""
+        """The files that contain the tensors or their scales, without duplicates."""
         places = [one for place in self.places.values() for one in (place, place.scale) if one is not None]
         return list(dict.fromkeys(place.path for place in places))
 
@@ -96,7 +96,7 @@ class Part:
     def read(
         self, names: Collection[str], work: Callable[[str, TensorPlace], T], progress: LoadProgress
     ) -> Iterator[tuple[str, T]]:
-        """Call `work(name, place)` for each of these tensors in several threads, and yield the results in the files' order.
+        """Call `work(name, place)` for each of these tensors in several threads, and yield the results in the order of `places`.
 
         At most `READ_AHEAD` bytes of tensors are being processed or wait to be yielded. Raises: any error of `work`; ModelError
         if a file has become shorter meanwhile.
@@ -126,8 +126,10 @@ class Part:
 
 
 class _Memory(threading.local):
-    """Memory of each thread for reading one tensor after another. It is reused, because fresh memory costs as much time as the
-    reading."""
+    """Memory into which a thread reads one tensor after another. Each thread has its own memory.
+
+    The memory is reused, because fresh memory costs as much time as the reading.
+    """
 
     def __init__(self) -> None:
         self._memory = allocate_host_memory(0)
@@ -163,20 +165,23 @@ def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.T
 
 
 def _unpack_fp4(stored: torch.Tensor) -> torch.Tensor:
-    """Return the float32 numbers in bytes that hold two numbers E2M1 each, the first number in the low half."""
+    """Convert bytes to float32 numbers. Each byte contains two numbers in the format E2M1, the first in the low four bits."""
     return _FP4_VALUES[torch.stack([stored & 15, stored >> 4], dim=-1).int()].flatten()
 
 
 def _read_scale(place: TensorPlace, scale: TensorPlace) -> torch.Tensor:
-    """Read the scale of the tensor at `place`, with a shape that fits the tensor's shape: one number, or one for each row, or one
-    for each number."""
+    """Read the scale of the tensor at `place`, in a shape that can be multiplied by the tensor.
+
+    The result has one number for the tensor, for each row, or for each number of the tensor.
+    """
     values = read_tensor(scale).float()
     if place.scale_block is None:
         return values.reshape(-1, *[1] * (len(place.shape) - 1))
     rows, columns = (-(-length // size) for length, size in zip(place.shape, place.scale_block, strict=True))
     if place.dtype == FP4:
-        # NVIDIA's matrix products read the scales in tiles of 128 rows and 4 columns. A tile has 32 rows of 16 numbers: four rows
-        # of the matrix that are 32 apart. Source: docs.nvidia.com/cuda/cublas, "1D Block Scaling Factors Layout".
+        # NVIDIA's matrix products read the scales in tiles of 128 rows and 4 columns. A tile is stored as 32 lines of 16 numbers:
+        # 4 numbers of each of four rows, which are 32 rows apart. Source: docs.nvidia.com/cuda/cublas, "1D Block Scaling Factors
+        # Layout".
         values = values.reshape(-(-rows // 128), -(-columns // 4), 32, 4, 4).permute(0, 3, 2, 1, 4)
         values = values.flatten(0, 2).flatten(1)[:rows, :columns]
     for axis, size in enumerate(place.scale_block):
@@ -185,7 +190,7 @@ def _read_scale(place: TensorPlace, scale: TensorPlace) -> torch.Tensor:
 
 
 def check_flat(part: Part, described: Mapping[str, Shaped]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors that `load_flat` reads. Raises: ModelError if the files contain other tensors."""
+    """Return the shapes of the tensors that `load_flat` reads. Raises: ModelError for a missing tensor or another shape."""
     expected = {name: leaf.shape for name, leaf in described.items() if name not in part.tied or name in part.places}
     check_shapes(part.name, part.places, expected)
     if part.tied and not any(name in part.places for name in part.tied):
@@ -211,7 +216,7 @@ def load_flat(part: Part, described: Mapping[str, Shaped], progress: LoadProgres
 
 
 def check_stacked(part: Part, described: StackedWeights) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors that `load_stacked` reads. Raises: ModelError if the files contain other tensors."""
+    """Return the shapes of the tensors that `load_stacked` reads. Raises: ModelError for a missing tensor or another shape."""
     expected = checkpoint_shapes(described)
     check_shapes(part.name, part.places, expected)
     return expected
@@ -246,7 +251,7 @@ def write_stacked(
         prefix, layer, inner = split_name(name, described.stacks)
         if prefix is None:
             leaf = described.outer[name]
-            tensor = read_tensor(place).reshape(leaf.shape)  # a file may store a kernel as a matrix
+            tensor = read_tensor(place).reshape(leaf.shape)  # a file may store a convolution's kernel as a matrix
             return jax.block_until_ready({name: copy_to_devices(adjust(name, tensor), leaf)})
         stack = described.stacks[prefix]
         if not is_host(stack[inner]):
