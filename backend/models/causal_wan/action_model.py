@@ -1,7 +1,7 @@
-"""Matrix-Game 2.0's programs and the generation of a video block by block, steered by keyboard and mouse.
+"""The `Model` of Matrix-Game 2.0, which generates a video block by block, steered by keyboard and mouse.
 
-A block has one action, the same in all its frames. A block's first frames also see the last actions of the previous block. The
-step state stores these actions. See `backend.models.model.Model`.
+All frames of a block have the same action: the states of the keys, and the mouse's movement. The first frames of a block also see
+the last actions of the previous block, which are in the step state.
 """
 
 import dataclasses
@@ -41,10 +41,12 @@ from backend.weights.stacked import StackedWeights
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionState:
-    """The `own` part of a `BlockStepState`.
+    """The field `own` of Matrix-Game's `BlockStepState`.
 
-    `past_actions` [pixel frames, keys and mouse] are the actions of the video's latest pixel frames, None before the first block.
-    `steering` and `channels` (the image channels) are the next block's inputs.
+    Attributes:
+        past_actions: [pixel frames, keys and mouse values], the actions of the latest pixel frames. None before the first block.
+        steering: the actions that the next block sees.
+        channels: the image channels of the next block.
     """
 
     past_actions: np.ndarray | None
@@ -54,10 +56,12 @@ class ActionState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionInputs:
-    """The `own` part of a `BlockStepContext`, the same for all blocks until the action changes.
+    """The field `own` of Matrix-Game's `BlockStepContext`. It is the same for all blocks until the action changes.
 
-    `action` [keys and mouse] is the same in every frame. `channels` [1, 4 + C, latent frames, H, W] is a host array: the
-    image channels of the first `STILL_FRAMES` latent frames. Four channels are a mask, the other C channels are latents.
+    Attributes:
+        action: [keys and mouse values], the action in every frame.
+        channels: the image channels of the first `STILL_FRAMES` latent frames, a host array [1, 4 + C, latent frames, H, W]. The
+            first four channels are a mask, the other C channels are latents.
     """
 
     action: np.ndarray
@@ -65,7 +69,7 @@ class ActionInputs:
 
 
 class ActionWanModel(CausalWanModel):
-    """One checkpoint of Matrix-Game 2.0 without its weights."""
+    """The `Model` of a Matrix-Game 2.0 checkpoint. Methods take the weights as an argument."""
 
     spec: ActionWanSpec
 
@@ -80,15 +84,15 @@ class ActionWanModel(CausalWanModel):
         return diffusers_name
 
     def notes(self, request: GenerationRequest) -> list[str]:
-        """See `Model`. A prompt has no effect on the video."""
+        """See `Model`. For a request with a prompt, the note states that the model reads no prompt."""
         return ["The model reads no prompt: it only names the video"] if request.prompt else []
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """See `Model`. One prompt is enough, because the model reads no prompt."""
+        """See `Model`. A single prompt is enough, because the model reads no prompt."""
         return [example]
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """Encode the action as `keyboard` and `mouse`, and the image, if given, as `image_seen` and `image_channels`.
+        """Encode the request to conditions: the action to `keyboard` and `mouse`, the image to `image_seen` and `image_channels`.
 
         `image_channels` covers the first `STILL_FRAMES` latent frames. Raises: RequestError for an unknown action.
         """
@@ -118,10 +122,10 @@ class ActionWanModel(CausalWanModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[BlockStepContext, BlockStepState]]:
-        """Compute the cross-attention's keys and values for the image, and the next block's steering.
+        """Compute the cross-attention's keys and values for the image, and the actions that the next block sees.
 
-        `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has an
-        empty past. Raises: RequestError if the step has guidance.
+        `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has no
+        earlier blocks. Raises: RequestError if the step has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)
@@ -152,7 +156,7 @@ class ActionWanModel(CausalWanModel):
         clean: Latents,
         step_state: BlockStepState,
     ) -> Effects[BlockStepState]:
-        """See `Model`. The keys and values of the clean block replace the keys and values from the block's last step."""
+        """See `Model`. The keys and values of the clean block replace the keys and values of the block's last step."""
         committed = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
         before = self._earlier_actions(step_context, step_state.own.past_actions)
         block_actions = np.tile(step_context.own.action, (self.spec.shape.stride * clean[VIDEO].shape[2], 1))
@@ -169,7 +173,7 @@ class ActionWanModel(CausalWanModel):
         """Add the next block's `ActionState` to the step state. Yields work."""
         denoiser, own = cast(ActionDenoiser, step_context.programs.denoiser), step_context.own
         frames = self._block_shape(request, step_state.first)[2]
-        # The action in the block's last pixel frame is left out, because no latent frame of the block sees it.
+        # The action in the block's last pixel frame is left out. A latent frame sees only actions before its last pixel frame.
         block_actions = np.tile(own.action, (self.spec.shape.stride * frames - 1, 1))
         actions = np.concatenate([self._earlier_actions(step_context, past_actions), block_actions])
         steering = yield from denoiser.block_steering(actions, step_state.first, frames)
@@ -180,7 +184,7 @@ class ActionWanModel(CausalWanModel):
         return dataclasses.replace(step_state, own=state)
 
     def _earlier_actions(self, step_context: BlockStepContext, past_actions: np.ndarray | None) -> np.ndarray:
-        """Return the actions that the next block sees from before. Without past actions, repeat the current action."""
+        """Return the actions of earlier blocks that the next block sees. Before the first block, repeat the current action."""
         shape = self.spec.shape
         return np.tile(step_context.own.action, (shape.reach - shape.stride + 1, 1)) if past_actions is None else past_actions
 

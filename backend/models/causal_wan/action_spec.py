@@ -1,8 +1,8 @@
-"""Recognise Matrix-Game 2.0: causal Wan that continues an image, steered by keyboard and mouse. Reads no file.
+"""Recognise Matrix-Game 2.0 by its configurations: a causal Wan model that continues an image, steered by keyboard and mouse.
 
-The transformer's config.json has the entries of causal Wan (see `causal_wan.spec`). Its entry `action_config` describes the
-action modules of the first layers. The model reads no text: cross-attention sees the image through CLIP. No
-configuration states what the keyboard keys mean, so their meaning follows from the number of keys.
+The transformer's config.json has the entries of causal Wan (see `causal_wan.spec`). The further entry `action_config` describes
+the action modules of the first layers. The model reads no text. Its cross-attention attends to CLIP's tokens of the image. No
+configuration names the keyboard keys, so their names follow from their number. This module reads no file.
 
 Source: SkyworkAI/Matrix-Game, Matrix-Game-2/utils/conditions.py and configs/distilled_model (keys, mouse, entries);
 hao-ai-lab/FastVideo, fastvideo/configs/models/dits/matrixgame2.py (the layout of FastVideo/Matrix-Game-2.0-*-Diffusers).
@@ -31,10 +31,10 @@ from backend.schemas.settings import VideoSettings
 PIPELINES = ("MatrixGameCausalDMDPipeline", "MatrixGame2CausalDMDPipeline")  # FastVideo's old and new name of the class
 TRANSFORMERS = ("CausalMatrixGameWanModel", "CausalMatrixGame2WanModel")
 SUPPORTED = "Matrix-Game 2.0 (distilled), in FastVideo's layout"
-TRAINED_FRAMES = 15  # the default for the longest window in training: the latent frames of a clip of 57 pixel frames
-# The window in latent frames for each number of keyboard keys. It is used if config.json has no window.
+TRAINED_FRAMES = 15  # default length of the longest window in training, in latent frames: a clip of 57 pixel frames
+# Number of keyboard keys -> length of the window in latent frames, used if config.json has no entry for the window.
 USUAL_WINDOWS = {2: 4, 4: 6, 7: 6}
-ACTIONS = "actions."  # our prefix for the action modules' weights; the checkpoint has these weights inside the layers
+ACTIONS = "actions."  # prefix of the action modules' weights in this project; checkpoints have these weights inside the layers
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "ffn_dim", "action_config"),
     "vae": ("z_dim",),
@@ -42,7 +42,7 @@ NEEDED_ENTRIES = {
 }
 
 STAY = "stay"
-KEYS = {  # names of the keyboard keys, by the model's number of keys; only models with seven keys have a key for "stay"
+KEYS = {  # number of keyboard keys -> their names; only models with seven keys have a key for "stay"
     2: ("forward", "back"),
     4: ("forward", "back", "left", "right"),
     7: (STAY, "jump", "slide", "turn-left", "turn-right", "left", "right"),
@@ -74,12 +74,19 @@ CHECKPOINT_NAMES = (  # FastVideo's name -> diffusers' name; names that are alre
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionShape:
-    """The sizes of the action modules. Each of the transformer's first `layers` layers has an action module.
+    """The sizes of the action modules.
 
-    A module has `heads` heads in `width` channels. `keys` is the number of keyboard keys. Their states in a pixel frame are
-    embedded in `key_width` channels. `mouse_width` is the number of mouse values per frame, 0 without a mouse. A latent frame
-    holds `stride` pixel frames. It sees the actions in the `reach` pixel frames before its last pixel frame. The rotary embedding
-    rotates `time_width` channels of a head by the number of the latent frame, with base `theta`.
+    Attributes:
+        layers: the number of layers with an action module. They are the transformer's first layers.
+        heads: the number of attention heads in a module.
+        width: the number of channels of all heads together.
+        keys: the number of keyboard keys.
+        key_width: the number of channels to which the states of all keys in one pixel frame are embedded.
+        mouse_width: the number of mouse values per pixel frame, 0 without a mouse.
+        stride: the number of pixel frames per latent frame.
+        reach: a latent frame sees the actions in this number of pixel frames, directly before its last pixel frame.
+        time_width: the number of a head's channels that the rotary embedding rotates, by the number of the latent frame.
+        theta: the base of the rotary embedding.
     """
 
     layers: int
@@ -96,14 +103,14 @@ class ActionShape:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionWanSpec(CausalWanSpec):
-    """The spec of a causal model with action modules. `shape` has their sizes."""
+    """The spec of a causal model with action modules. `shape` has the sizes of these modules."""
 
     shape: ActionShape
     combines_actions: bool = True
     reads_prompt: bool = False
 
     def encode_action(self, action: str | None) -> tuple[list[float], list[float]]:
-        """Return the state of each key, 1 if the key is pressed, else 0. Also return the mouse's movement, empty without a mouse.
+        """Return two lists: the states of the keys (1 if pressed, else 0), and the mouse's movement (empty without a mouse).
 
         An `action` of None means "stay". Raises: RequestError for an unknown action.
         """
@@ -117,7 +124,7 @@ class ActionWanSpec(CausalWanSpec):
 
 
 class ActionWanFamily(WanFamily):
-    """Matrix-Game 2.0. See `backend.models.spec.Family`."""
+    """The family of Matrix-Game 2.0. See `backend.models.spec.Family`."""
 
     name = "matrix-game"
     supports = SUPPORTED
@@ -143,9 +150,9 @@ class ActionWanFamily(WanFamily):
         }
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the number of operations of one block, whose tokens see a full window.
+        """See `Family`. The result is for one block whose tokens attend to a full window.
 
-        The attention in the action modules is small and is left out.
+        The attention in the action modules is left out, because it is small.
         """
         spec, config, image_encoder = _make_spec(configs), configs["transformer"], configs["image_encoder"]
         geometry = request.geometry()
@@ -161,7 +168,7 @@ class ActionWanFamily(WanFamily):
         return dataclasses.replace(plain, matmul=plain.matmul + added)
 
     def original_name(self, stem: str) -> str:
-        """Return a module's name in the authors' checkpoints."""
+        """Convert diffusers' name of a module to its name in the checkpoints of Matrix-Game's authors."""
         return super().original_name(re.sub(rf"^{re.escape(ACTIONS)}(\d+)\.", r"blocks.\1.action_model.", stem))
 
 
@@ -169,8 +176,7 @@ ACTION_WAN = ActionWanFamily()
 
 
 def diffusers_name(name: str) -> str:
-    """Convert a tensor's name in a file to the name in diffusers' modules. For action modules, return a name with the prefix
-    `ACTIONS`."""
+    """Convert a tensor's name in a file to diffusers' name. Names of tensors of action modules get the prefix `ACTIONS`."""
     return apply_patterns(name, CHECKPOINT_NAMES)
 
 

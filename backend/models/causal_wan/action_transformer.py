@@ -1,7 +1,8 @@
 """Matrix-Game 2.0's transformer over one block of latent frames: causal Wan with action modules in its first layers.
 
-The action module runs between a layer's cross-attention and feed-forward. diffusers' module offers no hook there, so these layers
-run in two parts, with the same result. The model reads no text: cross-attention sees the image.
+The action module runs between a layer's cross-attention and feed-forward network. diffusers' layer cannot call it there.
+Therefore a layer with an action module runs in two parts, and the action module runs between the parts. The model reads no text.
+Its cross-attention attends to the image's tokens.
 """
 
 import dataclasses
@@ -43,7 +44,7 @@ from backend.weights.stacked import StackedWeights
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SteeredContext(Context):
-    """A `Context` with the `steering` of a block: the actions that its latent frames see."""
+    """A `Context` with a block's `steering`: the actions that the block's latent frames see."""
 
     steering: Steering
 
@@ -51,14 +52,14 @@ class SteeredContext(Context):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SteeredRing:
-    """The `ring` of a `Past`: keys and values of self-attention (`tokens`) and of the action modules (`actions`)."""
+    """The field `ring` of Matrix-Game's `Past`: the rings of self-attention (`tokens`) and of the action modules (`actions`)."""
 
     tokens: KeyRing
     actions: ActionRing
 
 
 class ActionDenoiser(BlockDenoiser):
-    """Shapes and modules of one transformer with action modules. Weights are passed to every call. Methods are pure."""
+    """Shapes and modules of Matrix-Game's transformer. Methods take the weights as an argument, and are pure."""
 
     def __init__(self, config: Config, layout: Layout, window: Window, shape: ActionShape, image_width: int) -> None:
         """Build the modules. `image_width` is the number of channels of the image encoder's tokens."""
@@ -68,7 +69,7 @@ class ActionDenoiser(BlockDenoiser):
         self._shape = shape
 
     def describe_weights(self, dtype: jnp.dtype) -> StackedWeights:
-        """Describe the shapes and shardings of the weights. The action modules are a separate stack."""
+        """Describe the shapes and shardings of the weights. The weights of the action modules are a separate stack."""
         described, width = super().describe_weights(dtype), self.heads * self.head_width
         shapes = {
             name: jax.ShapeDtypeStruct((self._shape.layers, *shape), dtype)
@@ -100,21 +101,21 @@ class ActionDenoiser(BlockDenoiser):
         return dataclasses.replace(past, ring=ring)
 
     def past_sharding(self, shapes: Past) -> Past:
-        """Return the shardings of the `Past` that a program returns. `shapes` are the shapes of its arrays."""
+        """Return the shardings of the arrays in a `Past`. `shapes` has the shapes of these arrays."""
         ring = cast(SteeredRing, shapes.ring)
         placed = super().past_sharding(dataclasses.replace(shapes, ring=ring.tokens))
         actions = with_sharding(ring.actions, self._layout.replicated)
         return dataclasses.replace(placed, ring=SteeredRing(tokens=placed.ring, actions=actions))
 
     def block_steering(self, actions: np.ndarray, first: int, frames: int) -> Work:
-        """Compute the steering of a block: `frames` latent frames, the first of which has the number `first`. Yields work.
+        """Compute the steering of a block of `frames` latent frames from latent frame `first` on. Yields work.
 
-        `actions` [pixel frames, keys and mouse] begins with the first pixel frame that the block's first latent frame sees.
+        `actions` [pixel frames, keys and mouse values] starts with the first action that the block sees.
         """
         shape, angles = self._shape, frame_angles(self._shape, first, frames)
         windows = action_windows(actions, frames, shape.stride, shape.reach)
         keyboard, mouse = windows[..., : shape.keys], windows[..., shape.keys :]
-        numbers: dict[str, Any] = {  # host arrays, which `Put` copies to the devices
+        numbers: dict[str, Any] = {  # host arrays, which the effect `Put` copies to the devices
             "keyboard": keyboard,
             "mouse": mouse.reshape(frames, -1) if shape.mouse_width else None,
             "cosine": np.cos(angles).astype(np.float32),
@@ -172,7 +173,7 @@ class ActionDenoiser(BlockDenoiser):
         ring: ActionRing,
         place: ActionPlace,
     ) -> tuple[jax.Array, ActionRing]:
-        """Run a layer's action module on the tokens `hidden` [1, S, D], except the padding. Every chip computes all tokens."""
+        """Run a layer's action module on the tokens `hidden` [1, S, D], but not on padding. Every chip computes all tokens."""
         gathered = {
             name: self._layout.gather(name, value, "whole") if value.ndim == 2 else value for name, value in parameters.items()
         }

@@ -1,14 +1,19 @@
-"""The action module of Matrix-Game 2.0, which adds keyboard and mouse input to a block's tokens. Pure functions of arrays.
+"""The action module of Matrix-Game 2.0, which adds keyboard and mouse input to a block's tokens. All functions are pure.
 
-A latent frame sees the actions in the pixel frames before its last pixel frame. The mouse's movements are appended to each
-token's channels. The token then attends over time to the tokens at the same place in other frames. The keyboard input of a latent
-frame becomes one key and value, to which all tokens attend. Queries and keys are rotated by the number of their frame. Both
-attentions see the same frames as the block's self-attention. The keys and values of both attentions are in rings, which have one
-entry for each latent frame in the window (see `backend.models.causal_wan.attention`).
+A latent frame sees the actions in some pixel frames before its last pixel frame. The module has two attentions:
+
+- Mouse: the mouse's movements are appended to each token's channels. Then each token attends to the tokens at the same place in
+  all latent frames of the window.
+- Keyboard: the keyboard input of a latent frame becomes one attention key and one value. All tokens attend to the attention keys
+  of all latent frames of the window.
+
+The rotary embedding rotates queries and keys by the number of their latent frame. The window is the same as for the block's
+self-attention. Keys and values are in rings, with one entry for each latent frame in the window (see
+`backend.models.causal_wan.attention`).
 
 Arrays have no separate axis for heads, because a head has fewer channels than a TPU register has lanes. Sums over a head's
-channels are products with a matrix of zeros and ones. The norms of queries and keys have no weights, because the authors' code
-does not use the weights in the checkpoint.
+channels are products with a matrix of zeros and ones. The norms of queries and keys use no weights. The checkpoint has weights
+for these norms, but the authors' code does not use them.
 
 Source: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/modules/action_module.py; GameFactory, arXiv:2501.08325.
 """
@@ -33,9 +38,9 @@ Parameters = Mapping[str, jax.Array]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionRing:
-    """Keys and values of a window's W latent frames in every action module.
+    """Attention keys and values of a window's W latent frames in every action module.
 
-    The arrays of the mouse are [layers, W, tokens of a frame, C], None without a mouse. The arrays of the keyboard are
+    The arrays of the mouse are [layers, W, tokens per frame, C], None without a mouse. The arrays of the keyboard are
     [layers, W, C].
     """
 
@@ -50,8 +55,8 @@ class ActionRing:
 class Steering:
     """The actions that a block of F latent frames sees. Each latent frame sees the actions of R pixel frames.
 
-    `keyboard` is [F, R, keys]. `mouse` is [F, R * 2], None without a mouse. `cosine` and `sine` [F, a head's time channels]
-    rotate the queries and keys of each latent frame.
+    `keyboard` is [F, R, keys]. `mouse` is [F, R * 2], None without a mouse. `cosine` and `sine` are the rotary embedding of each
+    latent frame's queries and keys, [F, a head's time channels].
     """
 
     keyboard: jax.Array
@@ -63,9 +68,10 @@ class Steering:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionPlace:
-    """The place of a block's keys in an `ActionRing`: the `layer`, and the `places` [F] of the block's frames.
+    """The position of a block's keys and values in an `ActionRing`.
 
-    `count` is the number of frames that the ring has after the block is written. The unused places of the ring are masked.
+    `layer` is the index of the layer. `places` [F] are the indices in the ring of the block's F latent frames. `count` is the
+    number of latent frames that the ring has after the block is written. Attention ignores the unused rest of the ring.
     """
 
     layer: jax.Array
@@ -74,7 +80,7 @@ class ActionPlace:
 
 
 def parameter_shapes(shape: ActionShape, channels: int) -> dict[str, tuple[int, ...]]:
-    """Return the weights' shapes in one layer's action module. `channels` is the width of the transformer."""
+    """Return the shapes of the weights in one layer's action module. `channels` is the width of the transformer."""
     width, embedded = shape.width, shape.key_width
     shapes = {
         "keyboard_embed.0.weight": (shape.keys, embedded), "keyboard_embed.0.bias": (embedded,),
@@ -105,8 +111,8 @@ def describe_action_ring(shape: ActionShape, window: int, frame_tokens: int, dty
 def action_windows(actions: np.ndarray, frames: int, stride: int, reach: int) -> np.ndarray:
     """Return the actions that each of a block's latent frames sees, [frames, reach, N].
 
-    N is the number of keys and mouse values. A latent frame has `stride` pixel frames, and sees the actions of `reach` pixel
-    frames. `actions` [reach + stride * (frames - 1), N] begins with the first pixel frame that the first latent frame sees.
+    N is the number of keys plus the number of mouse values. A latent frame has `stride` pixel frames, and sees the actions of
+    `reach` pixel frames. `actions` [reach + stride * (frames - 1), N] starts with the first action that the block sees.
     """
     return np.stack([actions[stride * frame : stride * frame + reach] for frame in range(frames)])
 
@@ -123,10 +129,10 @@ def frame_angles(shape: ActionShape, first: int, frames: int) -> np.ndarray:
 def apply_actions(
     shape: ActionShape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace
 ) -> tuple[jax.Array, ActionRing]:
-    """Run the attentions of the mouse and of the keyboard on a block's tokens `hidden` [F * T, D].
+    """Run the mouse attention and the keyboard attention on a block's tokens `hidden` [F * T, D].
 
-    The tokens are ordered by frame: T tokens for each of the block's F latent frames. Returns the changed tokens, and the ring
-    with the block's keys and values.
+    Each of the block's F latent frames has T successive tokens. Returns the changed tokens, and the ring after the block's keys
+    and values are written.
     """
     if steering.mouse is not None:
         hidden, ring = _apply_mouse(shape, parameters, hidden, steering, ring, place)
@@ -181,17 +187,17 @@ def _layer_norm(value: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Arr
 
 
 def _head_matrix(shape: ActionShape) -> jax.Array:
-    """Return a matrix [C, heads] that is 1 where the channel belongs to the head, 0 elsewhere."""
+    """Return a matrix [C, heads] float32 that is 1 where the channel belongs to the head, 0 elsewhere."""
     return jnp.repeat(jnp.eye(shape.heads, dtype=jnp.float32), shape.width // shape.heads, axis=0)
 
 
 def _head_sums(shape: ActionShape, value: jax.Array) -> jax.Array:
-    """Sum values [..., C] float32 over each head's channels, to [..., heads] float32."""
+    """Sum values [..., C] float32 over the channels of each head. Returns [..., heads] float32."""
     return jnp.einsum("...c,ch->...h", value, _head_matrix(shape), precision=Precision.HIGHEST)
 
 
 def _spread_over_heads(shape: ActionShape, value: jax.Array) -> jax.Array:
-    """Repeat the value of each head, [..., heads] float32, for all channels of the head: [..., C] float32."""
+    """Repeat the value of each head [..., heads] float32 for all channels of the head. Returns [..., C] float32."""
     return jnp.einsum("...h,ch->...c", value, _head_matrix(shape), precision=Precision.HIGHEST)
 
 
@@ -214,9 +220,9 @@ def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -
 
 
 def _write_to_ring(ring: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
-    """Write values of a block's F frames, `array` [F, ...], into a ring [layers, W, ...] for the window's W frames.
+    """Write `array` [F, ...], which has an entry for each of a block's F latent frames, into a ring [layers, W, ...].
 
-    Returns this layer's values in the ring, [W, ...], and the ring.
+    Returns the ring's part of this layer, [W, ...], and the whole ring.
     """
     zeros = [jnp.int32(0)] * (array.ndim - 1)
     for frame in range(len(array)):
@@ -226,7 +232,7 @@ def _write_to_ring(ring: jax.Array, array: jax.Array, place: ActionPlace) -> tup
 
 
 def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) -> jax.Array:
-    """Compute the softmax of scores [F, W, ..., heads] over the first `count` of the window's W frames."""
+    """Compute the softmax of scores [F, W, ..., heads] over the window's W latent frames, of which the first `count` are used."""
     counts = (jnp.arange(scores.shape[1]) < count).reshape(-1, *[1] * (scores.ndim - 2))
     scaled = scores / np.sqrt(shape.width // shape.heads)
     return jax.nn.softmax(jnp.where(counts, scaled, -jnp.inf), axis=1)
@@ -235,7 +241,7 @@ def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) 
 def _attend_to_same_place(
     shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Compute attention [F, T, C] of each token to the tokens at the same place in other frames.
+    """Compute attention [F, T, C] of each token to the tokens at the same place in all frames of the window.
 
     `query` [F, T, C] has T tokens for each of the block's F frames. `keys` and `values` [W, T, C] have T tokens for each of the
     window's W frames, of which the first `count` are used.
@@ -246,12 +252,10 @@ def _attend_to_same_place(
 
 
 def _attend_to_frames(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
-    """Compute attention [F, T, C] of all tokens to the keyboard's keys, one for each frame of the window.
+    """Compute the keyboard attention [F, T, C], in which all tokens attend to one attention key per frame of the window.
 
     `query` [F, T, C] has T tokens for each of the block's F frames. `keys` and `values` [W, C] have one row for each of the
-    window's W frames, of which the first `count` are used.
-
-    A matrix with one column for each frame and head computes all heads in one product.
+    window's W frames, of which the first `count` are used. One matrix product computes the scores of all heads.
     """
     head_matrix = _head_matrix(shape).astype(query.dtype)
     spread_keys, spread_values = (array.astype(query.dtype)[:, :, None] * head_matrix for array in (keys, values))

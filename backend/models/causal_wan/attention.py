@@ -18,10 +18,10 @@ from kernels.qkv import HeadBounds
 
 
 class RingAttention(KernelAttention):
-    """A processor for `WanAttention` that writes keys and values into a ring, and attends to the keys in the ring.
+    """An attention processor for `WanAttention` that writes keys and values into a ring, and attends to the keys in the ring.
 
-    diffusers' module cannot pass the ring through. Therefore the caller sets `ring` and `place` before each layer, and reads
-    `ring` after the layer.
+    diffusers' module has no argument for the ring. Therefore the caller sets `ring` and `place` before each layer, and reads the
+    updated `ring` after the layer.
     """
 
     ring: KeyRing
@@ -38,8 +38,8 @@ def _attend_to_ring(
 ) -> jax.Array:
     """Compute attention [B, S, W] to the first `place.count` keys of the layer `place.layer`. W are the channels of all heads.
 
-    `keys` and `values` are [layers, B, S_kv, W]. The caller guarantees that `place.count` is at least `least`. If it is S_kv, a
-    faster branch without a mask runs.
+    `keys` and `values` are [layers, B, S_kv, W]. The caller guarantees that `place.count` is at least `least`. If `place.count`
+    is S_kv, a faster branch without a mask runs.
     """
     options = AttentionOptions(layer=place.layer, tpu=dataclasses.replace(FLAT_HEADS, bounds=bounds))
     heads = tuple(array.reshape(*array.shape[:-1], -1, head_width) for array in (query, keys, values))

@@ -1,18 +1,19 @@
-"""Causal Wan's programs and the generation of a video block by block. See `backend.models.model.Model`.
+"""The `Model` of causal Wan, which generates a video block by block.
 
 The sampler is consistency sampling, as in the models' training: a step estimates the clean latents, then adds fresh noise for the
-next noise level. The noise depends only on the seed, the block and the step, and is drawn on the devices.
+next noise level. The noise depends only on the seed, the block and the step. It is drawn on the devices.
 
-Some models need more steps for the first block than for later blocks. If the request has too few steps
-for the first block, all steps of this block run in the request's first step. The request's other steps then do nothing.
-Source: thu-ml/Causal-Forcing configs/causal_forcing_dmd_framewise_2step.yaml, `denoising_step_list_first_chunk`.
+Some models need more steps for the first block than for later blocks. If the request has too few steps for the first block, all
+steps of this block run in the request's first step. For this block, the request's other steps then do nothing. Source:
+thu-ml/Causal-Forcing configs/causal_forcing_dmd_framewise_2step.yaml, `denoising_step_list_first_chunk`.
 
-An input image becomes the first block, as a still clip. The steps of this block only insert its latents. The block is committed
-like any other.
+An input image becomes the first block, as a still clip. The steps of this block only insert the latents of the still clip. The
+block is committed like any other block.
 
-Models with `recaches` (LongLive) recompute the past for a new prompt before the next block. The blocks in the window are
-committed again in order with the new prompt, and each block sees the sink and the earlier blocks. The sink is the video's first
-latent frames, which always stay in the window. The sink keeps its keys, unless the whole video is still in the window.
+The past is the keys and values of earlier blocks. Models with `recaches` (LongLive) recompute the past when the prompt changes.
+They commit the blocks in the window again, in order, with the new prompt. Each block then sees the sink and the blocks before it.
+The sink is the video's first latent frames, which always stay in the window. The sink is recomputed only if the whole video is
+still in the window.
 
 Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_sink`. That code recomputes all blocks in one
 pass, in which a block also sees the later blocks.
@@ -47,14 +48,14 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.step_plan import StepPlan
 from backend.weights.stacked import StackedWeights
 
-# A step is the first step of a schedule if its noise level is at least this high. Schedules start at 1, up to rounding.
+# A step with at least this noise level is the first step of its schedule. Schedules start at 1, except for rounding errors.
 ALL_NOISE = 0.999
 FIRST_BLOCK = "first_block"  # name of the condition with the input image's latents [1, C, F, H, W] float32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockPrograms(Programs):
-    """Wan's programs. `step` is one denoising step of a block. `settle` adds a clean block to the past."""
+    """Wan's programs, of which `step` runs one denoising step of a block, and `settle`, which adds a clean block to the past."""
 
     denoiser: BlockDenoiser
     settle: Program
@@ -62,12 +63,17 @@ class BlockPrograms(Programs):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockStepState:
-    """The `past` that the next block sees, and the block's rotary `positions`. The block begins with latent frame `first`.
+    """The step state before or during a block, here called the current block.
 
-    `clean` has the clean blocks in the window, each with the number of its first latent frame. It is empty for models that do
-    not recompute the past for a new prompt. After the past is recomputed, `past.frames` counts only the frames that were in
-    the window then. `uncounted` is the number of the video's latent frames that were no longer in the window.
-    `own` has further inputs of the next block, which a family adds.
+    Attributes:
+        past: the keys and values that the current block sees.
+        first: the number of the current block's first latent frame.
+        positions: the rotary embedding of the current block.
+        clean: the clean latents of the blocks in the window, each with the number of its first latent frame. Empty for models
+            that do not recompute the past for a new prompt.
+        uncounted: the number of earlier latent frames that `past.frames` does not count. They had left the window when the past
+            was recomputed for a new prompt.
+        own: further inputs of the current block, which a family adds.
     """
 
     past: Past
@@ -82,8 +88,8 @@ class BlockStepState:
 class BlockStepContext:
     """The inputs that all steps of a video share until the prompt changes.
 
-    `noise_key` seeds the fresh noise of the steps. `image_latents` are the first block's latents, None without an input image.
-    `own` has further inputs, which a family adds.
+    `noise_key` is the key of the random generator for the steps' fresh noise. `image_latents` are the latents of an input image,
+    which becomes the first block, None without an input image. `own` has further inputs, which a family adds.
     """
 
     expert: int
@@ -100,7 +106,7 @@ class BlockStepContext:
 
 
 class CausalWanModel(WanModel):
-    """One causal Wan checkpoint without its weights."""
+    """The `Model` of a causal Wan checkpoint. Methods take the weights as an argument."""
 
     spec: CausalWanSpec
 
@@ -136,7 +142,7 @@ class CausalWanModel(WanModel):
     def _encode_images(
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, images: Sequence[Image.Image]
     ) -> Effects[tuple[str, jax.Array]]:
-        """Encode a still clip of the image, as long as the first block."""
+        """Encode the image as a still clip with the length of the first block. Returns the condition's name and its value."""
         pixels, scale = image_to_pixels(images[0], self.dtype), self.spec.scales[1]
         num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
 
@@ -152,8 +158,8 @@ class CausalWanModel(WanModel):
         """Compute the cross-attention's keys and values for the prompt, and the step state.
 
         `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has no
-        earlier frames. Otherwise the keys and values of the earlier frames are recomputed for the new prompt if
-        `spec.recaches` is true, and kept if it is false. Raises: RequestError if the step has guidance.
+        earlier blocks. Otherwise, if `spec.recaches` is true, the keys and values of earlier blocks are recomputed for the new
+        prompt. If `spec.recaches` is false, they do not change. Raises: RequestError if the step has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)
@@ -174,9 +180,8 @@ class CausalWanModel(WanModel):
     ) -> Effects[BlockStepState]:
         """Commit the clean blocks in the window again, with the keys and values `text` of the new prompt.
 
-        The sink (the video's first latent frames) is recomputed only if the whole video is still in the window. Otherwise the
-        sink keeps its keys. In this case every recomputed block sees the sink's keys with the rotation that the video's next
-        block uses.
+        The sink (the video's first latent frames) is recomputed only if the whole video is still in the window. Otherwise its
+        keys stay. In this case, every recomputed block sees the sink's keys with the rotation for the video's next block.
         """
         spec, denoiser, first = self.spec, programs.denoiser, step_state.first
         is_whole = first <= spec.window
@@ -194,7 +199,7 @@ class CausalWanModel(WanModel):
         return dataclasses.replace(step_state, past=past, uncounted=first - counted)
 
     def _make_first_state(self, programs: BlockPrograms, request: GenerationRequest) -> Effects[BlockStepState]:
-        """Return the state before the first block. Yields work."""
+        """Return the step state before the first block. Yields work."""
         past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
         positions = yield from programs.denoiser.block_positions(self._block_shape(request, 0), 0)
         return BlockStepState(past=past, first=0, positions=positions)
@@ -233,7 +238,7 @@ class CausalWanModel(WanModel):
         step_inputs: StepInputs,
         step_state: BlockStepState,
     ) -> Effects[tuple[SamplerState, BlockStepState]]:
-        """Run all steps of the first block in the request's first step. The request's later steps do nothing."""
+        """Run all steps of the first block in the request's first step. In later steps of this block, do nothing."""
         if float(step_inputs.sigma) < ALL_NOISE:
             return state, step_state
         schedule = make_schedule(request.solver, self.spec.first_steps, request.flow_shift)
@@ -269,7 +274,7 @@ class CausalWanModel(WanModel):
         clean: Latents,
         step_state: BlockStepState,
     ) -> Effects[BlockStepState]:
-        """See `Model`. The keys and values of the clean block replace the keys and values from the block's last step."""
+        """See `Model`. The keys and values of the clean block replace the keys and values of the block's last step."""
         clean = clean[VIDEO]
         denoiser, first = step_context.programs.denoiser, step_state.first + clean.shape[2]
         shape = self._block_shape(request, first)
@@ -281,14 +286,14 @@ class CausalWanModel(WanModel):
         return dataclasses.replace(step_state, past=past, first=first, positions=positions, clean=blocks)
 
     def _list_clean_blocks(self, step_state: BlockStepState, clean: jax.Array, first: int) -> tuple[tuple[int, jax.Array], ...]:
-        """List the clean blocks that must be committed again if the prompt changes before latent frame `first`."""
+        """List the clean blocks that must be committed again if the prompt changes before the block that starts at `first`."""
         if not self.spec.recaches:
             return ()
         blocks = (*step_state.clean, (step_state.first, clean))
         return tuple(block for block in blocks if block[0] >= first - self.spec.window)
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, ...]:
-        """Return the shape of a block's latents."""
+        """Return the shape of a block's latents [B, C, F, H, W]."""
         return self._block_shape(request, 0)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
@@ -299,7 +304,7 @@ class CausalWanModel(WanModel):
 
 
 def check_unguided(step_plan: StepPlan) -> None:
-    """Check that a step has no guidance. Raises: RequestError under guidance."""
+    """Check that a step has no guidance. Raises: RequestError if it has guidance."""
     if step_plan.is_guided:
         raise RequestError(
             f"guidance={step_plan.guidance:g}", "must be 1 for a model that generates videos live", "leave guidance out"
@@ -307,10 +312,10 @@ def check_unguided(step_plan: StepPlan) -> None:
 
 
 def noise_key_data(seed: int, uncounted: int = 0) -> np.ndarray:
-    """Return the key of jax's Threefry generator, which draws the same numbers on every device and mesh.
+    """Return the key data [2] uint32 for jax's Threefry generator, which draws the same numbers on every device and mesh.
 
-    The key includes `BlockStepState.uncounted`, because a new prompt can reduce `past.frames`. `draw_noise` distinguishes blocks
-    by `past.frames`. Without `uncounted` it would give a later block the noise of an earlier block.
+    `draw_noise` draws different noise for different `past.frames`. A new prompt can reduce `past.frames`, and then a later block
+    would get the noise of an earlier block. Therefore the key also depends on `BlockStepState.uncounted`.
     """
     return np.array([(seed >> 32) ^ uncounted, seed & 0xFFFFFFFF], np.uint32)
 
@@ -320,7 +325,7 @@ def _make_context(text: TextContext, positions: Positions) -> Context:
 
 
 def draw_noise(noise_key: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Draw float32 noise for one step, at noise level `sigma`, of the block that starts after `frames` latent frames."""
+    """Draw float32 noise for a step at noise level `sigma`, in the block that starts after `frames` latent frames."""
     key = jax.random.wrap_key_data(noise_key, impl="threefry2x32")
     step = jax.lax.bitcast_convert_type(sigma.astype(jnp.float32), jnp.int32)
     return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, frames), step), shape, jnp.float32)

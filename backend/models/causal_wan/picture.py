@@ -21,13 +21,13 @@ Together they reach 112 pixel frames back, so latent frame 29 is the first that 
 
 
 class WholeImageEncoder(ImageEncoder):
-    """CLIP on the whole image, resized to the encoder's square regardless of its aspect ratio.
+    """CLIP's encoder for the whole image: the image is resized to a square without cropping.
 
     Source: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/vae/wanx_vae_src/clip.py.
     """
 
     def preprocess(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """Resize and normalise images to pixels [N, 3, height, width], with CLIP's mean and deviation."""
+        """Resize images to [N, 3, size, size], and normalise them with CLIP's mean and standard deviation."""
         pixels = np.stack([np.asarray(image, np.float32).transpose(2, 0, 1) / 255 for image in images])
         square = (self._size, self._size)
         resized = torch.nn.functional.interpolate(torch.from_numpy(pixels), size=square, mode="bicubic", align_corners=False)
@@ -36,9 +36,10 @@ class WholeImageEncoder(ImageEncoder):
 
 
 def cut_block_channels(xp: ModuleType, channels: jax.Array, first: int, frames: int) -> jax.Array:
-    """Return the channels of one block of `frames` latent frames, which begins with latent frame `first`.
+    """Return the image channels of the block of `frames` latent frames that starts with latent frame `first`.
 
-    `channels` [1, C, F, H, W] covers at most `STILL_FRAMES` latent frames. Later latent frames repeat its last frame.
+    `channels` [1, C, F, H, W] has the video's first latent frames, at most `STILL_FRAMES`. All later latent frames are equal to
+    the last of these latent frames.
     """
     numbers = np.minimum(np.arange(first, first + frames), channels.shape[2] - 1)
     return xp.take(channels, numbers, axis=2)

@@ -1,12 +1,17 @@
-"""Recognise causal Wan checkpoints: Wan's networks, trained to generate a video block by block in a few steps. Reads no file.
+"""Recognise causal Wan checkpoints: Wan's networks, trained to generate a video block by block in a few steps.
 
-The transformer's config.json can describe the training, with the names of hao-ai-lab/FastVideo's `WanVideoArchConfig`.
-`num_frames_per_block` latent frames are generated together. A frame sees `local_attn_size` latent frames. The value -1 means as
-many latent frames as a video of 81 pixel frames has. The video's first `sink_size` latent frames stay visible. This project
-adds two entries: with `kv_recache` a new prompt recomputes the past (LongLive), and `first_block_steps` is the minimum number of
-steps for the first block (Causal-Forcing++). The defaults are Self-Forcing's values.
+The transformer's config.json can describe the training. These entries have the names of hao-ai-lab/FastVideo's
+`WanVideoArchConfig`:
 
-An input image becomes the first block of the video, as a still clip. The models were trained on whole blocks, and accept input
+- `num_frames_per_block`: the number of latent frames in a block.
+- `local_attn_size`: the number of latent frames that a block sees. -1 means the longest window in training.
+- `sink_size`: the number of the video's first latent frames that every block sees.
+- `sliding_window_num_frames`: the longest window in training, in latent frames.
+
+This project adds two entries. If `kv_recache` is true, a new prompt recomputes the keys and values of earlier blocks (LongLive).
+`first_block_steps` is the minimum number of steps for the first block (Causal-Forcing++). The defaults are Self-Forcing's values.
+
+An input image becomes the first block of the video, as a still clip. The models were trained on whole blocks. They accept input
 frames only as a multiple of the block length (guandeh17/Self-Forcing pipeline/causal_inference.py).
 """
 
@@ -28,7 +33,7 @@ from presets import Preset
 
 PIPELINES = ("WanCausalDMDPipeline",)  # the class in hao-ai-lab/FastVideo, used by wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers
 TRANSFORMER = "CausalWanTransformer3DModel"
-TRAINED_FRAMES = 21  # the default for the longest window in training: latent frames of 81 pixel frames, as in Self-Forcing
+TRAINED_FRAMES = 21  # default length of the longest window in training, in latent frames: 81 pixel frames, as in Self-Forcing
 BLOCK, WINDOW, SINK, TRAINED = "num_frames_per_block", "local_attn_size", "sink_size", "sliding_window_num_frames"
 RECACHE, FIRST_STEPS = "kv_recache", "first_block_steps"
 TRAINING = (BLOCK, WINDOW, SINK, TRAINED, RECACHE, FIRST_STEPS)
@@ -39,10 +44,13 @@ SUPPORTED = "causal Wan 2.1 T2V (Self-Forcing, LongLive, Causal-Forcing), in Fas
 class CausalWanSpec(WanSpec):
     """The spec of a causal Wan model.
 
-    A block has `chunk` latent frames. It sees `window` latent frames, including its own. The video's first `sink` latent frames
-    always stay in the window. `trained` is the longest window in training. If `recaches` is true, a new prompt recomputes
-    the keys and values of the frames in the window. The first block has at least `first_steps` steps, even if a request
-    has fewer.
+    Attributes:
+        chunk: the number of latent frames in a block.
+        window: the number of latent frames that a block sees, including the block's own latent frames.
+        sink: the number of the video's first latent frames that always stay in the window.
+        trained: the longest window in training, in latent frames.
+        recaches: a new prompt recomputes the keys and values of the latent frames in the window.
+        first_steps: the minimum number of steps of the first block, also for requests with fewer steps.
     """
 
     chunk: int
@@ -55,7 +63,7 @@ class CausalWanSpec(WanSpec):
 
 
 class CausalWanFamily(WanFamily):
-    """Causal Wan. See `backend.models.spec.Family`."""
+    """The family of causal Wan. See `backend.models.spec.Family`."""
 
     name = "causal-wan"
     supports = SUPPORTED
@@ -72,9 +80,9 @@ class CausalWanFamily(WanFamily):
         return spec
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """See `Family`. The network's sizes come from the tensors' shapes.
+        """See `Family`. The sizes in the transformer's configuration follow from the shapes of the tensors.
 
-        Each entry in `TRAINING` comes from config.json, or from the preset if config.json does not have the entry.
+        The entries about training (`TRAINING`) are from config.json. An entry that config.json lacks is from the preset.
         """
         own_config, expected = _transformer_configs(checkpoint, preset)
         tensors, name = checkpoint.tensors(PART), file_path(checkpoint.transformer_files[PART]).name
@@ -93,7 +101,7 @@ class CausalWanFamily(WanFamily):
         return dataclasses.replace(checkpoint, index=index, configs=configs)
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the number of operations of one block, whose tokens see a full window."""
+        """See `Family`. The result is for one block whose tokens attend to a full window."""
         spec, geometry = _make_spec(configs), request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         frames = min(spec.chunk, geometry.num_latent_frames)
@@ -106,9 +114,9 @@ CAUSAL_WAN = CausalWanFamily()
 def is_causal(checkpoint: Checkpoint, preset: Preset | None) -> bool:
     """Return whether a Wan checkpoint's single-file transformer is causal.
 
-    The names and shapes of tensors are the same in Wan and causal Wan. Therefore a file counts as causal if config.json or the
-    preset names the class of the causal transformer. A PyTorch file also counts as causal without this name, because the authors
-    of causal Wan publish PyTorch files. The exception is a PyTorch file with the tensors of sparse attention.
+    The tensors of Wan and causal Wan have the same names and shapes, so they do not show whether a file is causal. A file counts
+    as causal if config.json or the preset names the class of the causal transformer. A PyTorch file counts as causal without this
+    name too, unless it has tensors of sparse attention. The authors of causal Wan publish PyTorch files.
     """
     named = [config.get("_class_name") for config in _transformer_configs(checkpoint, preset)]
     if TRANSFORMER in named or not isinstance(checkpoint.transformer_files[PART], TorchFile):
@@ -117,7 +125,7 @@ def is_causal(checkpoint: Checkpoint, preset: Preset | None) -> bool:
 
 
 def _transformer_configs(checkpoint: Checkpoint, preset: Preset | None) -> tuple[Config, Config]:
-    """Return the configurations of the checkpoint's transformer and of the preset's transformer, {} if missing."""
+    """Return the transformer's configuration in the checkpoint and in the preset. A missing configuration is {}."""
     return checkpoint.configs.get(PART, {}), preset.network_configs().get(PART, {}) if preset else {}
 
 

@@ -1,13 +1,13 @@
 """Wan's transformer over one block of latent frames at a time. A block sees the earlier blocks through their keys and values.
 
-The keys and values of the latest frames are in a ring of fixed size. A new frame replaces the oldest frame. The first
-frames, called the sink, always stay. One program therefore serves every block of a video of any length. Memory and time per block
-do not grow with the length of the video.
+The keys and values of the latest latent frames are in a ring of fixed size. In the ring, a new frame replaces the oldest frame.
+Only the video's first frames, called the sink, are never replaced. Therefore one program computes every block of a video of any
+length. Memory and time per block do not grow with the length of the video.
 
-Positions: a frame's rotary angle follows from its number in the video, computed in float64 without a table. Attention depends on
-the distance between frames only. Within the ring no distance is longer than in training, but the distance to the sink would grow
-without a limit. When the distance to the sink exceeds the longest distance in training, the sink's keys are rotated so that
-the distance stays the longest distance in training.
+A frame's rotary angles follow from its number in the video, and are computed in float64. Attention depends only on the distance
+of two frames, which is the difference of their numbers. No distance within the ring is longer than in training. The distance to
+the sink, however, would grow without a limit. If this distance becomes longer than in training, the sink's keys are rotated. Then
+attention sees the longest distance in training.
 
 Source: guandeh17/Self-Forcing (algorithm, ring), NVlabs/LongLive (sink).
 """
@@ -33,9 +33,10 @@ THETA = 10_000.0  # base of the rotary embedding; source: diffusers, WanRotaryPo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Window:
-    """The latent frames that a block sees: `frames` in all, including its own frames.
+    """The window: the latent frames that a block sees. There are `frames` of them, including the block's own latent frames.
 
-    The video's first `sink` frames always stay in the window. `trained` is the longest window in training.
+    The video's first `sink` latent frames always stay in the window. `trained` is the longest window in training, in latent
+    frames.
     """
 
     frames: int
@@ -46,10 +47,13 @@ class Window:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Past:
-    """The part of earlier blocks that a block sees: the `ring` of keys and values, and the number of latent `frames` so far.
+    """The keys and values of earlier blocks that a block sees.
 
-    `sink` has the keys of the video's first frames before `sink_rotation` is applied, [layers, chips, tokens, a chip's
-    channels], or None if the window has no sink.
+    Attributes:
+        ring: the ring of keys and values.
+        frames: the number of latent frames before the block.
+        sink: the keys of the video's first latent frames without `sink_rotation`, [layers, chips, tokens, channels of a chip].
+            None if the window has no sink.
     """
 
     ring: KeyRing
@@ -58,10 +62,10 @@ class Past:
 
 
 class BlockDenoiser(Denoiser):
-    """Shapes and modules of one causal transformer. Weights are passed to every call. Methods are pure and can be compiled."""
+    """Shapes and modules of a causal transformer. Methods take the weights as an argument, and are pure."""
 
     def __init__(self, config: Config, layout: Layout, window: Window) -> None:
-        # diffusers' class rejects entries of config.json that it does not know, such as the entries about training.
+        # Unknown entries, such as the entries about training, are left out, because diffusers' class rejects them.
         known = inspect.signature(WanTransformer3DModel.__init__).parameters
         super().__init__({name: value for name, value in config.items() if name in known}, layout)
         self._window, self._attention = window, RingAttention(layout)
@@ -76,7 +80,7 @@ class BlockDenoiser(Denoiser):
         return self.num_tokens((*latent_shape[:2], 1, *latent_shape[3:]))
 
     def describe_past(self, latent_shape: tuple[int, ...], dtype: jnp.dtype) -> Past:
-        """Describe the shapes and shardings of `Past` before the first block of a video.
+        """Describe the shapes and shardings of the `Past` with which a video starts.
 
         `latent_shape` is the shape [B, C, F, H, W] of the video's latents.
         """
@@ -90,7 +94,7 @@ class BlockDenoiser(Denoiser):
         return Past(ring=ring, frames=with_sharding(jax.ShapeDtypeStruct((), jnp.int32), self._layout.replicated), sink=sink)
 
     def past_sharding(self, shapes: Past) -> Past:
-        """Return the shardings of the `Past` that a program returns. `shapes` are the shapes of its arrays."""
+        """Return the shardings of the arrays in a `Past`. `shapes` has the shapes of these arrays."""
         ring, sink = with_sharding((shapes.ring, shapes.sink), self._layout.sharding(RING))
         return Past(ring=ring, frames=with_sharding(shapes.frames, self._layout.replicated), sink=sink)
 
@@ -100,9 +104,9 @@ class BlockDenoiser(Denoiser):
         return positions
 
     def sink_rotation(self, first: int, frames: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return cosine and sine [D] that rotate the sink's keys for a block of `frames` latent frames from frame `first` on.
+        """Return the cosine and sine that rotate the sink's keys for a block of `frames` latent frames from frame `first` on.
 
-        D is the number of channels of a head.
+        Both arrays are [D], for the D channels of a head.
         """
         cosine, sine = np.ones(self.head_width), np.zeros(self.head_width)
         angles = self._frame_angles(np.array([max(0, first + frames - self._window.trained)]))[0]
@@ -110,7 +114,7 @@ class BlockDenoiser(Denoiser):
         return cosine.astype(np.float32), sine.astype(np.float32)
 
     def _frame_angles(self, frames: np.ndarray) -> np.ndarray:
-        """Compute the rotary angles [N, a head's time channels] float64 of the latent frames with the numbers `frames` [N].
+        """Compute the rotary angles [N, a head's time channels] float64 of N latent frames. `frames` [N] are their numbers.
 
         Each angle appears twice, because it rotates a pair of channels.
         """
@@ -123,8 +127,8 @@ class BlockDenoiser(Denoiser):
     ) -> tuple[jax.Array, KeyRing]:
         """Predict the velocity (noise - data) [1, C, F, H, W] float32 of a block's `latents`.
 
-        Returns the velocity and the ring with keys and values of these latents. Later steps of the block overwrite the entries,
-        and the committed block overwrites them last.
+        Returns the velocity, and the ring with the keys and values of these latents. Later steps of the block overwrite these
+        keys and values. The commit of the clean block overwrites them last.
         """
         (hidden,), time = self._begin(weights, latents, timestep, context)
         text, positions = context.text, context.positions
@@ -141,10 +145,10 @@ class BlockDenoiser(Denoiser):
         return self._finish(weights, hidden, time, positions, latents.shape), ring
 
     def _ring_places(self, frames: jax.Array, latent_shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-        """Return the index in the ring of the first token of each of the block's frames.
+        """Return the index in the ring at which the tokens of each frame of a block start.
 
-        Also return the number of tokens that the ring has after the block is written. `frames` is the number of latent frames
-        before the block.
+        Also return the number of tokens in the ring after the block is written. `frames` is the number of latent frames before
+        the block.
         """
         window, tokens = self._window, self.frame_tokens(latent_shape)
         numbers = frames + jnp.arange(latent_shape[2])
@@ -155,7 +159,7 @@ class BlockDenoiser(Denoiser):
     def commit_chunk(
         self, weights: StackedWeights, clean: jax.Array, context: Context, past: Past, rotation: tuple[jax.Array, jax.Array]
     ) -> Past:
-        """Return the past after a block with these `clean` latents. `rotation` rotates the sink's keys for the next block."""
+        """Add a block with the `clean` latents to the past. `rotation` rotates the sink's keys for the next block."""
         _, ring = self.block_velocity(weights, clean, jnp.float32(0), context, past)
         sink = past.sink
         if sink is not None:
@@ -166,7 +170,7 @@ class BlockDenoiser(Denoiser):
 
 
 def _rotate_keys(keys: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    """Rotate each pair of neighbouring channels of keys [..., heads * D]. A head has D channels. `cosine` and `sine` are [D]."""
+    """Rotate each pair of neighbouring channels of keys [..., heads * D]. `cosine` and `sine` are [D], the same for all heads."""
     heads = keys.astype(jnp.float32).reshape(*keys.shape[:-1], -1, len(cosine))
     pairs = heads.reshape(*heads.shape[:-1], -1, 2)
     across = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(heads.shape)

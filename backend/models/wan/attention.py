@@ -1,4 +1,4 @@
-"""The attention inside diffusers' Wan layers: this project's kernels, with rotary embedding and precomputed text keys."""
+"""The self-attention and cross-attention of diffusers' Wan layers, computed by this project's kernels."""
 
 import dataclasses
 import functools
@@ -26,12 +26,14 @@ NAG_LONGEST, NAG_SHARE = 2.5, 0.25
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextKeys:
-    """One layer's cross-attention keys and values. They depend on prompt and images only, and are computed once per video.
+    """One layer's cross-attention keys and values. They depend only on prompt and images, so no step computes them again.
 
-    `key` and `value` are [B, L, H, D], for L text positions and H heads. `bias` [B, 1, 1, L] is added to the logits, None if all
-    positions have equal weight. `image` has keys and values of the image encoder's tokens, None for models without a separate
-    attention to these tokens. `nag` is the scale of NAG (see `apply_nag`), None without NAG. With NAG, B is 2, first the prompt,
-    then the negative prompt, and the same query attends to both.
+    Attributes:
+        key, value: [B, L, H, D], for L text positions and H heads of D channels.
+        bias: [B, 1, 1, L], added to the scores before the softmax. None if all text positions have equal weight.
+        image: keys and values of the image encoder's tokens. None for models without a separate attention to these tokens.
+        nag: the scale of NAG (see `apply_nag`), None without NAG. With NAG, B is 2: row 0 is for the prompt, row 1 for the
+            negative prompt. The same query attends to both rows.
     """
 
     key: jax.Array
@@ -42,9 +44,10 @@ class TextKeys:
 
 
 class KernelAttention:
-    """A processor for `WanAttention`: self-attention with `Positions`, cross-attention with `TextKeys`.
+    """An attention processor for diffusers' `WanAttention` that calls this project's kernels.
 
-    `block_counts` are the counts of the last sparse self-attention, see `sparse_self_attention`.
+    The caller passes `Positions` for self-attention, or `TextKeys` for cross-attention. Self-attention with Sol-Attn sets
+    `block_counts` to the two counts of `BlockCounts.totals`. Other sparse self-attention sets `block_counts` to None.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -73,7 +76,7 @@ class KernelAttention:
         return self._attend(positions.num_tokens, tables[0].shape[1], projected, norms, tables, attn.norm_q.eps)
 
     def _attend(self, num_tokens: int, head_width: int, *arguments: Any) -> jax.Array:
-        """Compute self-attention [B, S, heads * head_width] in which all tokens see the first `num_tokens` tokens.
+        """Compute self-attention [B, S, heads * head_width]. Queries see the first `num_tokens` tokens, not the padding.
 
         `arguments` are the last four parameters of `backend.runtime.ulysses.self_attention`: the tuples `projected`, `norms` and
         `tables`, and the number `eps`.
@@ -101,8 +104,9 @@ class KernelAttention:
     def _project_text_query(self, attn, projected: torch.Tensor) -> tuple[jax.Array, float | None]:
         """Return the normalised query [B, S, H, D], and the factor by which attention multiplies scores. None means D ** -0.5.
 
-        The TPU's kernel computes powers of two, so it multiplies scores by the factor and by log2(e). On TPUs the norm already
-        multiplies the query by D ** -0.5 and by log2(e). The factor is then ln 2, because ln 2 times log2(e) is 1.
+        The TPU's kernel computes powers of 2 instead of powers of e. Therefore it multiplies scores by the factor and by log2(e).
+        On TPUs the norm already multiplies the query by D ** -0.5 and by log2(e). The returned factor is then ln 2, because ln 2
+        times log2(e) is 1.
         """
         array, norm = as_array(projected), attn.norm_q
         if not self._layout.uses_tpu_passes(array.dtype):
@@ -118,9 +122,9 @@ class KernelAttention:
 def apply_nag(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
     """Move attention to the prompt (`own`) away from attention to the negative prompt (`other`), both [B, S, H, D].
 
-    The attention is extrapolated from `other` past `own` by the factor `scale`. In each token, the L1 norm of the extrapolated
-    attention is limited to `NAG_LONGEST` times the norm of `own`. The result is a blend of the extrapolated attention, with
-    weight `NAG_SHARE`, and `own`. Source: Normalized Attention Guidance, arXiv:2505.21179, and the authors' processor for Wan.
+    The extrapolated attention is `other` + `scale` * (`own` - `other`). In each token, its L1 norm is limited to `NAG_LONGEST`
+    times the L1 norm of `own`. The result is the weighted mean of the extrapolated attention (weight `NAG_SHARE`) and `own`.
+    Source: Normalized Attention Guidance, arXiv:2505.21179, and the authors' processor for Wan.
     """
     positive, negative = own.astype(jnp.float32), other.astype(jnp.float32)
     guided = positive * scale - negative * (scale - 1)

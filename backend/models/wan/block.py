@@ -1,7 +1,7 @@
-"""One layer of Wan's transformers in parts, with the arithmetic of diffusers' `WanTransformerBlock`.
+"""One layer of Wan's transformers, with the arithmetic of diffusers' `WanTransformerBlock`. Functions run it whole or in parts.
 
-`block` is diffusers' module with this project's attention processor. `modulation` [1, S or 1, 6, D] float32 has the shifts,
-scales and gates of the step, for each token or for all tokens. On TPUs each norm reads its input once.
+In all functions, `block` is diffusers' module with this project's attention processor. `modulation` (float32) has the shifts,
+scales and gates of the step: [1, S, 6, D] for each of the S tokens, or [1, 1, 6, D] for all tokens.
 """
 
 import torch
@@ -39,7 +39,10 @@ def feed_forward(block, hidden: torch.Tensor, modulation: torch.Tensor, *, layou
 
 
 def _split_modulation(block, modulation: torch.Tensor) -> list[torch.Tensor]:
-    """Return shift, scale and gate of attention, then of the feed-forward network, each [1, S or 1, D]."""
+    """Return shift, scale and gate of self-attention, then shift, scale and gate of the feed-forward network.
+
+    Each array is [1, S, D] or [1, 1, D].
+    """
     values = block.scale_shift_table.unsqueeze(0) + modulation.float()
     return [part.squeeze(2) for part in values.chunk(6, dim=2)]
 
@@ -53,8 +56,8 @@ def _apply_norm(
 ) -> torch.Tensor:
     """Apply layer norm to tokens [B, S, D], then multiply by 1 + `scale` and add `shift`.
 
-    A `scale` of None skips the multiplication and the addition. On TPUs a Pallas pass computes the norm. If each token has its
-    own scale, XLA computes the norm.
+    A `scale` of None skips the multiplication and the addition. On TPUs a Pallas kernel computes the norm, unless each token has
+    its own scale.
     """
     if isinstance(norm, torch.nn.LayerNorm) and can_use_pass(layout, hidden, scale):
         return normalise_in_one_pass(layout, norm, hidden, scale, shift)

@@ -1,15 +1,16 @@
-"""The denoiser's inputs besides noise: the prompts' embeddings and the input images, as host arrays by name. All are float32.
+"""The conditions: the denoiser's inputs besides noise, computed from prompts and input images. They are float32 host arrays.
 
-- `prompt_embeds` and `negative_prompt_embeds` [1, 512, D], as in diffusers' pipelines.
-- `text_bias` [B, 1, 1, L], only if the text is padded to L < 512 positions. It is added to the logits of the text positions.
-- `image_seen` [images, tokens, D], the image encoder's output.
-- `first_frame` [1, C, K, H, W], K latent frames: of the first image, or of the clip that the video extends.
-- `image_channels` [1, 4 + C, F, H, W], a mask and the latents of a grey clip with the input images. It replaces `first_frame` in
-  models that read images as additional input channels.
-- `clip` [1, C, F, H, W], the latents of the clip that the request restyles.
+- `prompt_embeds` and `negative_prompt_embeds` [1, 512, D]: the embeddings of one prompt each.
+- `text_bias` [B, 1, 1, L]: a bias for each of the B prompts, which cross-attention adds to the scores of the text positions. It
+  exists only if the text is padded to L < 512 positions.
+- `image_seen` [images, tokens, D]: the image encoder's output.
+- `first_frame` [1, C, K, H, W]: K clean latent frames of the first image, or of the clip that the video extends.
+- `image_channels` [1, 4 + C, F, H, W]: a mask, then the latents of a clip that is grey except for the input images. Models that
+  read images as additional input channels have this condition instead of `first_frame`.
+- `clip` [1, C, F, H, W]: the latents of the clip that the request restyles.
 
-With progressive resolution, `first_frame` or `image_channels` also exists at half of the video's size, with the prefix `HALF`.
-Functions with an argument `xp` compute with numpy, or with jax.numpy if only shapes are known.
+With progressive resolution, `PromptConditions.half` has `first_frame` or `image_channels` at half of the video's size. The
+argument `xp` of functions is the module numpy, or jax.numpy if only shapes are known.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ EMBEDDINGS = ("prompt_embeds", "negative_prompt_embeds")
 
 
 def pad_embeddings(xp: ModuleType, embeddings: jax.Array) -> tuple[jax.Array, ...]:
-    """Split embeddings [B, L, D] into one array [1, 512, D] float32 for each prompt, padded with zeros."""
+    """Split the embeddings [B, L, D] of B prompts into B arrays [1, 512, D] float32, padded with zeros."""
     padded = xp.pad(embeddings.astype(np.float32), ((0, 0), (0, TEXT_TOKENS - embeddings.shape[1]), (0, 0)))
     return tuple(padded[row : row + 1] for row in range(len(padded)))
 
@@ -58,7 +59,7 @@ def branch_embeddings(conditions: Conditions, branches: int, dtype: jnp.dtype) -
 
 
 def make_condition(conditions: Mapping[str, Any]) -> Condition:
-    """Return the latent frames or channels that input images or clips add to the transformer's input, None if neither exists."""
+    """Return the condition `first_frame` or `image_channels` as an argument for the transformer, None if neither exists."""
     if "first_frame" in conditions:
         return FirstFrames(latents=conditions["first_frame"])
     return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None
@@ -67,11 +68,13 @@ def make_condition(conditions: Mapping[str, Any]) -> Condition:
 def window_conditions(conditions: Conditions, length: int, has_last: bool) -> Effects[tuple[Conditions, Conditions, Conditions]]:
     """Return the conditions of the first context window, of the inner windows, and of the last window. Yields work.
 
-    A window has `length` latent frames. If the condition is `first_frame`, only the first window reads it. The other windows
-    generate from text only, for which the model was also trained. If the condition is `image_channels`, every window needs
-    channels. Each window then has the channels of a video of its length that begins with the first image. A window's first
-    frame has the least weight in the blend, which limits the effect of this image on later windows. Only the last window has
-    the last image.
+    A window has `length` latent frames. Only the first window has the condition `first_frame`. The other windows generate from
+    text only, for which the model was also trained.
+
+    The condition `image_channels` is in every window, because the model always needs it. Each window gets the channels of a video
+    of `length` latent frames that starts with the first image. Where windows overlap, they are blended, and a window's first
+    frame has the least weight. Therefore the first image has little effect on later windows. If `has_last` is true, the last
+    window also has the last image.
     """
     if "image_channels" not in conditions:
         others = {name: value for name, value in conditions.items() if name != "first_frame"}
@@ -95,9 +98,10 @@ def encode_clip(
     first: np.ndarray,
     last: np.ndarray | None = None,
 ) -> Effects[list[jax.Array]]:
-    """Encode a clip that is grey (0) except for its `first` and, if given, `last` frame [1, 3, 1, height, width] in [-1, 1].
+    """Encode a grey clip (all pixels 0) that starts with the frame `first` and, if given, ends with the frame `last`.
 
-    Returns latents [1, C, 1, H, W] for each latent frame. Each latent frame is encoded separately to limit memory. Yields work.
+    Both frames are [1, 3, 1, height, width] in [-1, 1]. Returns one array [1, C, 1, H, W] per latent frame. Each call of a
+    program encodes one latent frame, to limit memory. Yields work.
     """
     latents, caches = yield Call(first_program, (weights, first))
     pieces = [latents]
@@ -115,8 +119,8 @@ def encode_frames(
 ) -> Effects[jax.Array]:
     """Encode a clip's `frames`, uint8 [F, height, width, 3], to the posterior's mode, latents [1, C, F, H, W] float32.
 
-    Each latent frame is encoded separately. The first latent frame has one pixel frame, each later latent frame has `scale` pixel
-    frames. Yields work.
+    Each call of a program encodes one latent frame. The first latent frame has one pixel frame, each later latent frame has
+    `scale` pixel frames. Yields work.
     """
 
     def pixels(begin: int, end: int) -> np.ndarray:
@@ -133,7 +137,10 @@ def encode_pixels(
     num_frames: int,
     scale: int,
 ) -> Effects[jax.Array]:
-    """Encode frames like `encode_frames`. `pixels(begin, end)` returns [1, 3, end - begin, height, width] in [-1, 1]."""
+    """Encode frames like `encode_frames`, but get the pixels from a function.
+
+    `pixels(begin, end)` returns the frames from `begin` to `end` - 1, [1, 3, end - begin, height, width] in [-1, 1].
+    """
     latents, caches = yield Call(first_program, (weights, pixels(0, 1)))
     pieces = [latents]
     for begin in range(1, num_frames, scale):
@@ -143,15 +150,16 @@ def encode_pixels(
 
 
 def image_channels(xp: ModuleType, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
-    """Join `mask` and `pieces`, the latent frames of a clip, as the channels of one array [1, 4 + C, F, H, W] float32."""
+    """Join a clip's latent frames `pieces` in time, and put the channels of `mask` first: [1, 4 + C, F, H, W] float32."""
     return xp.concatenate([mask, join_frames(xp, *pieces)], axis=1)
 
 
 def image_mask(geometry: Geometry, has_last: bool) -> np.ndarray:
     """Build the mask [1, temporal scale, F, H, W] float32, 1 for pixel frames that are input images, else 0.
 
-    A latent frame has one channel for each of its pixel frames. The single pixel frame of the first latent frame fills all
-    channels. Source: diffusers, WanImageToVideoPipeline.prepare_latents.
+    The first pixel frame is an input image. If `has_last` is true, the last pixel frame is an input image too. A latent frame has
+    one channel for each of its pixel frames. The single pixel frame of the first latent frame fills all channels. Source:
+    diffusers, WanImageToVideoPipeline.prepare_latents.
     """
     _, _, frames, height, width = geometry.latent_shape(1)
     mask = np.zeros((1, geometry.temporal_scale, frames, height, width), np.float32)

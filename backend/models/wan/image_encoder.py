@@ -14,11 +14,11 @@ from backend.checkpoints.json_files import Config
 from backend.models.common.modules import Encoder, network_settings
 from backend.runtime.torch_modules import call_module
 
-HIDDEN_STATE = -2  # Wan reads the second-to-last layer
+HIDDEN_STATE = -2  # index of the layer whose output Wan reads: the second-to-last layer
 
 
 class ImageEncoder(Encoder):
-    """A preprocessor and the modules of CLIP's vision encoder. Methods take the weights as an argument."""
+    """A preprocessor, and CLIP's vision encoder without its weights, which `embed` takes as an argument."""
 
     def __init__(self, config: Config, processor: BaseImageProcessor | None) -> None:
         settings = CLIPVisionConfig(**network_settings(config))
@@ -30,7 +30,7 @@ class ImageEncoder(Encoder):
 
     @property
     def size(self) -> int:
-        """The width and height of the encoder's input, in pixels."""
+        """The side of the encoder's square input, in pixels."""
         return self._size
 
     @property
@@ -39,7 +39,7 @@ class ImageEncoder(Encoder):
         return (self._size // self._patch) ** 2 + 1
 
     def preprocess(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """Return pixels [N, 3, height, width] from the checkpoint's preprocessor, or zeros without a preprocessor."""
+        """Preprocess images to pixels [N, 3, size, size]. Return zeros if the model is only described, without a checkpoint."""
         if self._processor is None:
             return np.zeros((len(images), 3, self._size, self._size), np.float32)
         return self._processor(images=list(images), return_tensors="np")["pixel_values"]

@@ -1,4 +1,4 @@
-"""Wan's networks, their programs, and the generation from a request to pixels. See `backend.models.model.Model`."""
+"""Wan's implementation of the protocol `backend.models.model.Model`: networks, programs, and generation of a video."""
 
 import dataclasses
 import functools
@@ -53,9 +53,9 @@ from backend.weights.stacked import StackedWeights
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs(ClipPrograms):
-    """The programs of `ClipPrograms`, and Wan's own programs.
+    """The programs of `ClipPrograms`, and further programs of Wan.
 
-    `sparse_step` is the denoising step with Sol-Attn. It also takes and returns `BlockCounts`.
+    `sparse_step` is the denoising step with Sol-Attn, a sparse attention. It also takes `BlockCounts` and returns them updated.
     """
 
     copy_matrices: Program
@@ -67,7 +67,7 @@ class Programs(ClipPrograms):
 
 
 class WanModel(WholeClipModel):
-    """One Wan checkpoint without its weights."""
+    """The `Model` of a Wan checkpoint. Methods take the weights as an argument."""
 
     spec: WanSpec
     _repeats = (1, 2, 4, 8, 16)
@@ -111,7 +111,7 @@ class WanModel(WholeClipModel):
         return [*inputs.get("image", ()), *inputs.get("last_image", ())]
 
     def _named_prompts(self, request: GenerationRequest) -> dict[str, str]:
-        """Return the request's texts by the names of their embeddings: the prompt, and the negative prompt if it is used."""
+        """Return the request's prompt and, if it is used, the negative prompt. The keys are the names of their embeddings."""
         return dict(zip(EMBEDDINGS, super()._prompts(request), strict=False))
 
     def _prompts(self, request: GenerationRequest) -> list[str]:
@@ -120,8 +120,8 @@ class WanModel(WholeClipModel):
     def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Effects[dict[str, Any]]:
         """Encode the texts to embeddings. Yields work.
 
-        The result includes `text_bias` if the texts are padded to less than the full length. This bias gives the last position
-        the weight of all padding up to the full length.
+        If the texts are padded to fewer than `TEXT_TOKENS` positions, the result also has `text_bias`. This bias gives the last
+        position the weight of all padding positions of the full length.
         """
         programs, tokens = self._programs(request.is_guided), self._tokenize_prompts(request)
         with load_onto_devices(weights["text_encoder"]) as text:
@@ -133,7 +133,7 @@ class WanModel(WholeClipModel):
         return conditions
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """See `Model`. The module `conditions` lists the results."""
+        """See `Model`. The module `conditions` describes each condition."""
         programs = self._programs(request.is_guided)
         conditions, half = (yield from self._encode_texts(weights, request)), {}
         images = [*inputs.get("image", ()), *inputs.get("last_image", ())]
@@ -166,10 +166,11 @@ class WanModel(WholeClipModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[WholeClipStepContext, StepCache | BlockCounts | None]]:
-        """Compute the keys and values of text and images for one expert, and place the expert's other inputs on the devices.
+        """Compute the keys and values of text and images for one expert, and put the expert's other inputs on the devices.
 
-        Also returns the step state for the expert's first step. A step cache starts empty, because the previous expert's cache is
-        invalid for this expert. `BlockCounts` keep their totals, which include the steps of both experts.
+        Returns the step context, and the step state for the expert's first step. If this state is a step cache, it is empty,
+        because the previous expert's cache is invalid for this expert. If it is `BlockCounts`, it keeps the previous expert's
+        totals.
         """
         programs, has_nag = self._programs(step_plan.is_guided), request.uses_nag and not step_plan.is_guided
         texts = 2 if step_plan.is_guided or has_nag else 1
@@ -202,7 +203,7 @@ class WanModel(WholeClipModel):
     def _make_context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
     ) -> Effects[Context | WindowContexts]:
-        """Build the inputs that do not change between steps, for the whole video or for each context window. Yields work.
+        """Build the inputs that are the same in all steps, for the whole video or for each context window. Yields work.
 
         `text` and `positions` are already on the devices.
         """
@@ -219,14 +220,17 @@ class WanModel(WholeClipModel):
         return cast(WindowContexts, ContextsByPlace(programs=programs.windows, length=length, **contexts))
 
     def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
-        """Replace the first latent frames by the input's clean latents, if the model reads the input as first frames."""
+        """Replace the first latent frames by the condition `first_frame`, if this condition exists."""
         if "first_frame" not in conditions:
             return latents
         return (yield OnHost(replace_first_frames, (conditions["first_frame"], latents)))
 
 
 def text_lengths(platform: str) -> tuple[int, ...]:
-    """Return the lengths to which text is padded. TPUs use the full length only, because the kernel there takes no bias."""
+    """Return the lengths, in tokens, to which text is padded.
+
+    TPUs use the full length only. Shorter text needs a bias, and the TPU's attention kernel takes no bias.
+    """
     return (TEXT_TOKENS,) if platform == "tpu" else LENGTHS
 
 
@@ -241,10 +245,10 @@ def make_programs(
     group: type[Programs] = Programs,
     **own: Program,
 ) -> Programs:
-    """Build the networks without weights, and their programs, on one mesh.
+    """Build the networks without weights, and return their programs on one mesh.
 
-    `denoiser` replaces Wan's denoiser. `group` is the class of the result. `own` are a family's programs by names of fields of
-    `group`. They replace Wan's programs, or fill fields that `Programs` lacks.
+    `denoiser` replaces Wan's denoiser. `group` is the class of the result. `own` are further programs, by the names of their
+    fields in `group`. A program in `own` replaces Wan's program of the same name.
     """
     denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)
@@ -268,7 +272,7 @@ def _sparse_step_function(denoiser: Denoiser) -> Callable:
     def step(
         weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context, counts: BlockCounts
     ) -> tuple[SamplerState, BlockCounts]:
-        """Take one denoising step with Sol-Attn. Also return the counts after the step."""
+        """Take one denoising step with Sol-Attn. Also return `counts` plus the counts of this step."""
         velocity, found = denoiser.sparse_velocity(weights, state.sample, denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs), BlockCounts(totals=counts.totals + found)
 

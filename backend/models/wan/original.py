@@ -1,4 +1,4 @@
-"""A Wan transformer as its authors save it: with their tensor names and without a config.json. Reads no file.
+"""Names and sizes of Wan transformers as their authors save them: with their own tensor names, and without a config.json.
 
 Source: Wan-Video/Wan2.1 wan/modules/model.py (names, sizes); guandeh17/Self-Forcing utils/wan_wrapper.py (the prefix).
 """
@@ -12,10 +12,10 @@ from backend.errors import ModelError
 from backend.models.common.parts import apply_patterns, transformer_width
 from backend.models.spec import SparseAttention
 
-PREFIX = "model."  # prefix of tensor names in files of Self-Forcing's code, which saves a wrapper around the network
+PREFIX = "model."  # prefix of tensor names in Self-Forcing's files, whose code saves the network inside a wrapper module
 HEAD_WIDTH = 128  # channels of a head in every published Wan model; the shapes of tensors do not show this number
 LAYER_NAMES = (  # diffusers' name -> Wan's original name; source: diffusers, scripts/convert_wan_to_diffusers.py
-    # SLA's projection as in thu-ml/TurboDiffusion, VSA's gate as in hao-ai-lab/FastVideo
+    # The next two names are SLA's projection in thu-ml/TurboDiffusion and VSA's gate in hao-ai-lab/FastVideo.
     (r"\.attn1\.proj_l$", ".self_attn.attn_op.local_attn.proj_l"), (r"\.attn1\.to_gate_compress$", ".to_gate_compress"),
     (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.to_out\.0$", ".o"), (r"\.to_(q|k|v)$", r".\1"),
     (r"\.add_(k|v)_proj$", r".\1_img"), (r"\.norm_added_k$", ".norm_k_img"), (r"\.ffn\.net\.0\.proj$", ".ffn.0"),
@@ -39,8 +39,8 @@ OUTER_NAMES = (  # diffusers' name -> Wan's original name, for modules outside t
 _QUERY, _TEXT, _TIME = "blocks.{}.self_attn.q.weight", "text_embedding.0.weight", "time_embedding.0.weight"
 _NEEDED = ("patch_embedding.weight", _QUERY.format(0), "blocks.0.ffn.0.weight", _TEXT, _TIME, "head.head.weight")
 _PICTURE, _TWO_PICTURES, _CONTROL = "img_emb.proj.1.weight", "img_emb.emb_pos", "vace_patch_embedding.weight"
-FLAT_PATCH = 4  # numbers of a patch of 1 x 2 x 2: some files store the first convolution's kernel as a matrix
-KNOWN = {  # (width, number of layers, input channels, reads an image's tokens, reads two images' tokens) -> model's name
+FLAT_PATCH = 4  # positions in a patch of 1 x 2 x 2, for files that store the first convolution's kernel as a matrix
+KNOWN = {  # (width, layers, input channels, reads tokens of an image, reads tokens of two images) -> name of the model
     (1536, 30, 16, False, False): "Wan 2.1 T2V 1.3B",
     (5120, 40, 16, False, False): "Wan 2.1 T2V 14B or an expert of Wan 2.2 T2V A14B",
     (5120, 40, 36, True, False): "Wan 2.1 I2V 14B",
@@ -51,9 +51,9 @@ KNOWN = {  # (width, number of layers, input channels, reads an image's tokens, 
 
 
 def find_sparse_attention(names: Iterable[str]) -> SparseAttention | None:
-    """Return the method of sparse attention whose weights are among the tensors with these names, original or diffusers' ones.
+    """Find the method of sparse attention by its additional weights in a transformer. Return None without such weights.
 
-    None if the names do not show a method.
+    `names` are Wan's original names or diffusers' names of the transformer's tensors.
     """
     modules = {part for name in names for part in name.split(".")}
     return "sla" if "proj_l" in modules else "vsa" if "to_gate_compress" in modules else None
@@ -81,9 +81,9 @@ def original_tensor_name(name: str) -> str:
 
 
 def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, object] | None:
-    """Derive the sizes in config.json from the shapes of a transformer's tensors, with Wan's original names.
+    """Derive the entries of config.json that are sizes from the shapes of a transformer's tensors.
 
-    Returns None for another model's tensors.
+    `shapes` has Wan's original names. Returns None if the tensors are not the tensors of a Wan transformer.
     """
     shapes = {name.removeprefix(PREFIX): shape for name, shape in shapes.items()}
     if any(len(shapes.get(name, ())) < 2 for name in _NEEDED):
@@ -104,7 +104,7 @@ def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, objec
 
 
 def check_single_files(checkpoint: Checkpoint) -> None:
-    """Check that each expert has a file, and that each file fits the configuration of the transformer that it replaces.
+    """Check that each expert has a single-file transformer that fits the expert's configuration.
 
     Raises: ModelError if not.
     """
@@ -115,9 +115,9 @@ def check_single_files(checkpoint: Checkpoint) -> None:
 
 
 def _check_order(checkpoint: Checkpoint) -> None:
-    """Check that each expert has a file, and that the files' names do not suggest the wrong order. Raises: ModelError if not.
+    """Check that each expert has a single-file transformer, and that the high-noise expert's file is first.
 
-    The high-noise expert's file must be first.
+    Raises: ModelError if a file is missing, or if the files' names ("low", then "high") show the wrong order.
     """
     experts = [part for part in checkpoint.configs if part.startswith(TRANSFORMER)]
     names = [file_path(file).name for file in checkpoint.transformer_files.values()]

@@ -1,4 +1,4 @@
-"""Sparse self-attention of Wan transformers: the plan of a request, and the attention of one chip's heads."""
+"""Sparse self-attention of Wan transformers: the plan for a request, and the computation for the heads of one chip."""
 
 import functools
 import math
@@ -18,21 +18,22 @@ from kernels.attention import SparseHeads, select_key_blocks, sla_attention, sol
 BLOCKS = "sparse_blocks"
 """The entry in a transformer's configuration with the number of queries and keys in a block, or with the sides of a tile of VSA.
 Published files lack it."""
-SLA_BLOCKS = (128, 64)  # as thu-ml/TurboDiffusion and LightX2V generate videos
-SOL_BLOCKS = (128, 64)  # see `kernels.attention.sol`
-VSA_TILE = (4, 4, 4)  # as hao-ai-lab/FastVideo trains and generates videos
+SLA_BLOCKS = (128, 64)  # queries and keys in a block, as in thu-ml/TurboDiffusion and LightX2V
+SOL_BLOCKS = (128, 64)  # queries and keys in a block, see `kernels.attention.sol`
+VSA_TILE = (4, 4, 4)  # tokens of a tile along time, height and width, as in hao-ai-lab/FastVideo
 
 
 def make_sparse_plan(config: Config, keep: float, tau: float = 0.0) -> SparsePlan | None:
-    """Return the plan of a transformer with this configuration, None for dense attention.
+    """Return the plan of sparse attention for a transformer with the configuration `config`, None for dense attention.
 
-    A transformer that was trained with dense attention uses Sol-Attn if `tau` is not 0.
+    A transformer that was trained with dense attention uses Sol-Attn if its threshold `tau` is not 0. `keep` is the share of the
+    key blocks that each query block sees, for transformers that were trained with sparse attention.
 
-    If several chips share the queries of a head, each chip has a multiple of `TOKEN_ALIGNMENT` tokens. The number of queries in a
-    block must divide `TOKEN_ALIGNMENT`, so that no block extends over two chips.
+    The number of queries in a block must divide `TOKEN_ALIGNMENT`. If several chips share the queries of a head, each chip has a
+    multiple of `TOKEN_ALIGNMENT` tokens, so no block extends over two chips.
 
-    Raises: ModelError for any other number of queries, or if the configured block sizes are not positive whole numbers.
-    RequestError for `tau` with a transformer that was trained with sparse attention.
+    Raises: ModelError if the number of queries in a block does not divide `TOKEN_ALIGNMENT`, or if the block sizes in `config`
+    are not positive whole numbers. RequestError if `tau` is not 0 and the transformer was trained with sparse attention.
     """
     method = config.get(SPARSE, "sol" if tau else None)
     if method is None:
@@ -61,7 +62,7 @@ def make_sparse_plan(config: Config, keep: float, tau: float = 0.0) -> SparsePla
 
 
 def make_token_order(plan: SparsePlan | None, grid: Grid) -> TokenOrder | None:
-    """Return the order of a video's tokens as NumPy arrays, None if they keep their numbering."""
+    """Return the order of a video's tokens that the plan needs, as NumPy arrays. None if the tokens keep the video's order."""
     if plan is not None and plan.method == "sol":
         return order_by_curve(grid)
     return None if plan is None or plan.tile is None else order_by_tiles(grid, plan.tile)
@@ -70,10 +71,10 @@ def make_token_order(plan: SparsePlan | None, grid: Grid) -> TokenOrder | None:
 def sparse_attention(
     attn, positions: Positions, head_width: int
 ) -> tuple[Callable[..., SparseHeadsResult], tuple[jax.Array, ...]]:
-    """Return the attention of one chip's heads, and the arrays that all chips share.
+    """Return the arguments `attend` and `shared` of `backend.runtime.ulysses.sparse_self_attention`.
 
-    Both are arguments of `backend.runtime.ulysses.sparse_self_attention`. `attn` is the layer's module. A head has `head_width`
-    channels.
+    `attend` computes the attention for the heads of one chip. `shared` are arrays that all chips read. `attn` is diffusers'
+    attention module. A head has `head_width` channels.
     """
     plan, shared = positions.sparse, ()
     assert plan is not None, "the caller tests for dense attention"
@@ -102,7 +103,7 @@ def _split_heads(own: OwnHeads, num_tokens: int, first_query: jax.Array | int, h
 def _attend_sla(
     own: OwnHeads, first_query: jax.Array | int, *projection: jax.Array, plan: SparsePlan, num_tokens: int, head_width: int
 ) -> SparseHeadsResult:
-    """Compute SLA of one chip's heads. Without `projection`, only the listed key blocks count."""
+    """Compute SLA for the heads of one chip. Without `projection`, SLA's linear attention is left out."""
     heads = _split_heads(own, num_tokens, first_query, head_width)
     blocks = select_key_blocks(heads, plan.keep, plan.block_q, plan.block_kv)
     attended = sla_attention(heads, blocks, (projection[0], projection[1]) if projection else None)
@@ -112,7 +113,6 @@ def _attend_sla(
 def _attend_vsa(
     own: OwnHeads, first_query: jax.Array | int, counts: jax.Array, *, plan: SparsePlan, num_tokens: int, head_width: int
 ) -> SparseHeadsResult:
-    """Compute VSA of one chip's heads."""
     heads = _split_heads(own, num_tokens, first_query, head_width)
     fine, coarse = vsa_attention(heads, plan.keep, plan.block_kv, counts, first_query // plan.block_q)
     return SparseHeadsResult(attended=fine.reshape(own.query.shape), tiles=coarse.reshape(*coarse.shape[:2], -1))
@@ -121,7 +121,6 @@ def _attend_vsa(
 def _attend_sol(
     own: OwnHeads, first_query: jax.Array | int, *, plan: SparsePlan, num_tokens: int, head_width: int
 ) -> SparseHeadsResult:
-    """Compute Sol-Attn of one chip's heads."""
     heads = _split_heads(own, num_tokens, first_query, head_width)
     attended, counts = sol_attention(heads, plan.tau, plan.block_q, plan.block_kv, first_query)
     return SparseHeadsResult(attended=attended.reshape(own.query.shape), counts=counts)

@@ -1,8 +1,8 @@
 """The additional weights of Wan transformers that were trained with sparse attention.
 
-SLA (arXiv:2509.24006) projects each head's linear attention by `proj_l` [head width, head width], in float32. The heads of a
-layer share the projection. VSA (arXiv:2505.13389) multiplies its coarse attention by a gate for each token and channel, the
-output of `to_gate_compress` [width, width].
+SLA (arXiv:2509.24006) applies the projection `proj_l` [head width, head width] to each head's linear attention, in float32. The
+heads of a layer share the projection. VSA (arXiv:2505.13389) multiplies its coarse attention by a gate for each token and
+channel. The linear layer `to_gate_compress` [width, width] computes the gate.
 """
 
 import torch

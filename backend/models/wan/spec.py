@@ -1,4 +1,4 @@
-"""Recognise which Wan model a checkpoint is, from its configurations only, and refuse all others. Reads no file.
+"""Recognise the models of Wan 2.1 and 2.2 by their configurations, and refuse all other checkpoints.
 
 The models differ in how an image reaches the transformer. T2V takes no image. Wan 2.2 TI2V takes a clean first latent frame at
 timestep 0. I2V takes additional input channels: a mask and the latents of a clip that is grey except for the images. Wan 2.1 I2V
@@ -34,15 +34,16 @@ from presets import Preset
 from presets.loader import Quantize
 
 TEXT_TOKENS = 512  # text positions that the transformer attends to, for prompts of any length
-VAE_SCALES = (8, 4)  # Wan 2.1's scales in space and time; its published vae/config.json lacks these entries
+VAE_SCALES = (8, 4)  # the result of `vae_scales` for Wan 2.1, whose published vae/config.json has no scale factors
 
-VAE_SCALES_22 = (16, 4)  # Wan 2.2's scales
+VAE_SCALES_22 = (16, 4)  # the result of `vae_scales` for Wan 2.2 TI2V
 METHODS = ("sla", "sla-map", "vsa")  # the methods of sparse attention of Wan models
-# `ModelSpec.over_floor` by method. On v6e:2x4 check-tpu predicts 1.67 and 1.80 for TurboWan 14B, 2.63 for FastWan 14B.
+# `ModelSpec.over_floor` by method of sparse attention. `check-tpu` predicts these factors on v6e:2x4: 1.67 and 1.80 for TurboWan
+# 14B (SLA), 2.63 for FastWan 14B (VSA).
 OVER_FLOOR_SPARSE = {"sla": 1.75, "sla-map": 1.75, "vsa": 2.63}
 
 Conditioning = Literal["none", "first_frame", "channels"]
-PIPELINES = ("WanPipeline", "WanImageToVideoPipeline", "WanDMDPipeline")  # FastWan has the last one (hao-ai-lab/FastVideo)
+PIPELINES = ("WanPipeline", "WanImageToVideoPipeline", "WanDMDPipeline")  # the last is of FastWan (hao-ai-lab/FastVideo)
 TRANSFORMER, AUTOENCODER = "WanTransformer3DModel", "AutoencoderKLWan"
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "ffn_dim"), "vae": ("z_dim",),
@@ -52,9 +53,10 @@ NEEDED_ENTRIES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WanSpec(ModelSpec):
-    """The spec of a Wan model. `conditioning` is how an image reaches the transformer.
+    """The spec of a Wan model.
 
-    "none": not at all. "channels": as additional input channels. "first_frame": as a clean first latent frame.
+    `conditioning` is how an image reaches the transformer. "channels" means additional input channels. "first_frame" means a
+    clean first latent frame. "none" means that the transformer takes no image.
     """
 
     scales: tuple[int, int] = VAE_SCALES
@@ -99,8 +101,8 @@ class WanFamily(Family):
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`.
 
-        For the transformer, these are the input projection, whose shape depends on the number of input channels, and a tensor of
-        the last layer.
+        For the transformer, the tensors are the input projection and a weight of the last layer. The shape of the input
+        projection depends on the number of input channels.
         """
         if part == "text_encoder":
             return t5_shapes(configs[part])
@@ -115,7 +117,7 @@ class WanFamily(Family):
         return {"patch_embedding.weight": (width, config["in_channels"], *patch), last: (config["ffn_dim"], width)}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """See `Family`. With sparse attention, a token attends to the preset's share of the tokens."""
+        """See `Family`. With sparse attention, a token attends to a share of the tokens, the preset's `sparse_keep`."""
         tokens, config = step_geometry(request).num_tokens, configs["transformer"]
         keys = round(tokens * request.resolved_preset.sparse_keep) if config.get(SPARSE) else tokens
         return transformer_flops(config, tokens, keys, branches, request.quantize)
@@ -130,7 +132,7 @@ class WanFamily(Family):
 
 
 class PlainWanFamily(WanFamily):
-    """Wan 2.1 and 2.2. See `backend.models.spec.Family`."""
+    """The family of Wan 2.1 and 2.2. See `backend.models.spec.Family`."""
 
     name = "wan"
     supports = SUPPORTED
@@ -157,12 +159,12 @@ class PlainWanFamily(WanFamily):
         raise unsupported_checkpoint(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """See `Family`. Files replace the checkpoint's transformers. Their tensors have Wan's original or diffusers' names."""
+        """See `Family`. The tensors in single-file transformers have Wan's original names or diffusers' names."""
         check_single_files(checkpoint)
         return with_sparse_attention(checkpoint, _find_sparse(checkpoint))
 
     def complete_folder(self, checkpoint: Checkpoint) -> Checkpoint:
-        """See `Family`. Adds the method of sparse attention, unless the configuration states it."""
+        """See `Family`. Adds the method of sparse attention to the transformer's configuration, unless it is there."""
         if SPARSE in checkpoint.configs.get(PART, {}):
             return checkpoint
         names = tensor_names(checkpoint.folder, part_folder(PART, checkpoint.transformer_folder))
@@ -173,10 +175,10 @@ WAN = PlainWanFamily()
 
 
 def _find_sparse(checkpoint: Checkpoint) -> SparseAttention | None:
-    """Return the method of sparse attention of single-file transformers.
+    """Return the method of sparse attention of single-file transformers, None for dense attention.
 
-    The map of SLA alone has no weights. Such a transformer is recognised by fp4 numbers and the word "sparse" in the name of the
-    file, its folder or its repository, as in lightx2v/Wan2.2-NVFP4-Sparse.
+    The method "sla-map" has no weights of its own. A transformer with this method is recognised by fp4 numbers, and by the word
+    "sparse" in the name of the file, its folder or its repository, as in lightx2v/Wan2.2-NVFP4-Sparse.
     """
     tensors, file = checkpoint.tensors(PART), checkpoint.transformer_files[PART]
     is_map = is_named_sparse(file_path(file)) and any(place.dtype == FP4 for place in tensors.values())
@@ -193,8 +195,8 @@ def _read_sparse(transformer: Config) -> SparseAttention | None:
 def transformer_flops(config: Config, queries: int, keys: int, branches: int, quantize: Quantize) -> StepFlops:
     """Count the operations of a Wan transformer in one step, for all guidance branches.
 
-    The operations are self-attention of `queries` tokens to `keys`, cross-attention to 512 text positions, projections and
-    feed-forward. `quantize` is the number format of projections and feed-forward.
+    The operations are self-attention of `queries` tokens to `keys` tokens, cross-attention to 512 text positions, projections,
+    and the feed-forward network. `quantize` is the number format of the projections and the feed-forward network.
     """
     width, layers = transformer_width(config), config["num_layers"] * branches
     attention = 4 * queries * keys * width * layers
@@ -211,7 +213,7 @@ def transformer_flops(config: Config, queries: int, keys: int, branches: int, qu
 
 
 def vae_scales(configs: Configs) -> tuple[int, int]:
-    """Return the pixels per latent position along each side, and the pixel frames per latent frame."""
+    """Return two numbers of the VAE: pixels per latent position along each side, and pixel frames per latent frame."""
     space, time = VAE_SCALES
     return configs["vae"].get("scale_factor_spatial", space), configs["vae"].get("scale_factor_temporal", time)
 
@@ -219,7 +221,8 @@ def vae_scales(configs: Configs) -> tuple[int, int]:
 def check_networks(index: Config, configs: Configs, transformer: str) -> None:
     """Check a checkpoint's networks. `transformer` is the expected class of its transformers.
 
-    Raises: ModelError if a part or entry is missing, the class of a network is not supported, or the experts differ.
+    Raises: ModelError if a network or an entry is missing, if the class of a network is not supported, or if the two experts have
+    different configurations.
     """
     check_parts(index, configs, NEEDED_ENTRIES, "a whole Wan checkpoint")
     check_classes(configs, {"transformer": (transformer,), "vae": (AUTOENCODER,)}, SUPPORTED)
@@ -238,8 +241,11 @@ def _check_experts(first: Config, second: Config) -> None:
 
 
 def _find_conditioning(index: Config, configs: Configs) -> Conditioning:
-    """Return how an image reaches the transformer. If model_index.json does not state `expand_timesteps`, Wan 2.2's autoencoder
-    decides, because only TI2V has this autoencoder."""
+    """Return how an image reaches the transformer. Raises: ModelError if the number of input channels is not supported.
+
+    The result "first_frame" needs the entry `expand_timesteps` in model_index.json. If the entry is missing, a checkpoint with
+    Wan 2.2's autoencoder counts as TI2V, because only TI2V has this autoencoder.
+    """
     expands_timesteps = bool(index.get("expand_timesteps", vae_scales(configs) == VAE_SCALES_22))
     latents, in_channels = configs["vae"]["z_dim"], configs["transformer"]["in_channels"]
     mask = vae_scales(configs)[1]

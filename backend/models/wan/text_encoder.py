@@ -1,8 +1,8 @@
-"""Encode prompts with the checkpoint's tokenizer and UMT5 encoder, cleaned and padded as in diffusers' Wan pipelines.
+"""Encode prompts with the checkpoint's tokenizer and UMT5 encoder. Prompts are cleaned as in diffusers' Wan pipelines.
 
-Wan attends to 512 text positions. All padded positions are equal, because their embedding is zero. One padded position can
-replace all others if its logit is raised by the logarithm of the number of padded positions. The softmax is the same, over far
-fewer positions.
+Wan attends to 512 text positions: the prompt and padding. The embeddings of all padding positions are zero. Therefore a single
+padding position can replace all padding positions, if a bias raises its score by the logarithm of their number. The softmax gives
+the same result, with far fewer positions.
 """
 
 import dataclasses
@@ -25,15 +25,18 @@ from backend.models.wan.spec import TEXT_TOKENS
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 
-LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # lengths of text in tokens, each with compiled programs
+LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # lengths in tokens to which text is padded; each has compiled programs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTokens:
-    """Token ids and mask [B, L] int32, and the attention `bias` [B, 1, 1, L] float32 for the embeddings.
+    """The tokens of B prompts, padded to L positions.
 
-    `bias` is missing (None) at the full length, where all positions have equal weight. `notes` has a sentence for each cut
-    prompt.
+    Attributes:
+        ids: the token ids [B, L] int32.
+        mask: [B, L] int32, 1 for the prompt's tokens, 0 for padding.
+        bias: [B, 1, 1, L] float32, the attention bias of each position. None at the full length, where no bias is needed.
+        notes: a sentence for each prompt that was cut to the full length.
     """
 
     ids: np.ndarray | jax.ShapeDtypeStruct
@@ -43,7 +46,7 @@ class TextTokens:
 
 
 class TextEncoder(TextEncoderBase):
-    """See `backend.models.common.text.TextEncoder`."""
+    """The text encoder of Wan. See `backend.models.common.text.TextEncoder`."""
 
     _columns = (".o.weight", ".wo.weight", *TIED)
 
@@ -54,15 +57,16 @@ class TextEncoder(TextEncoderBase):
         lengths: tuple[int, ...] = LENGTHS,
         is_cleaned: bool = True,
     ) -> None:
-        """Build the encoder. If `is_cleaned`, `tokenize` cleans prompts first. Text is padded to one of `lengths`."""
+        """Build the encoder. If `is_cleaned` is true, `tokenize` cleans prompts first. Text is padded to one of `lengths`."""
         with torch.device("meta"):
             self._model = UMT5EncoderModel(UMT5Config(**network_settings(config))).eval()
         self._tokenizer, self._lengths, self._is_cleaned = tokenizer, lengths, is_cleaned
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
-        """Tokenize prompts. Without a tokenizer, return shapes only.
+        """Tokenize prompts. Without a tokenizer, return only the shapes of the arrays.
 
-        All prompts are padded to the smallest compiled length that is longer than each prompt, or to the full length.
+        All prompts are padded to the same length: the smallest of the encoder's lengths that is longer than the longest prompt,
+        else the full length.
         """
         if self._tokenizer is None:
             ids = jax.ShapeDtypeStruct((len(prompts), TEXT_TOKENS), jnp.int32)
@@ -79,11 +83,11 @@ class TextEncoder(TextEncoderBase):
 
     @classmethod
     def weight_spec(cls, layout: Layout, name: str, shape: tuple[int, ...]) -> P:
-        """See `backend.models.common.text`. The bias of relative positions is replicated."""
+        """See `backend.models.common.text`. The weights of the relative position bias are replicated."""
         return P() if "relative_attention_bias" in name else super().weight_spec(layout, name, shape)
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
-        """Embed the ids and mask of `TextTokens` to [B, L, D], zero after each prompt's end. This method is pure."""
+        """Encode the ids and mask of `TextTokens` to embeddings [B, L, D], zero for padding. This method is pure."""
         hidden = call_module(self._model, weights, _last_hidden_state, ids, mask)
         return hidden * mask[..., None].astype(hidden.dtype)
 
@@ -95,9 +99,9 @@ def _last_hidden_state(model: UMT5EncoderModel, ids: torch.Tensor, mask: torch.T
 def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray | None:
     """Return the attention bias [B, 1, 1, width] for prompts of `lengths` tokens. None if `width` is `TEXT_TOKENS`.
 
-    The model attends to the prompt and to padding up to `TEXT_TOKENS`. All padding embeddings are equal, so that the last
-    position can represent all padding. The bias of the last position is the logarithm of the number of padding embeddings. The
-    bias is 0 for the prompt's tokens and -inf for the other positions.
+    The model attends to the prompt and to padding up to `TEXT_TOKENS` positions. All padding embeddings are equal, so the last
+    position can represent all padding. The bias of the last position is the logarithm of the number of padding positions up to
+    `TEXT_TOKENS`. The bias is 0 for the prompt's tokens, and -inf for the other padding positions.
     """
     if width == TEXT_TOKENS:
         return None

@@ -1,10 +1,11 @@
-"""The Wan transformer as one scan over stacked layers: diffusers' modules, this project's attention, guidance as a batch of two.
+"""The Wan transformer: diffusers' modules with this project's attention. One scan over stacked weights runs all layers.
 
-The text's keys and values in every layer depend on prompt and images only, and are computed once per video.
+With guidance, the batch has two samples: the prompt first, then the negative prompt. The text's keys and values in every layer
+depend only on prompt and images, so they are computed before the steps.
 
-Wan 2.2 TI2V inserts the clean latent frames of an image or clip (`expand_timesteps`). The tokens of these frames have timestep 0,
-all other tokens have the step's timestep. Two time embeddings therefore serve all tokens. If an image is given as input channels,
-all tokens share one time embedding.
+In Wan 2.2 TI2V, the clean latent frames of an image or clip replace the first latent frames (`expand_timesteps`). The tokens of
+these frames have timestep 0, all other tokens have the step's timestep. Therefore two time embeddings are enough for all tokens.
+In all other models, all tokens have the step's timestep.
 """
 
 import dataclasses
@@ -40,10 +41,10 @@ from backend.weights.stacked import StackedWeights
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextContext:
-    """All layers' text keys and values [layers, B, L, H, D], and the `bias` [B, 1, 1, L] that the layers share.
+    """The text's keys and values in all layers, [layers, B, L, H, D], and the `bias` [B, 1, 1, L] that the layers share.
 
-    Each layer's part is a `TextKeys`. Under guidance B is 2, the prompt first. With NAG B is also 2, but a step has only one
-    guidance branch.
+    `TextKeys` describes the fields for a single layer. With guidance, B is 2: first the prompt, then the negative prompt. With
+    NAG, B is also 2, but a step has only one guidance branch.
     """
 
     key: jax.Array
@@ -61,7 +62,7 @@ class TextContext:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FirstFrames:
-    """The clean latent frames at the video's beginning, [1, C, K, H, W], normalised. An image gives one frame, a clip several."""
+    """The normalised clean latents [1, C, K, H, W] of the video's first K latent frames. K is 1 for an input image."""
 
     latents: jax.Array
 
@@ -69,7 +70,7 @@ class FirstFrames:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageChannels:
-    """Additional input channels [1, 4 + C, F, H, W]: a mask, and the latents of a clip with the input images."""
+    """Additional input channels [1, 4 + C, F, H, W]: four mask channels, then the latents of a clip with the input images."""
 
     values: jax.Array
 
@@ -80,9 +81,9 @@ Condition = FirstFrames | ImageChannels | None
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """The transformer's inputs that are the same in all steps of one expert, with or without guidance.
+    """The inputs of the transformer that are the same in all steps with the same expert, guidance and size.
 
-    `condition` are the latents of input images or of a clip that the video extends, None without these inputs.
+    `condition` has the latents of input images, or of a clip that the video extends, None without these inputs.
     """
 
     text: TextContext
@@ -94,8 +95,9 @@ class Context:
 class _Time:
     """Time embeddings [N, D] and modulations [N, 6, D], float32, of N timesteps.
 
-    N is 1, the step's timestep, or 2, followed by timestep 0 for the first `still_tokens` tokens. The values are expanded to all
-    tokens only when they are used, because an array [S, 6, D] is large.
+    Index 0 is the step's timestep. If `still_tokens` is not 0, N is 2, and index 1 is timestep 0, which the video's first
+    `still_tokens` tokens have. The values are expanded to all S tokens only when they are used, because an array [S, 6, D] is
+    large. `order` is the order of the tokens, None if the tokens have the video's order.
     """
 
     embedding: jax.Array
@@ -104,11 +106,11 @@ class _Time:
     order: TokenOrder | None
 
     def token_embeddings(self, tokens: int) -> jax.Array:
-        """Return the time embedding of each token, [1, S or 1, D]."""
+        """Return the time embedding of each token, [1, S, D], or [1, 1, D] if all tokens have the same."""
         return self._select_per_token(self.embedding, tokens)
 
     def token_modulations(self, tokens: int) -> jax.Array:
-        """Return the modulation of each token, [1, S or 1, 6, D]."""
+        """Return the modulation of each token, [1, S, 6, D], or [1, 1, 6, D] if all tokens have the same."""
         return self._select_per_token(self.modulation, tokens)
 
     def _select_per_token(self, values: jax.Array, tokens: int) -> jax.Array:
@@ -123,16 +125,16 @@ class _Time:
 
 
 BLOCKS = "blocks."  # prefix of the layers' names in the checkpoint
-# Transformers with at least this many channels use `cuts_copies` (see `Layout.gather`). The 1.3B model has fewer channels, and is
-# slower with `cuts_copies`: docs/lab/tpu-slices.md.
+# Transformers of at least this width, in channels, set `_cuts_copies`. The 1.3B model is narrower, and is slower with
+# `_cuts_copies`: docs/lab/tpu-slices.md.
 WIDE = 3072
 
 
 def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
-    """Return the bytes, by name, of each matrix of a layer that every step uses.
+    """Return the bytes of one layer's matrices by name, for `plan_copies`. Matrices that not every step uses are left out.
 
-    Every chip can store some matrices whole, so that no step gathers them (see `plan_copies`). The matrices for which this saves
-    the most time come first.
+    `plan_copies` chooses the matrices that every chip stores whole, so that no step gathers them. The matrices whose copies save
+    the most time are first.
     """
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, rectangle = width * width * itemsize, width * config["ffn_dim"] * itemsize
@@ -143,15 +145,15 @@ def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
 
 
 class Denoiser(ClipTransformer):
-    """Shapes and modules of one Wan transformer. A subclass can have several stacks of layers."""
+    """Shapes and modules of one Wan transformer, without its weights. A subclass can have several stacks of layers."""
 
     _network: ClassVar[type[ModelMixin]] = WanTransformer3DModel
     _stacks = (BLOCKS,)
-    _text_stacks: ClassVar[tuple[str, ...]] = ()  # the stacks whose layers see the text; empty if all do
+    _text_stacks: ClassVar[tuple[str, ...]] = ()  # the stacks whose layers attend to text; empty means all stacks
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "to_gate_compress.weight", "ffn.net.0.proj.weight")
     _rows = ("to_out.0.weight", "ffn.net.2.weight")
     _replicated = ("proj_l.weight",)
-    # The keys and values of the text are computed once per video, so their layers are not quantized.
+    # The linear layers for the text's keys and values do not run in every step, so they are not quantized.
     _quantized = (
         "attn1.to_q",
         "attn1.to_k",
@@ -173,7 +175,7 @@ class Denoiser(ClipTransformer):
         self._cuts_copies = self.heads * self.head_width >= WIDE
         self._block = self._model.blocks[0]
         self._attend_by_kernel(self._block)
-        config = self._model.config  # includes defaults for entries that older files lack
+        config = self._model.config  # unlike the argument, it has defaults for entries that older files lack
         self._patch = config.patch_size
         self._rope = WanRotaryPosEmbed(config.attention_head_dim, config.patch_size, config.rope_max_seq_len)
 
@@ -187,10 +189,10 @@ class Denoiser(ClipTransformer):
     def positions(
         self, latent_shape: tuple[int, ...], frame_angles: np.ndarray | None = None, sparse: SparsePlan | None = None
     ) -> Work:
-        """Compute the rotary embedding for latents [B, C, F, H, W], padded and sharded for the layout. Yields work.
+        """Compute the rotary embedding of the tokens of latents [B, C, F, H, W], padded and sharded for the layout. Yields work.
 
-        A frame's rotary angles come from its index in the latents. `frame_angles` [F, a head's time channels] replaces them.
-        Sparse attention can change the order of the tokens.
+        By default, a frame's rotary angles in time follow from its index in the latents. `frame_angles` [F, a head's time
+        channels] replaces these angles. If the plan `sparse` reorders the tokens, the result is in the new order.
         """
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._rope(torch.empty(latent_shape))]
@@ -212,10 +214,11 @@ class Denoiser(ClipTransformer):
     def prepare_text(
         self, weights: StackedWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
     ) -> TextContext:
-        """Compute every layer's cross-attention keys and values. The layers of several stacks follow one another in the result.
+        """Compute the cross-attention keys and values of all layers. If there are several stacks, their layers are concatenated.
 
-        `text` are embeddings [B, L, D] with logit `bias` [B, 1, 1, L]. `image` are the image encoder's tokens [images, tokens,
-        D], if the model has an image encoder. A model without separate keys for image tokens joins these tokens with the text.
+        `text` are embeddings [B, L, D]. `bias` [B, 1, 1, L] is added to the text's scores. `image` are the image encoder's tokens
+        [images, tokens, D], if the model has an image encoder. A model without separate keys for image tokens joins these tokens
+        with the text.
         """
         text = text.astype(weights.outer["proj_out.weight"].dtype)
         embedded = self._embed_condition("text_embedder", weights, text)
@@ -257,9 +260,9 @@ class Denoiser(ClipTransformer):
     def sparse_velocity(
         self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Context
     ) -> tuple[jax.Array, jax.Array]:
-        """Predict the velocity with Sol-Attn, like `velocity`. The first layer is dense, as published.
+        """Predict the velocity like `velocity`, but with Sol-Attn in all layers except the first.
 
-        Also return the sums over all layers of the numbers of blocks, see `BlockCounts`.
+        Also return the two block counts of `BlockCounts.totals`, summed over all layers.
         """
         tokens, time = self._begin(weights, latents, *times, context)
         dense = dataclasses.replace(context, positions=dataclasses.replace(context.positions, sparse=None))
@@ -277,7 +280,7 @@ class Denoiser(ClipTransformer):
         return self._finish(weights, after[0], time, context.positions, latents.shape), counts
 
     def describe_counts(self) -> BlockCounts:
-        """Describe the shapes and shardings of the counts before the first step with Sol-Attn."""
+        """Describe the shapes and shardings of the `BlockCounts` with which the first step with Sol-Attn starts."""
         return BlockCounts(totals=as_leaf(jax.ShapeDtypeStruct((2,), jnp.float32, sharding=self._layout.replicated)))
 
     def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
@@ -288,7 +291,10 @@ class Denoiser(ClipTransformer):
     def _begin(
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context
     ) -> tuple[tuple[jax.Array], _Time]:
-        """Return padded tokens [B, S, D] and time embeddings. `FirstFrames` replace the first latents, and have timestep 0."""
+        """Embed latents and timestep: return the padded tokens [B, S, D], and the time embeddings.
+
+        `FirstFrames` replace the first latent frames, and their tokens have timestep 0.
+        """
         condition, order = context.condition, context.positions.order
         hidden = self._embed_patches(weights, _apply_condition(latents, condition), context.text.num_branches, order)
         still_frames = condition.latents.shape[2] if isinstance(condition, FirstFrames) else 0
@@ -304,7 +310,7 @@ class Denoiser(ClipTransformer):
         positions: Positions,
         nag: jax.Array | None = None,
     ) -> jax.Array:
-        """Run one layer on tokens [B, S, D]. `layer` has its weights, and its keys and values of text and images."""
+        """Run one layer on tokens [B, S, D]. `layer` has the layer's weights, and its keys and values of text and images."""
         block, key, value, image = layer
         keys, modulation = (
             TextKeys(key=key, value=value, bias=bias, image=image, nag=nag),
@@ -330,7 +336,7 @@ class Denoiser(ClipTransformer):
     def _embed_patches(
         self, weights: StackedWeights, latents: jax.Array, batch: int, order: TokenOrder | None = None
     ) -> jax.Array:
-        """Embed latents as tokens [B, S, D], the same for every guidance branch. `order` adds padding between tokens."""
+        """Embed latents as tokens [B, S, D], repeated for `batch` guidance branches. `order` can add padding between tokens."""
         kernel, bias = weights.outer["patch_embedding.weight"], weights.outer["patch_embedding.bias"]
         patches = to_patches(latents.astype(kernel.dtype), self._patch)
         if order is not None:  # patches are small, so that reordering them costs less than reordering tokens
@@ -341,7 +347,7 @@ class Denoiser(ClipTransformer):
     def _embed_time(
         self, weights: StackedWeights, timestep: jax.Array, still_tokens: int, order: TokenOrder | None = None
     ) -> _Time:
-        """Embed the step's timestep, and timestep 0 if `still_tokens` is not 0."""
+        """Embed the step's timestep. If `still_tokens` is not 0, embed timestep 0 too."""
         timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
         embedding, modulation = self._call_outer("condition_embedder", weights, timesteps, function=_time_embedding)
         return _Time(
@@ -368,7 +374,7 @@ def _join_image_and_text(image: jax.Array, text: jax.Array, bias: jax.Array | No
 
 
 def _apply_condition(latents: jax.Array, condition: Condition) -> jax.Array:
-    """Build the transformer's input: latents with the input's first frames inserted, or with image channels appended."""
+    """Build the transformer's input: `FirstFrames` replace the first latent frames, `ImageChannels` are appended as channels."""
     if isinstance(condition, FirstFrames):
         return jnp.concatenate([condition.latents, latents[:, :, condition.latents.shape[2] :]], axis=2)
     if isinstance(condition, ImageChannels):
@@ -393,7 +399,10 @@ def _time_embedding(embedder, timesteps: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
-    """Split latents [B, C, F, H, W] into patches [B, S, C * patch volume], with values ordered as in a convolution's kernel."""
+    """Split latents [B, C, F, H, W] into patches [B, S, C * patch volume].
+
+    The values of a patch are ordered by channel, time, height and width, as in the kernel of a convolution.
+    """
     batch, channels, frames, height, width = latents.shape
     t, h, w = patch
     split = latents.reshape(batch, channels, frames // t, t, height // h, h, width // w, w)
@@ -401,7 +410,10 @@ def to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
 
 
 def _from_patches(patches: jax.Array, latent_shape: tuple[int, ...], patch: tuple[int, int, int]) -> jax.Array:
-    """Join patches [B, S, patch volume * C], with values ordered as `proj_out` returns them, to latents [B, C, F, H, W]."""
+    """Join patches [B, S, patch volume * C] to latents [B, C, F, H, W].
+
+    The values of a patch are ordered by time, height, width and channel, as the module `proj_out` returns them.
+    """
     _, _, frames, height, width = latent_shape
     t, h, w = patch
     split = patches.reshape(patches.shape[0], frames // t, height // h, width // w, t, h, w, -1)

@@ -1,11 +1,11 @@
-"""The Wan video autoencoder, one latent frame at a time, with its causal caches as explicit state.
+"""The Wan video autoencoder. Each call processes one latent frame, takes the caches of earlier frames, and returns new caches.
 
 On TPUs `backend.models.wan.vae_tpu` runs the published autoencoders in bfloat16.
 
-diffusers' encoder and decoder use a list of caches. An entry starts as None, then becomes a tensor of one or two frames. The
-entry is the string "Rep" if an upsampling layer has seen only its first frame. The layers read all frames that an entry lacks as
-zeros. In this module a cache always has two frames, and contains these zeros. Two programs then serve a video of any length: one
-for the first latent frame and one for all others.
+diffusers' encoder and decoder have a list of caches. An entry starts as None. Later, it is a tensor of one or two frames. For
+an upsampling layer that has seen only its first frame, the entry is the string "Rep". The layers treat missing frames as zeros.
+In this module, a cache always has two frames, and missing frames are stored as zeros. Therefore two programs are enough for a
+video of any length: one for the first latent frame, and one for all others.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ CACHE_FRAMES = 2
 
 
 class VideoAutoencoder(StreamedAutoencoder):
-    """Wan's video autoencoder. Each channel of its latents has zero mean and unit variance.
+    """Wan's video autoencoder. Its latents are normalised: each channel has zero mean and unit variance.
 
     The call for the first latent frame takes no caches.
     """
@@ -36,7 +36,7 @@ class VideoAutoencoder(StreamedAutoencoder):
     def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
             super().__init__(AutoencoderKLWan.from_config(dict(config)), layout)
-        full_config = self._vae.config  # includes defaults for entries that older files lack
+        full_config = self._vae.config  # unlike `config`, it has defaults for entries that older files lack
         self.spatial_scale: int = full_config.scale_factor_spatial
         self.temporal_scale: int = full_config.scale_factor_temporal
         self.latent_channels: int = full_config.z_dim
@@ -80,19 +80,19 @@ class VideoAutoencoder(StreamedAutoencoder):
 
 
 def _to_cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[object]:
-    """Return the list that diffusers' layers read and write, with one entry per convolution.
+    """Return the list of caches that diffusers' layers read and write, with one entry per convolution.
 
-    The layers use only as many entries as there are convolutions with a cache.
+    Some convolutions have no cache, so the layers do not use the last entries.
     """
     count = sum(isinstance(module, WanCausalConv3d) for module in network.modules())
     return [None if caches is None else caches.get(index) for index in range(count)]
 
 
 def _to_cache_dictionary(state: list[Any]) -> dict[int, torch.Tensor]:
-    """Return the used entries of diffusers' list, each with two frames.
+    """Return the used entries of diffusers' list of caches by index, each with two frames.
 
-    The entry "Rep" of an upsampling layer becomes zeros in the shape of the previous entry. The previous entry belongs to the
-    convolution before this layer, whose input has the same shape as this layer's input.
+    The entry "Rep" of an upsampling layer becomes zeros in the shape of the previous entry. This shape is right, because the
+    convolution before the upsampling layer has an input of the same shape.
     """
     caches: dict[int, torch.Tensor] = {}
     for index, cache in enumerate(state):

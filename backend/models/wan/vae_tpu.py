@@ -1,8 +1,8 @@
-"""The video autoencoders of Wan 2.1 and 2.2 for TPUs: the layers of diffusers' module, on arrays for `kernels.causal_conv`.
+"""The video autoencoders of Wan 2.1 and 2.2 for TPUs. They run the layers of diffusers' module with `kernels.causal_conv`.
 
-Every chip has a strip of columns. Each array is read once, because a convolution also computes the residual, norm and SiLU after
-it. Numerics are the same as in `backend.models.wan.vae` with bfloat16, except that norms read float32. The layers are in
-`backend.models.wan.vae_tpu_layers`.
+Every chip computes one strip of columns of the frames. The convolution's kernel also adds the residual and computes the norm and
+SiLU that follow, so each array is read only once. The results are the results of `backend.models.wan.vae` in bfloat16, except
+that norms read float32. The layers are in `backend.models.wan.vae_tpu_layers`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from backend.runtime.mesh import Layout
 from kernels.causal_conv import arrange_weight, swap_rows_and_columns
 from kernels.causal_conv_tiling import padded_channels, padded_rows
 
-SPATIAL_SCALE = 8  # size of the network's input divided by the latents' size; Wan 2.2's input has patches instead of pixels
+SPATIAL_SCALE = 8  # height of the network's input divided by the latents' height; Wan 2.2's input is patches, not pixels
 # The values that config.json of Wan 2.2's autoencoder must have for this module.
 RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}
 
@@ -36,7 +36,7 @@ def can_run(config: Config) -> bool:
 
 
 def arrange(vae: AutoencoderKLWan, weights: Weights) -> dict[str, jax.Array]:
-    """Arrange the checkpoint's tensors for the convolutions. This runs once per model, not once per frame."""
+    """Convert the checkpoint's tensors to the shapes that the kernels need. This runs once per model, not once per frame."""
     arranged = dict(weights)
     for name, module in vae.named_modules():
         if isinstance(module, WanRMS_norm):
@@ -52,11 +52,11 @@ def _arrange_convolution(name: str, weights: Weights) -> dict[str, jax.Array]:
     if weight.shape[3] == 3:
         return {f"{name}.weight": arrange_weight(weight), f"{name}.bias": padded_vector(bias)}
     parts = 3 if name.endswith("to_qkv") else max(1, weight.shape[0] // weight.shape[1]) if name.endswith("time_conv") else 1
-    matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [taps in time, output channels, input channels]
+    matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [frames of the kernel, output channels, input channels]
     split = matrices.reshape(matrices.shape[0], parts, -1, matrices.shape[2])
     padding = [(0, 0), (0, 0)] + [(0, padded_channels(size) - size) for size in split.shape[2:]]
-    # Each part of a bias is padded separately. Attention has three parts (query, key, value). A convolution in the decoder that
-    # makes two frames from one has two parts.
+    # Each part of a bias is padded separately. The bias of attention has three parts: query, key and value. The bias of a
+    # convolution in the decoder that makes two frames from one has two parts.
     biases = jnp.stack([padded_vector(part) for part in bias.reshape(parts, -1)])
     return {f"{name}.weight": jnp.pad(split, padding).transpose(0, 3, 1, 2), f"{name}.bias": biases}
 
@@ -93,9 +93,9 @@ def encode(
 
 
 def _to_patches(pixels: jax.Array, size: int) -> jax.Array:
-    """Split [1, C, F, height, width] into patches, [1, C * size * size, F, height / size, width / size].
+    """Split pixels [1, C, F, height, width] into patches, [1, C * size * size, F, height / size, width / size].
 
-    The order of channels is diffusers' order.
+    The channels of a patch have the same order as in diffusers.
     """
     batch, channels, frames, height, width = pixels.shape
     parts = pixels.reshape(batch, channels, frames, height // size, size, width // size, size)
@@ -119,9 +119,9 @@ class _Plan:
     def run(self, method, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
         """Run `method` of `LayerRunner` on every chip.
 
-        The height and width of `array` [1, C, F, ...] are the height and width of the latents times `shrinks`. Each pixel that
-        the last convolution returns has the channels of `patch` x `patch` pixels, which are separated afterwards. Returns: the
-        joined result [C, F, height, width], and the new caches.
+        `array` is [1, C, F, `shrinks` * latent height, `shrinks` * latent width]. The last convolution returns patches: one
+        position has the channels of `patch` x `patch` pixels. This method splits the patches into pixels. Returns the joined
+        result [C, F, height, width], and the new caches.
         """
         strips, rows = self.strips, shrinks * self.rows
         chip_weights = {
@@ -138,7 +138,7 @@ class _Plan:
         return strips.run_on_chips(one_chip, chip_weights, strips.to_strips(array, shrinks * padded_rows(self.rows)), caches)
 
     def _to_frames(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
-        """Convert a strip [F, columns, rows, C * patch * patch and padding] to [C, F, height, width].
+        """Convert a strip [F, columns, rows, N] to [C, F, height, width]. N channels are C * patch * patch channels and padding.
 
         Products with matrices of zeros and ones move the channels to other axes, without rounding. On a TPU these products are
         faster than copies.
@@ -146,8 +146,8 @@ class _Plan:
         if patch == 1:
             return self.strips.from_strip(frames, channels)
         first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
-        # As in diffusers, the channels list the pixels of a patch column by column. The columns of a transposed strip are rows of
-        # the frame, therefore the patch is transposed too.
+        # As in diffusers, the channels have the pixels of a patch column by column. The columns of a transposed strip are rows of
+        # the video. Therefore the patch is transposed too.
         parts = first.reshape(-1, patch, patch, *first.shape[1:])
         parts = parts.swapaxes(1, 2) if self.strips.is_transposed else parts
         columns, rows = (jnp.eye(patch * size, dtype=frames.dtype).reshape(-1, size, patch) for size in first.shape[2:])

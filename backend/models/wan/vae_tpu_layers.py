@@ -1,6 +1,6 @@
 """The layers of Wan's video autoencoders on one TPU chip. See `backend.models.common.strip_layers`.
 
-Wan 2.2's blocks have a shortcut: they resize their input and add it to their output. `backend.models.wan.vae_tpu` arranges the
+Each block of Wan 2.2 has a shortcut: the block's resized input is added to its output. `backend.models.wan.vae_tpu` converts the
 weights.
 """
 
@@ -29,10 +29,10 @@ TEMPORAL_SCALE = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Step(Step):
-    """One module of the network, and what the module does for the shortcut of its block.
+    """One module of the network.
 
-    If `is_entered` is true, the module is the first of a block, and its input is stored for the shortcut. If `shortcut` is set,
-    the module is the last of a block, and adds the shortcut's result to its own result.
+    If `is_entered` is true, the module is the first of a block, and its input is stored for the block's shortcut. If `shortcut`
+    is not None, the module is the last of a block, and the shortcut's result is added to the module's result.
     """
 
     is_entered: bool = False
@@ -82,7 +82,7 @@ def _middle_steps(name: str, network: Any) -> list[_Step]:
 
 
 class LayerRunner(StripRunner):
-    """Runs the encoder or the decoder on one chip. Caches are numbered in the order of the convolutions."""
+    """Runs the encoder or the decoder on one chip. The caches' keys are numbers, in the order in which the layers run."""
 
     def __init__(self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches | None, rows: int) -> None:
         super().__init__(chip, weights, widths, before, rows)
@@ -101,7 +101,7 @@ class LayerRunner(StripRunner):
         ), 2 * vae.config.z_dim
 
     def _run_network(self, name: str, frames: jax.Array, steps: Sequence[_Step]) -> jax.Array:
-        """Run the first convolution, the steps and the last convolution."""
+        """Run the whole network: the first convolution, the steps and the last convolution."""
         total, normalised = self._convolve(f"{name}.conv_in", frames, self._make_epilogue(steps[0].first_norm))
         _, normalised = self._run_steps(steps, f"{name}.norm_out", total, normalised)
         return self._convolve_sum(f"{name}.conv_out", normalised)
@@ -137,12 +137,13 @@ class LayerRunner(StripRunner):
         return self._entered
 
     def _repeat_input(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
-        """Return the shortcut's values for a block that doubles the rows, so that two new rows replace each row.
+        """Return the shortcut of a block that doubles rows and columns, as the two residuals of the convolution's `Epilogue`.
 
-        The first array is for the upper row of each pair of new rows, the second array for the lower row.
+        Two new rows replace each row. The first residual is added to the upper row of each pair, the second to the lower row.
+        `Epilogue` adds each value of a residual to several columns and frames.
 
-        The convolution's `Epilogue` adds each value to several frames and columns. If the block halves the channels, the upper
-        row has channels 0, 2, 4, ... and the lower row has channels 1, 3, 5, ...
+        If the block halves the channels, the video's upper row gets the input's channels 0, 2, 4, ..., and its lower row gets the
+        channels 1, 3, 5, ...
         """
         entered = self._block_input
         if shortcut.in_channels == shortcut.out_channels:
@@ -155,16 +156,17 @@ class LayerRunner(StripRunner):
         ]
         if not self._chip.is_transposed:
             return kinds[0], kinds[1]
-        # A transposed strip stores rows as columns. The two new rows that replace a row are therefore neighbouring columns.
+        # The columns of a transposed strip are rows of the video. Here the two new rows of the video are neighbouring columns.
         columns = jnp.stack(kinds, axis=2)
         columns = columns.reshape(columns.shape[0], -1, *columns.shape[3:])
         return columns, columns
 
     def _average_input(self, shortcut: AvgDown3D) -> jax.Array:
-        """Average each 2 x 2 pixels of the block's input. If the block halves the number of frames, two frames become one.
+        """Return the shortcut of a block that halves rows and columns: the mean of each 2 x 2 pixels of the block's input.
 
-        The frame that results from a pair has channels of both frames: even channels from the first frame, odd channels from the
-        second frame. A single frame, as at the start of a video, counts as the second frame of a pair.
+        If the block also halves the number of frames, it joins each pair of frames. The even channels of the joined frame are the
+        channels of the first frame, the odd channels are the channels of the second frame. A single frame, as at the start of a
+        video, counts as the second frame of a pair whose first frame is zero.
         """
         entered = self._block_input
         if shortcut.factor == 1:
@@ -184,8 +186,8 @@ class LayerRunner(StripRunner):
     def _downsample(self, name: str, module: WanResample, total: jax.Array) -> jax.Array:
         """Halve columns and rows, and also frames if the block downsamples time.
 
-        The block's convolution has a stride of two and pads only right and bottom. `causal_conv` has a stride of one and pads all
-        sides. Rows and columns 1, 3, 5, ... of the result of `causal_conv` are the result of the block's convolution.
+        The checkpoint's convolution has a stride of two and pads only right and bottom. The kernel `causal_conv` has a stride of
+        one and pads all sides. Its rows and columns 1, 3, 5, ... are the result of the checkpoint's convolution.
         """
         total, _ = self._convolve_after(None, f"{name}.resample.1", total, Epilogue())
         total, self._rows = total[:, 1::2, 1::2], self._rows // 2
@@ -197,7 +199,7 @@ class LayerRunner(StripRunner):
             self._later_frames //= 2
             return total
         inputs = jnp.concatenate([self._before[place], total])
-        weight = self._weights[f"{name}.time_conv.weight"]  # [taps in time, input channels, 1, output channels]
+        weight = self._weights[f"{name}.time_conv.weight"]  # [frames of the kernel, input channels, 1, output channels]
         taps = [inputs[tap : tap + len(total) - 1 : 2] for tap in range(weight.shape[0])]
         products = sum(
             jnp.einsum("fwhc,cn->fwhn", tap, part[:, 0], preferred_element_type=jnp.float32)
@@ -206,7 +208,7 @@ class LayerRunner(StripRunner):
         return self._zero_padding_rows(products + self._weights[f"{name}.time_conv.bias"][0]).astype(total.dtype)
 
     def _double_frames(self, name: str, total: jax.Array) -> jax.Array:
-        """Compute two frames from each frame and its two predecessors. The first frame of a video stays one frame."""
+        """Compute two new frames from each frame and the two frames before it. A video's first frame stays a single frame."""
         if self._before is None:
             self._exchange_frames(jnp.zeros_like(total))
             self._later_frames *= 2
@@ -214,7 +216,7 @@ class LayerRunner(StripRunner):
         before = self._exchange_frames(total)
         assert before is not None, "every call after the first has a cache"
         inputs = jnp.concatenate([before[-KEPT_FRAMES:], total])
-        weight = self._weights[f"{name}.weight"]  # [taps in time, input channels, new frames (2), output channels]
+        weight = self._weights[f"{name}.weight"]  # [frames of the kernel, input channels, 2 new frames, output channels]
         products = sum(
             jnp.einsum("fwhc,cpn->fpwhn", inputs[tap : tap + len(total)], weight[tap], preferred_element_type=jnp.float32)
             for tap in range(weight.shape[0])
@@ -224,7 +226,7 @@ class LayerRunner(StripRunner):
         return self._zero_padding_rows(doubled).astype(total.dtype)
 
     def _attend(self, name: str, total: jax.Array) -> jax.Array:
-        """Run attention with one head over all pixels of a frame: this chip's queries, every chip's keys."""
+        """Run attention with one head over all pixels of a frame. The queries are this chip's strip, the keys are all strips."""
         hidden = rms_norm(total.astype(jnp.float32), *self._norm_weight(f"{name}.norm")).astype(total.dtype)
         query, key, value = jnp.split(self._multiply_channels(f"{name}.to_qkv", hidden), 3, axis=-1)
         key, value = (self._gather_strips(array) for array in (key, value))
@@ -239,13 +241,13 @@ class LayerRunner(StripRunner):
         return jax.lax.all_gather(strip, self._chip.axes, axis=1, tiled=True) if self._chip.axes else strip
 
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
-        """Run a convolution that sees two earlier frames. The first call omits the earlier frames, because they are zero."""
+        """Run a convolution that sees two earlier frames. For a video's first frame, these are zero and left out."""
         return self._convolve_after(self._exchange_frames(frames), name, frames, epilogue)
 
     def _exchange_frames(self, frames: jax.Array) -> jax.Array | None:
-        """Store `frames` for the next call, and return the frames that the previous call stored.
+        """Cache `frames` for the call with the next latent frame. Return the frames that the previous call cached.
 
-        The first call returns None, and stores zeros before its `frames`.
+        In the call with the first latent frame, return None, and cache `frames` with zero frames before them.
         """
         place = len(self.after)
         if self._before is not None:
@@ -255,8 +257,8 @@ class LayerRunner(StripRunner):
         return None
 
     def _convolve_after(self, before: jax.Array | None, name: str, frames: jax.Array, epilogue: Epilogue, doubles: bool = False):
-        # The second axis of the weight has rows for the earlier frames, then `depth` rows for the current frame. The first call
-        # has no earlier frames, so it uses only the rows for the current frame.
+        # The weight's second axis has entries for the earlier frames, then `depth` entries for the current frame. Without earlier
+        # frames, only the entries for the current frame are used.
         weight, depth = self._weights[f"{name}.weight"], 3 * frames.shape[3]
         return causal_conv(
             frames,
@@ -280,8 +282,8 @@ class LayerRunner(StripRunner):
 def _select_channels(frames: jax.Array, picked: jax.Array) -> jax.Array:
     """Select channels of `frames` [F, W, H, C]. The result is [F, W, H, N].
 
-    `picked` [C, N] has at most a single 1 in each column, and zeros elsewhere. The selection is a matrix product, because moving
-    single channels is slow on a TPU.
+    Each column of `picked` [C, N] has a 1 for the selected channel, and zeros elsewhere. A column of zeros gives a channel of
+    zeros. The selection is a matrix product, because moving single channels is slow on a TPU.
     """
     selected = jnp.einsum("fwhc,cn->fwhn", frames, picked.astype(frames.dtype), preferred_element_type=jnp.float32)
     return selected.astype(frames.dtype)

@@ -1,4 +1,4 @@
-"""The self-attention inside the layers.
+"""The self-attention in the layers of Animate-2.
 
 The driving video attends to itself. The generated video attends to itself and to the driving video.
 """
@@ -17,11 +17,12 @@ from kernels.qkv import HeadBounds
 
 
 class DrivenAttention(KernelAttention):
-    """A processor for `WanAttention` that extracts or reads the driving video's keys and values.
+    """An attention processor for `WanAttention` that extracts or reads the driving video's keys and values.
 
-    diffusers' module cannot pass keys and values through, so the caller sets attributes before each layer. To extract, the caller
-    sets `num_frames` of the driving video, and reads `extracted` after the layer. To generate, the caller sets `num_frames`
-    to None, `keys` to the keys and values of all layers, and `layer` to the layer's index.
+    diffusers' module has no argument for these keys and values, so the caller sets attributes before each layer. To extract, the
+    caller sets `num_frames` to the driving video's number of latent frames, and reads `extracted` after the layer. To generate,
+    the caller sets `num_frames` to None, `keys` to the driving video's keys and values in all layers, and `layer` to the index
+    of the layer.
     """
 
     num_frames: int | None = None
@@ -49,10 +50,10 @@ def _attend_with_log_sums(
     head_width: int,
     num_keys: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute attention [B, S, W] of heads that are side by side in the W channels, and its log-sum-exps.
+    """Compute attention [B, S, W] and its log-sum-exps. The W channels are all heads side by side, `head_width` channels each.
 
-    If `key` and `value` have the keys and values of all layers, `layer` is the index of one layer, and queries see all keys of
-    this layer. Otherwise the caller passes None for `layer`, and queries see the first `num_keys` keys.
+    For a `layer` of None, queries see the first `num_keys` keys of `key`. Otherwise `key` and `value` are arrays of all layers,
+    and queries see all keys of the layer with the index `layer`.
     """
     heads = (array.reshape(*array.shape[:-1], -1, head_width) for array in (query, key, value))
     count, tpu = num_keys if layer is None else None, dataclasses.replace(FLAT_HEADS, bounds=bounds)

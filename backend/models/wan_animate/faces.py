@@ -1,8 +1,10 @@
-"""Animate-1's encoders of faces: a motion vector for each frame of a face clip, then a few tokens for each latent frame.
+"""Animate-1's two encoders of a face clip. The first computes a motion vector for each frame. The second computes face tokens.
 
-Motion vectors and tokens do not depend on the timestep and are computed once per segment. A motion vector is a weighted sum of 20
-directions. These directions are the orthogonal Q of a QR decomposition of a 512 x 20 weight. The decomposition runs on the host
-in float32. Source: diffusers, transformer_wan_animate.py.
+Each latent frame has a few face tokens, computed from the motion vectors. Motion vectors and face tokens do not depend on the
+timestep, so they are computed once per segment.
+
+A motion vector is a weighted sum of 20 orthogonal directions: the columns of Q in the QR decomposition of a 512 x 20 weight.
+The decomposition runs on the host in float32. Source: diffusers, transformer_wan_animate.py.
 """
 
 from collections.abc import Mapping
@@ -26,7 +28,10 @@ _BLURRED = ("conv2", "conv_skip")
 
 
 def motion_basis(xp: ModuleType, span: Any) -> Any:
-    """Return `motion` orthogonal directions of motion vectors, [out, motion] float32, from the weight `span`."""
+    """Return the orthogonal directions of motion vectors, computed from the weight `span`.
+
+    The result is [out, motion] float32: one column for each direction, one row for each number of a motion vector.
+    """
     return xp.linalg.qr(span.astype(np.float32) + np.float32(1e-8))[0]
 
 
@@ -41,7 +46,7 @@ def encode_motion(
 
 
 def _motion_coefficients(encoder: WanAnimateMotionEncoder, faces: torch.Tensor) -> torch.Tensor:
-    """Return the coefficients [N, motion] by which `WanAnimateMotionEncoder.forward` multiplies the directions."""
+    """Return the weights of the directions, [N, motion], as `WanAnimateMotionEncoder.forward` computes them."""
     hidden = encoder.conv_in(faces)
     for block in encoder.res_blocks:
         hidden = block(hidden)
@@ -52,16 +57,16 @@ def _motion_coefficients(encoder: WanAnimateMotionEncoder, faces: torch.Tensor) 
 
 
 def _blur_kernels(encoder: WanAnimateMotionEncoder) -> dict[str, jax.Array]:
-    """Return the blur filters, which checkpoints do not store."""
+    """Return the blur filters of the motion encoder by name. Checkpoints do not store them."""
     kernel = np.outer(BLUR, BLUR)
     kernel = jnp.asarray(kernel / kernel.sum())
     return {f"res_blocks.{number}.{name}.blur_kernel": kernel for number in range(len(encoder.res_blocks)) for name in _BLURRED}
 
 
 def face_tokens(encoder: WanAnimateFaceEncoder, weights: Mapping[str, jax.Array], motion: jax.Array) -> jax.Array:
-    """Encode motion vectors [B, frames, out] to N tokens for each latent frame of a segment, [B, 1 + F, N, D].
+    """Encode motion vectors [B, frames, out] to N face tokens for each latent frame of a segment, [B, 1 + F, N, D].
 
-    The first latent frame is the input image, and its tokens are zero.
+    The first latent frame is the input image, and its face tokens are zero.
     """
     tokens = call_module(encoder, select_prefix(weights, FACE), _run_encoder, motion)
     return jnp.pad(tokens, ((0, 0), (1, 0), (0, 0), (0, 0)))

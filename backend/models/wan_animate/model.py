@@ -1,8 +1,8 @@
-"""Animate-2's networks and the generation of a video in segments, see `segments`.
+"""Animate-2's networks and the generation of a video in segments (see the module `segments`).
 
 Before each segment's steps, the segment's part of the driving video runs through the transformer once. Source: diffusers
-modular_pipelines/wan_animate_2 (`denoise.py`, `encoders.py`). As in that code, prompts are not cleaned, and whole images are
-resized to the image encoder's size without the checkpoint's preprocessor.
+modular_pipelines/wan_animate_2 (`denoise.py`, `encoders.py`). As in that code, prompts are not cleaned, and images are resized
+to the image encoder's size without cropping. The checkpoint's preprocessor is not used.
 """
 
 import dataclasses
@@ -40,18 +40,18 @@ DRIVE = "drive"
 
 Other conditions are `drive_prompt_embeds`, and `drive_seen`, the image encoder's tokens of the driving video's first frame.
 """
-CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # from CLIP's training
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # for RGB, from CLIP's training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivenPrograms(SegmentPrograms):
-    """The programs of all segment models, and `extract`, which extracts the driving video's keys and values."""
+    """The programs of `SegmentPrograms`, and `extract`, which extracts the driving video's keys and values."""
 
     extract: Program
 
 
 class AnimateModel(SegmentModel):
-    """One checkpoint of Animate-2 without its weights."""
+    """The `Model` of an Animate-2 checkpoint. Methods take the weights as an argument."""
 
     def __init__(self, plan: ModelPlan) -> None:
         self._own_config = plan.configs["transformer"]
@@ -72,18 +72,18 @@ class AnimateModel(SegmentModel):
         return map_file_names(checkpoint_shapes(transformer))
 
     def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        """See `WholeClipModel`. The count includes the frames that are encoded before each segment's steps."""
+        """See `WholeClipModel`. The count includes the latent frames that are encoded before each segment's steps."""
         tokens = {"text_encoder": math.prod(self._tokenize_prompts(request).ids.shape)}
         if self._image_encoder is not None:
             tokens["image_encoder"] = 2 * self._image_encoder.num_tokens
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
     def _named_prompts(self, request: GenerationRequest) -> dict[str, str]:
-        """See `WanModel`. Adds the driving video's prompt."""
+        """See `WanModel`. Adds the separate prompt of the driving video."""
         return {**super()._named_prompts(request), "drive_prompt_embeds": driving_prompt(request)}
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """See `Model`. Add the conditions `PICTURE`, `DRIVE` and, with an image encoder, `drive_seen` to Wan's conditions."""
+        """See `Model`. To Wan's conditions, add `PICTURE`, `DRIVE` and, if the model has an image encoder, `drive_seen`."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
         conditions[PICTURE] = yield from self._encode_image(weights, programs, inputs)
@@ -110,8 +110,8 @@ class AnimateModel(SegmentModel):
     def _make_clip_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, programs: Any
     ) -> Effects[Context]:
-        """See `SegmentModel`. The context has the driving video's encoded prompt and rotary embedding."""
-        copies = programs.layout.size("dp")  # one equal copy of the prompt for each index on dp, because dp divides the batch
+        """See `SegmentModel`. The result has the keys and values of the driving video's prompt, and its rotary embedding."""
+        copies = programs.layout.size("dp")  # each index on dp needs a copy of the prompt, because dp divides the batch
         embeddings, bias, image_tokens = yield from self._clip_embeddings(conditions, copies)
         image_arguments = () if self._image_encoder is None else (image_tokens,)
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias, *image_arguments))
@@ -121,8 +121,8 @@ class AnimateModel(SegmentModel):
     def _clip_embeddings(self, conditions: Conditions, copies: int) -> Effects[tuple]:
         """Return the result of `branch_embeddings` for the driving video's prompt. Yields work.
 
-        Embeddings and bias are repeated `copies` times, image tokens are not. `text_bias` has one row per prompt. The last row
-        belongs to the driving video's prompt.
+        Embeddings and bias are repeated `copies` times, image tokens are not. The condition `text_bias` has one row per prompt,
+        and the last row is for the driving video's prompt.
         """
         clip_conditions = {"prompt_embeds": conditions["drive_prompt_embeds"]}
         if "text_bias" in conditions:
@@ -140,10 +140,10 @@ class AnimateModel(SegmentModel):
         return embeddings, bias, image_tokens
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """See `WholeClipModel`. Adds the attention to the driving video's frames.
+        """See `WholeClipModel`. Adds the attention to the driving video, in which each frame attends to one driving frame.
 
-        A chip with the queries of the whole video attends to all frames. Any other chip attends only to the frames to which its
-        queries can belong.
+        If a chip has the queries of the whole video, all driving frames count. Otherwise only as many driving frames count as the
+        chip's queries can span.
         """
         lengths, shape = super().attention_lengths(request), self._clip_shape(request)
         denoiser = self._guided.denoiser
@@ -160,7 +160,7 @@ class AnimateModel(SegmentModel):
         index: int,
         last_frame: jax.Array | None,
     ) -> Effects[DrivenContext]:
-        """See `SegmentModel`. The context has the segment's input channels, and every layer's driving keys and values."""
+        """See `SegmentModel`. The context has the input channels, and the driving video's keys and values in every layer."""
         programs, inputs = step_context.programs, cast(SegmentInputs, step_context.context)
         conditions, shared = inputs.conditions, inputs.shared
         channels = yield from self._encode_segment_channels(programs, weights["vae"], request, conditions[PICTURE], last_frame)
@@ -175,7 +175,7 @@ class AnimateModel(SegmentModel):
 
 
 def preprocess_image(image: np.ndarray, side: int) -> np.ndarray:
-    """Resize without cropping, and normalise, an image [1, 3, height, width] in [-1, 1] for CLIP's encoder.
+    """Resize an image [1, 3, height, width] in [-1, 1] to a square without cropping, and normalise it for CLIP's encoder.
 
     Returns [1, 3, side, side] float32.
     """

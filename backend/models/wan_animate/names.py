@@ -1,7 +1,8 @@
-"""Convert the configuration and tensor names of Animate-2's transformer to diffusers' plain Wan. Reads no file.
+"""Convert the configuration and the tensor names of Animate-2's transformer to the form of plain Wan's transformer.
 
-`WanAnimate2Transformer3DModel` has Wan's layers, partly with Wan's original names and partly with diffusers' names. With the
-names of `WanTransformer3DModel`, the code for Wan also runs Animate-2. Source: diffusers, transformer_wan_animate_2.py.
+In diffusers, the class of plain Wan's transformer is `WanTransformer3DModel`. Animate-2's `WanAnimate2Transformer3DModel` has the
+same layers, partly with Wan's original names and partly with diffusers' names. After the conversion, the code for Wan also runs
+Animate-2. Source: diffusers, transformer_wan_animate_2.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,7 +12,7 @@ from backend.models.common.parts import apply_patterns
 from backend.models.spec import Configs
 from backend.models.wan.original import OUTER_NAMES
 
-OWN_NAMES = (  # diffusers' name in plain Wan -> name in Animate-2
+OWN_NAMES = (  # part of a name in `WanTransformer3DModel` -> the same part in Animate-2
     (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.ffn\.net\.0\.proj\.", ".ffn.0."),
     (r"\.ffn\.net\.2\.", ".ffn.2."), (r"^(blocks\.\d+)\.norm2\.", r"\1.norm3."),
     (r"^(blocks\.\d+)\.scale_shift_table$", r"\1.modulation"),
@@ -27,16 +28,16 @@ def animate_name(name: str) -> str:
 
 
 def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that converts a tensor's name in a file to plain Wan's name.
+    """Return a function that converts a tensor's name in Animate-2's files to its name in `WanTransformer3DModel`.
 
-    `names` are plain Wan's names of the transformer's tensors. The function returns names of other tensors unchanged.
+    `names` are the names in `WanTransformer3DModel`. The function returns names of other tensors unchanged.
     """
     by_own = {animate_name(name): name for name in names}
     return lambda name: by_own.get(name, name)
 
 
 def with_wan_config(configs: Configs) -> dict[str, Config]:
-    """Return all configurations, with the transformer's configuration converted by `to_wan_config`."""
+    """Return the configurations of all networks. `to_wan_config` converts the transformer's configuration."""
     return {**configs, "transformer": to_wan_config(configs["transformer"])}
 
 

@@ -1,9 +1,11 @@
-"""Animate-1's networks and the generation of a video in segments, see `segments`. Each segment has its own poses and faces.
+"""Animate-1's networks and the generation of a video in segments (see the module `segments`).
 
-With a background clip and a mask, the model replaces a person in the background clip. Pixels outside the mask stay. The
-conditions store the pixels of the faces and of the background clip. A segment's part of these pixels is encoded before the
-segment's steps. The background cannot be encoded earlier, because the last frame of the previous segment replaces the first frame
-of the segment's background.
+Each segment has its own part of a clip of poses and of a clip of faces. With a background clip and a mask, the model replaces a
+person in the background clip, and pixels outside the mask stay.
+
+The conditions have the pixels of the faces and of the background clip. A segment's part of these pixels is encoded just before
+the segment's steps. The background cannot be encoded earlier, because the last frame of the previous segment replaces the first
+frame of the segment's background.
 
 Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 """
@@ -40,14 +42,14 @@ uint8 [segments, frames, height, width, 3]. `KNOWN`: 1 where the background stay
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PosedPrograms(SegmentPrograms):
-    """The programs of all segment models, `motion` to encode a batch of faces, and `face_keys` to compute `FaceKeys`."""
+    """The programs of `SegmentPrograms` and of faces: `motion` encodes a batch of faces, `face_keys` computes `FaceKeys`."""
 
     motion: Program
     face_keys: Program
 
 
 class PosedModel(SegmentModel):
-    """One checkpoint of Animate-1 without its weights."""
+    """The `Model` of an Animate-1 checkpoint. Methods take the weights as an argument."""
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> PosedPrograms:
         denoiser = PosedDenoiser(plan.configs["transformer"], layout)
@@ -62,14 +64,14 @@ class PosedModel(SegmentModel):
         )
 
     def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        """See `WholeClipModel`. The count includes the frames that are encoded before each segment's steps."""
+        """See `WholeClipModel`. The count includes the latent frames that are encoded before each segment's steps."""
         tokens, _ = super()._count_encoded(request)
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """See `Model`. Add the conditions `PICTURE`, `POSE` and `FACES` to Wan's conditions.
+        """See `Model`. Adds `PICTURE`, `POSE` and `FACES` to Wan's conditions.
 
-        With a background clip, also add `BACKGROUND` and `KNOWN`.
+        With a background clip, also adds `BACKGROUND` and `KNOWN`.
         """
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
@@ -133,10 +135,10 @@ class PosedModel(SegmentModel):
 
 
 def _stack_branches(count: int, is_guided: bool, xp: ModuleType, *motions: jax.Array) -> jax.Array:
-    """Join batches of motion vectors, and stack the vectors of the guidance branches: [B, count, out].
+    """Join batches of motion vectors, and return the vectors of each guidance branch: [branches, count, out].
 
-    The first `count` vectors are for the branch with the prompt. Under guidance, the next vector is the vector of the blank face.
-    The branch with the negative prompt repeats this vector `count` times.
+    The branch with the prompt gets the first `count` vectors. With guidance, the next vector is the vector of a blank face. The
+    branch with the negative prompt gets `count` copies of this vector.
     """
     joined = xp.concatenate(motions)
     given = joined[None, :count]

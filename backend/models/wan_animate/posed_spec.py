@@ -1,7 +1,7 @@
-"""Recognise Wan 2.2 Animate-1 from its configurations only. Reads no file.
+"""Recognise Wan 2.2 Animate-1 by its configurations. This module reads no file.
 
-The person in the image moves like a clip of poses and a clip of faces. With a further clip and its mask, the person in the image
-replaces the person in the masked area. Source: diffusers pipelines/wan/pipeline_wan_animate.py.
+The person in the input image moves as in a clip of poses and a clip of faces. With a background clip and a mask, this person
+replaces the person in the masked area of the background clip. Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 """
 
 from backend.checkpoints.json_files import Config
@@ -18,12 +18,12 @@ from backend.schemas.windows import step_geometry
 PIPELINES = ("WanAnimatePipeline",)
 TRANSFORMER = "WanAnimateTransformer3DModel"
 SEGMENT_FRAMES = 77
-FACE_SIDE, EVERY = 512, 5  # defaults of config.json: width of a face in pixels, number of layers per face adapter
+FACE_SIDE, EVERY = 512, 5  # defaults of two entries of config.json: side of a face image in pixels, layers per face adapter
 SUPPORTED = "Wan 2.2 Animate, in diffusers' layout"
 
 
 class WanPosedFamily(WanFamily):
-    """Animate-1. See `backend.models.spec.Family`."""
+    """The family of Animate-1. See `backend.models.spec.Family`."""
 
     name = "wan-animate-poses"
     supports = SUPPORTED
@@ -58,7 +58,7 @@ class WanPosedFamily(WanFamily):
         )
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the number of operations of a step of one segment, without the few operations of face adapters."""
+        """See `Family`. The result is for one segment, without the few operations of the face adapters."""
         geometry = step_geometry(request)
         tokens = geometry.num_tokens + geometry.num_tokens // geometry.num_latent_frames
         return transformer_flops(configs["transformer"], tokens, tokens, branches, request.quantize)

@@ -29,7 +29,7 @@ POSE = "pose_patch_embedding"
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FaceKeys:
-    """Keys and values of the face tokens, [adapters, B, frames x tokens, H, D]. Every latent frame has equally many tokens."""
+    """Keys and values of the face tokens, [adapters, B, latent frames * N, H, D]. Every latent frame has N face tokens."""
 
     key: jax.Array
     value: jax.Array
@@ -38,14 +38,14 @@ class FaceKeys:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PosedContext(Context):
-    """A `Context` with a segment's pose latents [1, C, F, H, W] and face keys."""
+    """A `Context` with the latents of a segment's poses, [1, C, F, H, W], and the keys and values of its face tokens."""
 
     pose: jax.Array
     face: FaceKeys
 
 
 class PosedDenoiser(Denoiser):
-    """Shapes and modules of one transformer. Weights are passed to every call. All methods are pure and can be compiled."""
+    """Shapes and modules of Animate-1's transformer. Methods take the weights as an argument, and are pure."""
 
     _network = WanAnimateTransformer3DModel
     _stacks = (BLOCKS, ADAPTERS)
@@ -64,7 +64,7 @@ class PosedDenoiser(Denoiser):
         return encode_motion(self._model.motion_encoder, weights.outer, faces, span)
 
     def face_keys(self, weights: StackedWeights, motion: jax.Array) -> FaceKeys:
-        """Compute all adapters' keys and values from a segment's motion vectors [B, frames, out]."""
+        """Compute the keys and values of face tokens in all face adapters, from a segment's motion vectors [B, frames, out]."""
         tokens = face_tokens(self._model.face_encoder, weights.outer, motion)
 
         def one_adapter(_, adapter: dict[str, jax.Array]) -> tuple[None, tuple[jax.Array, jax.Array]]:
@@ -89,7 +89,7 @@ class PosedDenoiser(Denoiser):
         return (self._layout.constrain(hidden + jnp.pad(poses, ((0, 0), around, (0, 0))), TOKENS),), time
 
     def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: PosedContext) -> jax.Array:
-        """See `ClipTransformer`. The layers run in groups, with a face adapter after the first layer of each group."""
+        """See `ClipTransformer`. Layers run in groups. A face adapter runs after the first layer of each group."""
         layers, run_layer, (hidden,) = self._layers(weights, context), self._layer_runner(time, context), tokens
         frames = context.pose.shape[2] // self._patch[0] + 1
         frame = jnp.arange(hidden.shape[1]) // (context.positions.num_tokens // frames)
@@ -126,7 +126,7 @@ def _project_face_keys(adapter, tokens: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _attend_to_face(adapter, hidden: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Compute attention of tokens [B, S, D] to the keys [B, K, H, D] where `mask` [S, K] is true."""
+    """Compute attention of tokens [B, S, D] to K face tokens. A token attends to the face tokens where `mask` [S, K] is true."""
     query = adapter.norm_q(adapter.to_q(adapter.pre_norm_q(hidden)).unflatten(2, (adapter.heads, -1)))
     query, key, value, mask = (as_array(array) for array in (query, key, value, mask))
     scores = jnp.einsum("bshd,bkhd->bhsk", query, key, preferred_element_type=jnp.float32) * query.shape[-1] ** -0.5

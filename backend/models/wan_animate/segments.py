@@ -1,8 +1,8 @@
 """The generation of a video in segments, shared by both Animate models. Each segment continues the previous segment.
 
-The first latent frame of every segment is the input image, and is removed from the finished video. The second latent frame holds
-the last pixel frame of the previous segment. This pixel frame is decoded from the previous segment's latents, then encoded alone.
-Each segment has its own noise. The denoising steps of a segment are Wan's steps.
+The first latent frame of every segment is the input image, and is removed from the finished video. From the second segment on,
+the second latent frame is the last pixel frame of the previous segment. This pixel frame is decoded from the previous segment's
+latents, then encoded alone. Each segment has its own noise. The denoising steps of a segment are Wan's steps.
 
 Source: diffusers modular_pipelines/wan_animate_2 (`denoise.py`) and pipelines/wan/pipeline_wan_animate.py.
 """
@@ -38,21 +38,21 @@ PICTURE = "picture"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentPrograms(Programs):
-    """Wan's programs, and `last_frame`, which cuts the last frame out of decoded pixels."""
+    """Wan's programs, and `last_frame`, which returns the last frame of decoded pixels."""
 
     last_frame: Program
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentInputs:
-    """The `context` of a segment model's step context: the inputs that all segments share.
+    """The inputs that all segments share. They are the field `context` of a segment model's step context.
 
-    A segment's steps use a `Context` that `SegmentModel._make_segment_context` makes from these inputs.
+    `SegmentModel._make_segment_context` makes a `Context` for the steps of each segment from these inputs.
 
     Attributes:
-        shared: the inputs that Wan's models share between steps.
+        shared: text and rotary embedding, which are the same in all segments.
         conditions: the conditions of all segments. Each segment uses its part.
-        clip: `shared` for the driving video, if the transformer also runs on the driving video.
+        clip: text and rotary embedding of the driving video, None if the transformer does not run on the driving video.
     """
 
     shared: Context
@@ -62,7 +62,7 @@ class SegmentInputs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentStepState:
-    """The `index` of the current segment, and the latents of the `previous` segment.
+    """The `index` of the current segment, and the latents of the `previous` segment, None for the first segment.
 
     `context` has the inputs of the current segment's steps, None before the segment's first step.
     """
@@ -73,7 +73,10 @@ class SegmentStepState:
 
 
 class SegmentModel(WanModel, abc.ABC):
-    """One checkpoint without its weights, whose videos are generated in segments."""
+    """A `Model` that generates a video in segments. Methods take the weights as an argument.
+
+    `segment` is the number of latent frames per segment, without the latent frame of the input image.
+    """
 
     spec: SegmentSpec
     segment: int
@@ -88,7 +91,7 @@ class SegmentModel(WanModel, abc.ABC):
         return super()._make_programs(plan, layout, denoiser, last_frame=last, **own)
 
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `WholeClipModel`. The shape covers all segments one after another, each with the image's latent frame."""
+        """See `WholeClipModel`. The shape has the frames of all segments, including each segment's latent frame of the image."""
         batch, channels, num_frames, height, width = self.step_shape(request)
         return batch, channels, num_frames * count_segments(request), height, width
 
@@ -104,8 +107,8 @@ class SegmentModel(WanModel, abc.ABC):
     def decode_flops(self, request: GenerationRequest) -> float:
         """See `Model`. Every segment except the last is decoded twice.
 
-        The first decoding yields the segment's last pixel frame, with which the next segment starts. The second decoding yields
-        the pixels of the finished video.
+        The first decoding computes the segment's last pixel frame, with which the next segment starts. The second decoding
+        computes the pixels of the finished video.
         """
         return (2 * count_segments(request) - 1) * self._guided.vae.decode_flops(step_geometry(request))
 
@@ -122,9 +125,9 @@ class SegmentModel(WanModel, abc.ABC):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[WholeClipStepContext, SegmentStepState]]:
-        """See `Model`. The step context's `context` is `SegmentInputs`.
+        """See `Model`. The field `context` of the result is `SegmentInputs`.
 
-        The returned step state has no inputs of the current segment, so that the segment's next step computes them again.
+        The returned step state has no `context`, so that the next step computes the segment's inputs again.
         """
         step_context, _ = yield from super().make_step_context(weights, request, conditions, step_plan, None)
         clip = yield from self._make_clip_context(weights, request, conditions, step_context.programs)
@@ -135,7 +138,7 @@ class SegmentModel(WanModel, abc.ABC):
     def _make_clip_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, programs: Any
     ) -> Effects[Context | None]:
-        """Compute `SegmentInputs.clip`, by default None. Yields work."""
+        """Return the field `clip` of `SegmentInputs`, by default None. Yields work."""
         yield from ()
         return None
 
@@ -174,9 +177,9 @@ class SegmentModel(WanModel, abc.ABC):
         """
 
     def _last_frame(self, programs: SegmentPrograms, vae: object, latents: jax.Array | None) -> Effects[jax.Array | None]:
-        """Decode a segment's `latents` to its last pixel frame, [1, 3, 1, height, width]. Yields work.
+        """Decode a segment's `latents`, and return the segment's last pixel frame [1, 3, 1, height, width]. Yields work.
 
-        The first segment has no previous segment. The caller then passes None for `latents`, and gets None.
+        Return None for `latents` of None. This serves the first segment, because no segment precedes it.
         """
         if latents is None:
             return None
@@ -199,11 +202,13 @@ class SegmentModel(WanModel, abc.ABC):
         background: np.ndarray | None = None,
         is_known: np.ndarray | None = None,
     ) -> Work:
-        """Encode the channels [1, 4 + C, 1 + F, H, W] float32 that the transformer reads next to a segment's noisy latents.
+        """Encode the channels [1, 4 + C, 1 + F, H, W] float32 that the transformer reads besides a segment's noisy latents.
 
-        The first latent frame is the image, and the F others are a clip. The clip's first frame is `last_frame`, if given. Its
-        other frames are grey, or the `background`, uint8 [pixel frames, height, width, 3]. The first four channels are a mask, 1
-        where pixels are given. `is_known` [pixel frames, H, W] float32 is 1 where the background stays. Yields work.
+        The first latent frame is the image. The F other latent frames are an encoded clip: the `background`, uint8 [pixel frames,
+        height, width, 3], or grey frames without a background. `last_frame` replaces the clip's first pixel frame, if given.
+
+        The first four channels are a mask, 1 where pixels are given. These are the image, `last_frame`, and the pixels of the
+        background where `is_known` [pixel frames, H, W] float32 is 1. Yields work.
         """
         geometry, dtype = step_geometry(request), self.dtype
         grey = np.zeros((1, 3, 1, geometry.height, geometry.width), dtype)
@@ -240,7 +245,7 @@ class SegmentModel(WanModel, abc.ABC):
 
 
 def add_mask_channels(channels: int, xp: ModuleType, latents: jax.Array) -> jax.Array:
-    """Add `channels` mask channels of ones before latents [1, C, F, H, W]. Ones mean that all pixels are given."""
+    """Put `channels` mask channels before the channels of latents [1, C, F, H, W]. The mask is 1: all pixels are given."""
     return xp.concatenate([xp.ones((1, channels, *latents.shape[2:]), np.float32), latents], axis=1)
 
 
@@ -254,11 +259,10 @@ def _take_frame(index: int, xp: ModuleType, latents: jax.Array) -> jax.Array:
 
 
 def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: ModuleType, image: jax.Array, clip: jax.Array) -> jax.Array:
-    """Join the channels of the image and of the clip. See `SegmentModel._encode_segment_channels`.
+    """Add mask channels to the latents of image and clip, and join both in time. See `SegmentModel._encode_segment_channels`.
 
-    `known` [pixel frames, H, W] is 1 where the clip's pixels are given.
-    A latent frame has one mask channel for each of its pixel frames. The single pixel frame of the first latent frame fills all
-    channels.
+    `known` [pixel frames, H, W] is 1 where the clip's pixels are given. A latent frame has one mask channel for each of its pixel
+    frames. The single pixel frame of the clip's first latent frame fills all mask channels.
     """
     filled = np.concatenate([np.repeat(known[:1], mask_channels, axis=0), known[1:]])
     mask = filled.reshape(1, -1, mask_channels, *known.shape[1:]).swapaxes(1, 2)

@@ -1,8 +1,8 @@
-"""Recognise Wan 2.2 Animate-2 from its configurations only. Reads no file.
+"""Recognise Wan 2.2 Animate-2 by its configurations. This module reads no file.
 
 The transformer takes noisy latents, a mask and an image's latents, like Wan's image-to-video models. It also reads keys and
 values that it extracts from a driving video. Videos are generated in segments. The checkpoint's model_index.json can state the
-segments' length. Source: diffusers modular_pipelines/wan_animate_2; the published checkpoints' model_index.json names
+length of a segment. Source: diffusers modular_pipelines/wan_animate_2. The model_index.json of published checkpoints names
 `WanAnimate2Pipeline`.
 """
 
@@ -21,7 +21,7 @@ from backend.schemas.windows import step_geometry
 
 PIPELINES = ("WanAnimate2Pipeline", "WanAnimate2ModularPipeline", "WanAnimate2DistilledModularPipeline")
 TRANSFORMER = "WanAnimate2Transformer3DModel"
-SEGMENT = "segment_frame_length"  # name of the entry in model_index.json, and of the argument of diffusers' pipelines
+SEGMENT = "segment_frame_length"  # an entry of model_index.json, named like the argument of diffusers' pipelines
 SEGMENT_FRAMES = 81  # pixel frames per segment if model_index.json has no entry `SEGMENT`
 NEEDED = {**NEEDED_ENTRIES, "transformer": ("in_dim", "dim", "num_layers", "num_heads", "ffn_dim")}
 SUPPORTED = "Wan 2.2 Animate-2, in diffusers' layout"
@@ -29,16 +29,17 @@ SUPPORTED = "Wan 2.2 Animate-2, in diffusers' layout"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentSpec(WanSpec):
-    """The spec of an Animate model, whose videos are generated in segments.
+    """The spec of an Animate model, which generates videos in segments.
 
-    `chunk` is the number of latent frames per segment, including the image's latent frame.
+    `chunk` is the number of latent frames per segment, including the latent frame of the input image. `segment_frames` is the
+    number of pixel frames per segment, without the input image.
     """
 
     segment_frames: int
 
 
 class WanAnimateFamily(WanFamily):
-    """Animate-2. See `backend.models.spec.Family`."""
+    """The family of Animate-2. See `backend.models.spec.Family`."""
 
     name = "wan-animate"
     supports = SUPPORTED
@@ -72,13 +73,13 @@ class WanAnimateFamily(WanFamily):
         )
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`. These are Wan's tensors with Animate-2's names."""
+        """See `Family`. The tensors are the same as for Wan, with Animate-2's names."""
         if part != "transformer":
             return super().distinctive_shapes(configs, part)
         return {animate_name(name): shape for name, shape in super().distinctive_shapes(with_wan_config(configs), part).items()}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the number of operations of a step of one segment.
+        """See `Family`. The result is for one segment.
 
         The tokens of image and video attend to each other. Each video token also attends to one frame of the driving video.
         """

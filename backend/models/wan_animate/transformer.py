@@ -2,11 +2,11 @@
 
 The image is the first latent frame. `extracted` runs the driving video through all layers once per segment, at timestep 1 and
 with a separate prompt. It returns the keys and values of every layer, which each denoising step then reads. The rotary embedding
-puts the driving video to the right of the video, and one latent frame later, because the first latent frame is the image. The
-guidance branch with the negative prompt omits one layer.
+gives the driving video positions to the right of the video. In time, the driving video starts one latent frame after the video,
+because the first latent frame is the image. The guidance branch with the negative prompt omits one layer.
 
-Source: diffusers, transformer_wan_animate_2.py. That code stores keys before the rotary embedding. Extraction and denoising
-rotate these keys by the same angles, so this module stores the rotated keys.
+Source: diffusers, transformer_wan_animate_2.py. That code stores the keys before the rotary embedding. This module stores the
+rotated keys, because all steps rotate the keys by the same angles.
 """
 
 import dataclasses
@@ -47,10 +47,7 @@ class DrivenContext(Context):
 
 
 class DrivenDenoiser(Denoiser):
-    """Shapes and modules of one transformer, from the checkpoint's `config`.
-
-    Weights are passed to every call. All methods are pure and can be compiled.
-    """
+    """Shapes and modules of Animate-2's transformer. Methods take the weights as an argument, and are pure."""
 
     def __init__(self, config: Config, layout: Layout) -> None:
         super().__init__(to_wan_config(config), layout)
@@ -73,9 +70,9 @@ class DrivenDenoiser(Denoiser):
         return Positions(cosine=cosine, sine=sine, num_tokens=len(angles))
 
     def _rotary_angles(self, places: Sequence[np.ndarray]) -> np.ndarray:
-        """Compute rotary angles [tokens, D] float64 for the positions `places` in time, height and width.
+        """Compute the rotary angles [tokens, D] float64 of a grid of tokens. `places` are the positions along each axis.
 
-        Each angle appears twice, because it rotates a pair of channels.
+        The axes are time, height and width. Each angle appears twice, because it rotates a pair of channels.
         """
         rope = self._rope
         axes = []
@@ -91,8 +88,8 @@ class DrivenDenoiser(Denoiser):
     def extracted(self, weights: StackedWeights, latents: jax.Array, context: Context) -> ClipKeys:
         """Extract every layer's keys and values from a driving video's `latents` [1, C, F, H, W].
 
-        The caller passes a context for the driving video. Its condition must contain a mask of ones and the same latents. Its
-        text must have one row for each index on the mesh axis dp, and all rows must be equal.
+        `context` is the context for the driving video. Its condition must contain a mask of ones and the same latents. Its text
+        must have one row for each index on the mesh axis dp, and all rows must be equal.
         """
         (hidden,), time = self._begin(weights, latents, jnp.float32(CLIP_TIMESTEP), context)
         text, positions = context.text, context.positions
@@ -126,5 +123,5 @@ class DrivenDenoiser(Denoiser):
         return run_layer
 
     def _layers(self, weights: StackedWeights, context: DrivenContext) -> tuple:
-        """Return the inputs of Wan's layers, preceded by the index of each layer."""
+        """Return the indices of the layers, then the inputs of Wan's layers."""
         return jnp.arange(self._model.config.num_layers), *super()._layers(weights, context)

@@ -1,10 +1,11 @@
-"""The inputs of VACE's control blocks, as host arrays by name. All are float32.
+"""The conditions of VACE: the inputs of its control blocks, as float32 host arrays by name.
 
-- `control_latents` [1, 2 C + 64, F, H, W]: latents of the area of a clip that stays, then latents of the area to regenerate. The
-  last 64 channels are a mask, 1 where a pixel is regenerated.
-- `reference_latents` [1, C, R, H, W]: one latent frame for each reference image.
+- `control_latents` [1, 2 C + 64, F, H, W]: C channels are the latents of the clip with the area to regenerate in grey. The next C
+  channels are the latents of the clip with the area that stays in grey. The last 64 channels are a mask, 1 where a pixel is
+  regenerated.
+- `reference_latents` [1, C, R, H, W]: one latent frame for each of the R reference images, the last image first.
 
-The reference images become latent frames before the video's frames, the last image first. Source: diffusers, WanVACEPipeline.
+The latent frames of reference images precede the latent frames of the video. Source: diffusers, WanVACEPipeline.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,9 +31,9 @@ CONTROL, REFERENCES = "control_latents", "reference_latents"
 def encode_source(
     programs: Programs, weights: Mapping[str, Any], geometry: Geometry, source: Source | None, dtype: jnp.dtype
 ) -> Effects[jax.Array]:
-    """Encode `source`, a clip with its mask, to `control_latents`. Yields work.
+    """Encode `source`, a clip with its mask, to the condition `control_latents`. Yields work.
 
-    For a `source` of None, encode a grey clip that is fully regenerated.
+    For a `source` of None, encode a grey clip with a mask that regenerates all pixels.
     """
 
     def encode(is_new: bool) -> Effects[jax.Array]:
@@ -50,7 +51,7 @@ def encode_source(
 def encode_references(
     programs: Programs, weights: Mapping[str, Any], images: Sequence[Image.Image], dtype: jnp.dtype
 ) -> Effects[jax.Array]:
-    """Encode images of the video's size to `reference_latents`. Yields work."""
+    """Encode reference images, which have the video's size, to the condition `reference_latents`. Yields work."""
     frames = []
     for image in reversed(images):
         frames.append((yield Call(programs.encode_image, (weights, image_to_pixels(image, dtype)))))
@@ -58,7 +59,7 @@ def encode_references(
 
 
 def prepare_control(conditions: Conditions, dtype: jnp.dtype) -> Effects[jax.Array]:
-    """Build the input of the control blocks, the frames of reference images first. Yields work."""
+    """Build the input of the control blocks: the latents of reference images, then the control latents. Yields work."""
 
     def cast(xp: ModuleType, control: jax.Array) -> jax.Array:
         return control.astype(dtype)
@@ -76,8 +77,8 @@ def prepare_control(conditions: Conditions, dtype: jnp.dtype) -> Effects[jax.Arr
 def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
     """Build the mask channels [1, 64, F, H, W] float32, 1 where a pixel is regenerated.
 
-    The 64 channels of a position are the pixels that the position covers in one pixel frame. A latent frame covers several pixel
-    frames, and uses the mask of one frame near their middle.
+    A latent position covers 8 x 8 pixels of a frame, and has one channel for each of these pixels. A latent frame covers several
+    pixel frames. It has the mask of a pixel frame near their middle.
     """
     _, _, num_frames, height, width = geometry.latent_shape(1)
     scale = geometry.spatial_scale
@@ -89,10 +90,10 @@ def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
 
 
 def _source_pixels(geometry: Geometry, source: Source | None, begin: int, end: int, is_new: bool) -> np.ndarray:
-    """Return frames `begin` to `end` of the clip, in which one area is grey.
+    """Return the clip's frames from `begin` to `end` - 1 with one area in grey, [1, 3, frames, height, width] in [-1, 1].
 
-    If `is_new` is true, the area that stays is grey. Otherwise the area to regenerate is grey. For a
-    `source` of None, all pixels are grey.
+    If `is_new` is true, the area that stays is grey. Otherwise the area to regenerate is grey. For a `source` of None, all pixels
+    are grey.
     """
     if source is None:
         return np.zeros((1, 3, end - begin, geometry.height, geometry.width), np.float32)

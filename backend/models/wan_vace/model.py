@@ -1,4 +1,4 @@
-"""VACE's networks and the generation of a video: like plain Wan, with additional inputs for the control blocks."""
+"""VACE's networks and the generation of a video. Everything is as in plain Wan, except the inputs for the control blocks."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,10 @@ from backend.schemas.windows import Window
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ControlWindows:
-    """`WindowContexts` in which each window reads the reference images' latents and its part of the `whole` control latents."""
+    """The `WindowContexts` of VACE. `whole` has the control latents of the whole video.
+
+    Each window reads its part of these control latents, after the latents of the reference images.
+    """
 
     programs: WindowPrograms
     length: int
@@ -36,10 +39,10 @@ class ControlWindows:
 
 
 class VaceModel(WanModel):
-    """One VACE checkpoint without its weights. Its latents have one frame per reference image before the video's frames."""
+    """The `Model` of a VACE checkpoint. One latent frame per reference image precedes the latent frames of the video."""
 
     def _plan_layouts(self, plan: ModelPlan) -> tuple[Layout, Layout]:
-        """Plan the layouts for layers and control blocks together, because control blocks are as large as layers."""
+        """Plan the layouts as if the control blocks were additional layers, because they are as large as layers."""
         config = plan.configs["transformer"]
         blocks = config["num_layers"] + len(config["vace_layers"])
         return super()._plan_layouts(
@@ -50,12 +53,12 @@ class VaceModel(WanModel):
         return super()._make_programs(plan, layout, ControlledDenoiser(plan.configs["transformer"], layout))
 
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `WholeClipModel`. The shape includes the frames of reference images."""
+        """See `WholeClipModel`. The shape includes the latent frames of the reference images."""
         batch, channels, num_frames, height, width = super().latent_shape(request)
         return (batch, channels, num_frames + len(request.references), height, width)
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `WholeClipModel`. Every context window also has the frames of reference images."""
+        """See `WholeClipModel`. Every context window includes the latent frames of the reference images."""
         if request.window_frames is None:
             return self.latent_shape(request)
         batch, channels, num_frames, height, width = super().step_shape(request)
@@ -67,7 +70,7 @@ class VaceModel(WanModel):
         return tokens, passes * request.geometry().num_latent_frames + len(request.references)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """See `Model`. The modules `conditions` of Wan and of VACE list the results."""
+        """See `Model`. The modules `conditions` of Wan and of VACE describe each condition."""
         conditions: dict[str, Any] = yield from self._encode_texts(weights, request)
         programs, vae = self._programs(request.is_guided), weights["vae"]
         source = build_source(request, inputs)
@@ -88,7 +91,7 @@ class VaceModel(WanModel):
         return ControlWindows(programs=programs.windows, length=self.step_shape(request)[2] - lead, lead=lead, whole=whole)
 
     def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
-        """Remove the frames of reference images."""
+        """Remove the latent frames of the reference images."""
         if REFERENCES not in conditions:
             return latents
         count = conditions[REFERENCES].shape[2]

@@ -1,4 +1,4 @@
-"""Recognise Wan VACE from its configurations only: Wan's text to video with additional control blocks. Reads no file.
+"""Recognise Wan VACE by its configurations. VACE is a text-to-video model of Wan with additional control blocks.
 
 Wan 2.1 VACE has one transformer, Wan 2.2 VACE-Fun two experts with a boundary. Both models take the same inputs: the control
 blocks read one clip with a mask, and any number of reference images (`backend/media/source.py`).
@@ -27,7 +27,7 @@ SUPPORTED = "Wan 2.1 VACE and Wan 2.2 VACE-Fun A14B, in diffusers' layout"
 
 
 class WanVaceFamily(WanFamily):
-    """Wan VACE. See `backend.models.spec.Family`."""
+    """The family of Wan VACE. See `backend.models.spec.Family`."""
 
     name = "wan_vace"
     supports = SUPPORTED
@@ -42,12 +42,12 @@ class WanVaceFamily(WanFamily):
         return dataclasses.replace(spec, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """See `Family`. Files replace the checkpoint's transformers."""
+        """See `Family`. Checks that the single-file transformers fit the checkpoint."""
         check_single_files(checkpoint)
         return checkpoint
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`. Add the first tensor of the control blocks to Wan's tensors."""
+        """See `Family`. Adds the patch embedding of the control blocks to Wan's tensors."""
         shapes = super().distinctive_shapes(configs, part)
         if not part.startswith("transformer"):
             return shapes
@@ -56,7 +56,7 @@ class WanVaceFamily(WanFamily):
         return shapes | {"vace_patch_embedding.weight": (transformer_width(config), config["vace_in_channels"], *patch)}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """See `Family`. A control block counts as a layer with an additional matrix."""
+        """See `Family`. A control block counts as a layer with one more matrix."""
         config, tokens = configs["transformer"], step_geometry(request).num_tokens
         blocks = len(config["vace_layers"])
         all_layers = transformer_flops(
@@ -70,7 +70,7 @@ WAN_VACE = WanVaceFamily()
 
 
 def _check_control(configs: Configs) -> None:
-    """Check the configuration of the control blocks. Raises: ModelError if it does not fit a VACE model."""
+    """Check the configuration of the control blocks. Raises: ModelError if an entry is missing or not supported."""
     config, latents, space = configs["transformer"], configs["vae"]["z_dim"], vae_scales(configs)[0]
     for name in ("vace_layers", "vace_in_channels"):
         if name not in config:

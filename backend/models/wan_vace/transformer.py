@@ -1,8 +1,9 @@
-"""VACE's transformer: Wan's transformer with a second stack, the control blocks, which read the control latents.
+"""VACE's transformer: Wan's transformer with a second stack of layers, the control blocks, which read the control latents.
 
-The control blocks run one after another on separate control tokens. Each control block outputs a hint, which is added to the
-video's tokens after one of the layers. The layers run in segments that begin with such a layer. A segment runs its control block
-first, then its layers, so that only one hint is in memory at a time.
+The control blocks run one after another on the control tokens, which are separate from the video's tokens. Each control block
+also outputs a hint. The hint is added to the video's tokens after a certain layer. A segment is a control block, the layer after
+which its hint is added, and the layers up to the next such layer. Segments run one after another, so that only one hint is in
+memory at a time.
 """
 
 import copy
@@ -37,7 +38,7 @@ FIRST_IN = f"{CONTROL_BLOCKS}0.proj_in"  # input projection of the first control
 class ControlContext(Context):
     """A `Context` with the control blocks' input `control` [1, 2 C + 64, F, H, W], and a scalar `scale` that multiplies hints.
 
-    The context's text has keys and values of all layers, then of all control blocks.
+    The field `text` has the keys and values of all layers, followed by the keys and values of all control blocks.
     """
 
     control: jax.Array
@@ -48,8 +49,8 @@ class ControlContext(Context):
 class Segments:
     """Successive segments with an equal number of layers. Each segment has one control block.
 
-    `count` is the number of segments, and `length` the number of layers in each. `control` and `layer` are the indices of the
-    first control block and of the first layer.
+    `count` is the number of segments, and `length` the number of layers per segment. `control` and `layer` are the
+    indices of the control block and of the first layer of the first segment.
     """
 
     control: int
@@ -59,7 +60,7 @@ class Segments:
 
 
 def group_layers(vace_layers: Sequence[int], num_layers: int) -> Iterator[Segments]:
-    """Divide the layers into segments that begin at `vace_layers`. Neighbouring segments of equal length are grouped."""
+    """Divide the layers into segments whose first layers are `vace_layers`. Group successive segments of equal length."""
     lengths = [end - begin for begin, end in itertools.pairwise([*vace_layers, num_layers])]
     control = 0
     for length, same in itertools.groupby(lengths):
@@ -78,7 +79,7 @@ class _Step:
 
 
 class ControlledDenoiser(Denoiser):
-    """Shapes and modules of one transformer. Weights are passed to every call. All methods are pure and can be compiled."""
+    """Shapes and modules of a VACE transformer. Methods take the weights as an argument, and are pure."""
 
     _network = WanVACETransformer3DModel
     _stacks = (BLOCKS, CONTROL_BLOCKS)
@@ -86,7 +87,7 @@ class ControlledDenoiser(Denoiser):
     def __init__(self, config: Config, layout: Layout) -> None:
         super().__init__(config, layout)
         self._control_block = copy.deepcopy(self._model.vace_blocks[0])
-        self._control_block.proj_in = None  # `_embed_control` applies the projection once, before the first block
+        self._control_block.proj_in = None  # `_embed_control` applies this projection once, before the first control block
         self._attend_by_kernel(self._control_block)
         self._segments = tuple(group_layers(self._model.config.vace_layers, self._model.config.num_layers))
 
@@ -105,9 +106,9 @@ class ControlledDenoiser(Denoiser):
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """See `ClipTransformer`. The first layer runs without its hint, because the comparison with the cache needs no hint.
+        """See `ClipTransformer`. To decide about the cache, the first layer runs without its hint.
 
-        If the cache is not reused, all layers run, and the first layer runs again with its hint.
+        If the cache is not reused, all layers run with their hints. The first layer then runs a second time.
         """
         step, (hidden,) = _Step(weights=weights, time=time, context=context), tokens
         first, num_tokens = self._run_indexed_layer(step, hidden, 0), context.positions.num_tokens
@@ -141,7 +142,10 @@ class ControlledDenoiser(Denoiser):
     def _run_segment(
         self, step: _Step, tokens: tuple[jax.Array, jax.Array], block: jax.Array, layer: jax.Array, length: int
     ) -> tuple[jax.Array, jax.Array]:
-        """Run one control block, then `length` layers from `layer` on. Returns the video's tokens and the control tokens."""
+        """Run one control block, then `length` layers from `layer` on. `tokens` are the video's tokens and the control tokens.
+
+        Returns both arrays after the segment.
+        """
         hidden, control = tokens
         hint, control = self._run_control(step, control, block)
 
@@ -158,7 +162,7 @@ class ControlledDenoiser(Denoiser):
         return self._run_layer(hidden, layer, step.time, text.bias, step.context.positions, text.nag)
 
     def _run_control(self, step: _Step, control: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Run one control block. Returns its hint and the control tokens after it, both [B, S, D]."""
+        """Run one control block. Returns the hint times `scale`, and the new control tokens, both [B, S, D]."""
         context, place = step.context, self._model.config.num_layers + index
         text = context.text
         keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
@@ -172,6 +176,6 @@ class ControlledDenoiser(Denoiser):
 def _run_control_block(
     block, control: torch.Tensor, text: TextKeys, modulation: torch.Tensor, positions: Positions, *, layout: Layout
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run one of diffusers' control blocks without input projection. Returns its hint and the control tokens after it."""
+    """Run one of diffusers' control blocks, without its input projection. Returns the hint and the new control tokens."""
     control = run_block(block, control, text, modulation, positions, layout=layout)
     return block.proj_out(control), control
