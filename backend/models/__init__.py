@@ -24,7 +24,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def recognise(checkpoint: Checkpoint) -> tuple[Family, ModelSpec]:
-    """Return the checkpoint's family and spec. Raises: ModelError, which lists the supported models, if it is not supported."""
+    """Return the checkpoint's family and spec. Raises: ModelError, with a list of supported models, if no family fits."""
     checkpoint = complete_checkpoint(checkpoint)
     pipeline = checkpoint.index.get("_class_name", "")
     if (family := FAMILIES.get(pipeline)) is None:
@@ -34,10 +34,10 @@ def recognise(checkpoint: Checkpoint) -> tuple[Family, ModelSpec]:
 
 
 def complete_checkpoint(checkpoint: Checkpoint, preset: Preset | None = None) -> Checkpoint:
-    """Complete the checkpoint's description with facts from its transformers' tensors, such as a single file's configuration.
+    """Complete the checkpoint's description with facts that only the tensors of its transformers show.
 
-    A checkpoint with single-file transformers and without a model_index.json counts as plain Wan. Raises: ModelError if a file
-    has no supported transformer, or a transformer that does not fit the checkpoint.
+    One such fact is the configuration of a single-file transformer. Single files without a model_index.json are read as Wan or
+    causal Wan. Raises: ModelError if a file has no supported transformer, or a transformer that does not fit the checkpoint.
     """
     if not checkpoint.transformer_files:
         family = FAMILIES.get(checkpoint.index.get("_class_name", ""))
@@ -51,6 +51,6 @@ def complete_checkpoint(checkpoint: Checkpoint, preset: Preset | None = None) ->
 
 
 def find_family(preset: Preset) -> tuple[Family, ModelSpec]:
-    """Return the family and spec of a preset's model, without its checkpoint. Raises: ModelError if it is not supported."""
+    """Return the family and spec of a preset's model. The weights are not needed. Raises: ModelError if no family supports it."""
     index, configs = preset.checkpoint_index(), preset.network_configs()
     return recognise(Checkpoint(folder=Path(preset.model_source), index=index, configs=configs))

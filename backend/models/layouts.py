@@ -1,4 +1,4 @@
-"""The layout of a model on its devices, for families whose transformer has attention heads and a stack of equal layers."""
+"""Choose a model's mesh, and the matrices of which each chip has a copy. The transformer must be a stack of equal layers."""
 
 import dataclasses
 import itertools
@@ -14,13 +14,13 @@ from backend.runtime.mesh import Layout, plan_copies, plan_mesh
 def plan_layouts(plan: ModelPlan, layer_matrix_bytes: Callable[[Config, int], dict[str, int]]) -> tuple[Layout, Layout]:
     """Return the layouts for guided and for unguided steps. Weights have the same shardings in both layouts.
 
-    The mesh has the sizes that `plan.mesh` fixes. If `plan.mesh` fixes no size, the mesh comes from the table of plans
-    (`plans.json`). `backend.runtime.mesh` chooses the sizes that neither source gives. Unguided steps take only the size of tp
-    from these sources.
+    The mesh has the axis sizes in `plan.mesh`. If `plan.mesh` sets no size, the sizes are read from the table `plans.json`, if it
+    has a plan for the model and the devices. `backend.runtime.mesh` chooses all other sizes. For unguided steps, only the size of
+    tp is taken from `plan.mesh` or from the table.
 
     Some matrices of a layer are copied to every chip. `plan.num_copies` sets the number of these matrices. Without
-    `plan.num_copies`, the table sets the number if the chosen mesh is the table's mesh. Else `plan_copies` chooses the matrices.
-    Quantized matrices are smaller than the table's matrices, so they have the table's mesh, but `plan_copies` chooses the copies.
+    `plan.num_copies`, the table sets the number if the mesh of guided steps is the table's mesh and the matrices are not
+    quantized. Otherwise `plan_copies` chooses the matrices.
 
     Args:
         layer_matrix_bytes: a function of (config, itemsize) that returns the bytes of each matrix of a layer by name. The

@@ -41,14 +41,14 @@ class PromptConditions:
 
     Attributes:
         full: the conditions for steps at the video's full size.
-        half: conditions for steps at half size. They replace the conditions of the same name in `full`.
+        half: conditions for steps at half size, which replace conditions of the same name. All others are as in `full`.
     """
 
     full: Conditions
     half: Conditions = dataclasses.field(default_factory=dict)
 
     def select_size(self, is_full: bool) -> Conditions:
-        """Return the conditions for steps at full size, or if not `is_full`, at half size."""
+        """Return the conditions for steps at full size if `is_full`, else for steps at half size."""
         return self.full if is_full else {**self.full, **self.half}
 
 
@@ -83,7 +83,7 @@ class Network:
         described: shapes, dtypes and shardings of the weights as the checkpoint has them.
         arrange: function that converts the weights to the form that programs use, None if both forms are equal.
         arranged: shapes, dtypes and shardings of the result of `arrange`.
-        renamed: function from a tensor's name in the file to its name in the installed transformers or diffusers.
+        renamed: function that converts a tensor's name in a file to its name in the installed transformers or diffusers library.
         tied: names of weights that are all the same tensor. A checkpoint can have any of these names.
         expert: index of a transformer that LoRAs may change, None for other networks.
     """
@@ -108,11 +108,11 @@ class ModelPlan:
     """The arguments of a `Model`.
 
     Attributes:
-        folder: the checkpoint, None if the model is only described.
+        folder: the folder of the checkpoint, None if no checkpoint is read.
         mesh: fixed sizes of the mesh axes by name, None for an axis whose size `layouts.plan_layouts` chooses.
         stages: the stages whose networks are loaded.
         quantize: number format of the transformers' large matrices, "off" for `dtype`.
-        num_copies: number of matrices of a layer of which every chip has a copy. None: `layouts.plan_layouts` chooses it.
+        num_copies: number of matrices of a layer of which every chip has a copy. If None, `layouts.plan_layouts` chooses it.
     """
 
     spec: ModelSpec
@@ -143,8 +143,8 @@ class AttentionLengths:
     In self-attention, `queries` tokens attend to `keys` tokens in `heads` heads. In cross-attention, `text_queries` tokens attend
     to `text` tokens of the prompt in `text_heads` heads.
 
-    `beside` is for models in which the tokens of each frame also attend to the same frame of a driving video, None for other
-    models. Its values are the number of tokens of a frame, and the product of the numbers of heads, frames and samples.
+    In some models the tokens of each frame also attend to the same frame of a driving video. There, `beside` has two numbers: the
+    tokens of a frame, and the product of the numbers of heads, frames and samples. Other models have no `beside`.
     """
 
     heads: int
@@ -176,7 +176,7 @@ class Model(Protocol):
         """Return the layout of guided or unguided steps. Weights have the same shardings in both layouts."""
 
     def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each stream's latents by name, video first. Noise is drawn in the same order."""
+        """Return the shape of each stream's latents by name, video first. Noise is drawn for the streams in this order."""
 
     def notes(self, request: GenerationRequest) -> list[str]:
         """Return sentences for the user about how the model reads the request, such as prompts that are cut."""
@@ -185,14 +185,14 @@ class Model(Protocol):
         """Return prompts, built from `example`: one for each length of text that has its own compiled programs."""
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """Encode text and inputs for the denoiser. Yields work."""
+        """Encode the prompts and the opened inputs to the conditions of the denoiser. Yields work."""
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[StepContext, StepState]]:
-        """Return the step context of one expert, and the step state for the expert's first step. Yields work.
+        """Return the step context for `step_plan`, and the step state for the first step in this context. Yields work.
 
-        The argument `step_state` is the step state after the previous expert's last step, None for the first expert.
+        The argument `step_state` is the step state after the last step in the previous context, None for the first context.
         """
 
     def encode_flops(self, request: GenerationRequest) -> float:
@@ -204,8 +204,7 @@ class Model(Protocol):
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
         """Return the sampler states before the first step of a chunk.
 
-        The states start from `noise`. If `conditions` have the latents of a clip to restyle, the states start from these
-        latents with noise.
+        The states are `noise`. If `conditions` have the latents of a clip to restyle, the states are these latents with noise.
 
         This method is pure, because jax also traces it.
         """
@@ -222,7 +221,7 @@ class Model(Protocol):
     ) -> Effects[tuple[States, StepState]]:
         """Take step `index` (0 is the first) of the solver for all streams. Yields work.
 
-        `index` determines the positions of context windows, whether CFG-Zero* skips the step, and any fresh noise.
+        The positions of context windows, the steps that CFG-Zero* skips, and the fresh noise depend on `index`.
         """
 
     def commit_chunk(
@@ -244,7 +243,7 @@ class Model(Protocol):
         """
 
     def enlarge(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
-        """Enlarge the video's clean latents to twice the width and height. Yields work. Only for models whose spec `refines`."""
+        """Enlarge the video's clean latents to twice the width and height. Yields work. Only for specs with `refines`."""
 
     def decode(self, weights: Weights, request: GenerationRequest, latents: jax.Array, step_state: StepState) -> Work:
         """Decode `latents`, the video's next `decode_stride` latent frames. Yields work.

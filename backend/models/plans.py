@@ -1,7 +1,7 @@
 """The table of mesh plans, `plans.json`: meshes and copied matrices, with predicted seconds and bytes.
 
-`python -m benchmarks.tune_plan` writes the file. This module reads it and chooses the best plan. `backend/models/layouts.py` has
-a rule for slices and models that are not in the table.
+`python -m benchmarks.tune_plan` writes the table. This module reads the table and chooses the best plan. For slices and models
+that are not in the table, `backend/models/layouts.py` has a rule.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ MOST_MEMORY = 0.75  # share of a chip's memory that a plan may use; the rest is 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The devices and the model to which a plan applies: the chip, the number of devices, and the transformers' number and size.
+    """The devices and the model to which a plan applies: kind and number of chips, number and size of the transformers.
 
     `layer_bytes` is the size of all matrices of a layer, without sharding.
     """
@@ -49,7 +49,7 @@ class TriedPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunedPlan:
-    """One row of the table: the plans that the tuner tried for a subject. For each, it compiled a guided step of `preset`."""
+    """One row of the table: the plans that the tuner tried for a subject. For each plan it compiled a guided step of `preset`."""
 
     subject: Subject
     preset: str
@@ -59,7 +59,7 @@ class TunedPlan:
     def best(self) -> TriedPlan | None:
         """The fastest plan that uses at most the share `MOST_MEMORY` of a chip's memory, None if no plan fits.
 
-        If several plans are equally fast, the plan that uses the fewest bytes.
+        Among equally fast plans, this is the plan that uses the fewest bytes.
         """
         most = MOST_MEMORY * CHIPS[self.subject.chip].hbm_bytes
         fitting = [plan for plan in self.tried if plan.seconds is not None and plan.hbm_bytes <= most]
@@ -69,7 +69,10 @@ class TunedPlan:
 def describe_subject(
     device_kind: str, num_devices: int, sizes: Mapping[str, int], num_layers: int, num_transformers: int
 ) -> Subject | None:
-    """Return the subject of a model's plans, None for an unknown device. `sizes` are the bytes of a layer's matrices by name."""
+    """Return the subject for these devices and this model. `sizes` are the bytes of a layer's matrices by name.
+
+    Returns None for an unknown kind of device.
+    """
     chip = DEVICE_KINDS.get(device_kind)
     if chip is None:
         return None

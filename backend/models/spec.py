@@ -39,10 +39,10 @@ lack it. Without the entry the attention is dense."""
 class ModelSpec:
     """The capabilities of a checkpoint, derived from its configurations. A family may add fields.
 
-    A field that presets also have means the same as in a preset (see `docs/presets.md`). `check_preset` compares the two values.
+    Some fields also exist in presets, with the same meaning (see `docs/presets.md`). `check_preset` compares their values.
 
     Attributes:
-        inputs: the supported roles of inputs (`schemas.settings.INPUTS`). The value is "must" for required inputs, else "may".
+        inputs: the supported inputs by role (see `schemas.settings.INPUTS`), "must" if the input is required, else "may".
         scales: pixels per latent position along each side, and pixel frames per latent frame.
         patch: a token covers `patch` x `patch` positions of the latents.
         num_experts: number of transformers.
@@ -57,8 +57,8 @@ class ModelSpec:
         sparse_attention: the transformers' method of sparse attention, the entry `sparse_attention` of their configurations. None
             for dense attention.
         takes_quantize: the large matrices of the transformers can be stored in 8 bits.
-        over_floor: the factor by which a step takes longer than its arithmetic (`chips.StepFlops`) at the chip's peak speed. It
-            is used for estimates.
+        over_floor: the expected time of a step, divided by the time that its operations (`chips.StepFlops`) need at the chip's
+            peak speed. Used for estimates.
     """
 
     name: str
@@ -84,8 +84,7 @@ class ModelSpec:
     has_control_blocks: bool = False
     sparse_attention: SparseAttention | None = None
     takes_quantize: bool = False
-    # The default follows from predictions: check-tpu predicts 1.12 (720p) to 1.31 (480p, small models) on v6e, see
-    # docs/performance.md.
+    # The default is between check-tpu's predictions for v6e: 1.12 (720p) to 1.31 (480p, small models), see docs/performance.md.
     over_floor: float = 1.2
 
     @property
@@ -105,7 +104,7 @@ class ModelSpec:
 
     @property
     def frame_step(self) -> int:
-        """The difference between neighbouring lengths of a video, in pixel frames. The smallest length is `first_frames`.
+        """The difference between two successive lengths of a video, in pixel frames. The smallest length is `first_frames`.
 
         For live models, the difference is the length of a block. For models that generate segments, the difference is 1. For all
         other models, the difference is the length of a latent frame.
@@ -150,15 +149,15 @@ no more of an "offered" fact than the spec has: some of the tasks, or all requir
 
 
 def check_preset(spec: ModelSpec, preset: Preset, source: str) -> None:
-    """Check that a checkpoint can replace the preset's own model: the spec agrees with the preset in all `FACTS`.
+    """Check that a checkpoint can replace the preset's own model: its spec fits the preset in all `FACTS`.
 
-    Raises: ModelError for the first fact that differs, and for a preset of another version of the model.
+    Raises: ModelError for the first fact that does not fit, and for a preset of another version of the model.
     """
     if preset.series in spec.other_series:
         raise _misfit(spec, preset, source, "series", spec.name, preset.series)
     for fact, rule in FACTS.items():
         found, asked = getattr(spec, fact), getattr(preset, fact)
-        if isinstance(found, Mapping):  # the roles of inputs that break the rule, which the error names
+        if isinstance(found, Mapping):  # the error names only the roles of inputs that break the rule
             roles = [role for role in {**found, **asked} if found.get(role) not in ("may", asked.get(role))]
             found, asked = (tuple(f"{role}={value.get(role, 'no')}" for role in roles) for value in (found, asked))
             fits = not roles
@@ -197,14 +196,14 @@ class Family:
     body: ClassVar[str]
 
     def read_spec(self, index: Config, configs: Configs) -> ModelSpec:
-        """Return the spec of a checkpoint of one of `pipelines` from its model_index.json and its configurations.
+        """Return the spec of a checkpoint from its model_index.json and its configurations. The pipeline is one of `pipelines`.
 
         Raises: ModelError if the checkpoint is not supported.
         """
         raise NotImplementedError
 
     def complete_folder(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Add facts to a checkpoint's configurations that only its tensors show. By default, return it unchanged.
+        """Add facts to a checkpoint's configurations that only its tensors show. By default, return the checkpoint unchanged.
 
         The weights may be missing, because a checkpoint is recognised before its weights are downloaded. Raises: ModelError for
         broken files.
@@ -214,24 +213,25 @@ class Family:
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
         """Complete a checkpoint with facts from its single-file transformers and the preset.
 
-        By default, refuse such files. Raises: ModelError if a file has no transformer of this family, or a transformer that does
-        not fit the checkpoint.
+        By default, refuse single files. Raises: ModelError if a file has no transformer of this family, or a transformer that
+        does not fit the checkpoint.
         """
         raise no_single_files(checkpoint)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of a few tensors that differ between networks of different sizes, without building a network.
+        """Return the expected shapes of a few tensors by name, without building a network.
 
-        The caller compares them with a file's tensors, whose names may have a further prefix.
+        The tensors are such that networks of other sizes have other shapes. The caller compares the shapes with a file, in which
+        the tensors' names may have a prefix.
         """
         raise NotImplementedError
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Return the floating-point operations of one denoising step. With context windows: of one window of the step."""
+        """Return the floating-point operations of one denoising step. With context windows, count one window only."""
         raise NotImplementedError
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
-        """Return other names in LoRA files of the transformer's module that diffusers calls `stem`.
+        """Return the names that LoRA files can have for a module of the transformer, besides diffusers' name `stem`.
 
         These are the names that the original authors and ComfyUI use.
         """
@@ -256,7 +256,7 @@ def unsupported_checkpoint(what: str, supported: Sequence[str]) -> ModelError:
 
 
 def no_single_files(checkpoint: Checkpoint) -> ModelError:
-    """Return the error for single-file transformers that were given for a model without support for such files."""
+    """Return the error for single-file transformers that were given for a model that cannot use single files."""
     names = " and ".join(file_path(file).name for file in checkpoint.transformer_files.values())
     return ModelError(
         f"--transformer was given for {names},",

@@ -1,1 +1,1 @@
-"""Code that several families share, one file for each idea. Nothing here depends on a family."""
+"""Code that several model families share. Nothing here depends on a family."""

@@ -10,16 +10,17 @@ from backend.runtime.mesh import Shaped
 
 
 def count_flops(call: Callable[[], object]) -> float:
-    """Return the number of operations of the matrix products, convolutions and attentions in `call()`, run on the meta device."""
+    """Run `call()` on the meta device. Return its number of operations in matrix products, convolutions and attentions."""
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         call()
     return float(counter.get_total_flops())
 
 
 def encoder_flops(weights: Mapping[str, Shaped], num_tokens: int) -> float:
-    """Return the number of operations of a text or image encoder: the products of each matrix with each token.
+    """Return the number of operations of a text or image encoder: the products of its matrices with `num_tokens` tokens.
 
-    Excludes embedding tables and the attention between tokens, which is 2 % of UMT5-XXL's operations at 512 tokens.
+    Embedding tables need no products. The attention between tokens is not counted: it is 2 % of UMT5-XXL's operations at 512
+    tokens.
     """
     tables = ("embed_tokens", "shared", "position_embedding", "relative_attention_bias")
     matrices = [leaf for name, leaf in weights.items() if len(leaf.shape) == 2 and not any(table in name for table in tables)]

@@ -1,9 +1,8 @@
-"""Denoising steps in context windows. A step's program runs once for each window of the sampler's state, and the results are
-blended.
+"""Denoising steps in context windows. A step denoises each window of the latents separately, then blends the results.
 
-A solver's step is an affine function of the velocity. At each frame, the weights of all windows add up to 1. Therefore blending
-the next states of the windows is the same as one step with the blended velocity. A window uses the same program as a short video
-of its length.
+A solver's next state is an affine function of the velocity. At each frame, the weights of all windows add up to 1. Therefore
+blending the next states of the windows gives the same result as one step with the blended velocity. A window runs the same
+program as a video that is as long as the window.
 """
 
 import dataclasses
@@ -22,18 +21,18 @@ from backend.schemas.windows import Window, windows_at
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowPrograms:
-    """The programs that windows need besides the step. `cut` extracts a window. `add` adds the window's result to the blend."""
+    """The programs of windows: `cut` extracts a window from the state, `add` adds a denoised window to the blend."""
 
     cut: Program
     add: Program
 
 
 class WindowContexts(Protocol):
-    """The inputs of each window that are the same in all steps.
+    """The inputs of the step program that are the same in all steps, for each window.
 
     Attributes:
-        programs: the window programs on the step context's mesh.
-        length: latent frames of a window.
+        programs: the programs that cut and blend windows.
+        length: number of latent frames in a window.
         lead: number of latent frames before the first frame of the video, such as reference images. Every window includes them.
     """
 
@@ -47,7 +46,7 @@ class WindowContexts(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ContextsByPlace:
-    """`WindowContexts` with equal inputs for all windows except the first and the last."""
+    """`WindowContexts` with three sets of inputs: for the first window, for the last, and for all windows between them."""
 
     programs: WindowPrograms
     length: int
@@ -63,7 +62,7 @@ class ContextsByPlace:
 
 
 def make_window_programs(layout: Layout, compiler: Compiler) -> WindowPrograms:
-    """Create the programs for one mesh. Latents are replicated."""
+    """Create the programs that cut and blend windows, for one mesh. Each chip has the whole latents."""
     cut = Program("a window of the latents", _cut, layout, key="window_cut", compiler=compiler)
     add = Program("the blend of windows", _add, layout, key="window_blend", donated=(0,), compiler=compiler)
     return WindowPrograms(cut=cut, add=add)
@@ -77,7 +76,7 @@ def step_in_windows(
     contexts: WindowContexts,
     index: int,
 ) -> Effects[SamplerState]:
-    """Take step `index` of the solver, window by window. Yields work."""
+    """Take denoising step `index` in each window, and return the blend of the next states. Yields work."""
     lead = contexts.lead
     windows = windows_at(index, state.sample.shape[2] - lead, contexts.length)
     leading = np.full(lead, 1 / len(windows), np.float32) if lead else None
@@ -92,10 +91,10 @@ def step_in_windows(
 
 
 def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
-    """Return a window of the state: the frames of the video from frame `begin` on, as many as `shares` has values.
+    """Return a window of the state: `len(shares)` frames of the video, starting at frame `begin`.
 
-    The state can start with frames before the video, such as reference images. `leading` has one value for each of
-    these frames, None if there are no such frames. In the result, frames before the video precede the window's frames.
+    The state can start with frames that precede the video, such as reference images. The result starts with the same frames.
+    `leading` has one value for each of these frames, None if no frames precede the video.
     """
     lead = 0 if leading is None else len(leading)
 
@@ -107,10 +106,10 @@ def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.
 
 
 def _add(blend: SamplerState, part: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
-    """Add a window's result to the blend.
+    """Add a denoised window to the blend.
 
-    The window's F frames are multiplied by their weights `shares` [F] and added from frame `begin` on. Frames before the video,
-    such as reference images, are multiplied by their weights `leading`, and added at the start.
+    The window's F frames are multiplied by the weights `shares` [F] and added to the video, starting at frame `begin`. Frames
+    that precede the video, such as reference images, have the weights `leading`. They are added at the start of the blend.
     """
     lead = 0 if leading is None else len(leading)
 

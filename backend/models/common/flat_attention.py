@@ -1,4 +1,4 @@
-"""Helpers for the families' attention processors: attention with heads side by side in the channels, and arrays from tensors."""
+"""Helpers for attention processors: attention on arrays with all heads side by side in the channels, and conversion to arrays."""
 
 import dataclasses
 import functools
@@ -12,21 +12,21 @@ from kernels.attention import AttentionOptions, KvLengths, TpuOptions
 from kernels.qkv import HeadBounds
 from kernels.tiles import TileSelection
 
-# The kernel reads heads side by side, [B, S, H * D], as the projections return them. Nothing has to be copied.
+# The kernel reads [B, S, H * D], with the heads side by side. The projections return the same form, so no copy is needed.
 FLAT_HEADS = TpuOptions(layout="columns")
 FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparsePlan:
-    """The plan by which self-attention selects the keys that a query sees.
+    """The settings of sparse self-attention, in which each block of queries sees only selected blocks of keys.
 
     Attributes:
-        method: the method of sparse attention.
-        keep: the share of the key blocks that each query block sees, for methods with lists of equal lengths.
+        method: the method of sparse attention: "sol" (Sol-Attn), "sla", "sla-map" or "vsa".
+        keep: the share of the key blocks that each query block sees. Sol-Attn ignores it.
         tau: the threshold of Sol-Attn.
         block_q, block_kv: the number of queries and keys in a block.
-        tile: the sides of the tiles of tokens that are the blocks. None if tokens keep their numbering.
+        tile: the sides of a tile in tokens, if each block is a tile. None for methods without tiles.
     """
 
     method: str
@@ -44,8 +44,9 @@ class SparsePlan:
 class Positions:
     """The rotary embedding: `cosine` and `sine`, float32 [1, S, 1, D] or [S, D], as the family's blocks need it.
 
-    The first `num_tokens` of the S positions belong to tokens, the others to padding. With `order`, the tokens have other places,
-    and `num_tokens` is the number of places. Self-attention is sparse with `sparse` or with `tiles`, and otherwise dense.
+    The first `num_tokens` of the S positions belong to tokens, the others to padding. `order` is set if sparse attention reorders
+    the tokens. Then `num_tokens` also counts the padding within the order. Self-attention is sparse if `sparse` or `tiles` is
+    set.
     """
 
     cosine: jax.Array
@@ -59,9 +60,10 @@ class Positions:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockCounts:
-    """The step state with Sol-Attn, over all heads, layers and steps so far.
+    """The step state of steps with Sol-Attn: counts of key blocks, summed over all heads, layers and steps so far.
 
-    `totals` [2] float32 has the number of blocks of keys that were exact, and of blocks above the threshold without space.
+    `totals` [2] float32 has two counts: the blocks that attention computed exactly, and the blocks that were approximated because
+    the list of exact blocks was full.
     """
 
     totals: jax.Array
@@ -77,10 +79,10 @@ def attend_flat(
     head_width: int,
     num_keys: int | None = None,
 ) -> jax.Array:
-    """Compute attention [B, S, W] of heads that are side by side in the W channels.
+    """Compute attention on arrays [B, S, W] whose W channels are all heads side by side.
 
-    `num_keys` limits all queries to the first `num_keys` keys. `kv_lengths` has a separate limit for each sample. Without a
-    limit, queries see all keys.
+    Queries see only the first `num_keys` keys. `kv_lengths` sets a separate limit for each sample. By default, queries see all
+    keys.
     """
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
     tpu = dataclasses.replace(FLAT_HEADS, bounds=bounds)

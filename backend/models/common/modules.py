@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from backend.checkpoints.json_files import Config
 from backend.runtime.mesh import Layout
 
-NOT_SETTINGS = ("architectures", "transformers_version", "dtype", "torch_dtype")  # entries about how the file was saved
+NOT_SETTINGS = ("architectures", "transformers_version", "dtype", "torch_dtype")  # entries that do not describe the network
 OLD_PREFIX = "vision_model."  # transformers 4 writes it before each tensor name of a vision encoder; transformers 5 does not
 
 
@@ -32,7 +32,7 @@ def module_parameters(state: Mapping[str, jax.Array], name: str) -> dict[str, ja
 
 
 def call(module: torch.nn.Module, *arguments: object) -> Any:
-    """Call `module` with the arguments. This function serves as an argument where a function of a module is needed."""
+    """Return `module(*arguments)`. Pass this function where a function of a module and its arguments is required."""
     return module(*arguments)
 
 
@@ -42,7 +42,7 @@ def network_settings(config: Config) -> dict[str, Any]:
 
 
 def to_transformers_5_name(name: str) -> str:
-    """Return transformers 5's name of a vision encoder's tensor. In files of transformers 4 the name has a prefix."""
+    """Remove the prefix that transformers 4 writes before the tensor names of a vision encoder. Transformers 5 has no prefix."""
     return name.removeprefix(OLD_PREFIX)
 
 

@@ -46,10 +46,10 @@ def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes
 
 
 def place_transformers(networks: Iterable[Network], plan: ModelPlan) -> tuple[Network, ...]:
-    """Return the model's networks. If a device has too little memory for the transformers while a text encoder from the host is
-    on the device, the transformers' weights stay in host memory too.
+    """Return the model's networks, with the transformers in host memory if the devices cannot hold all networks at once.
 
-    `backend.pipeline.denoising_loop` copies a transformer to the devices while its steps run.
+    This happens only if the text encoder is in host memory too: it is copied to the devices while prompts are encoded.
+    `backend.pipeline.denoising_loop` copies a transformer to the devices while the transformer's steps run.
     """
     networks = tuple(networks)
     has_guest = any(is_offloaded(network.described) for network in networks)
@@ -74,9 +74,9 @@ def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:
 
 
 def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
-    """Read a folder of the checkpoint with `read`. Return None if the plan has no checkpoint.
+    """Return `read(path)` for the path of the checkpoint's folder `name`. Return None for a plan without a folder.
 
-    Raises: ModelError if the folder is broken.
+    Raises: ModelError if the folder is missing or broken.
     """
     if plan.folder is None:
         return None
@@ -89,8 +89,8 @@ def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
 
 
 def read_tokenizer(plan: ModelPlan, name: str = "tokenizer") -> PreTrainedTokenizerBase | None:
-    """Read the tokenizer in the checkpoint's folder `name`. Return None if the plan has no checkpoint.
+    """Read the tokenizer in the checkpoint's folder `name`. Return None for a plan without a folder.
 
-    Raises: ModelError if the folder is broken.
+    Raises: ModelError if the folder is missing or broken.
     """
     return read_part(plan, name, AutoTokenizer.from_pretrained)

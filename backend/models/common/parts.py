@@ -1,6 +1,6 @@
-"""Helpers for the families' `spec.py`: checks of a checkpoint's parts, renaming by patterns, a transformer's width.
+"""Helpers for the families' `spec.py`: checks of a checkpoint's folders, renaming by patterns, sparse attention.
 
-Imports neither jax nor torch.
+This module imports neither jax nor torch.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ def transformer_width(transformer: Config) -> int:
 
 
 def apply_patterns(name: str, patterns: Iterable[tuple[str, str]]) -> str:
-    """Apply the pairs of a regular expression and its replacement to the name, one pair after the other."""
+    """Apply all patterns to the name, one after the other. A pattern is a regular expression and its replacement."""
     for pattern, replacement in patterns:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def with_sparse_attention(checkpoint: Checkpoint, method: SparseAttention | None) -> Checkpoint:
-    """Return the checkpoint with the method in the configurations of its transformers, unchanged without a method."""
+    """Return the checkpoint with `method` as its transformers' sparse attention. Without a `method`, return it unchanged."""
     if method is None:
         return checkpoint
     configs = {
@@ -38,24 +38,24 @@ def with_sparse_attention(checkpoint: Checkpoint, method: SparseAttention | None
 
 
 def is_named_sparse(path: Path) -> bool:
-    """Return whether the name of a file, its folder or its repository on the Hub has the word "sparse".
+    """Return whether the name of a file, its folder or its repository on the Hub contains the word "sparse".
 
-    Some methods of sparse attention have no weights, so that only the name shows them.
+    Some methods of sparse attention add no weights to a checkpoint. Then only a name shows the method.
     """
-    repositories = [part for part in path.parts if part.startswith("models--")]  # the Hub's cache names its folders so
+    repositories = [part for part in path.parts if part.startswith("models--")]  # folder names of the Hub's cache
     return any("sparse" in name.lower() for name in (path.name, path.parent.name, *repositories))
 
 
 def t5_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of a tensor in the last layer of a T5 text encoder."""
+    """Return the `Family.distinctive_shapes` of a T5 text encoder: the shape of one tensor of the last layer, by its name."""
     return {f"encoder.block.{config['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (config["d_model"], config["d_ff"])}
 
 
 def check_parts(index: Config, configs: Configs, needed: Mapping[str, Sequence[str]], whole: str) -> None:
-    """Check that model_index.json, given as `index`, names all parts in `needed`.
+    """Check that a checkpoint has all folders in `needed`, and that each folder's config.json has the listed entries.
 
-    Also check that each part's configuration has the entries that `needed` lists for the part. The error message tells the user
-    to give `whole`, such as "a whole LTX-2 checkpoint". Raises: ModelError if a part or entry is missing.
+    `index` is the content of model_index.json, which must name the folders. The error message tells the user to give `whole`,
+    such as "a whole LTX-2 checkpoint". Raises: ModelError if a folder or an entry is missing.
     """
     named = named_parts(index)
     for part, entries in needed.items():
@@ -67,7 +67,7 @@ def check_parts(index: Config, configs: Configs, needed: Mapping[str, Sequence[s
 
 
 def check_classes(configs: Configs, classes: Mapping[str, Collection[str]], supported: str) -> None:
-    """Check the class names in the configurations. Raises: ModelError if a class is not allowed for its part."""
+    """Check the class names in the configurations. Raises: ModelError if `classes` does not allow a network's class name."""
     for part, allowed in classes.items():
         class_name = configs[part].get("_class_name")
         if class_name is not None and class_name not in allowed:

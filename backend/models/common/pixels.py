@@ -1,6 +1,6 @@
 """Conversion of images and clips to the networks' inputs, and small functions of arrays.
 
-Functions with the argument `xp` compute with numpy, or with jax.numpy if only shapes are known.
+The argument `xp` is the module that computes: numpy, or jax.numpy where only the shapes of the results are computed.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def join_frames(xp: ModuleType, *pieces: jax.Array) -> jax.Array:
 
 
 def replace_first_frames(xp: ModuleType, first: jax.Array, latents: jax.Array) -> jax.Array:
-    """Replace the start of `latents` along axis 2, the time, by the latents `first`."""
+    """Replace the first frames of `latents` by the frames of `first`. Frames are axis 2 of both arrays."""
     return xp.concatenate([first, latents[:, :, first.shape[2] :]], axis=2)
 
 

@@ -1,4 +1,4 @@
-"""The programs of families whose video is one chunk."""
+"""The programs of models that denoise the whole video as one chunk."""
 
 import dataclasses
 import functools
@@ -33,9 +33,9 @@ class ClipPrograms:
     - `zero_star_step`: the denoising step with CFG-Zero*.
     - `cached_step`: the denoising step with the step cache. It also takes the cache and the threshold.
     - `still_step`: a step with velocity zero, which runs no transformer. It takes only the state and the step inputs.
-    - `kept_step`: the denoising step that also returns the change that all layers made to the tokens, [B, S, D].
-    - `reused_step`: the denoising step that also takes the change from `kept_step`. It adds the change to the tokens and runs no
-      layers.
+    - `kept_step`: the denoising step. It also returns the change that all layers together made to the tokens, [B, S, D].
+    - `reused_step`: a denoising step without layers. It also takes the change that `kept_step` returned, and adds the change to
+      the tokens.
 
     `add_noise` adds a step's fresh noise. It takes the state after the step and a `FreshNoise`.
     """
@@ -66,7 +66,7 @@ def common_programs(
     layout: Layout,
     compiler: Compiler,
 ) -> dict[str, Any]:
-    """Return the values for the fields of `ClipPrograms`, by the fields' names."""
+    """Return the fields of `ClipPrograms` by name: the networks, and the programs created for them."""
     program = functools.partial(Program, layout=layout, compiler=compiler)
     decoding = functools.partial(program, donated=(2,) if vae.uses_up_caches else (), places=vae.decoded_sharding)
     return {

@@ -38,7 +38,7 @@ def describe_cache(layout: Layout, shape: tuple[int, int, int], dtype: jnp.dtype
 
 
 def cached_sharding(layout: Layout, shapes: tuple[object, StepCache]) -> tuple[object, StepCache]:
-    """Return the shardings of the result of a step with a cache: the state is replicated, the cache as in `describe_cache`."""
+    """Return the shapes and shardings of the result of a step with the step cache: the sampler state and the cache."""
     state, cache = shapes
     tokens = layout.sharding(TOKENS)
     cache = dataclasses.replace(
@@ -56,10 +56,10 @@ def reuse_or_run(
     first: jax.Array,
     run_rest: Callable[[], jax.Array],
 ) -> tuple[jax.Array, StepCache]:
-    """Return the change by the layers after the first, and the new cache.
+    """Return the change that the layers after the first make to the tokens, and the new cache.
 
-    The later layers do not run if the first layer's change is nearly the same as in the last full step. The relative difference
-    must be at most `threshold` in every guidance branch.
+    If the first layer's change is nearly the same as in the last full step, the later layers do not run. Their change is taken
+    from the cache. "Nearly" means: the relative difference is at most `threshold` in every guidance branch.
 
     Args:
         num_tokens: number of tokens without padding. Padding tokens follow them.

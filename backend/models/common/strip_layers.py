@@ -1,8 +1,8 @@
-"""The shared layers of the families' video autoencoders on one chip, built on `kernels.causal_conv`.
+"""The shared layers of the families' video autoencoders on one TPU chip, built on `kernels.causal_conv`.
 
-A chip computes one strip of columns from the first convolution to the last. Every function takes arrays [F, W, H, C] of the
-strip, with channels and rows padded with zeros. `backend.models.common.strips` divides the frames into strips. If the frames are
-transposed, columns here are rows of the video.
+A chip computes one strip of columns through the whole network. All arrays are [F, W, H, C] of the strip, with channels and rows
+padded with zeros. `backend.models.common.strips` divides the frames into strips. If rows and columns of the frames are swapped,
+the columns in this module are rows of the video.
 """
 
 import abc
@@ -42,7 +42,7 @@ class Chip:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """One module of the network."""
+    """A module of the network, such as a residual block, with its name in the network."""
 
     name: str
     module: Any
@@ -54,9 +54,9 @@ class Step:
 
     @property
     def first_norm(self) -> str | None:
-        """The name of the norm with SiLU at the start of the module. The previous step computes this norm.
+        """The name of the norm with which the module starts, None if it does not start with a norm.
 
-        None if the module does not start with a norm.
+        The previous module computes this norm and the SiLU after it.
         """
         return f"{self.name}.norm1" if self.is_residual else None
 
@@ -64,7 +64,8 @@ class Step:
 class StripRunner(abc.ABC):
     """Runs the encoder or the decoder on one chip.
 
-    In this class, the sum of a module is its result with the residuals added. The norm after the module reads the sum.
+    A module adds its residuals and returns the sum. It also returns the normalised sum: the sum after the norm and SiLU with
+    which the next module starts.
 
     Args:
         widths: number of channels of each norm without padding, by name.
@@ -77,7 +78,7 @@ class StripRunner(abc.ABC):
 
     def __init__(self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches | None, rows: int) -> None:
         self._chip, self._weights, self._widths, self._before, self._rows = chip, weights, widths, before, rows
-        # The number of frames that a latent frame has at the current layer. The video's first latent frame always has one frame.
+        # Number of frames per latent frame at the current layer. The video's first latent frame is an exception: it has one.
         self._later_frames = 1
         self.after: Caches = {}
 
@@ -89,8 +90,7 @@ class StripRunner(abc.ABC):
     def _run_steps(
         self, steps: Sequence[Step], last: str, total: jax.Array | None, normalised: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Run the steps. Each step also computes the norm at the start of the next step. The last step computes the norm
-        `last`."""
+        """Run the modules `steps` in turn. Return the last module's sum, and this sum after the norm `last` and SiLU."""
         for step, following in zip(steps, [*(step.first_norm for step in steps[1:]), last], strict=True):
             assert total is not None, "each step keeps its sum"
             total, normalised = self._run(step, total, normalised, following)
@@ -98,7 +98,7 @@ class StripRunner(abc.ABC):
         return total, normalised
 
     def _run(self, step: Step, total: jax.Array, normalised: jax.Array | None, following: str | None):
-        """Run one step. Return its sum and, if `following` names a norm, the normalised sum."""
+        """Run one module. Return its sum, and the sum after the norm `following` and SiLU (None without `following`)."""
         if not step.is_residual:
             return self._sample(step, total, following)
         second = dataclasses.replace(self._make_epilogue(f"{step.name}.norm2"), keeps_sum=False)
@@ -109,7 +109,7 @@ class StripRunner(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, step: Step, total: jax.Array, following: str | None) -> tuple[jax.Array, jax.Array | None]:
-        """Run a module that is not a residual block. Return its sum and, if `following` names a norm, the normalised sum."""
+        """Run a module that is not a residual block. Return the same two values as `_run`."""
 
     @abc.abstractmethod
     def _shortcut(self, step: Step, total: jax.Array) -> jax.Array:
@@ -117,16 +117,16 @@ class StripRunner(abc.ABC):
 
     @abc.abstractmethod
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
-        """Apply a convolution that sees two earlier frames."""
+        """Apply a convolution that also sees two earlier frames. Return its sum and its normalised sum (see `Epilogue`)."""
 
     def _convolve_sum(self, name: str, frames: jax.Array, epilogue: Epilogue | None = None) -> jax.Array:
-        """Apply a convolution that no norm follows, and return its sum."""
+        """Apply a convolution without a norm after it. Return its sum."""
         total, _ = self._convolve(name, frames, epilogue or Epilogue())
         assert total is not None, "the epilogue keeps the sum"
         return total
 
     def _swap_cache(self, place: object, frames: jax.Array) -> jax.Array:
-        """Return the frames that the previous call cached under the key `place`, and cache the current frames.
+        """Return the frames that the previous call cached under the key `place`. Cache the current frames for the next call.
 
         A convolution needs only the last two frames. The new cache still has all current frames, because extracting two frames
         would copy them. If there are fewer than two current frames, frames of the previous cache precede them.
@@ -137,9 +137,9 @@ class StripRunner(abc.ABC):
         return before
 
     def _make_edges(self, before: jax.Array | None, frames: jax.Array, *, repeats: bool = False) -> Edges:
-        """Return the columns on both sides of this chip's strip, from the strips of the neighbouring chips.
+        """Return the columns to the left and right of this chip's strip, from the strips of the neighbouring chips.
 
-        A column outside of the video is zero. If `repeats` is true, it repeats the strip's outermost column.
+        A column outside of the video is zero. If `repeats` is true, the column is a copy of the video's border column.
         """
         inputs = [frames] if before is None else [before[-KEPT_FRAMES:], frames]
         first, last = (jnp.concatenate([array[:, side] for array in inputs]) for side in (slice(0, 1), slice(-1, None)))
@@ -155,9 +155,9 @@ class StripRunner(abc.ABC):
         return Edges(left=jnp.where(place == 0, first, left), right=jnp.where(place == chips - 1, last, right))
 
     def _make_epilogue(self, norm: str | None, *residuals: jax.Array) -> Epilogue:
-        """Return a convolution's epilogue, which adds the residuals and writes the sum.
+        """Return a convolution's epilogue, which adds the residuals to the result and writes the sum.
 
-        If `norm` names a norm, the epilogue also writes the normalised sum.
+        If `norm` is the name of a norm, the epilogue also writes the sum after this norm and SiLU.
         """
         if norm is None:
             return Epilogue(residuals=residuals)
@@ -165,7 +165,7 @@ class StripRunner(abc.ABC):
         return Epilogue(residuals=residuals, norm=weight, norm_width=width)
 
     def _normalise(self, total: jax.Array, norm: str | None) -> jax.Array | None:
-        """Apply the norm with SiLU in a pass of its own, not in a convolution's epilogue. Return None without a `norm`."""
+        """Apply the norm `norm` and SiLU, for results that no epilogue has normalised. Return None without a `norm`."""
         return None if norm is None else norm_and_silu(total.astype(jnp.float32), *self._norm_weight(norm)).astype(total.dtype)
 
     def _norm_weight(self, name: str) -> tuple[jax.Array, int]:

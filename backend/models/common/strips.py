@@ -1,4 +1,4 @@
-"""Division of a video autoencoder's frames into strips of columns, one for each chip, for `kernels.causal_conv`."""
+"""Division of a video autoencoder's frames into strips of columns. Each chip computes one strip with `kernels.causal_conv`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ class Strips:
 
     @classmethod
     def choose(cls, layout: Layout, height: int, width: int, *, pads: bool = False) -> Self:
-        """Choose the strips for latents of this size that give each chip the fewest pixels.
+        """Choose the strips with the fewest pixels per chip, for latents of this height and width.
 
         `pads` is true if the network supports padding columns. Strips with padding are considered only if the last chip has at
         least one column that is not padding.
@@ -51,20 +51,20 @@ class Strips:
 
     @property
     def all_columns(self) -> int:
-        """Number of columns of the latents with padding."""
+        """Number of columns of the latents, including padding."""
         return self.columns + self.padding
 
     def padding_for(self, array_columns: int) -> int:
-        """Return the number of padding columns for an array with `array_columns` columns of latents or pixels."""
+        """Return the number of padding columns of an array that has `array_columns` columns without padding."""
         return array_columns // self.columns * self.padding
 
     @property
     def spec(self) -> P:
-        """The partition of an array [F, W, H, C]."""
+        """The partition of an array [F, W, H, C] over the mesh: its columns are divided."""
         return P(None, self.axes or None, None, None)
 
     def describe(self, caches: Mapping[Any, jax.Array]) -> dict[Any, jax.Array]:
-        """Return the shapes and shardings of `caches`, arrays [F, W, H, C]."""
+        """Return the shapes of cached arrays [F, W, H, C], with shardings that divide the columns."""
         sharding = self.layout.sharding(self.spec)
         return {name: with_sharding(leaf, sharding) for name, leaf in caches.items()}
 
@@ -78,9 +78,9 @@ class Strips:
     def run_on_chips(
         self, one_chip: Callable, weights: object, frames: jax.Array, caches: object, *shared: jax.Array
     ) -> tuple[jax.Array, Any]:
-        """Run `one_chip(weights, frames, caches, *shared)` on every chip's strip of frames and caches.
+        """Run `one_chip(weights, frames, caches, *shared)` on every chip, with the chip's strip of `frames` and `caches`.
 
-        Every chip gets the whole arrays `shared`. Returns: the joined result [C, F, height, width], and the new caches.
+        Every chip gets the whole `weights` and `shared`. Returns: the joined result [C, F, height, width], and the new caches.
         """
         axes = self.axes or None
         pictures = P(None, None, axes, None) if self.is_transposed else P(None, None, None, axes)

@@ -1,4 +1,4 @@
-"""Prompts as rows of tokens, and the sharding of a text encoder's weights."""
+"""Shared code of the text encoders: padding of tokens, notes about long prompts, and the sharding of weights."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,10 @@ TIED = ("shared.weight", "encoder.embed_tokens.weight")  # T5's token embedding 
 
 
 class TextEncoder(Encoder):
-    """A tokenizer and the modules of an encoder. Without a tokenizer, only `embed` works.
+    """A text encoder: its tokenizer and its modules. Without a tokenizer, `tokenize` returns only shapes.
 
-    `_columns` are name endings of matrices whose columns are divided over the chips. Text is padded to one of `_lengths`.
+    `_columns` are the name endings of matrices whose columns are divided over the chips. `_lengths` are the numbers of tokens to
+    which prompts can be padded.
     """
 
     _columns: tuple[str, ...]
@@ -31,9 +32,10 @@ class TextEncoder(Encoder):
 
     @classmethod
     def weight_spec(cls, layout: Layout, name: str, shape: tuple[int, ...]) -> P:
-        """Return the partition of a weight. Matrices [out, in] are divided over all chips by columns or rows if possible.
+        """Return the partition of a weight over all chips.
 
-        Vectors are replicated.
+        A matrix [out, in] is divided by columns if its name has an ending in `_columns`, else by rows. A matrix is replicated if
+        the number of chips does not divide its number of columns or rows. Vectors are replicated.
         """
         if len(shape) != 2:
             return P()

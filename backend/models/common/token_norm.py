@@ -1,4 +1,4 @@
-"""The norm of a block's tokens with the step's modulation, in one Pallas pass on TPUs if possible."""
+"""The layer norm of a transformer block with the scale and shift of the step, as one Pallas pass on TPUs."""
 
 import torch
 
@@ -11,7 +11,7 @@ from backend.runtime.torch_modules import torchax
 def can_use_pass(layout: Layout, hidden: torch.Tensor, scale: torch.Tensor | None = None) -> bool:
     """Return whether one Pallas pass can normalise these tokens [B, S, D].
 
-    This needs chips that use Pallas passes, and a scale [1, 1, D] that all tokens share.
+    The layout's chips must use Pallas passes. If there is a `scale`, it must be [1, 1, D]: the same for all tokens.
     """
     is_shared = scale is None or scale.shape[:2] == (1, 1)
     return is_shared and layout.uses_tpu_passes(as_array(hidden).dtype)
@@ -24,9 +24,9 @@ def normalise_in_one_pass(
     scale: torch.Tensor | None = None,
     shift: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Apply layer norm to tokens [B, S, D], then multiply by 1 + scale and add shift, in float32, rounded once at the end.
+    """Apply layer norm to tokens [B, S, D], then multiply by 1 + `scale` and add `shift`.
 
-    For a `scale` of None, multiply by the norm's own weight and add its own bias instead.
+    Without a `scale`, multiply by the norm's own weight and add its bias instead. The pass computes in float32 and rounds once.
     """
     vectors = (norm.weight, norm.bias) if scale is None else (1 + scale.float(), shift)
     arrays = (as_array(vector).reshape(-1) for vector in vectors)

@@ -1,7 +1,7 @@
-"""The order of a video's tokens for sparse attention, in which neighbours in space and time are in the same block.
+"""Orders of a video's tokens for sparse attention. They put neighbours in space and time into the same block.
 
-Models number tokens frame by frame and row by row. A transformer with sparse attention reorders its patches once before the
-layers, and restores the numbering after them.
+Models number tokens frame by frame and row by row. A transformer with sparse attention reorders its tokens once before the
+layers, and restores the original order after the layers.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ Grid = tuple[int, int, int]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenOrder:
-    """The places of a video's tokens. There can be more places than tokens: the other places are padding between tokens.
+    """The order of a video's tokens. A place is an index into the reordered array, which can have padding between tokens.
 
     Attributes:
-        tokens: [places] int32, the number of the token at each place. Padding repeats a token.
+        tokens: [places] int32, the number of the token at each place. A place with padding has the number of some other token.
         places: [tokens] int32, the place of each token.
-        counts: [blocks] int32, the number of tokens in each block, which come first in the block. None if all blocks are full,
-            except the last.
+        counts: [blocks] int32, the number of tokens in each block. Padding is at the end of a block. None if no block has
+            padding, except the last.
     """
 
     tokens: jax.Array | np.ndarray
@@ -31,10 +31,10 @@ class TokenOrder:
 
 
 def order_by_tiles(grid: Grid, tile: Grid) -> TokenOrder:
-    """Return the order, as NumPy arrays, in which each tile of tokens is a block. `tile` has the sides of a tile.
+    """Return the order in which each block is one tile of tokens, as NumPy arrays. `tile` has the sides of a tile.
 
-    Tiles, and the tokens within a tile, follow each other like the tokens of a video. Tiles at the border can contain fewer
-    tokens. They end with padding.
+    Tiles are ordered by time, then by height, then by width. The tokens within a tile have the same order. A tile at the border
+    of the video can contain fewer tokens. Such a tile ends with padding.
     """
     padding = [(0, -length % side) for length, side in zip(grid, tile, strict=True)]
     numbers = np.pad(np.arange(np.prod(grid), dtype=np.int32).reshape(grid), padding, constant_values=-1)
@@ -49,10 +49,10 @@ def order_by_tiles(grid: Grid, tile: Grid) -> TokenOrder:
 
 
 def order_by_curve(grid: Grid) -> TokenOrder:
-    """Return the order, as NumPy arrays, along the Morton curve, so that neighbours are mostly in the same block.
+    """Return the order along the Morton curve, as NumPy arrays. Most neighbours are in the same block.
 
-    A token's place on the curve has the bits of its frame, row and column in turn. The frame has the lowest bit, as in the code
-    of Sol-Attn (NVlabs/Sana).
+    The code of a token interleaves the bits of its frame, row and column. The lowest bit is from the frame, as in the code of
+    Sol-Attn (NVlabs/Sana). Tokens are sorted by these codes.
     """
     sides = np.indices(grid).reshape(3, -1)
     codes = np.zeros(sides.shape[1], np.int64)

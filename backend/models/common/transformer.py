@@ -1,4 +1,4 @@
-"""The shared code of the families' transformers: stacked layers, sharding of matrices over tp, a scan over layers, a step cache.
+"""The shared code of the families' transformers: stacking of layers, sharding over tp, the scan over layers, the step cache.
 
 A family builds diffusers' modules, embeds their inputs and runs one layer. This module describes and gathers the weights of the
 layers, and runs all layers.
@@ -30,18 +30,19 @@ class StackedTransformer:
     """Shapes and modules of one transformer. Methods take the weights as an argument. They are pure, so that jax can compile
     them."""
 
-    _stacks: ClassVar[tuple[str, ...]]  # the prefixes of the layers in the checkpoint
-    # Name endings of matrices whose columns are divided over tp. Their outputs are heads or hidden units.
+    _stacks: ClassVar[tuple[str, ...]]  # prefixes of the names of the layers' tensors
+    # Name endings of matrices whose columns are divided over tp. The matrices make heads or hidden units.
     _columns: ClassVar[tuple[str, ...]]
-    # Name endings of matrices whose rows are divided over tp. Their inputs are heads or hidden units.
+    # Name endings of matrices whose rows are divided over tp. The matrices read heads or hidden units.
     _rows: ClassVar[tuple[str, ...]]
-    _replicated: ClassVar[tuple[str, ...]] = ()  # name endings of matrices of which every chip has a copy
+    _replicated: ClassVar[tuple[str, ...]] = ()  # name endings of small matrices: every chip stores a copy
     _patch: tuple[int, int, int]
-    # If true, `Layout.gather` cuts a layer's copied matrix out of the stack before the product. This is faster for many tokens.
+    # If every chip has a copy of a matrix, True slices the layer's matrix from the stacked layers before the product. This is
+    # faster for many tokens. False slices the matrix inside the product. See `Layout.gather`.
     _cuts_copies: bool = True
     # Name endings of the linear layers that are quantized if the layout's `quantize` is on.
     _quantized: ClassVar[tuple[str, ...]] = ()
-    # Parts of names of matrices that multiply few tokens. Cutting these matrices out of the stack inside the product is faster.
+    # Parts of names: matrices whose name contains such a part multiply few tokens. They are always sliced inside the product.
     _for_few: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
@@ -96,7 +97,7 @@ class StackedTransformer:
         }
 
     def copy_matrices(self, spread: Stacks) -> Stacks:
-        """Copy `spread`, the result of `spread_matrices`, to every chip, one layer after the other to save memory."""
+        """Copy the matrices of `spread_matrices` to every chip. The layers are copied one after the other, to save memory."""
 
         def one_layer(_: None, layer: Mapping[str, jax.Array]) -> tuple[None, dict[str, jax.Array]]:
             whole = {name: MATRIX_PARTITIONS[self.matrix_role(name)] for name in layer}
@@ -105,7 +106,7 @@ class StackedTransformer:
         return {prefix: jax.lax.scan(one_layer, None, stack)[1] for prefix, stack in spread.items()}
 
     def copies_sharding(self, shapes: Stacks) -> Stacks:
-        """Return the shardings of `copy_matrices`' result: replicated over dp and sp, divided over tp."""
+        """Return the shapes and shardings of the result of `copy_matrices`: replicated over dp and sp, divided over tp."""
 
         def gathered_sharding(name: str) -> NamedSharding:
             return self._layout.sharding(P(None, *MATRIX_PARTITIONS[self.matrix_role(name)]))
@@ -120,21 +121,21 @@ class StackedTransformer:
         return math.prod(latent_shape[2:]) // math.prod(self._patch)
 
     def padded_tokens(self, latent_shape: tuple[int, ...], room: int = 0) -> int:
-        """Return the number of tokens plus `room` more tokens, rounded up to the multiple that the layout needs."""
+        """Return the number of tokens plus `room`, rounded up to a multiple of the layout's `token_multiple`."""
         num_tokens = self.num_tokens(latent_shape) + room
         return num_tokens + -num_tokens % self._layout.token_multiple
 
     def cached_sharding(self, shapes: tuple[object, StepCache]) -> tuple[object, StepCache]:
-        """Return the shardings of the result of a step with a cache."""
+        """Return the shapes and shardings of the result of a step with the step cache, see `step_cache.cached_sharding`."""
         return cached_sharding(self._layout, shapes)
 
     def kept_sharding(self, shapes: tuple[object, jax.Array]) -> tuple[object, jax.Array]:
-        """Return the shardings of the result of `kept_step`: the state, and what all layers together added to the tokens."""
+        """Return the shapes and shardings of the result of `kept_step`: the state, and the change that all layers made."""
         state, added = shapes
         return with_sharding(state, self._layout.replicated), with_sharding(added, self._layout.sharding(TOKENS))
 
     def _gather_layer(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Gather one layer's parameters from all chips, in the checkpoint's shapes."""
+        """Gather the parameters of one layer from the chips. Return them in the shapes of the checkpoint."""
         layout = self._layout
         gathered = {
             name: layout.gather(name, value, self.matrix_role(name), self._cuts_copy(name)) if value.ndim == 2 else value
@@ -146,15 +147,15 @@ class StackedTransformer:
         return self._cuts_copies and not any(part in name for part in self._for_few)
 
     def _call_outer(self, name: str, weights: StackedWeights, *arguments: object, function: Callable = call) -> Any:
-        """Call `function(module, *arguments)` for the module of this name outside the layers."""
+        """Call `function(module, *arguments)`. The module is called `name` and does not belong to the layers."""
         return call_module(self._model.get_submodule(name), select_prefix(weights.outer, f"{name}."), function, *arguments)
 
 
 class ClipTransformer(StackedTransformer):
-    """A transformer of whole videos. A step can reuse an earlier step's change of the tokens instead of running layers.
+    """A transformer of whole videos. A step can reuse the change that an earlier step's layers made to the tokens.
 
-    A family implements `_begin`, `_layers`, `_layer_runner` and `_finish`. Its contexts must have the field `positions`. Its
-    tokens are a tuple of arrays, and the first array has the video's tokens.
+    A family implements `_begin`, `_layers`, `_layer_runner` and `_finish`. The context must have the field `positions`. The
+    tokens are a tuple of arrays: the first array has the video's tokens.
     """
 
     _begin: Callable[..., tuple[tuple[jax.Array, ...], Any]]  # (weights, latents, *times, context) -> (tokens, time embedding)
@@ -168,7 +169,7 @@ class ClipTransformer(StackedTransformer):
         return (inputs.timestep,)
 
     def velocity(self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Any) -> jax.Array:
-        """Predict the velocity (noise - data) of `latents` [1, C, F, H, W]: [B, C, F, H, W] float32, one per guidance branch.
+        """Predict the velocity (noise - data) of latents [1, C, F, H, W]. Return [B, C, F, H, W] float32 for B guidance branches.
 
         `times` is the result of the method `times`: scalars from 0 to 1000.
         """
@@ -242,10 +243,10 @@ class ClipTransformer(StackedTransformer):
 
 
 def run_layers(run_layer: RunLayer, tokens: tuple[jax.Array, ...], layers: object) -> jax.Array:
-    """Run all layers and return the first array of tokens. `layers` is a tree of arrays with the layers along the first axis."""
+    """Run all layers and return the first array of tokens. `layers` is a tree of arrays, each with the layers along axis 0."""
     return jax.lax.scan(lambda tokens, layer: (run_layer(tokens, layer), None), tokens, layers)[0][0]
 
 
 def layer_at(layers: object, index: jax.Array | int) -> Any:
-    """Return layer `index` of `layers`, a tree of arrays with the layers along the first axis."""
+    """Return layer `index` of `layers`, which is a tree of arrays with the layers along axis 0."""
     return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), layers)

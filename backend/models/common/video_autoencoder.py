@@ -28,18 +28,18 @@ class StreamedAutoencoder(abc.ABC):
     """Modules of one VAE. Methods take the weights as an argument. They are pure, so that jax can compile them.
 
     Pixels are float32 in [-1, 1] unless a docstring states another range. Latents are normalised, as the transformer sees them.
-    One program serves the first latent frame and another program all later ones. `before` are the caches that the previous call
-    returned. The first call passes None for `before`, except in families whose caches cover the whole clip. These caches start
-    with zeros.
+    One program serves the first latent frame, and another program serves all later latent frames. `before` are the caches that
+    the previous call returned. For the first latent frame, callers pass None. In families whose caches cover the whole clip,
+    callers pass caches of zeros instead.
     """
 
     spatial_scale: int
     temporal_scale: int
     latent_channels: int
     _on_tpu: ClassVar[ModuleType]  # the family's module `vae_tpu`, which has the functions arrange, encode and decode
-    # The name of a convolution's weight, whose number of axes shows its form: five in the checkpoint, three after `arrange`.
+    # The name of a convolution's weight. It has five axes in the checkpoint, and three after `arrange` rearranged it for strips.
     _convolution: ClassVar[str]
-    # If true, `vae_tpu` supports padding columns. They are needed if the number of chips does not divide the number of columns.
+    # True if `vae_tpu` supports padding columns, which make the number of columns a multiple of the number of chips.
     _pads_strips: ClassVar[bool] = False
 
     def __init__(self, vae: torch.nn.Module, layout: Layout) -> None:
@@ -49,8 +49,8 @@ class StreamedAutoencoder(abc.ABC):
     def uses_up_caches(self) -> bool:
         """True if a call may overwrite the caches in its arguments.
 
-        False for strips on TPUs. There a new cache is the output of a layer, which would have to be copied to the old cache's
-        memory.
+        False for strips on TPUs. There, a new cache is the result of a layer. To overwrite the old cache, this result would have
+        to be copied.
         """
         return not self._uses_strips(jnp.bfloat16)
 
@@ -63,7 +63,7 @@ class StreamedAutoencoder(abc.ABC):
         return jax.jit(functools.partial(self._on_tpu.arrange, self._vae), out_shardings=places)(weights)
 
     def describe_arranged(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
-        """Return the shapes and shardings of `arrange`'s result."""
+        """Return the shapes and shardings of the weights that `arrange` returns."""
         described = self.describe_weights(dtype)
         if not self._uses_strips(dtype):
             return described
@@ -100,10 +100,10 @@ class StreamedAutoencoder(abc.ABC):
         return self._clip_flops(geometry, geometry.num_latent_frames, is_decoder=True)
 
     def _clip_flops(self, geometry: Geometry, num_frames: int, *, is_decoder: bool) -> float:
-        """Return the number of operations of a clip, extrapolated from clips of one and of two latent frames.
+        """Return the number of operations for a clip. It is extrapolated from clips of one and of two latent frames.
 
-        All later latent frames cost the same, except for attention to earlier frames. This attention is about 0.1 % of a frame's
-        operations.
+        Each latent frame after the first counts like the second. Attention to more than one earlier frame is ignored. It is
+        about 0.1 % of a frame's operations.
         """
         first, second = (self._short_clip_flops(geometry, count, is_decoder) for count in (1, 2))
         return first + (num_frames - 1) * (second - first)
@@ -117,18 +117,18 @@ class StreamedAutoencoder(abc.ABC):
         return count_flops(lambda: self._vae.encode(torch.empty(1, 3, frames, geometry.height, geometry.width)))
 
     def encoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[object, Caches]:
-        """Return the shardings of the encoder's results: latents are replicated, caches are divided over space."""
+        """Return the shardings of the encoder's results: latents are replicated, caches are divided by height or width."""
         latents, caches = shapes
         return with_sharding(latents, self._layout.replicated), self._place_caches(latents.shape[3:], caches)
 
     def decoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
-        """Return the shardings of the decoder's results: pixels and caches are divided over space."""
+        """Return the shardings of the decoder's results: pixels and caches are divided by height or width."""
         pixels, caches = shapes
         size = tuple(side // self.spatial_scale for side in pixels.shape[3:])
         return self._layout.describe_spread({"pixels": pixels})["pixels"], self._place_caches(size, caches)
 
     def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
-        """Return the shardings of caches: arrays of frames are divided over space, counters (scalars) are replicated.
+        """Return the shardings of caches. Cached frames are divided by height or width, counters (scalars) are replicated.
 
         `size` is the height and width of the latents.
         """

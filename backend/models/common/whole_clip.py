@@ -1,7 +1,7 @@
 """The shared code of models whose video is one chunk.
 
-The models have separate programs for guided steps and for unguided steps, because their meshes can differ. The models decode one
-latent frame at a time.
+A model has separate programs for guided and for unguided steps, because the two kinds of steps can have different meshes. It
+decodes one latent frame at a time.
 """
 
 import dataclasses
@@ -57,8 +57,8 @@ class WholeClipStepContext:
     """The data that all steps with the same expert, guidance and size share.
 
     Attributes:
-        context: the constant inputs of the step for the whole video, or `WindowContexts`.
-        copies: matrices of the expert of which every chip has a copy while the expert's steps run.
+        context: the inputs of the step program that are the same in all steps, or `WindowContexts` with these inputs per window.
+        copies: the matrices of the expert that are copied to every chip while the expert's steps run.
     """
 
     expert: int
@@ -76,17 +76,17 @@ class WholeClipStepContext:
 class WholeClipModel:
     """The methods of a `Model` whose video is one chunk.
 
-    A family sets the attributes without a value below, and writes the methods that raise `NotImplementedError`: `_make_encoders`,
-    `_make_programs`, `_count_encoded`, `encode` and `make_step_context`. It can override any other method.
+    A family sets the attributes that have no value here, and writes the methods that raise `NotImplementedError`. It can override
+    any other method.
 
-    The step state is a `StepCache` if the request uses the step cache, and `BlockCounts` in steps with Sol-Attn. With MagCache a
-    step that runs all layers returns the change that the layers made to the tokens, [B, S, D], as step state. A step that
-    receives this step state reuses the change. All other steps have no step state.
+    With the step cache, the step state is a `StepCache`. In steps with Sol-Attn, it is `BlockCounts`. With MagCache, it is the
+    change that all layers made to the tokens, [B, S, D]. A step that runs all layers returns this change, and a step that gets
+    the change reuses it. Other requests have no step state.
     """
 
     decode_stride = preview_stride = 1
     segment: int | None = None
-    # How often an example prompt must be repeated to reach each padded length of text, one number for each length.
+    # One number for each padded length of text: how often an example prompt must be repeated to need this length.
     _repeats: ClassVar[tuple[int, ...]]
     _text_tokens: int  # number of tokens of a prompt that the transformer sees
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
@@ -102,7 +102,7 @@ class WholeClipModel:
         self.networks = place_transformers(self._list_networks(plan), plan)
 
     def _make_encoders(self, plan: ModelPlan) -> None:
-        """Set `_text_encoder` and `_image_encoder`, to None if the model has none.
+        """Set `_text_encoder` and `_image_encoder`. Set an encoder that the model lacks to None.
 
         Raises: ModelError for a broken tokenizer or preprocessor.
         """
@@ -119,7 +119,7 @@ class WholeClipModel:
         denoiser, vae = self._guided.denoiser, self._guided.vae
         yield from self._encoder_networks(plan)
         for expert in range(self.spec.num_experts):
-            # Experts must not share one description of their weights, because callers compare descriptions by identity.
+            # Each expert needs its own description of the weights, because callers compare descriptions by identity.
             described = denoiser.describe_weights(self.dtype)
             renamed = self._name_mapping(described)
             yield Network(part=transformer_part(expert), stages=DENOISE, described=described, expert=expert, renamed=renamed)
@@ -136,20 +136,20 @@ class WholeClipModel:
             yield encoder_network("image_encoder", self._image_encoder, plan, self._guided.layout, renamed=to_transformers_5_name)
 
     def _copies_bytes(self, transformer: StackedWeights) -> int:
-        """Return the bytes on each device of the matrices that are copied while an expert's steps run."""
+        """Return the bytes on each device of the copies of matrices that exist while an expert's steps run."""
         denoiser = self._guided.denoiser
         return device_bytes(denoiser.copies_sharding(denoiser.spread_matrices(transformer)))
 
     def _name_mapping(self, transformer: StackedWeights) -> Callable[[str], str]:
-        """Return the function from a tensor's name in a file to its name in diffusers' module."""
+        """Return a function that converts a tensor's name in a file to its name in diffusers' module."""
         return str
 
     def notes(self, request: GenerationRequest) -> list[str]:
-        """Return sentences about prompts that are cut."""
+        """Return a sentence for the user about each prompt that is too long and will be cut."""
         return list(self._tokenize_prompts(request).notes)
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """Return a prompt for each padded length of text. With one padded length, or without a tokenizer, return one prompt."""
+        """Return one prompt for each padded length of text. Without a tokenizer, return only one prompt."""
         times = self._repeats if self._text_encoder.has_several_lengths else (1,)
         return [" ".join([example] * count) for count in times]
 
@@ -158,7 +158,7 @@ class WholeClipModel:
         return [request.prompt, request.negative_prompt] if request.reads_negative_prompt else [request.prompt]
 
     def _tokenize_prompts(self, request: GenerationRequest) -> Any:
-        """Return the tokens of the prompts, or their shapes without a tokenizer."""
+        """Return the tokens of the prompts. Without a tokenizer, return only the shapes of the arrays."""
         return self._text_encoder.tokenize(self._prompts(request))
 
     def layout(self, is_guided: bool) -> Layout:
@@ -174,27 +174,26 @@ class WholeClipModel:
         return request.geometry().latent_shape(self._guided.vae.latent_channels)
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """Return the shape of the latents in a step's program: the whole video or a context window."""
+        """Return the shape of the latents that a step reads, B C F H W: the whole video or one context window."""
         if request.window_frames is None:
             return self.latent_shape(request)
         return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """Encode the prompts and the opened inputs to float32 host arrays by name. Yields work.
+        """Encode the prompts, images and clips. Return float32 host arrays by name. Yields work.
 
-        The family chooses the names. The latents of a clip from which the video starts have the name `CLIP`. `inputs` has the
-        images and clips by role. `weights` has the weights of each network by the name of its folder.
+        The family chooses the names, except `CLIP`: the latents of a clip that the video restyles. `inputs` has the images and
+        clips by role. `weights` has the weights of each network by the name of its folder.
         """
         raise NotImplementedError
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[StepContext, StepState]]:
-        """Compute what all steps of `step_plan.expert` share: a `WholeClipStepContext`. Yields work.
+        """See `Model`. Returns a `WholeClipStepContext`, and the step state for the first step in this context. Yields work.
 
-        `conditions` are the arrays of `encode`. Also return the step state for the expert's first step: an empty `StepCache` if
-        the request uses the step cache, else None. The argument `step_state` is the state after the previous expert's last step.
-        The first expert gets None.
+        `conditions` are arrays of `encode`. The argument `step_state` is the step state after the last step of the previous
+        context, None for the first context.
         """
         raise NotImplementedError
 
@@ -207,7 +206,7 @@ class WholeClipModel:
         return pictures + sum(encoder_flops(described[part], count) for part, count in tokens.items())
 
     def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        """Return the number of tokens that each encoder reads, by part, and the number of latent frames that the VAE encodes."""
+        """Return each encoder's number of tokens, by its folder's name, and the number of latent frames that the VAE encodes."""
         raise NotImplementedError
 
     def decode_flops(self, request: GenerationRequest) -> float:
@@ -215,7 +214,7 @@ class WholeClipModel:
         return self._guided.vae.decode_flops(request.geometry())
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """Return the sampler state: scaled noise, or a clip's latents at the noise level of the first step."""
+        """See `Model`. The state is scaled noise, or a clip's latents with noise up to the level of the first step."""
         drawn, schedule = jnp.asarray(noise[VIDEO]), schedule_for_request(request)
         if CLIP not in conditions:
             return {VIDEO: start_state(drawn * np.float32(schedule.start_scale))}
@@ -248,7 +247,7 @@ class WholeClipModel:
         step_state: StepState,
         index: int,
     ) -> Effects[tuple[SamplerState, StepState]]:
-        """Take the step of the video stream. Yields work."""
+        """Take one denoising step without fresh noise. Return the sampler state and the step state. Yields work."""
         programs, own = step_context.programs, weights[transformer_part(step_context.expert)]
         if step_context.is_guided and index < num_zero_steps(request):
             return (yield Call(programs.still_step, (state, step_inputs))), None
@@ -283,7 +282,7 @@ class WholeClipModel:
         return (yield from self.decode(weights, request, latents, None))[0]
 
     def _first_decode_arguments(self, request: GenerationRequest) -> Work:
-        """Return the arguments that `decode_first` needs besides weights and latents. Yields work."""
+        """Return further arguments of `decode_first`, which follow the weights and latents. Yields work."""
         yield from ()
         return ()
 
@@ -306,13 +305,13 @@ class WholeClipModel:
         )
 
     def _num_other_tokens(self, request: GenerationRequest) -> int:
-        """Return the number of tokens in self-attention besides the video's tokens."""
+        """Return the number of tokens in self-attention that are not tokens of the video."""
         return 0
 
     def commit_chunk(
         self, weights: Weights, request: GenerationRequest, step_context: object, clean: Latents, step_state: StepState
     ) -> Work:
-        """Return the step state unchanged."""
+        """Return the step state unchanged, because a video of one chunk has no later chunks."""
         yield from ()
         return step_state
 

@@ -75,15 +75,15 @@ def _project_stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> S
 
 
 def _count_visible(counts: jax.Array, size: int) -> jax.Array:
-    """Return the numbers of context tokens that all queries see in SSTA: whole tiles of `size` tokens, at least one.
+    """Round the numbers of context tokens up to whole tiles of `size` tokens, at least one tile.
 
-    As in the published code, the last tile can end with padding.
+    In SSTA all queries see these tiles. As in the published code, the last tile can end with padding.
     """
     return jnp.maximum(-(-counts // size), 1) * size
 
 
 def _clear_padding(video: Stream, positions: Positions) -> Stream:
-    """Set the values of padding to zero. The rotary embedding sets the padding's queries and keys to zero."""
+    """Set the values of padding tokens to zero. The rotary tables set the queries and keys of these tokens to zero."""
     assert positions.order is not None and positions.tiles is not None, "SSTA orders tokens by tiles"
     is_token = (jnp.arange(positions.tiles.size) < as_array(positions.order.counts)[:, None]).reshape(-1)
     is_token = jnp.pad(is_token, (0, video.value.shape[1] - len(is_token)))
@@ -93,7 +93,7 @@ def _clear_padding(video: Stream, positions: Positions) -> Stream:
 def _attend_tiles(
     own: OwnHeads, first_query: jax.Array | int, counts: jax.Array, *, tiles: TileSelection, num_keys: int, head_width: int
 ) -> jax.Array:
-    """Compute SSTA of one chip's heads, [B, tokens, W]. `counts` [B] are the numbers of visible context tokens."""
+    """Compute SSTA for the heads of one chip, [B, tokens, W]. `counts` [B] are the numbers of context tokens that queries see."""
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (own.query, own.key, own.value))
     heads = SparseHeads(
         query=query,

@@ -10,7 +10,7 @@ For an image:
 - `image_embeds` [1, tokens, D''], the image encoder's output.
 - `first_frame` [1, C, 1, H, W], the latents of the image.
 
-Functions with the argument `xp` compute with numpy, or with jax.numpy if only shapes are known.
+The argument `xp` is the module that computes: numpy, or jax.numpy where only the shapes of the results are computed.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ def text_conditions(xp: ModuleType, embeddings: Any, counts: Any, letters: Any, 
     """Return the arrays of all prompts by name.
 
     Args:
-        embeddings: output of the text encoder, [B, L, D], with the chat template.
-        counts: numbers of tokens of the prompts, [B], without the chat template.
+        embeddings: output of the text encoder, [B, L, D]. It starts with the tokens of the chat template.
+        counts: numbers of tokens of the prompts, [B]. The chat template is not counted.
         letters: output of the encoder of quoted text, [B, Q, D'].
         letter_counts: numbers of tokens of the quoted texts, [B].
     """
@@ -58,8 +58,9 @@ def make_context_tokens(
 ) -> Tokens:
     """Return the prompts' embeddings and the order of the context tokens, for all guidance branches.
 
-    The order moves padding to the end: `num_seen` tokens of the image, then the tokens of the quoted text and of the prompt, then
-    padding. Quoted text and prompt together are padded to `length` tokens, and all tokens to a multiple of `multiple`.
+    The order is: `num_seen` tokens of the image, the tokens of the quoted text, the tokens of the prompt, then padding. Quoted
+    text and prompt together have `length` tokens with padding. Further padding makes the number of all tokens a multiple of
+    `multiple`.
     """
     prompt, mask, quoted = (
         xp.concatenate([branch[name] for branch in branches])
@@ -68,7 +69,7 @@ def make_context_tokens(
     counting = xp.concatenate([xp.ones((len(branches), num_seen), np.float32), quoted, mask], axis=1)
     total = num_seen + length + -(num_seen + length) % multiple
     order = xp.argsort(1 - counting, axis=1, stable=True).astype(np.int32)[:, :total]
-    if order.shape[1] < total:  # more padding than the texts have; any index serves, because the transformer clears padding
+    if order.shape[1] < total:  # the index of added padding is arbitrary, because the transformer sets padding to 0
         order = xp.pad(order, ((0, 0), (0, total - order.shape[1])))
     return Tokens(
         prompt=prompt.astype(dtype),

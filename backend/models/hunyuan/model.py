@@ -42,13 +42,13 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.step_plan import StepPlan
 from backend.weights.host_offload import load_onto_devices
 
-SHORT_LENGTHS = (64, 256, SHORT_TOKENS)  # padded lengths of prompt and quoted text; TPUs use only the last, to compile less
+SHORT_LENGTHS = (64, 256, SHORT_TOKENS)  # padded lengths of prompt and quoted text; TPUs use only the last, for fewer programs
 MOST_CONTEXT_TOKENS = QUOTED_TOKENS + TEXT_TOKENS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs(ClipPrograms):
-    """The programs of every family, and the programs that only HunyuanVideo has."""
+    """The programs of `ClipPrograms`, and two programs that only HunyuanVideo has."""
 
     embed_quoted: Program
     embed_still: Program
@@ -121,8 +121,8 @@ class HunyuanModel(WholeClipModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[WholeClipStepContext, StepCache | None]]:
-        """See `Model`. Compute the tokens that do not depend on the step, and copy the other inputs to the devices."""
-        del step_state  # its cache does not fit this context: the caches of guided and unguided steps have different shapes
+        """See `Model`. Computes the context tokens that are the same in all steps, and copies the other inputs to the devices."""
+        del step_state  # the caches of guided and unguided steps have different shapes, so each context has an empty cache
         programs, branches = self._programs(step_plan.is_guided), 2 if step_plan.is_guided else 1
         picture = conditions.get("image_embeds")
         of_branches = tuple({name: conditions[prefix + name] for name in _TEXT_CONDITIONS} for prefix in PREFIXES[:branches])
@@ -152,9 +152,9 @@ class HunyuanModel(WholeClipModel):
         return prompts if len(prompts) > 1 else [*prompts, " ".join([example] * self._repeats[-1])]
 
     def _padded_length(self, request: GenerationRequest, num_real: int | None, branches: int) -> int:
-        """Return the smallest padded length that fits the tokens of the prompts and of their quoted text.
+        """Return the smallest padded length that fits the tokens of a prompt and its quoted text, in all guidance branches.
 
-        `num_real` is the number of these tokens. For None, count the tokens of the request's prompts.
+        `num_real` is the largest number of tokens in a branch. Without `num_real`, count the tokens of the request's prompts.
         """
         if num_real is None:
             prompts = self._prompts(request)[:branches]
@@ -171,8 +171,8 @@ class HunyuanModel(WholeClipModel):
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """See `Model`. The sizes are for one chip, after `backend.runtime.joint_attention` has exchanged tokens for heads.
 
-        `text_queries` and `text` describe the self-attention of the prompt's tokens. With sparse attention, only context
-        tokens attend to all tokens.
+        `text_queries` and `text` are the sizes of the token refiner's self-attention. With sparse attention, `queries` counts
+        only context tokens, because only they attend to all tokens.
         """
         plain, programs = super().attention_lengths(request), self._programs(request.is_guided)
         short, group, sp = context_tokens(self._configs), plain.text_heads // plain.heads, programs.layout.size("sp")

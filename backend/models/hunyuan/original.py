@@ -1,4 +1,4 @@
-"""A HunyuanVideo 1.5 transformer as its authors save it: with their tensor names, and some tensors in another arrangement.
+"""Conversion of the original authors' HunyuanVideo 1.5 transformer files to diffusers' tensor names and arrangement.
 
 Source: diffusers, scripts/convert_hunyuan_video1_5_to_diffusers.py.
 """
@@ -35,14 +35,14 @@ FILE_NAMES = (  # the authors' name of a tensor -> diffusers' name
     (r"\.txt_mlp\.fc1\.", ".ff_context.net.0.proj."), (r"\.txt_mlp\.fc2\.", ".ff_context.net.2."),
     (r"^final_layer\.linear\.", "proj_out."), (r"^final_layer\.adaLN_modulation\.1\.", "norm_out.linear."),
 )  # fmt: skip
-_QUERY_KEY_VALUE = re.compile(r"(.*\.self_attn_)qkv(\..*)")  # the token refiner's matrices, joined in one
+_QUERY_KEY_VALUE = re.compile(r"(.*\.self_attn_)qkv(\..*)")  # query, key and value of the token refiner in one matrix
 _SWAPPED = "norm_out.linear."  # the authors store the shift before the scale, diffusers the scale first
 
 
 def convert_tensors(places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
-    """Return the tensors of a file with diffusers' names and arrangement. Tensors with diffusers' names stay unchanged.
+    """Convert the tensors of a file to diffusers' names and arrangement. Tensors that have diffusers' names stay unchanged.
 
-    Raises: ModelError if a joined tensor cannot be divided.
+    Raises: ModelError if a tensor that joins query, key and value cannot be divided.
     """
     converted = {}
     for name, place in places.items():
@@ -58,7 +58,7 @@ def convert_tensors(places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]
 
 
 def _take_third(place: TensorPlace, index: int) -> TensorPlace:
-    """Return the place of a third of the rows, the third with this index, and of their scales.
+    """Return the place in the file of one third of the tensor's rows and scales. `index` (0, 1 or 2) selects the third.
 
     Raises: ModelError if the number of rows cannot be divided by three, or if several rows share a scale.
     """
@@ -69,7 +69,7 @@ def _take_third(place: TensorPlace, index: int) -> TensorPlace:
             "use the same model in bfloat16",
         )
     size, scale = place.num_bytes // 3, place.scale
-    if scale is not None and math.prod(scale.shape) > 1:  # otherwise one scale for the whole tensor
+    if scale is not None and math.prod(scale.shape) > 1:  # one scale for each row, not one for the whole tensor
         scale = _take_third(scale, index)
     start = place.start + index * size
     shape = (place.shape[0] // 3, *place.shape[1:])

@@ -52,7 +52,7 @@ class QuotedTextEncoder(Encoder):
         return self._tokenizer(quoted, truncation=True, max_length=QUOTED_TOKENS)["input_ids"]
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, counts: jax.Array) -> jax.Array:
-        """Embed `QuotedTokens` as [B, `QUOTED_TOKENS`, D]. Padding is zero. This method is pure, so that jax can compile it."""
+        """Embed `QuotedTokens` as [B, `QUOTED_TOKENS`, D], zero for padding. This method is pure, so that jax can compile it."""
         mask = (jnp.arange(ids.shape[1]) < counts[:, None]).astype(jnp.float32)
         hidden = call_module(self._model, weights, _last_hidden_state, ids, mask)
         return hidden * mask[..., None].astype(hidden.dtype)

@@ -14,7 +14,7 @@ lack them."""
 VIDEO_TILE, PICTURE_TILE = (6, 8, 8), (1, 16, 24)
 WINDOW = (3, 3, 3)
 MOST_KEPT = 64
-SHORT_VIDEO = 31  # latent frames; up to this number, half as many tiles are kept
+SHORT_VIDEO = 31  # videos with at most this number of latent frames select half as many tiles
 
 
 def plan_tiles(config: Config, tokens: tuple[int, ...]) -> TileSelection | None:

@@ -1,8 +1,8 @@
 """Recognise which HunyuanVideo 1.5 a checkpoint is, from its configurations only, and refuse others. Reads no file.
 
-All models have the same network. Its input channels are the noisy latents, the latents of an image, and a mask. Models differ in
-two respects. An input image is required, optional or not supported. A step of the step-distilled model also reads the timestep at
-which it ends (`use_meanflow`).
+All models have the same network. Its input channels are the noisy latents, the latents of an image, and a mask. The models
+differ in two respects: whether an input image is required, optional or not supported, and whether the transformer reads the
+timestep at which a step ends. Only the transformer of the step-distilled model reads this timestep (`use_meanflow`).
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ from presets import Preset
 # Source of `TEXT_TOKENS` and `QUOTED_TOKENS`: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length and tokenizer_2_max_length
 TEXT_TOKENS = 1000  # largest number of tokens of a prompt
 QUOTED_TOKENS = 256  # largest number of tokens of the quoted text
-# `ModelSpec.over_floor` with sparse attention. check-tpu predicts 2.4 on v6e:2x4: lists have the length of the largest possible
-# union of tiles, and tiles at the border are padded.
+# `ModelSpec.over_floor` with sparse attention: 2.4 is check-tpu's prediction on v6e:2x4. The step is slow because each list of
+# visible tiles has the largest possible length, and tiles at the border are padded.
 OVER_FLOOR_SPARSE = 2.4
 SHORT_TOKENS = 512  # tokens of prompt and quotes in the program for short prompts; most rewritten prompts fit too
 
@@ -54,7 +54,10 @@ NEEDED_ENTRIES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HunyuanSpec(ModelSpec):
-    """The spec of a HunyuanVideo 1.5 checkpoint, see `SPECS`. `is_meanflow`: a step also reads the timestep at which it ends."""
+    """The spec of a HunyuanVideo 1.5 checkpoint, see `SPECS`.
+
+    `is_meanflow` is true if the transformer also reads the timestep at which a step ends.
+    """
 
     scales: tuple[int, int] = (16, 4)
     patch: int = 1
@@ -62,7 +65,7 @@ class HunyuanSpec(ModelSpec):
 
     @property
     def has_image_encoder(self) -> bool:
-        """True if the transformer also sees images as context tokens."""
+        """True if the model has an image encoder, which turns the input image into context tokens."""
         return "image" in self.inputs
 
 
@@ -75,8 +78,8 @@ SPECS = (
 SUPPORTED = "HunyuanVideo 1.5 T2V and I2V, also guidance-distilled and step-distilled, in diffusers' format"
 
 # Patterns from diffusers' names to the original authors' names; source: diffusers,
-# scripts/convert_hunyuan_video1_5_to_diffusers.py. No pattern converts the last modulation, because its halves
-# are swapped in the originals.
+# scripts/convert_hunyuan_video1_5_to_diffusers.py. The last modulation has no pattern, because the authors' checkpoints
+# store its two halves in the opposite order.
 ORIGINAL_NAMES = (
     (r"^context_embedder\.token_refiner\.refiner_blocks\.", "txt_in.individual_token_refiner.blocks."),
     (r"^(txt_in\..*)\.attn\.to_(q|k|v)$", r"\1.self_attn_\2"), (r"^(txt_in\..*)\.attn\.to_out\.0$", r"\1.self_attn_proj"),
@@ -133,9 +136,9 @@ class HunyuanFamily(Family):
         raise unsupported_checkpoint(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """See `Family`. A file with the authors' or diffusers' names replaces the transformer.
+        """See `Family`. The transformer's file can have the authors' or diffusers' tensor names.
 
-        SSTA has no weights, so the name of the file or its folder shows it, as in tencent/HunyuanVideo-1.5.
+        SSTA adds no weights. A file is for SSTA if its name or its folder contains "sparse", as in tencent/HunyuanVideo-1.5.
         """
         converted = dataclasses.replace(checkpoint, convert_tensors=convert_tensors)
         path = file_path(checkpoint.transformer_files[PART])
@@ -167,7 +170,7 @@ class HunyuanFamily(Family):
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """See `Family`. Counts joint attention, projections and feed-forward of the video tokens and context tokens.
 
-        With sparse attention, a video token sees at most the largest number of tiles, and the context tokens.
+        With sparse attention, this is an upper limit: each video token counts with the largest number of tiles that it can see.
         """
         config = configs["transformer"]
         width, layers = transformer_width(config), config["num_layers"] * branches
@@ -183,8 +186,8 @@ class HunyuanFamily(Family):
     def original_name(self, stem: str) -> str:
         """Return the name that a module of diffusers has in the authors' checkpoints.
 
-        In the token refiner, these checkpoints have one matrix for query, key and value together. For these three modules the
-        method returns names of separate matrices, which no checkpoint contains.
+        The authors' token refiner has one matrix for query, key and value together. For the separate modules of diffusers' token
+        refiner, the method returns three names that no checkpoint contains.
         """
         return apply_patterns(stem, ORIGINAL_NAMES)
 
@@ -201,7 +204,7 @@ HUNYUAN = HunyuanFamily()
 
 
 def context_tokens(configs: Configs) -> int:
-    """Return the number of context tokens in the program for short prompts: `SHORT_TOKENS` and the tokens of an image."""
+    """Return the number of context tokens in the program for short prompts: `SHORT_TOKENS`, plus the tokens of an image."""
     image = configs.get("image_encoder")
     return SHORT_TOKENS + (0 if image is None else (image["image_size"] // image["patch_size"]) ** 2)
 

@@ -1,8 +1,9 @@
-"""The HunyuanVideo 1.5 transformer as one scan over stacked layers: diffusers' own modules, our attention, guidance as a batch.
+"""The HunyuanVideo 1.5 transformer: diffusers' modules with our attention. One scan runs the stacked layers.
 
 The context tokens are, in this order, the tokens of the image, of the quoted text and of the prompt. Only the prompt's tokens
-depend on the step, because their refiner reads the timestep. The other tokens are computed once. The padding of all three is
-moved to the end. The number of tokens before the padding is an input of the step, so that one program serves all prompts.
+depend on the step, because the token refiner reads the timestep. The other context tokens are computed once. All padding is moved
+to the end. The number of tokens before the padding is an input of the step, so that one program serves all prompts. The guidance
+branches are computed together, as a batch.
 """
 
 import dataclasses
@@ -45,7 +46,7 @@ class Tokens:
     Attributes:
         prompt: [B, T, D'], the text encoder's embeddings.
         prompt_counts: [B], numbers of tokens in `prompt` without padding.
-        order: [B, L], indices into the joined tokens of image, quoted text and prompt. They move padding to the end.
+        order: [B, L], indices into the joined tokens of image, quoted text and prompt. Indices of padding are at the end.
         counts: [B], numbers of context tokens without padding.
     """
 
@@ -74,7 +75,8 @@ class Context:
 def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
     """Return the bytes of a layer's matrices by name.
 
-    Each chip can have a whole copy of a matrix, so that no step gathers it. Matrices whose copies save the most time come first.
+    If every chip has a copy of a matrix, no step has to gather the matrix. The matrices whose copies save the most time come
+    first.
     """
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, wide = width * width * itemsize, round(config.get("mlp_ratio", 4.0) * width) * width * itemsize
@@ -107,14 +109,14 @@ class Denoiser(ClipTransformer):
 
     @staticmethod
     def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
-        """Return the step's timestep and the next step's timestep, which only models with `use_meanflow` read."""
+        """Return the timestep of the step and of the next step. Only models with `use_meanflow` read the second."""
         return inputs.timestep, inputs.next_timestep
 
     def reserved_tokens(self, num_beside: int) -> int:
-        """Return how much padding the array of video tokens has at its end, in which the attention places the context tokens.
+        """Return the number of padding tokens after the video tokens, into which the attention can write the context tokens.
 
-        `num_beside` is the number of context tokens. On a TPU the padding is for all context tokens, because it avoids copies in
-        the attention. Elsewhere it is 0, because the padding costs more than the copies.
+        `num_beside` is the number of context tokens. On a TPU the padding has space for all context tokens, because this avoids
+        copies in the attention. Elsewhere the result is 0, because the padding costs more than the copies.
         """
         return num_beside if self._layout.platform == "tpu" else 0
 
@@ -123,7 +125,7 @@ class Denoiser(ClipTransformer):
         return plan_tiles(self._config, latent_shape[2:])
 
     def padded_tokens(self, latent_shape: tuple[int, ...], room: int = 0) -> int:
-        """See `StackedTransformer`. With sparse attention, each chip has whole tiles, which can contain padding."""
+        """See `StackedTransformer`. With sparse attention, padding in tiles is counted, and each chip has whole tiles."""
         tiles = self.plan_tiles(latent_shape)
         if tiles is None:
             return super().padded_tokens(latent_shape, room)
@@ -134,7 +136,7 @@ class Denoiser(ClipTransformer):
         """Compute the rotary embedding for latents of this shape, B C F H W, with padding. Yields work.
 
         `room` is the result of `reserved_tokens`. Sparse attention changes the order of the tokens. The tables are zero for
-        padding, so that its queries and keys are zero.
+        padding tokens, so that the queries and keys of padding are zero.
         """
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._model.rope(torch.empty(latent_shape, device="cpu"))]
@@ -154,7 +156,7 @@ class Denoiser(ClipTransformer):
         return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens, tiles=tiles, order=order)
 
     def embed_still(self, weights: StackedWeights, quoted: jax.Array, picture: jax.Array | None) -> jax.Array:
-        """Compute the context tokens [B, N, D] that do not depend on the step: of the image, if given, then of the quoted text.
+        """Compute the context tokens that are the same in all steps, [B, N, D]: tokens of the image, then of the quoted text.
 
         `picture` [1, I, D''] is the image encoder's output. `quoted` [B, Q, D'] is the output of the encoder of quoted text.
         """
@@ -197,13 +199,14 @@ class Denoiser(ClipTransformer):
         """Embed the latents as padded tokens [B, S, D].
 
         The transformer's other input channels are the image's latents and a mask of the first frame. They are zero after the
-        first frame, and zero without an image. Products with these zeros are left out, unless tokens change their order.
+        first frame, and zero without an image. Unless sparse attention reorders the tokens, products with these zeros are left
+        out.
         """
         channels, order = latents.shape[1], context.positions.order
         kernel = weights.outer["x_embedder.proj.weight"].reshape(-1, 2 * channels + 1)
         if order is None:
             inputs = _flatten_latents(latents)
-        else:  # inputs are small, so that reordering them costs less than reordering tokens
+        else:  # reorder the inputs instead of the tokens, because inputs have fewer channels
             inputs = jnp.take(_join_inputs(latents, context.first_frame), order.tokens, axis=1)
         tokens = inputs @ kernel[:, : inputs.shape[2]].T + weights.outer["x_embedder.proj.bias"]
         if context.first_frame is not None and order is None:
@@ -215,7 +218,7 @@ class Denoiser(ClipTransformer):
         return self._layout.constrain(tokens, TOKENS)
 
     def _context_tokens(self, weights: StackedWeights, timestep: jax.Array, context: Context) -> jax.Array:
-        """Return all context tokens [B, L, D]. The padding is at the end and zero."""
+        """Return all context tokens [B, L, D]. Padding is at the end. It is zero."""
         tokens = context.tokens
         prompt = self._layout.constrain(tokens.prompt.astype(context.still.dtype), partition("branches"))
         refined = self._call_outer("context_embedder", weights, prompt, timestep, tokens.prompt_counts, function=_refine)
@@ -235,7 +238,7 @@ class Denoiser(ClipTransformer):
         return self._layout.constrain(hidden, TOKENS), self._layout.constrain(beside, partition("branches"))
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array, positions: Positions, shape) -> jax.Array:
-        """Compute the velocity from the last layer's tokens."""
+        """Compute the velocity [B, C, F, H, W] from the last layer's video tokens."""
         normal = self._call_outer("norm_out", weights, hidden, time)
         velocity = normal @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
         velocity = velocity[:, : positions.num_tokens].astype(jnp.float32)
@@ -261,7 +264,7 @@ def _flatten_latents(latents: jax.Array) -> jax.Array:
 
 
 def _join_inputs(latents: jax.Array, first_frame: jax.Array | None) -> jax.Array:
-    """Return the input channels of each token, [1, F * H * W, 2 * C + 1]. Without an image, these are C channels."""
+    """Return the input channels of each token, [1, F * H * W, 2 * C + 1]. Without an image, return only the C latent channels."""
     flat = _flatten_latents(latents)
     if first_frame is None:
         return flat
@@ -271,7 +274,7 @@ def _join_inputs(latents: jax.Array, first_frame: jax.Array | None) -> jax.Array
 
 
 def _refine(refiner: torch.nn.Module, text: torch.Tensor, timestep: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Compute the prompt's tokens [B, T, D] as `HunyuanVideo15TokenRefiner.forward` does. Tokens after `counts` are padding."""
+    """Compute the prompt's tokens [B, T, D] as `HunyuanVideo15TokenRefiner.forward` does. `counts` [B] excludes padding."""
     is_token = (torch.arange(text.shape[1], device=counts.device) < counts[:, None])[:, :, None]
     mean = (text.float() * is_token).sum(dim=1) / counts[:, None]
     time = refiner.time_text_embed(timestep[None], mean).to(text.dtype)

@@ -1,10 +1,10 @@
 """HunyuanVideo-1.5's video autoencoder. It processes one latent frame at a time, with caches as explicit state.
 
-On TPUs `backend.models.hunyuan.vae_tpu` runs it in bfloat16.
+On TPUs in bfloat16, `backend.models.hunyuan.vae_tpu` computes the layers.
 
 One program serves the first latent frame, and another program serves all later latent frames. The attention in the middle block
-sees all earlier frames, so its keys and values are cached in arrays for the whole clip. The call for the first frame takes zeros
-in the shapes of `describe_keys`. Each later call takes the caches that the previous call returned.
+sees all earlier frames, so its keys and values are cached in arrays for the whole clip. The call for the first latent frame takes
+arrays of zeros, whose shapes `describe_keys` returns. Each later call takes the caches that the previous call returned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from backend.runtime.mesh import Layout, with_sharding
 
 
 class VideoAutoencoder(StreamedAutoencoder):
-    """See `StreamedAutoencoder`. Latents are multiplied by the checkpoint's scaling factor."""
+    """See `StreamedAutoencoder`. Normalised latents are the encoder's latents times the checkpoint's scaling factor."""
 
     _on_tpu = vae_tpu
     _convolution = "decoder.conv_in.conv.weight"
@@ -58,7 +58,7 @@ class VideoAutoencoder(StreamedAutoencoder):
         return self._layout.describe_spread(shapes) | seen
 
     def encode_image(self, weights: Weights, image: jax.Array) -> jax.Array:
-        """Encode an image [1, 3, 1, height, width] to latents [1, C, 1, H, W], the posterior's mode."""
+        """Encode an image [1, 3, 1, height, width] to latents [1, C, 1, H, W], the mode of the posterior."""
         size = (side // self.spatial_scale for side in image.shape[3:])
         described = self.describe_keys((1, self.latent_channels, 1, *size), self._dtype(weights))["encoder"]
         room = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in described.items()}

@@ -29,8 +29,8 @@ Caches = dict[str, torch.Tensor]
 class FrameRunner:
     """Runs the encoder or the decoder for one latent frame.
 
-    `before` are the caches from the previous latent frame, by name of the layer. For the first latent frame they are only
-    `FRAMES_SEEN` with the value 0, and zeros for keys and values. `after` are the new caches.
+    `before` are the caches from the previous latent frame, by name of the layer. For the first latent frame, `before` has only
+    `FRAMES_SEEN` with the value 0, and arrays of zeros for keys and values. `after` are the new caches.
     """
 
     def __init__(self, before: Mapping[str, torch.Tensor]) -> None:
@@ -88,7 +88,7 @@ class FrameRunner:
         return layer.conv(functional.pad(seen, (1, 1, 1, 1, 0, 0), mode=layer.pad_mode))
 
     def _attend(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
-        """Apply attention with one head. The pixels of the frame see all pixels of this and earlier frames."""
+        """Apply attention with one head. Each pixel of the frame sees all pixels of this frame and of all earlier frames."""
         normalised, seen = layer.norm(entered), self._before[FRAMES_SEEN]
         places = [f"{name}.{kind}" for kind in KEYS_AND_VALUES]
         own = [layer.to_q(normalised), layer.to_k(normalised), layer.to_v(normalised)]
@@ -98,10 +98,9 @@ class FrameRunner:
         return layer.proj_out(attended) + entered
 
     def _upsample(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
-        """Double height and width, and the number of frames in some layers.
+        """Double height and width. Some layers also double the number of frames.
 
-        Where the number of frames is doubled, the clip's first frame stays one frame. Each of its pixels keeps only the first
-        half of the channels.
+        These layers do not double the clip's first frame. They drop the second half of its channels instead.
         """
         hidden, repeats = self._convolve(name + ".conv", layer.conv, entered), layer.repeats
         times = 2 if layer.add_temporal_upsample and not self._is_first else 1
@@ -111,9 +110,9 @@ class FrameRunner:
         return spread + layer._dcae_upsample_rearrange(entered.repeat_interleave(repeats, dim=1), r1=times)
 
     def _downsample(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
-        """Halve height and width, and the number of frames in some layers.
+        """Halve height and width. Some layers also halve the number of frames.
 
-        Where the number of frames is halved, the clip's first frame is used for both frames of its pair.
+        These layers join pairs of frames. The clip's first frame is joined with a copy of itself.
         """
         times = 2 if layer.add_temporal_downsample and not self._is_first else 1
         packed = layer._dcae_downsample_rearrange(self._convolve(name + ".conv", layer.conv, entered), r1=times)
@@ -127,8 +126,8 @@ def _attend_causally(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the attention of one frame, [1, C, 1, H, W], and the new cached keys and values.
 
-    `keys` and `values` [1, C, capacity, H, W] are the cached ones of `seen` earlier frames. `key` and `value` of the frame are
-    written at index `seen`.
+    The caches `keys` and `values` [1, C, capacity, H, W] are filled for `seen` earlier frames. The frame's own `key` and `value`
+    are written at index `seen`.
     """
     keys, values = (jax.lax.dynamic_update_slice_in_dim(kept, own, seen, axis=2) for kept, own in ((keys, key), (values, value)))
     scores = jnp.einsum("bcfhw,bcgyx->bfhwgyx", query, keys, preferred_element_type=jnp.float32) * query.shape[1] ** -0.5

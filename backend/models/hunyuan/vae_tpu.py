@@ -1,6 +1,6 @@
 """HunyuanVideo-1.5's video autoencoder for TPUs, built on `kernels.causal_conv` with a strip of columns on every chip.
 
-The numerics are equal to `backend.models.hunyuan.vae` in bfloat16, except that norms read float32 here. The layers are in
+The results are equal to `backend.models.hunyuan.vae` in bfloat16, except that norms read float32 here. The layers are in
 `backend.models.hunyuan.vae_tpu_layers`.
 """
 
@@ -96,9 +96,9 @@ class _Plan:
     interpret: bool
 
     def run(self, way: Callable, weights: Weights, array: jax.Array, before: Caches) -> tuple[jax.Array, Caches]:
-        """Run `way` on every chip: `LayerRunner.encode` or `LayerRunner.decode`. Inputs and results are [1, C, F, height, width].
+        """Run `way` (`LayerRunner.encode` or `LayerRunner.decode`) on every chip's strip of `array` [1, C, F, height, width].
 
-        Returns: the result, and the new caches.
+        Returns: the joined result with the same axes, and the new caches.
         """
         strips = Strips.choose(self.layout, *self.size, pads=True)
         columns, rows = array.shape[3:] if strips.is_transposed else array.shape[:2:-1]
@@ -119,5 +119,5 @@ class _Plan:
 
 
 def _transpose_weight(weight: jax.Array) -> jax.Array:
-    """Swap the kernel's rows and columns in a weight from `arrange_weight`. Return other weights unchanged."""
+    """Swap rows and columns of a convolution kernel, for a weight from `arrange_weight`. Return other weights unchanged."""
     return swap_rows_and_columns(weight, frames=3) if weight.ndim == 3 else weight

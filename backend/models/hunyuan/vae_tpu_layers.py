@@ -22,7 +22,7 @@ from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 
 def _list_steps(name: str, block: object, lists: Sequence[str]) -> list[Step]:
-    """Return the modules of a block in the order in which they run. `lists` are the names of its module lists, in this order."""
+    """Return the modules of a block in the order in which they run. `lists` names its module lists in this order."""
     return [
         Step(name=f"{name}.{kind}.{place}", module=module)
         for kind in lists
@@ -31,14 +31,14 @@ def _list_steps(name: str, block: object, lists: Sequence[str]) -> list[Step]:
 
 
 def _middle_steps(name: str, block: object) -> list[Step]:
-    """Return the first residual block, then attentions and residual blocks in turn."""
+    """Return the modules of the middle block in the order in which they run: residual blocks, with attentions between them."""
     residuals, attentions = (_list_steps(name, block, [kind]) for kind in ("resnets", "attentions"))
     pairs = zip(attentions, residuals[1:], strict=True)
     return [residuals[0], *(step for pair in pairs for step in pair if step.module is not None)]
 
 
 class LayerRunner(StripRunner):
-    """See `StripRunner`. Caches have the name of their layer.
+    """See `StripRunner`. The name of a cache is the name of its layer.
 
     Args:
         before: caches from the previous latent frame. For the video's first latent frame, pass only the caches for keys and
@@ -98,10 +98,9 @@ class LayerRunner(StripRunner):
         return total if step.module.conv_shortcut is None else self._apply_matrix(f"{step.name}.conv_shortcut", total)
 
     def _upsample(self, name: str, module: HunyuanVideo15Upsample, total: jax.Array) -> jax.Array:
-        """Double height and width, and the number of frames in some layers.
+        """Double height and width. Some layers also double the number of frames.
 
-        Where the number of frames is doubled, the clip's first frame stays one frame. Each of its pixels keeps only the first
-        half of the channels.
+        These layers do not double the clip's first frame. They drop the second half of its channels instead.
         """
         packed, entered = module.conv.conv.out_channels, module.conv.conv.in_channels
         if module.add_temporal_upsample and self._is_first:
@@ -115,7 +114,7 @@ class LayerRunner(StripRunner):
         return self._unpack(hidden, packed, 2 if module.add_temporal_upsample else 1)
 
     def _unpack(self, packed: jax.Array, channels: int, times: int) -> jax.Array:
-        """Move groups of channels into rows, columns and frames: twice as many rows and columns, `times` as many frames.
+        """Move groups of channels into rows, columns and frames. This doubles rows and columns, and multiplies frames by `times`.
 
         Rows are interleaved by an exact product with zeros and ones, because the matrix unit is faster than copies.
         """
@@ -129,9 +128,9 @@ class LayerRunner(StripRunner):
         return _fit_padding(ordered.reshape(frames * times, 2 * columns, -1, parts.shape[6]), self._rows)
 
     def _downsample(self, name: str, module: HunyuanVideo15Downsample, total: jax.Array) -> jax.Array:
-        """Halve height and width, and the number of frames in some layers.
+        """Halve height and width. Some layers also halve the number of frames.
 
-        Where the number of frames is halved, the clip's first frame is used for both frames of its pair.
+        These layers join pairs of frames. The clip's first frame is joined with a copy of itself.
         """
         entered, made = module.conv.conv.in_channels, module.conv.conv.out_channels
         times = 2 if module.add_temporal_downsample and not self._is_first else 1
@@ -147,9 +146,10 @@ class LayerRunner(StripRunner):
         return _fit_padding(packed, self._rows) + _fit_padding(mean, self._rows)
 
     def _split_strided(self, frames: jax.Array, times: int) -> list[jax.Array]:
-        """Split `frames` into arrays with every second row and column and, if `times` is 2, every second frame.
+        """Split `frames` into 4 arrays that have every second row and column.
 
-        The arrays are in the order in which diffusers joins them as channels.
+        If `times` is 2, each array is split again into even and odd frames. The arrays are in the order in
+        which diffusers joins them as channels.
         """
         orders = [(frame, row, column) for frame in range(times) for row in range(2) for column in range(2)]
         if self._chip.is_transposed:
@@ -157,9 +157,9 @@ class LayerRunner(StripRunner):
         return [frames[frame::times, column::2, row::2] for frame, row, column in orders]
 
     def _attend(self, name: str, module: HunyuanVideo15AttnBlock, total: jax.Array) -> jax.Array:
-        """Apply attention with one head. The pixels of the frame see all pixels of this and earlier frames.
+        """Apply attention with one head. Each pixel of the frame sees all pixels of this frame and of all earlier frames.
 
-        Each chip has the keys of its strip, and computes the attention of all chips' queries to these keys.
+        Each chip has the keys of its own strip, and computes the attention of the queries of all chips to these keys.
         """
         norm = self._norm_weight(f"{name}.norm")
         hidden = rms_norm(total.astype(jnp.float32), *norm).astype(total.dtype)
@@ -175,7 +175,7 @@ class LayerRunner(StripRunner):
         return total + self._apply_matrix(f"{name}.proj_out", attended)
 
     def _attend_to_kept(self, query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-        """Compute attention [1, W, H, C] float32 to the cached keys of all chips, frame by frame, as an online softmax."""
+        """Compute the attention [1, W, H, C] float32 to the cached keys of all chips. An online softmax runs over the frames."""
         axes = self._chip.axes
         everyones = jax.lax.all_gather(query, axes, axis=1, tiled=True) if axes else query
         queries = everyones.reshape(-1, query.shape[3])
@@ -204,7 +204,7 @@ class LayerRunner(StripRunner):
         return jax.lax.psum_scatter(total, axes, scatter_dimension=1, tiled=True)
 
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
-        """Apply a convolution that sees two earlier frames. The first frame and the borders are repeated outside the clip."""
+        """Apply a convolution that sees two earlier frames. Padding repeats the clip's first frame and the border pixels."""
         frames = self._repeat_border(frames)
         before = self._exchange_or_repeat(name, frames)
         return causal_conv(
@@ -228,7 +228,10 @@ class LayerRunner(StripRunner):
         return frames.at[:, place].set(column)
 
     def _exchange_or_repeat(self, name: str, frames: jax.Array) -> jax.Array:
-        """Return the layer's cached frames, and cache its new frames. For the first latent frame, repeat the frame instead."""
+        """Return the frames before `frames` from the cache, and cache `frames`.
+
+        For the video's first latent frame, the result is copies of this frame.
+        """
         if not self._is_first:
             return self._swap_cache(name, frames)
         self.after[name] = jnp.repeat(frames, max(KEPT_FRAMES, self._later_frames), axis=0)
@@ -241,9 +244,9 @@ class LayerRunner(StripRunner):
 
 
 def _fit_padding(frames: jax.Array, rows: int) -> jax.Array:
-    """Make the numbers of rows and channels what the kernel supports, for an array with `rows` rows without padding.
+    """Pad `frames` with zeros to numbers of rows and channels that the kernel supports. Cut off unneeded padding rows.
 
-    Missing rows and channels are added as zeros. Padding rows that are not needed are cut off.
+    `rows` is the number of rows without padding.
     """
     cut = frames[:, :, : padded_rows(rows)]
     missing = (padded_rows(rows) - cut.shape[2], padded_channels(cut.shape[3]) - cut.shape[3])
@@ -261,9 +264,9 @@ def _repeat_channels(frames: jax.Array, channels: int, times: int) -> jax.Array:
 
 
 def _grouped_mean(parts: Sequence[jax.Array], channels: int, made: int) -> jax.Array:
-    """Join the first `channels` channels of each array in `parts`, and reduce the joined channels to `made` channels.
+    """Join the first `channels` channels of all arrays in `parts`, and average groups of neighbouring joined channels.
 
-    Each of the `made` channels is the mean of neighbouring joined channels.
+    `made` is the number of groups. The result has one channel for each group, and padding channels.
     """
     size = channels * len(parts) // made
     source, places = jnp.arange(parts[0].shape[3])[:, None], jnp.arange(padded_channels(made))

@@ -28,8 +28,8 @@ class RotaryInputs:
 
     Attributes:
         query, key: the rotary tables of queries and keys.
-        keeps: [B, 1, 1], 1 for branches with this attention, 0 for branches without it. In a branch without it, self-attention
-            returns its values unchanged, and attention to the other stream returns zero. None if no branch disables it.
+        keeps: [B, 1, 1], 1 for branches in which the attention is enabled, else 0. Disabled self-attention returns its values
+            unchanged. Disabled attention to the other stream returns zero. None if the attention is enabled in all branches.
     """
 
     query: Tables
@@ -96,7 +96,7 @@ class StreamAttention:
         )
 
     def _repeat_over_channels(self, gates: jax.Array, width: int) -> jax.Array:
-        """Repeat the gates of heads [B, S, H] for every channel of the heads, [B, S, width].
+        """Repeat the gate of each head for all channels of the head: [B, S, H] to [B, S, width].
 
         Uses one product with zeros and ones, because a separate axis for heads would cause two copies on a TPU.
         """
@@ -112,7 +112,7 @@ class StreamAttention:
         return array.reshape(*array.shape[:2], attn.heads, -1)
 
     def _attend(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        """Compute the attention of heads [B, S, H, D]. Return it as [B, S, H * D]."""
+        """Compute the attention of queries, keys and values [B, S, H, D]. Return [B, S, H * D]."""
         layout = self._layout
         if self._sort == "video to sound":
             return _flatten_heads(attend_over_spread_keys(layout, query, key, value, self.num_video))
@@ -142,8 +142,8 @@ def _attend_plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Arr
 def attend_over_spread_keys(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, num_keys: int) -> jax.Array:
     """Compute the attention of a few replicated queries [B, L, H, D] to keys [B, S, H, D] that are divided over the chips.
 
-    Only the first `num_keys` keys are seen. Each chip attends to its own keys. The chips exchange their largest logits and their
-    sums.
+    Queries see only the first `num_keys` keys. Each chip computes the attention to its own keys. The chips then exchange their
+    largest logits, and add their sums.
     """
     few, many = TEXT_HEADS, HEADS
     local = functools.partial(_joined, num_keys=num_keys, axis="sp" if layout.size("sp") > 1 else None)

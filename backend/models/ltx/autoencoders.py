@@ -1,4 +1,4 @@
-"""LTX-2's autoencoders for video and audio. A video is decoded as a whole, because its decoder also sees later frames."""
+"""LTX-2's autoencoders for video and audio. Videos are decoded as a whole, because the video decoder also sees later frames."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -87,7 +87,7 @@ class VideoAutoencoder:
 
 
 class SoundNetworks:
-    """The audio autoencoder and the vocoder: from a spectrum to latents, and from latents to samples."""
+    """The audio autoencoder and the vocoder. They convert a spectrum to latents, and latents to a spectrum and to samples."""
 
     def __init__(self, config: Config, vocoder: Config, layout: Layout) -> None:
         with torch.device("meta"):
@@ -110,7 +110,7 @@ class SoundNetworks:
     def spectrum(self, samples: np.ndarray, length: int) -> np.ndarray:
         """Compute the spectrum [1, channels, T, bins] float32 of samples [channels, N] on the host.
 
-        The spectrum is as long as `length` audio latents. If the samples are shorter, zeros follow them.
+        The spectrum is as long as `length` audio latents. Shorter audio is padded with zeros at the end, longer audio is cut.
         """
         config, frames = self._vae.config, length * MEL_SCALE
         missing = max(0, frames * config.mel_hop_length - samples.shape[1])
@@ -150,8 +150,8 @@ def _convolve(module: torch.nn.Conv2d, values: torch.Tensor) -> torch.Tensor:
 def convolve_by_product(values: jax.Array, weight: jax.Array, bias: jax.Array, stride: tuple[int, int]) -> jax.Array:
     """Convolve values [B, C, H, W] with a weight [N, C, h, w], without padding, as one matrix product.
 
-    The audio autoencoder has thirty convolutions of different sizes. The TPU's compiler takes several seconds for each, but a
-    fraction of the time for a product.
+    The audio autoencoder has thirty convolutions of different sizes. The TPU's compiler needs several seconds for each
+    convolution, and much less time for a matrix product.
     """
     images, (height, width) = values.transpose(0, 2, 3, 1), weight.shape[2:]
     ends = [size - kernel + 1 for size, kernel in zip(values.shape[2:], (height, width), strict=True)]

@@ -71,7 +71,7 @@ class Gemma4(Gemma):
 
 
 def collect_states(gemma: Gemma, model: torch.nn.Module, ids: torch.Tensor, masks: Masks) -> torch.Tensor:
-    """Return the states [B, L, D, layers + 1] for token ids [B, L]: before each layer, and after the last layer and its norm."""
+    """Return the states [B, L, D, layers + 1] of token ids [B, L]: before each layer, and after the last norm."""
     hidden, positions = model.embed_tokens(ids), torch.arange(ids.shape[1], device=ids.device)[None]
     kinds, states, shared = model.config.layer_types, [], {}
     rotations = {kind: model.rotary_emb(hidden, positions, kind) for kind in set(kinds)}

@@ -1,7 +1,7 @@
-"""LTX-2's guidance, from the clean estimates of up to four branches.
+"""LTX-2's guidance, which combines the clean estimates of up to four branches.
 
-The weighted differences between the estimate of the prompt's branch and the other estimates are added to the former. The sum is
-rescaled towards the standard deviation of the former. Each scale has separate values for video and audio.
+The differences between the prompt's branch and each other branch are multiplied by factors and added to the prompt's branch. The
+sum is rescaled towards the standard deviation of the prompt's branch. Video and audio have separate factors.
 
 Source: diffusers, `LTX2Pipeline`.
 """
@@ -33,7 +33,7 @@ class Branches:
 
     @classmethod
     def for_step(cls, request: GenerationRequest, step_plan: StepPlan, spec: LtxSpec) -> Self:
-        """Return the branches of a step."""
+        """Return the branches that the request needs in this step."""
         return cls(
             has_negative=step_plan.is_guided,
             has_perturbed=spec.can_perturb and any(scale > 0 for scale in request.perturbed_guidance),
@@ -47,12 +47,12 @@ class Branches:
 
     @property
     def perturbed(self) -> tuple[float, ...]:
-        """1 for the perturbed branch, 0 for the others."""
+        """One number for each branch: 1 for the perturbed branch, 0 for all others."""
         return tuple(map(float, (0, *([0] * self.has_negative), *([1] * self.has_perturbed), *([0] * self.has_isolated))))
 
     @property
     def isolated(self) -> tuple[float, ...]:
-        """1 for the isolated branch, 0 for the others."""
+        """One number for each branch: 1 for the isolated branch, 0 for all others."""
         return tuple(map(float, (0, *([0] * (self.has_negative + self.has_perturbed)), *([1] * self.has_isolated))))
 
 
@@ -62,11 +62,11 @@ class Scales:
     """The guidance scales of one stream. All are scalars.
 
     Attributes:
-        negative, isolated: 1 plus the factor of the difference between the prompt's branch and the branch of this name. 1 turns
-            the branch off.
+        negative, isolated: a scale s for the branch of this name. The difference between the prompt's branch and this branch has
+            the factor s - 1, so 1 turns the branch off.
         perturbed: the factor of the difference between the prompt's branch and the perturbed branch. 0 turns the branch off.
-        rescale: 0 keeps the standard deviation of the guided estimate. 1 replaces it by the standard deviation of the estimate
-            of the prompt's branch.
+        rescale: 0 keeps the standard deviation of the guided estimate. 1 replaces it by the standard deviation of the
+            prompt's branch.
     """
 
     negative: jax.Array
@@ -89,7 +89,7 @@ def guide_estimate(
 ) -> jax.Array:
     """Return the guided clean estimate [1, ...] from the noisy tokens `seen` [1, ...] and the velocities [branches, ...].
 
-    `scales.rescale` compares standard deviations over all tokens, which include keyframes and control clips.
+    The standard deviations for `scales.rescale` are over all tokens, including tokens of keyframes and control clips.
     """
     estimates = list(seen - step_inputs.sigma * velocities[:, None])
     own, rest = estimates[0], estimates[1:]
@@ -107,7 +107,7 @@ def guide_estimate(
 def step_towards(state: SamplerState, clean: jax.Array, step_inputs: StepInputs) -> SamplerState:
     """Take one step of the solver from the state of one stream towards the stream's clean estimate `clean`.
 
-    After the stream's own tokens, `clean` may have tokens of keyframes and of a control clip. They do not change the state.
+    `clean` can end with tokens of keyframes and of a control clip, which are ignored.
     """
     shape = state.sample.shape
     own = clean if clean.shape == shape else clean[:, :, : math.prod(shape[2:])].reshape(shape)

@@ -1,8 +1,8 @@
-"""A control clip as tokens after the video's tokens: its latents and, if it has noise, its sampler state.
+"""Control clips, whose tokens follow the video's tokens. A control clip with noise has its own sampler state.
 
-With `control_scale` 1 the clip stays clean at timestep 0. With a smaller scale the clip's noise level and timestep are
-(1 - scale) times the video's noise level and timestep. Then each step blends the clip's estimate with the clip's clean latents,
-whose weight is the scale. Ancestral steps add no fresh noise to the clip.
+With `control_scale` 1 the clip stays clean, at timestep 0. With a smaller scale, the clip's noise level and timestep are
+1 - `control_scale` times the values of the video. Each step then blends the transformer's estimate of the clip with the clip's
+clean latents, which have the weight `control_scale`. Ancestral steps add no fresh noise to the clip.
 
 Source: diffusers, `LTX2InContextPipeline`.
 """
@@ -31,7 +31,7 @@ _NOISE = 3  # combined with the request's seed, so that the control clip and the
 def encode_control(encode: Program, vae: object, request: GenerationRequest, frames: np.ndarray, dtype: jnp.dtype) -> Work:
     """Encode the control clip `frames` uint8 [F, H, W, 3] to latents [1, C, F, H, W]. Yields work.
 
-    The request's `control_kind` can require that the frames are first converted, for example to edges.
+    First convert the frames as the request's `control_kind` requires, for example to edges.
     """
     shown = np.stack([control_frame(frame, request.control_kind) for frame in frames])
     latents = yield Call(encode, (vae, clip_to_pixels(shown, dtype)))
@@ -41,7 +41,7 @@ def encode_control(encode: Program, vae: object, request: GenerationRequest, fra
 def control_noise(request: GenerationRequest) -> np.float32 | None:
     """Return the control clip's noise level divided by the video's noise level.
 
-    Returns None without a clip, and if the clip stays clean (`control_scale` 1).
+    Returns None if there is no clip, or if the clip stays clean (`control_scale` 1).
     """
     return np.float32(1 - request.control_scale) if request.control and request.control_scale < 1 else None
 
@@ -68,7 +68,7 @@ def step_control(
 ) -> dict[str, SamplerState]:
     """Return the control clip's sampler state after the step, or an empty dictionary if the clip has no state.
 
-    `clean` [1, C, S] are the clean estimates of all tokens. The clip's tokens are the last.
+    `clean` [1, C, S] are the clean estimates of all tokens. The last tokens belong to the clip.
     """
     if CONTROL not in states:
         return {}
@@ -83,8 +83,8 @@ def step_control(
 def level_ratio(step_inputs: StepInputs, is_ancestral: bool) -> jax.Array:
     """Return the next noise level divided by the current noise level.
 
-    An ancestral step first denoises to a lower level than the next: the current level times the square of this ratio. Then it
-    adds noise up to the next level.
+    An ancestral step denoises below the next level: to the current level times the square of this ratio. Fresh noise then raises
+    the noise to the next level.
     """
     first, second = step_inputs.predictor[0], step_inputs.predictor[1]
     return jnp.sqrt(first / (first + second)) if is_ancestral else first

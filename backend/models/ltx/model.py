@@ -79,8 +79,11 @@ class Programs:
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  the programs live as long as their worker's model
     def step(self, branches: Branches, given: str | None, is_refining: bool) -> Program:
-        """Return the denoising step with these branches. `given` is the stream that the user gave as a whole, such as a clip's
-        video, or None."""
+        """Return the program of a denoising step with these branches.
+
+        `given` is the stream that the user gave as a whole, such as the video of a clip. Without `given`, the step denoises both
+        streams.
+        """
         run = functools.partial(_step, self.denoiser, branches, given)
         name, key = ("the refining step", "refining_step") if is_refining else ("the denoising step", "denoise_step")
         return Program(name, run, key=key, donated=(1,), layout=self.layout, compiler=self.compiler)
@@ -97,12 +100,13 @@ def _step(
     scales: tuple[Scales, Scales],
     noise: FreshNoise | None,
 ) -> States:
-    """Take one guided step of both streams. The stream `given` is complete: it stays unchanged, at timestep 0.
+    """Take one guided step of the video and audio streams.
 
-    `noise` is the fresh noise of an ancestral step, None for other steps.
+    `given` is the stream that the user gave as a whole, or None. This stream stays unchanged, at timestep 0. `noise` is the fresh
+    noise of an ancestral step, None for other steps.
     """
     beginnings = {VIDEO: context.first_frame, SOUND: context.first_sound}
-    # The inputs' latents are inserted before the guidance, because `Scales.rescale` uses the standard deviation of all latents.
+    # The latents of images and clips are inserted before the guidance, so that `Scales.rescale` includes them.
     for name, first in beginnings.items():
         if first is not None:
             drawn = states[name].sample
@@ -143,7 +147,7 @@ class LtxModel(WholeClipModel):
     """An LTX-2 checkpoint without its weights.
 
     A video is one chunk. It is decoded in one piece, because the decoder is not causal. A preview decodes only the first latent
-    frame. That takes a fraction of the work, and the result is similar to the finished video's first frame.
+    frame, which is much less work. The result is similar to the finished video's first frame.
     """
 
     spec: LtxSpec
@@ -206,8 +210,8 @@ class LtxModel(WholeClipModel):
     def _given_sound_shape(self, request: GenerationRequest) -> tuple[int, ...]:
         """Return the shape of the latents of an audio input or a clip's audio.
 
-        The latents are as long as the video. If the video extends a clip, they are only as long as the frames that are kept from
-        the clip.
+        The latents are as long as the video. If the video extends a clip, the latents are only as long as the part of the clip
+        that the video keeps.
         """
         shape = self.latent_shapes(request)[SOUND]
         if not keeps_clip_audio(request):
@@ -216,10 +220,10 @@ class LtxModel(WholeClipModel):
         return *shape[:2], max(1, int(seconds * self.spec.sound_latents + 1e-6)), shape[3]
 
     def _first_sound(self, request: GenerationRequest, conditions: Conditions) -> tuple[Any, Any]:
-        """Return the latents of the extended clip's audio, and the scalar 1.
+        """Return the audio latents of the clip that the video extends, and whether the clip has audio: 1 or 0.
 
-        Returns zeros and 0 for a silent clip, so that clips with and without audio use the same program. Returns (None, None) if
-        the video does not keep the audio of a clip.
+        The latents of a silent clip are zeros, so that clips with and without audio use the same program. Returns (None, None)
+        if the video does not keep the audio of a clip.
         """
         if not keeps_clip_audio(request):
             return None, None
@@ -314,7 +318,7 @@ class LtxModel(WholeClipModel):
         return text + shown
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """See `Model`. If the user gave a whole stream, its latents replace the noise. A control clip with noise gets a state."""
+        """See `Model`. If the user gave a whole stream, its latents are the state. A control clip with noise gets a state."""
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
         states = {
             name: start_state(jnp.asarray(drawn)) if given[name] is None else frozen_state(jnp.asarray(given[name]))
@@ -340,7 +344,7 @@ class LtxModel(WholeClipModel):
         ), None
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
-        """See `Model`. Insert the inputs' latents at the start of each stream, and leave out the control clip's state."""
+        """See `Model`. Inserts the latents of a first image or extended clip at the start, and drops the control clip."""
         latents = {name: latents[name] for name in STREAMS}
         for name, first in ((VIDEO, "first_frame"), (SOUND, "first_sound")):
             if first in conditions:
@@ -376,10 +380,10 @@ _GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # names of the conditions
 
 
 def _group_images(request: GenerationRequest, inputs: Inputs, prefix: str) -> dict[str, list[Any]]:
-    """Group the images by the condition that holds their latents: `first_frame`, or `keyframes` for images at later frames.
+    """Divide the images into two groups: `first_frame`, and `keyframes` for images at later frames.
 
-    The images in `keyframes` have the order of `Appended.frames`. `prefix` is before the inputs' roles: `HALF` for the images at
-    half size, which the first steps use, else "".
+    The groups are named as the conditions that get the latents. The images in `keyframes` have the order of `Appended.frames`.
+    `prefix` precedes the role in the keys of `inputs`: "" for images at full size, `HALF` for images at half size.
     """
     placed = list(zip(request.keyframe_at, inputs.get(f"{prefix}keyframes", ()), strict=False))
     first = [*inputs.get(f"{prefix}image", ()), *(picture for place, picture in placed if place == 0)]
@@ -390,5 +394,5 @@ def _group_images(request: GenerationRequest, inputs: Inputs, prefix: str) -> di
 def _stack_branch_texts(
     xp: ModuleType, *embeddings: jax.Array, texts: tuple[int, ...], dtype: jnp.dtype
 ) -> tuple[jax.Array, ...]:
-    """Stack the prompts' embeddings in the order of the branches. `texts` is `Branches.prompt_indices`."""
+    """Stack the embeddings of each branch's prompt. `texts` is `Branches.prompt_indices`."""
     return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)

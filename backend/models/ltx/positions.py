@@ -23,8 +23,8 @@ Tables = tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]
 class Places:
     """The rotary tables of the video stream and of the audio stream.
 
-    `video` and `sound` are for self-attention. `video_time` and `sound_time` use only the time, for attention to the
-    other stream.
+    `video` and `sound` are for self-attention. `video_time` and `sound_time` are for attention to the other stream. They use only
+    the time.
     """
 
     video: Tables
@@ -43,8 +43,8 @@ def make_places(
 ) -> Places:
     """Compute the tables for video latents of `size` (F, H, W) and `num_sound` audio latents.
 
-    The tokens of keyframes and of a control clip, described by `appended`, follow the video tokens. Video tokens and appended
-    tokens together are padded to `padded` tokens.
+    The tokens of keyframes and of a control clip, which `appended` describes, follow the video tokens. `padded` is the number of
+    video tokens and appended tokens together, with padding.
     """
     with torch.device("cpu"), torch.no_grad():
         video = model.rope.prepare_video_coords(1, *size, torch.device("cpu"), fps=fps)

@@ -35,8 +35,9 @@ class LtxSpec(ModelSpec):
     """The spec of an LTX-2 checkpoint.
 
     Attributes:
-        crosses_timesteps: the attention to the other stream reads the other stream's noise level. False for LTX-2.0.
-        can_perturb: the self-attention of a layer can be left out for guidance. False for LTX-2.0.
+        crosses_timesteps: a stream's attention to the other stream depends on the other stream's timestep. In LTX-2.0, where this
+            is False, the attention depends on the stream's own timestep.
+        can_perturb: guidance can use a branch without the self-attention of one layer. False for LTX-2.0.
         sound_latents: number of audio latents per second.
         sound_shape: number of channels and number of mel bins of an audio latent.
     """
@@ -114,11 +115,11 @@ class LtxFamily(Family):
         return {}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """See `Family`. Counts the work for the tokens of the video, of keyframes and of a control clip.
+        """See `Family`. Counts the operations on the tokens of the video, of keyframes and of a control clip.
 
-        This work is self-attention, attention to the text, attention between the streams, projections and feed-forward. The
-        projections of the text to keys and values, for video and audio, also count. The other work for audio is about 1 % and is
-        left out.
+        These are self-attention, attention to the text, attention between the streams, projections and feed-forward. The
+        projections of the text to keys and values count too, for video and for audio. All other operations for audio are left
+        out. They are about 1 % of the step.
         """
         config = configs["transformer"]
         width, layers = transformer_width(config), config["num_layers"] * branches
@@ -132,7 +133,7 @@ class LtxFamily(Family):
         )
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
-        """See `Family`. ComfyUI uses the original authors' names."""
+        """See `Family`. There is one other name, because ComfyUI uses the original authors' names."""
         return (LoraName(apply_patterns(stem, ORIGINAL_NAMES)),)
 
 
@@ -167,7 +168,7 @@ def _check_networks(configs: Configs) -> None:
 
 
 def _doubles_size(upsampler: Config, latents: int) -> bool:
-    """Return whether the upsampler doubles the width and height of latents with this number of channels, but not their frames."""
+    """Return whether the upsampler reads `latents` channels, doubles width and height, and keeps the number of frames."""
     scale = upsampler.get("rational_spatial_scale", 2.0) if upsampler.get("use_rational_resampler", True) else 2.0
     return (
         upsampler["in_channels"],

@@ -1,7 +1,7 @@
-"""The text encoder and the connectors, which turn prompts into embeddings for video and audio, in one program.
+"""The text encoder and the connectors. Together they turn prompts into embeddings for the video and for the audio.
 
-The states of all layers are 400 MB for a prompt. Therefore they stay inside the program, which returns only the connectors'
-result. Text is padded on the left to one length, as in diffusers' pipelines.
+The states of all layers of the text encoder are 400 MB for a prompt. Therefore one program runs the text encoder and the
+connectors, and returns only the embeddings. Text is padded on the left to one length, as in diffusers' pipelines.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ class TextEncoder(TextEncoderBase):
         return TextTokens(ids=ids, mask=mask, notes=notes)
 
     def states(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
-        """Return the states of `TextTokens` before each layer and after the last, [B, L, D, layers + 1].
+        """Return the states of `TextTokens` before each layer and after the last layer, [B, L, D, layers + 1].
 
         This method is pure, so that jax can compile it.
         """
@@ -96,7 +96,7 @@ class TextEncoder(TextEncoderBase):
 
 
 class Connectors(Encoder):
-    """The connectors, which turn the text encoder's states into embeddings for each stream. `length` is the padded length."""
+    """The connectors, which turn the text encoder's states into embeddings for each stream. Text is padded to `length` tokens."""
 
     def __init__(self, config: Config, length: int = TEXT_TOKENS) -> None:
         with torch.device("meta"):
@@ -121,7 +121,7 @@ def _run_connectors(model: LTX2TextConnectors, states: torch.Tensor, mask: torch
 
 
 class _FixedTables(torch.nn.Module):
-    """A replacement for a connector's rotary embedding. Its tables are computed in float64 before tracing."""
+    """A replacement for a connector's rotary embedding, with constant tables that PyTorch computed in float64."""
 
     def __init__(self, tables: tuple[torch.Tensor, torch.Tensor]) -> None:
         super().__init__()
@@ -132,9 +132,9 @@ class _FixedTables(torch.nn.Module):
 
 
 class _TextAttention:
-    """The processor of `LTX2Attention` for text, which is replicated.
+    """The attention processor of the connectors. Each chip has all tokens of the text.
 
-    diffusers' own processor rotates queries and keys by operations in place, which jax arrays do not have.
+    It replaces diffusers' own processor, which changes queries and keys in place. Jax arrays cannot be changed in place.
     """
 
     def __call__(
@@ -167,7 +167,7 @@ _OUTSIDE = re.compile(r"^(model\.)?(language_model\.)?(model\.)?(?=layers\.|norm
 
 
 def installed_name(name: str) -> str:
-    """Return a tensor's name in the installed transformers library, for a name in a file.
+    """Convert a tensor's name in a file to its name in the installed transformers library.
 
     Checkpoints of the whole vision-language model have a prefix, such as `model.language_model.`, which is removed.
     """

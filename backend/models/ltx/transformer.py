@@ -1,7 +1,8 @@
-"""The LTX-2 transformer as one scan over stacked layers of two streams: diffusers' blocks, our attention, branches as a batch.
+"""The LTX-2 transformer of the video and audio streams: diffusers' blocks with our attention. One scan runs the stacked layers.
 
-Up to four branches run together: with the prompt, with the negative prompt, without the self-attention of one layer (perturbed),
-and without attention between the streams (isolated). Audio tokens are replicated, because a second has only about twenty-five.
+Up to four branches run together, as a batch: with the prompt, with the negative prompt, without the self-attention of one layer
+(perturbed), and without attention between the streams (isolated). Each chip has all audio tokens, because a second of audio has
+only about 25 tokens.
 
 A first image replaces the tokens of the first frame. Tokens of keyframes and of a control clip follow the video tokens and have
 their own positions. A video that extends a clip starts with the frames and audio of the clip. The tokens of these images and
@@ -50,7 +51,7 @@ SORTS: dict[str, Sort] = {
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """The inputs that all steps share. All latents are clean latents, None if the request gives no such input.
+    """The inputs that all steps share. Latents are clean. None means that the request has no such input.
 
     Attributes:
         text, sound_text: the connectors' embeddings, [B, T, D] and [B, T, D'].
@@ -85,8 +86,8 @@ class _Modulations:
     control clip has noise, the third row is for the clip's timestep. `text` has the modulations of the prompt's keys for video
     and for audio, None if these keys do not depend on the timestep.
 
-    `video_cross`, `sound_cross` and the gates modulate the attention to the other stream. They have a single row, for the other
-    stream's timestep, except in LTX-2.0.
+    `video_cross`, `sound_cross` and the gates modulate the attention to the other stream. In LTX-2.0 they have the same rows as
+    `video` and `sound`. In later versions they have a single row, for the other stream's timestep.
     """
 
     video: jax.Array
@@ -101,7 +102,11 @@ class _Modulations:
 
 
 def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
-    """Return the bytes of a layer's matrices by name. The matrices whose copies save the most time come first."""
+    """Return the bytes of a layer's matrices by name.
+
+    If every chip has a copy of a matrix, no step has to gather the matrix. The matrices whose copies save the most time come
+    first.
+    """
     width = config["num_attention_heads"] * config["attention_head_dim"]
     sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
     parts = ("to_q", "to_k", "to_v", "to_out.0")
@@ -119,8 +124,8 @@ class Denoiser(StackedTransformer):
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "net.0.proj.weight")
     _rows = ("to_out.0.weight", "net.2.weight")
     _patch = (1, 1, 1)
-    # Steps are faster without `cuts_copies` (see `Layout.gather`): with 1,792 tokens a chip (704p on v6e:2x4), check-tpu predicts
-    # 0.182 s a step without `cuts_copies`, 0.207 s with it.
+    # Steps are faster without `cuts_copies` (see `Layout.gather`). For 704p on v6e:2x4, which is 1,792 tokens per chip, check-tpu
+    # predicts 0.182 s per step without `cuts_copies` and 0.207 s with `cuts_copies`.
     _cuts_copies = False
 
     def __init__(self, config: Config, layout: Layout, crosses_timesteps: bool) -> None:
@@ -145,7 +150,7 @@ class Denoiser(StackedTransformer):
         return Places(video=video, sound=sound, video_time=video_time, sound_time=sound_time)
 
     def embed_text(self, weights: StackedWeights, text: jax.Array, sound_text: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the text embeddings for the layers. LTX-2.0 projects the connectors' embeddings once more."""
+        """Return the text embeddings that the layers read. In LTX-2.0 they are a projection of the connectors' embeddings."""
         if not self._model.config.use_prompt_embeddings:
             return text, sound_text
         own = self._call_outer("caption_projection", weights, text)
@@ -187,7 +192,7 @@ class Denoiser(StackedTransformer):
     ) -> _Modulations:
         """Compute the modulations for the timesteps of the video (`rows`) and of the audio (`heard_rows`).
 
-        The first timestep of each is the step's own.
+        The first number in each array is the step's own timestep.
         """
         own, sound_tokens = rows[:1], heard_rows[:1]
         embed = functools.partial(self._embed_time, weights, dtype=dtype)
@@ -261,7 +266,7 @@ class Denoiser(StackedTransformer):
 
     @property
     def _perturbed_layer(self) -> int:
-        """The index of the layer that the perturbed branch runs without self-attention, -1 if the model cannot leave it out.
+        """The index of the layer that the perturbed branch runs without self-attention, -1 if the model has no such branch.
 
         A network with fewer layers than `PERTURBED_LAYER` uses its last layer.
         """
@@ -318,7 +323,7 @@ def _video_levels(context: Context, num_tokens: int, padded: int) -> np.ndarray 
 
 
 def keeps_first_sound(context: Context) -> jax.Array:
-    """Return whether the video keeps the audio of the clip that it extends, a scalar."""
+    """Return a boolean scalar: whether the video keeps the audio of the clip that it extends."""
     assert context.is_heard is not None, "`is_heard` is given with `first_sound`"
     return context.is_heard > 0
 
@@ -341,7 +346,7 @@ def _sound_timesteps(timestep: jax.Array, has_still: bool) -> jax.Array:
 def _select_rows(rows: jax.Array, levels: np.ndarray | jax.Array | None) -> jax.Array:
     """Select a row of `rows` [N, ...] for each token: [1, S, ...]. `levels` [S] are the indices of the rows.
 
-    Without levels, all tokens share the first row: [1, 1, ...].
+    Without `levels`, all tokens share the first row: [1, 1, ...].
     """
     if levels is None:
         return rows[None, :1]

@@ -1,8 +1,8 @@
 """LTX-2's latent upsampler. It doubles the latents' size between the steps at half size and the refining steps.
 
-The arithmetic is equal to diffusers' class. Convolutions over three frames are convolutions over single frames with more
-channels, and equal blocks run in a loop, as in `video_layers`. The TPU's compiler needs more than five minutes for diffusers'
-own class.
+The arithmetic is equal to diffusers' class, for which the TPU's compiler needs more than five minutes. Two changes shorten
+compilation, as in `video_layers`. A convolution over three frames runs as a convolution over one frame with three times the
+channels, and equal blocks run in a loop.
 """
 
 import jax
@@ -22,7 +22,8 @@ STAGES = ("res_blocks", "post_upsample_res_blocks")  # names of the block lists 
 class LatentUpsampler(Encoder):
     """The modules of the upsampler, replicated on all chips. Methods take the weights as an argument.
 
-    The network reads the autoencoder's latents, so the transformer's latents are converted before and after it.
+    The network reads and returns latents of the autoencoder. Therefore `enlarge` converts the transformer's latents to latents of
+    the autoencoder before the network, and back after the network.
     """
 
     def __init__(self, config: Config, scaling_factor: float) -> None:
@@ -70,7 +71,7 @@ class LatentUpsampler(Encoder):
 
 
 def _convolve(own: Weights, frames: jax.Array) -> jax.Array:
-    """Convolve [F, H, W, C] with a weight [N, C, 3, 3], or [N, C, 3, 3, 3] over frames too. Pads with zeros."""
+    """Convolve frames [F, H, W, C], padded with zeros. The weight is [N, C, 3, 3], or [N, C, 3, 3, 3] for three frames."""
     weight, room = own["weight"], ((1, 1), (1, 1), (0, 0))
     if weight.ndim == 4:
         return convolve_frames(weight.transpose(2, 3, 1, 0), own["bias"], jnp.pad(frames, ((0, 0), *room)))

@@ -65,7 +65,7 @@ class Coder:
     reflects: bool
 
     def decode(self, decoder: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """Decode a strip of latents to pixels [8 F - 7, 32 H, 32 W, 3]."""
+        """Decode a strip of latents [F, H, W, C] to pixels [8 F - 7, 32 H, 32 W, 3]."""
         frames = self._convolve("decoder.conv_in", frames)
         frames = self._residuals("decoder.mid_block.resnets", decoder.mid_block.resnets, frames)
         for place, block in enumerate(decoder.up_blocks):
@@ -93,7 +93,7 @@ class Coder:
         return self._convolve("encoder.conv_out", _norm_and_silu(frames))
 
     def _residuals(self, name: str, blocks: Iterable[torch.nn.Module], frames: jax.Array) -> jax.Array:
-        """Run a level's residual blocks, which are equal.
+        """Run the residual blocks of a level, which all have the same structure.
 
         A loop runs over the blocks, and an inner loop over a block's two convolutions. Loops shorten compilation.
         """
@@ -120,7 +120,7 @@ class Coder:
         return hidden + frames
 
     def _upsample(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """Move channels into frames, rows and columns. Drop the resulting frames that precede the video's first frame."""
+        """Convolve, then move channels into frames, rows and columns. Drop the frames that are before the video's first frame."""
         stride = module.stride
         made = unpack_channels(self._convolve(f"{name}.conv", frames), stride)
         if module.residual:
@@ -129,9 +129,9 @@ class Coder:
         return made[stride[0] - 1 :]
 
     def _downsample(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """Move frames, rows and columns into channels.
+        """Convolve, then move frames, rows and columns into channels.
 
-        Where the number of frames shrinks, first repeat the first frame, so that the stride divides the number of frames.
+        Layers that reduce the number of frames first repeat the first frame, so that the stride divides the number of frames.
         """
         frames = jnp.concatenate([frames[: module.stride[0] - 1], frames])
         mean = _pack_channels(frames, module.stride)
@@ -142,7 +142,7 @@ class Coder:
         return self._product(self.weights[f"{name}.conv.weight"], self.weights[f"{name}.conv.bias"], frames)
 
     def _product(self, weight: jax.Array, bias: jax.Array, frames: jax.Array) -> jax.Array:
-        """Apply a convolution with a weight [N, C, 3, 3, 3]."""
+        """Apply a convolution with a weight [N, C, 3, 3, 3] and a bias. Padding in time repeats the first or last frame."""
         first, last = [frames[:1]] * (TAPS - 1 if self.is_causal else 1), [] if self.is_causal else [frames[-1:]]
         seen = self._add_border(stack_frames(jnp.concatenate([*first, frames, *last])))
         return convolve_frames(weight.transpose(3, 4, 2, 1, 0).reshape(TAPS, TAPS, -1, len(weight)), bias, seen)
@@ -174,7 +174,7 @@ def stack_frames(frames: jax.Array) -> jax.Array:
 
 
 def convolve_frames(matrix: jax.Array, bias: jax.Array, pictures: jax.Array) -> jax.Array:
-    """Convolve frames [F, H + 2, W + 2, C] with a kernel [3, 3, C, N]."""
+    """Convolve padded frames [F, H + 2, W + 2, C] with the kernel `matrix` [3, 3, C, N] to [F, H, W, N], and add `bias`."""
     order = ("NHWC", "HWIO", "NHWC")
     return jax.lax.conv_general_dilated(pictures, matrix, (1, 1), "VALID", dimension_numbers=order) + bias
 

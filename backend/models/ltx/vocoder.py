@@ -1,7 +1,7 @@
-"""LTX-2's vocoders: from a spectrum to samples. They do the arithmetic of diffusers' classes in few large matrix products.
+"""LTX-2's vocoders, which convert a spectrum to audio samples. They compute the same as diffusers' classes.
 
-The TPU's compiler takes minutes for the many narrow convolutions of a vocoder. Therefore all blocks of a level run in one
-product. Their kernels have different sizes, so the smaller kernels are padded by zeros. A loop runs over the dilations.
+The TPU's compiler takes minutes for the many narrow convolutions of a vocoder. Therefore large matrix products replace them. One
+product computes the convolutions of all blocks of a level. Smaller kernels are padded with zeros. A loop runs over the dilations.
 
 Arrays are [..., C, N]: channels and samples. N' is the number of output channels of a convolution.
 """
@@ -24,7 +24,7 @@ RESAMPLER_WIDTH, RESAMPLER_ROLLOFF = 6, 0.99  # source: diffusers, UpSample1d wi
 
 
 def vocode(weights: Weights, settings: Config, spectrum: jax.Array) -> jax.Array:
-    """Convert a spectrum [channels, T, bins] to samples [channels, N], as an `LTX2Vocoder` with these `settings` does."""
+    """Convert a spectrum [channels, T, bins] to samples [channels, N], as diffusers' `LTX2Vocoder` does with these `settings`."""
     values = spectrum.swapaxes(1, 2).reshape(-1, spectrum.shape[1])
     values = _convolve(weights, "conv_in", values)
     is_ramp, kinds = settings["act_fn"] == "leaky_relu", len(settings["resnet_kernel_sizes"])
@@ -44,7 +44,7 @@ def vocode(weights: Weights, settings: Config, spectrum: jax.Array) -> jax.Array
 
 
 def vocode_with_bandwidth_extension(weights: Weights, settings: Config, spectrum: jax.Array) -> jax.Array:
-    """Convert a spectrum to samples as an `LTX2VocoderWithBWE` does.
+    """Convert a spectrum [channels, T, bins] to samples [channels, N], as diffusers' `LTX2VocoderWithBWE` does.
 
     A first vocoder computes samples, and a second vocoder adds higher frequencies.
     """
@@ -105,7 +105,7 @@ def _leaky_relu(values: jax.Array, slope: float) -> jax.Array:
 
 
 def _antialiased_snake(own: Weights, values: jax.Array, ratio: int) -> jax.Array:
-    """Apply `_snake` at a higher sample rate, to avoid aliasing."""
+    """Apply the activation `_snake` at `ratio` times the sample rate, to avoid aliasing."""
     phases = [_snake(module_parameters(own, "act"), phase) for phase in _filter_up(values, own["upsample.filter"], ratio)]
     return _filter_down(phases, own["downsample.filter"])
 
@@ -139,7 +139,7 @@ def _matmul(matrix: jax.Array, values: jax.Array) -> jax.Array:
 
 
 def _upsample(weights: Weights, name: str, values: jax.Array, stride: int) -> jax.Array:
-    """Apply a transposed convolution with a weight [C, N', taps]."""
+    """Upsample `values` [C, N] by `stride` with a transposed convolution, whose weight is [C, N', taps]."""
     weight = weights[f"{name}.weight"]
     size, parts = weight.shape[2], -(-weight.shape[2] // stride)
     matrix = jnp.pad(weight, ((0, 0), (0, 0), (0, parts * stride - size))).reshape(weight.shape[0], -1).T
@@ -163,8 +163,8 @@ def _interleave(parts: Sequence[jax.Array]) -> jax.Array:
 def _filter_up(values: jax.Array, kernel: jax.Array, ratio: int) -> list[jax.Array]:
     """Upsample by `ratio` through a filter [..., 1, 1, taps] with an even number of taps.
 
-    Returns one array for each phase: array i has the values with the indices i, i + `ratio`, and so on. The phases are not
-    interleaved to one array, because on a TPU each row of `ratio` values would fill 128 lanes.
+    Returns `ratio` arrays: array i has the values with the indices i, i + `ratio`, i + 2 * `ratio` and so on. The arrays are not
+    interleaved, because a TPU pads each row of `ratio` values to 128 lanes.
     """
     size = kernel.shape[-1]
     more = size // ratio - 1
@@ -175,9 +175,9 @@ def _filter_up(values: jax.Array, kernel: jax.Array, ratio: int) -> list[jax.Arr
 
 
 def _transposed_phases(padded: jax.Array, kernel: jax.Array, ratio: int, first: int, count: int) -> list[jax.Array]:
-    """Compute `ratio` * `count` successive values of a transposed convolution, the first of which has the index `first`.
+    """Compute the next `ratio` * `count` values of a transposed convolution, starting with the value at index `first`.
 
-    Returns one array of `count` values for each of the `ratio` phases.
+    Returns `ratio` arrays of `count` values. Array i has the values at `first` + i, `first` + i + `ratio` and so on.
     """
     size, phases = kernel.shape[-1], []
     for place in range(first, first + ratio):
@@ -188,10 +188,7 @@ def _transposed_phases(padded: jax.Array, kernel: jax.Array, ratio: int, first: 
 
 
 def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], starts: Iterable[int], count: int) -> jax.Array:
-    """Multiply each of the kernel's taps with the indices `taps` by `count` successive values, and add the products.
-
-    `starts` has the index of the first of these values for each tap.
-    """
+    """Return the sum of kernel[tap] * values[start : start + count] over all taps. `starts` has one start for each tap."""
     kernel = kernel[..., 0, :].astype(values.dtype)  # [..., 1, taps]
     parts = (
         kernel[..., tap, None] * jax.lax.slice_in_dim(values, start, start + count, axis=-1)
@@ -201,14 +198,13 @@ def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], sta
 
 
 def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
-    """Downsample values through a filter [..., 1, 1, taps].
+    """Downsample values by `len(phases)` through a filter [..., 1, 1, taps].
 
-    `phases` has the values in the order of `_filter_up`: successive values are in successive arrays at the same index. The
-    result has one value for each index.
+    `phases` are arrays in the form that `_filter_up` returns. The result is as long as each array.
     """
     size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
-    # The filter also reads `left` values before the first value, and some values after the last value. This padding repeats the
-    # first and the last value. An array in `phases` has only every `ratio`-th value, so `room` values at each end are enough.
+    # The filter also reads values before the first value and after the last value. Padding repeats the first and the last value.
+    # `room` padding values at each end of each array are enough, because an array has only every `ratio`-th value.
     left, room = size // 2 + size % 2 - 1, -(-size // ratio)
     begin, end = (jnp.broadcast_to(one, (*one.shape[:-1], room)) for one in (phases[0][..., :1], phases[-1][..., -1:]))
     made: Any = 0
@@ -226,7 +222,7 @@ def _end_padding(values: jax.Array, left: int, right: int) -> list[tuple[int, in
 def _log_mel(weights: Weights, samples: jax.Array, hop: int, window: int) -> jax.Array:
     """Compute the logarithm of the mel spectrum [channels, T, bins] of samples [channels, N].
 
-    The padding is before the first sample only, so that a frame of the spectrum sees no later samples.
+    Only the start is padded, so that a frame of the spectrum sees no later samples.
     """
     basis = weights["stft_fn.forward_basis"][:, 0]
     size, parts = basis.shape[1], -(-basis.shape[1] // hop)
@@ -242,7 +238,7 @@ def _log_mel(weights: Weights, samples: jax.Array, hop: int, window: int) -> jax
 
 
 def _resample(samples: jax.Array, ratio: int) -> jax.Array:
-    """Resample to `ratio` times the rate with a Hann-windowed sinc. It is computed here, because checkpoints do not have it."""
+    """Resample to `ratio` times the rate with a Hann-windowed sinc filter, which checkpoints do not contain."""
     width = int(np.ceil(RESAMPLER_WIDTH / RESAMPLER_ROLLOFF))
     size = 2 * width * ratio + 1
     time = (np.arange(size) / ratio - width) * RESAMPLER_ROLLOFF
