@@ -12,7 +12,7 @@ from typing import NoReturn
 from backend.startup import announce_start, is_serving
 
 _TITLE = "Wan TPU Studio"
-_COMMANDS = {  # each function returns an exit code, True for success and False for failure, or None for success
+_COMMANDS = {  # each function returns an exit code, or True or None for success, or False for failure
     **{name: f"{name}:{name}" for name in ("cut", "doctor", "export", "member", "models", "precompile", "smooth", "upscale")},
     "check-tpu": "check_tpu:check_tpu",
     "keys": "keys:manage_keys",
@@ -23,7 +23,7 @@ _COMMANDS = {  # each function returns an exit code, True for success and False 
 
 def main(words: list[str]) -> int:
     """Run one command and return its exit code: 0 for success, 2 for an invalid request, 1 for any other error."""
-    if is_serving(words):  # only `serve` takes long enough to start for an announcement; other commands print only their error
+    if is_serving(words):  # only `serve` starts slowly enough to need an announcement
         announce_start(_TITLE, is_first=True)
     from backend.cli.command_line import FAILED, OK, WRONG_REQUEST, parse, print_error
     from backend.errors import RequestError, StudioError
@@ -44,7 +44,7 @@ def main(words: list[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace, words: list[str]) -> int | bool | None:
-    """Run the command. Only its modules are imported, so that the studio starts quickly and errors appear quickly."""
+    """Run the command. Import only the modules that this command needs, so that the studio starts quickly."""
     from backend.cli.command_line import IN_A_PROCESS
 
     if arguments.command in IN_A_PROCESS:
@@ -66,12 +66,12 @@ def _serve(arguments: argparse.Namespace) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.umask(0o077)  # other accounts of this machine must not read videos or the operator's key
     arguments.auth, rewriter = options.login_from_arguments(arguments), helper_from_arguments(arguments)
-    use_one_malloc_arena()  # before other threads start
+    use_one_malloc_arena()  # must be called before other threads start
     drop_gradio_ports()
     folder, model = from_environment(arguments.data_dir).data_dir, options.model_from_arguments(arguments)
     limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
     engine = Engine(folder, model, limits=limits, has_standby=True, **options.engine_options(arguments))
-    with contextlib.suppress(PermissionError):  # a folder of another account keeps its mode
+    with contextlib.suppress(PermissionError):  # the folder may belong to another account
         engine.settings.data_dir.chmod(0o700)
     try:
         from wan_ui.gradio_fixes import import_gradio

@@ -1,16 +1,17 @@
 """Convolution over frames, columns and rows for the VAE on a TPU.
 
-It is causal over frames: a result sees no later frames. It reads each array once.
+The convolution is causal over frames: a result depends on no later frame. The kernel reads each array once. In this module, the
+filter is the convolution's 3 x 3 window over rows and columns, and the kernel is the Pallas kernel.
 
-Arrays are [frames, columns, rows, channels]: [F, W, H, C] before the convolution, [F, W, H, N] after it. C' and N' are numbers of
-channels with padding. T is the number of earlier frames that the convolution sees for each frame. Channels are along the lanes
-and rows along the sublanes. A neighbouring column or an earlier frame is therefore only another address.
+Arrays are [frames, columns, rows, channels]: [F, W, H, C] before the convolution, [F, W, H, N] after it. C' and N' are the
+numbers of channels with padding. T is the number of earlier frames that the convolution sees for each frame. Channels are along
+the lanes and rows along the sublanes. Therefore a neighbouring column or an earlier frame is only another address.
 
-A grid step computes some columns of every frame. A result sees three columns in T + 1 frames, and the channels of these columns
-form the depth of a matrix product. The product has a part for each of the three rows of the convolution's kernel. The parts for
-the upper and lower row are shifted by one row, then the three parts are added. Before the grid step writes, it also applies the
-operations that follow in the network (bias, residual, next norm, SiLU). A weight that is too large for the vector memory is
-divided into blocks of output channels. This module does not depend on a network.
+A grid step computes some columns of every frame. For each result, it joins the channels of three columns in T + 1 frames. They
+are the depth of a matrix product. The product has a part for each of the filter's three rows. The parts for the upper and lower
+row are shifted by one row, then the three parts are added. Before the grid step writes, it also applies the operations that
+follow in the network (bias, residual, next norm, SiLU). A weight that is too large for the vector memory is divided into blocks
+of output channels. This module does not depend on a network.
 """
 
 from __future__ import annotations
@@ -40,17 +41,18 @@ NORM_EPS = 1e-12  # the default `eps` of torch.nn.functional.normalize
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epilogue:
-    """The operations after the convolution, before the kernel writes. The sum is the convolution plus bias and residuals.
+    """The operations after the convolution, before the kernel writes its results.
 
-    The sum has F frames, W columns and N channels. H is the number of rows of the convolved frames.
+    The sum is the convolution plus bias and residuals. It has F frames, W columns and N channels. H is the number of rows of the
+    convolved frames.
 
     Attributes:
-        residuals: arrays to add, each [F', W', H, N]: at most one array, or two if the convolution doubles rows. The two are for
-            the upper and for the lower row of each pair. F' divides F and W' divides W. Each value is added to F / F' frames and
+        residuals: arrays [F', W', H, N] that are added. At most one array, or two if the convolution doubles rows: one for the
+            upper and one for the lower row of each pair. F' divides F and W' divides W. Each value is added to F / F' frames and
             W / W' columns of the sum.
-        norm: [N] float32, the weight of an RMS norm over `norm_width` channels, followed by SiLU. If it is set, the kernel writes
-            the result of norm and SiLU.
-        keeps_sum: the kernel writes the sum before the norm.
+        norm: [N] float32, the weight of an RMS norm over `norm_width` channels, followed by SiLU. The kernel then writes the
+            result of norm and SiLU. None: no norm and no SiLU.
+        keeps_sum: the kernel also writes the sum before the norm.
     """
 
     residuals: tuple[jax.Array, ...] = ()
@@ -61,9 +63,10 @@ class Epilogue:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Edges:
-    """The columns left and right of the T earlier frames and of the frames, [T + F, 1, H, C] each.
+    """The columns left and right of the convolved frames and of the T earlier frames, [T + F, 1, H, C] each.
 
-    They are columns of the neighbouring chips. At the border of the whole frames they are padding, chosen by the caller.
+    If wider frames are divided over chips, the edges are columns of the neighbouring chips. At the border of the wider frames,
+    the caller chooses the padding.
     """
 
     left: jax.Array
@@ -74,7 +77,7 @@ def arrange_weight(weight: jax.Array) -> jax.Array:
     """Arrange PyTorch's weight [N, C, T + 1, 3 rows, 3 columns] as matrices [B, (T + 1) * 3 * C', 3 * N' / B].
 
     T is the number of earlier frames that the convolution sees. B is the number of blocks of output channels. C' and N' are the
-    padded numbers of channels.
+    numbers of channels with padding.
     """
     out, channels, frames, rows, columns = weight.shape
     padding = ((0, padded_channels(out) - out), (0, padded_channels(channels) - channels), (0, 0), (0, 0), (0, 0))
@@ -85,9 +88,10 @@ def arrange_weight(weight: jax.Array) -> jax.Array:
 
 
 def swap_rows_and_columns(weight: jax.Array, frames: int) -> jax.Array:
-    """Swap the convolution kernel's rows and columns in a result of `arrange_weight`, for frames with swapped rows and columns.
+    """Swap the filter's rows and columns in a result of `arrange_weight`, for frames whose rows and columns are swapped.
 
-    `frames` is the number of frames that the convolution kernel spans. Channels keep their order, so only whole tiles move.
+    `frames` is the number of frames that the filter spans, T + 1. The order of channels stays the same, so that only whole tiles
+    move.
     """
     blocks, depth, width = weight.shape
     parts = weight.reshape(blocks, frames, TAPS, depth // frames // TAPS, TAPS, width // TAPS)
@@ -107,14 +111,14 @@ def causal_conv(
     doubles: bool = False,
     interpret: bool = False,
 ) -> tuple[jax.Array | None, jax.Array | None]:
-    """Convolve `frames`, then add the bias and the epilogue's residuals. Return this sum, and the sum after norm and SiLU.
+    """Convolve `frames`, then apply the epilogue.
 
-    Both results are [F, W, H, N']. Without `epilogue.keeps_sum` the first is missing (None), without `epilogue.norm` the second.
+    Returns: the sum of convolution, bias and residuals (None without `epilogue.keeps_sum`), and the sum after norm and SiLU (None
+    without `epilogue.norm`). Each is [F, W, H, N'].
 
     Args:
         frames: [F, W, H, C'].
-        before: the T frames before `frames`, [T, W, H, C'], or a multiple of T frames, of which the last T are used. None if
-            T = 0.
+        before: the T frames before `frames`, [T, W, H, C']. If it has a multiple of T frames, the last T are used. None if T = 0.
         weight: result of `arrange_weight` for T + 1 frames.
         bias: [N'] float32.
         edges: the columns left and right of the frames.
@@ -123,7 +127,7 @@ def causal_conv(
         doubles: first double the width and height by repeating pixels. The results then have 2 W columns and
             `padded_rows(2 * num_rows)` rows. `num_rows` still counts the rows of `frames`.
     """
-    if epilogue.norm is not None and weight.shape[0] > 1:  # the norm needs all blocks, but a grid step has only one
+    if epilogue.norm is not None and weight.shape[0] > 1:  # the norm needs all channels, but a grid step has only one block
         whole = Epilogue(residuals=epilogue.residuals)
         total, _ = causal_conv(
             frames,
@@ -173,20 +177,21 @@ def causal_conv(
 
 
 def norm_and_silu(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
-    """Apply `rms_norm` and SiLU."""
+    """Apply `rms_norm`, then SiLU."""
     scaled = rms_norm(total, weight, width)
     return scaled * jax.nn.sigmoid(scaled)
 
 
 def rms_norm(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
-    """Apply the RMS norm to float32 [..., N'] over its first `width` channels. Padded channels are zero and stay zero."""
+    """Apply the RMS norm over the first `width` channels of [..., N'] float32. The padded channels must be zero, and stay
+    zero."""
     length = jnp.sqrt(jnp.sum(total * total, axis=-1, keepdims=True))
     return total * (width**0.5 / jnp.maximum(length, NORM_EPS)) * weight
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Flags:
-    """The epilogue without its arrays."""
+    """The options of an `Epilogue`, without its arrays."""
 
     norm_width: int
     has_norm: bool
@@ -218,7 +223,8 @@ def _make_inputs(
     for array, count in [(before, plan.earlier), (frames, plan.count)] if has_earlier else [(frames, plan.count)]:
         inputs += [array] * 3
         specs += [
-            # Before the first and after the last column, the clamped index selects a wrong column. The kernel uses `edges` there.
+            # The first and the third BlockSpec read the columns left and right of the second one. At the borders, their clamped
+            # index reads a wrong column, which the kernel replaces by `edges`.
             _columns_at(array, count, 1, lambda step: jnp.maximum(step * plan.columns - 1, 0)),
             _columns_at(array, count, plan.columns, lambda step: step),
             _columns_at(array, count, 1, lambda step: jnp.minimum((step + 1) * plan.columns, last)),
@@ -240,13 +246,13 @@ def _make_inputs(
 
 
 def _columns_at(array: jax.Array, count: int, size: int, place: Callable[[jax.Array], jax.Array]) -> pl.BlockSpec:
-    """Return the BlockSpec of `size` columns of the last `count` frames of `array`, from column `size * place(step)` on."""
+    """Return the BlockSpec for `size` columns in the last `count` frames of `array`. The first column is `size * place(step)`."""
     last = array.shape[0] // count - 1
     return pl.BlockSpec((count, size, *array.shape[2:]), lambda part, step: (last, place(step), 0, 0))
 
 
 def _estimate_cost(plan: TilePlan, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
-    """Estimate the cost of `columns` columns of results: products in whole tiles, bytes read and written, normalised elements.
+    """Estimate the cost of computing `columns` columns: products in whole tiles, bytes read and written, normalised elements.
 
     For comparison, libtpu's schedules for v6e take 1.1 times the cycles of these products, plus 3 cycles for each 1,024
     normalised elements (docs/lab/tpu-kernels.md).
@@ -275,9 +281,9 @@ def _weight_for_doubled_rows(weight: jax.Array) -> jax.Array:
 
     B is the number of blocks of output channels, K the depth of the matrix product, and N the number of channels of a block.
 
-    If each row of the frames is repeated, the three rows of the convolution's kernel see only two different rows. For the upper
-    copy of a row, the first kernel row sees the row above, and the other two see the copied row. For the lower copy, the first
-    two see the copied row, and the last sees the row below. Kernel rows that see the same row are added.
+    If each row of the frames is repeated, the filter's three rows see only two different rows. For the upper copy of a row, the
+    first filter row sees the row above, and the other two see the row itself. For the lower copy, the first two filter rows see
+    the row itself, and the last sees the row below. The weights of filter rows that see the same row are added.
     """
     first, middle, last = jnp.split(weight, TAPS, axis=-1)
     return jnp.concatenate([first, middle + last, first + middle, last], axis=-1)
@@ -317,12 +323,12 @@ def _compute_products(
 ) -> jax.Array:
     """Multiply a frame and its T earlier frames by their weights, and return the sum of the products, [columns * H, parts * N].
 
-    N is the number of output channels in a block. The parts are for the rows of the convolution's kernel, see
-    `TilePlan.row_parts`. `summed` is a buffer for the sum if a loop adds the products, otherwise None.
+    N is the number of output channels in a block. `TilePlan.row_parts` describes the parts. `summed` is a buffer in which a loop
+    adds the products. None if a single product computes the sum.
     """
 
     if summed is None:
-        # One product for the frame and its earlier frames together, because the depth of each product is padded to whole tiles
+        # One product for all T + 1 frames pads its depth to whole tiles once. A product for each frame would need more padding.
         inputs = jnp.concatenate([gathered[frame + tap].reshape(-1, plan.depth) for tap in range(plan.earlier + 1)], axis=-1)
         return jnp.dot(inputs, weight[0], preferred_element_type=jnp.float32)
 
@@ -335,8 +341,7 @@ def _compute_products(
 
 
 def _gather(sources: list[list[jax.Ref]], edges: tuple[jax.Ref, jax.Ref], gathered: jax.Ref, plan: TilePlan) -> None:
-    """Copy the three input columns under the convolution's kernel next to each other, for each frame and each column of the
-    result."""
+    """Copy the three input columns under the filter into adjacent channels, for each frame and each column of the result."""
     is_first, is_last = pl.program_id(1) == 0, pl.program_id(1) == pl.num_programs(1) - 1
     places = [0, plan.earlier, plan.earlier + plan.count] if plan.earlier else [0, plan.count]
     for (left, middle, right), start, end in zip(sources, places[:-1], places[1:], strict=True):
@@ -360,7 +365,7 @@ def _block_slice(place: int, size: int) -> slice:
 
 
 def _read_residual(ref: jax.Ref, frame: jax.Array | int, plan: TilePlan) -> jax.Array:
-    """Read the residual for the columns of the result, [columns, H, N] float32."""
+    """Read a frame's residual for the columns of the result, [columns, H, N] float32."""
     frames, columns = ref.shape[:2]
     added = ref[frame // (plan.count // frames)].astype(jnp.float32)
     times = plan.output_columns // columns
@@ -370,11 +375,10 @@ def _read_residual(ref: jax.Ref, frame: jax.Array | int, plan: TilePlan) -> jax.
 
 
 def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.Ref], plan: TilePlan) -> jax.Array:
-    """Add up the four parts of `products`, and add the residuals: [columns * H, 4 N] to [columns, 2 H, N].
+    """Add the four parts of `products` and the residuals: [columns * H, 4 N] to [columns, output rows, N].
 
-    `products` are matrix products with a weight of `_weight_for_doubled_rows`.
-
-    `doubled` has one buffer for each 128 channels, in which the two copies of the rows are interleaved.
+    `products` are matrix products with a weight of `_weight_for_doubled_rows`. `doubled` are buffers that interleave the upper
+    and lower copies of the rows, one buffer for each 128 channels.
     """
     count = products.shape[0]
     from_above, upper, lower, from_below = (products[:, _block_slice(part, plan.width)] for part in range(4))
@@ -382,7 +386,7 @@ def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.
     lower += _roll_rows(from_below, -1, plan)
     if added:
         upper, lower = (part + more.reshape(part.shape) for part, more in zip((upper, lower), added, strict=True))
-    for part, ref in enumerate(doubled):  # one buffer for each 128 channels, because a strided store writes 128 lanes
+    for part, ref in enumerate(doubled):  # a strided store writes 128 lanes at a time
         ref[pl.ds(0, count, 2)] = upper[:, _block_slice(part, LANES)]
         ref[pl.ds(1, count, 2)] = lower[:, _block_slice(part, LANES)]
     both = jnp.concatenate([ref[...] for ref in doubled], axis=-1).reshape(plan.output_columns, 2 * plan.rows, plan.width)
@@ -390,10 +394,10 @@ def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.
 
 
 def _add_rows(products: jax.Array, added: list[jax.Array], plan: TilePlan) -> jax.Array:
-    """Sum the products of the three kernel rows and the residual: [columns * H, 3 N] to [columns, H, N].
+    """Add the products of the filter's three rows and the residual: [columns * H, 3 N] to [columns, H, N].
 
-    The first third of a row's products is part of the sum one row below, and the last third is part of the sum one row above.
-    Therefore both are shifted by one row.
+    The first third of a row's products belongs to the sum one row below, and the last third to the sum one row above. Therefore
+    these thirds are shifted by one row.
     """
     from_above, own, from_below = (products[:, _block_slice(part, plan.width)] for part in range(TAPS))
     total = _roll_rows(from_above, 1, plan) + own + _roll_rows(from_below, -1, plan)
@@ -403,7 +407,8 @@ def _add_rows(products: jax.Array, added: list[jax.Array], plan: TilePlan) -> ja
 def _roll_rows(rows: jax.Array, by: int, plan: TilePlan) -> jax.Array:
     """Move the rows of each column down (`by` = 1) or up (`by` = -1) in [columns * H, N].
 
-    The first row (`by` = 1) or the last row (`by` = -1) becomes zero, or keeps its value with `repeats_rows`.
+    Moving down leaves the first row empty, moving up the last row. The empty row becomes zero, or keeps its value with
+    `repeats_rows`.
     """
     moved = pltpu.roll(rows, by % rows.shape[0], 0).reshape(plan.output_columns, plan.rows, plan.width)
     incoming = 0 if by > 0 else plan.num_rows - 1 if plan.repeats_rows else plan.rows - 1

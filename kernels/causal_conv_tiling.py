@@ -14,16 +14,16 @@ from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
 ROW_ALIGNMENT = 16  # sublanes of a bfloat16 tile
-MATRIX_UNIT = 256  # depth and width of the matrix unit on v6e and v7x; matrices are padded to a multiple
-TAPS = 3  # number of columns of the convolution's kernel, and of its rows
+MATRIX_UNIT = 256  # depth and width of the matrix unit on v6e and v7x; matrices are padded to multiples of it
+TAPS = 3  # number of columns of the convolution's filter, and of its rows
 VMEM_LIMIT_BYTES = 52 * 2**20  # vector memory that the kernel requests; the smallest core has 64 MiB (v5p, v7x)
 PLANNED_BYTES = 46 * 2**20  # memory that a `TilePlan` may use; the compiler stores spilled registers in the rest
 MOST_WEIGHT_BYTES = 22 * 2**20  # largest weight that is not divided into blocks, bfloat16
-# Limits of the matrix unit's cycles in code without a loop. Longer code compiles too slowly: libtpu schedules about 2,000 bundles
-# a second (2026-11-21, one core).
+# Most cycles of the matrix unit that code without a loop may take. Longer code compiles too slowly: libtpu schedules about 2,000
+# bundles a second (2026-11-21, one core).
 UNROLLED_CYCLES = 10_000  # for all frames together; above this limit the program loops over the frames
-FRAME_CYCLES = 6_000  # for the products of one frame; above it the program loops over the frame and its earlier frames
-ROWS_A_CYCLE = 4  # rows that both matrix units of v6e together multiply by a tile in a cycle
+FRAME_CYCLES = 6_000  # for one frame; above this limit the program loops over the frame and its earlier frames
+ROWS_A_CYCLE = 4  # rows that v6e's two matrix units together multiply by a 256 x 256 tile in one cycle
 ENOUGH_ROWS = 192  # rows of an efficient product: loading a 256 x 256 tile takes as long as multiplying 128 rows
 
 
@@ -40,11 +40,11 @@ def padded_rows(rows: int) -> int:
 def channel_blocks(channels: int, out: int) -> int:
     """Return the number of blocks of output channels into which a weight is divided.
 
-    Returns 1 if the weight fits into the memory. Otherwise two blocks must fit, because the next block is loaded during a grid
-    step. Blocks consist of whole tiles of the matrix unit, if possible. A weight of a single frame is divided like a weight of
-    three frames.
+    Returns 1 if the weight has at most `MOST_WEIGHT_BYTES`. Otherwise two blocks must fit into the memory, because the next block
+    is loaded during a grid step. Blocks consist of whole tiles of the matrix unit, if possible. A weight of a single frame is
+    divided like a weight of three frames.
     """
-    one = 2 * TAPS**3 * channels  # bytes of one output channel
+    one = 2 * TAPS**3 * channels  # bytes of the weight for one output channel and three frames, bfloat16
     if one * out <= MOST_WEIGHT_BYTES:
         return 1
     sizes = [size for size in range(LANES, out, LANES) if out % size == 0 and 2 * one * size <= 4 / 3 * MOST_WEIGHT_BYTES]
@@ -64,10 +64,11 @@ class TilePlan:
         repeats_rows: pad above and below with the first and last row instead of zeros.
         channels: number of input channels.
         width: number of output channels in a block.
-        factor: 2 if the frames are doubled, else 1.
-        residuals, outputs: numbers of residuals and of arrays that the kernel writes.
-        weight_buffers: 2 if the next block of the weight is loaded during a grid step. 1 if the weight has one block, or if two
-            blocks do not fit.
+        factor: 2 if width and height of the frames are doubled, else 1.
+        residuals: number of residuals.
+        outputs: number of arrays that the kernel writes.
+        weight_buffers: number of buffers for blocks of the weight. 2 if the next block is loaded during a grid step. 1 if the
+            weight has one block, or if two blocks do not fit.
     """
 
     count: int
@@ -136,8 +137,8 @@ class TilePlan:
     def row_parts(self) -> int:
         """Number of parts into which the columns of the weight and of each product are divided.
 
-        There is one part for each of the three kernel rows. If the rows of the frames are doubled, there are four parts: two for
-        the upper copy of a row and two for the lower copy.
+        Usually there is one part for each of the filter's three rows. If the rows of the frames are doubled, there are four
+        parts: two for the upper copy of a row and two for the lower copy.
         """
         return TAPS + self.factor - 1
 
@@ -152,12 +153,13 @@ class TilePlan:
 
     @property
     def loops_over_taps(self) -> bool:
-        """True if a loop adds the products of a frame and of its earlier frames. False if they are one product."""
+        """True if a loop computes a product for the frame and each earlier frame, and adds them. False if one product covers
+        all."""
         return self.earlier > 0 and self.frame_cycles > FRAME_CYCLES
 
     @property
     def frame_cycles(self) -> int:
-        """Number of cycles of v6e's matrix units for the products of one frame, in whole tiles."""
+        """Cycles of v6e's matrix units for the products of one frame, with matrices padded to whole tiles."""
         depth, width = (self.earlier + 1) * self.depth, self.row_parts * self.width
         tiles = math.ceil(depth / MATRIX_UNIT) * math.ceil(width / MATRIX_UNIT)
         return tiles * self.output_columns * self.rows // ROWS_A_CYCLE
@@ -177,9 +179,9 @@ class TilePlan:
         return 2 * (weight + pipelined + 2 * column + gathered) + 4 * (products + doubled)
 
     def scratch_shapes(self, dtype: jnp.dtype) -> list[pl.MemoryRef]:
-        """Return the scratch arrays: the gathered columns, one buffer for each 128 channels of doubled rows, and the sum.
+        """Return the scratch arrays: the gathered columns, buffers for doubled rows, and a buffer for the sum of products.
 
-        The buffers exist only if rows are doubled. The sum exists only if a loop adds the products.
+        Doubled rows need one buffer for each 128 channels. The last buffer exists only if a loop adds the products.
         """
         gathered = pltpu.VMEM((self.earlier + self.count, self.columns, self.factor, self.rows, self.depth), dtype)
         buffers = self.width // LANES if self.factor == 2 else 0

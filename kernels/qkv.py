@@ -1,12 +1,12 @@
-"""The operations between the projections and the attention: norm over all heads, rotary embedding, head groups, bounds.
+"""The operations between the projections and the attention: norm, rotary embedding, head groups, bounds.
 
-Arrays [B, S, W] have S tokens with the W channels of all heads. A head has D channels. Chips exchange heads in groups, so the
-results are split into head groups, one for each chip that takes part in an exchange.
+Arrays [B, S, W] have S tokens with the W channels of all heads. A head has D channels. The all-to-all exchanges heads between
+chips. Therefore the results are split into head groups, one for each chip of the exchange.
 
-On a TPU Pallas passes read and write each array once, in the order in which chips exchange heads. If the mean key is subtracted,
-the keys need two passes. The passes also compute each head's bounds (`HeadBounds`). They show whether the attention is safe in
-its fast form, which subtracts no maximum from the scores. XLA's own program needs several times as many passes and copies;
-docs/lab/tpu-kernels.md has the figures.
+On a TPU, Pallas passes read and write each array once, in the order of the head groups. If the mean key is subtracted, the keys
+need two passes. The passes also compute each head's bounds (`HeadBounds`). The bounds show whether the attention can use its
+constant form, which is faster because it subtracts no maximum from the scores. XLA's own program needs several times as many
+passes and copies; docs/lab/tpu-kernels.md has the figures.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Statistic = Literal["square", "sum", "magnitude"]
 
 LOG2_E = math.log2(math.e)
 LANES = 128
-# Tokens per grid step: the first of these numbers that divides the number of tokens. 256 tokens with 5,120 channels take
-# 2.6 MB of the vector memory in bfloat16.
+# Tokens per grid step: the largest of these numbers that divides the number of tokens. A block of 256 tokens with 5,120
+# channels takes 2.6 MB of the vector memory in bfloat16.
 ROW_BLOCKS = (256, 128)
 VMEM_LIMIT_BYTES = 48 * 2**20
 
@@ -35,7 +35,7 @@ VMEM_LIMIT_BYTES = 48 * 2**20
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadBounds:
-    """Bounds of the values in each head, [B, H] float32.
+    """The largest norms and values of each head, [B, H] float32. They bound the head's scores and sums.
 
     Attributes:
         query, key: the largest Euclidean norm of a scaled query and of a key.
@@ -51,9 +51,9 @@ class HeadBounds:
 class Prepared:
     """The prepared query, key and value, each [groups, B, S, W / groups].
 
-    With `Preparation.use_pallas`, `bounds` are the largest norms and values of each head, and the query is multiplied by
-    log2(e) * D ** -0.5. With `Preparation.centres_keys`, the Pallas passes also subtract the mean key, `mean` [B, 1, W], from the
-    keys. Subtracting the mean does not change the softmax.
+    The Pallas passes multiply the query by log2(e) * D ** -0.5 and compute `bounds`. With `Preparation.centres_keys`, they also
+    subtract the mean key, `mean` [B, 1, W], from the keys. Subtracting the mean does not change the softmax. Without
+    `Preparation.use_pallas`, only query, key and value are set.
     """
 
     query: jax.Array
@@ -69,12 +69,14 @@ class Preparation:
 
     Attributes:
         norms_heads: normalise over the channels of each head instead of over all channels.
-        centres_keys: the Pallas passes subtract the mean key. Must be False if the attention also sees keys of other calls.
+        centres_keys: the Pallas passes subtract the mean key. Must be False if the attention also sees other keys, from which
+            this mean was not subtracted.
         groups: number of head groups in the result.
         token_axis, channel_axis: mesh axes over which tokens and channels are divided, or None.
         use_pallas: use the Pallas passes for TPUs.
-        head_width: channels of a head if each head has its own angles. Then `tables` are [S, W / 2], and the rotation pairs
-            channel i of a head with channel i + head_width / 2.
+        head_width: the number of channels of a head, set only if each head has its own angles. `tables` are then [S, W / 2], and
+            the rotation pairs channel i of a head with channel i + head_width / 2. If None, all heads have the same angles, and
+            neighbouring channels are pairs.
     """
 
     eps: float
@@ -87,7 +89,7 @@ class Preparation:
     head_width: int | None = None
 
     def get_head_width(self, tables: tuple[jax.Array, jax.Array]) -> int:
-        """Return the number of channels of a head."""
+        """Return the number of channels of a head: `head_width` if it is set, otherwise the width of the tables."""
         return self.head_width or tables[0].shape[1]
 
 
@@ -102,12 +104,12 @@ def prepare(
     Args:
         projected: query, key and value, [B, S, W].
         norms: weights of the norms of query and key, [W], or [D] with `norms_heads`.
-        tables: cosine and sine [S, D] float32, each value twice, for pairs of neighbours as in diffusers' Wan. With
+        tables: cosine and sine [S, D] float32, in which both channels of a pair have the same value, as in diffusers' Wan. With
             `head_width` [S, W / 2], as in diffusers' LTX-2.
         preparation: the options.
 
-    Raises: NotImplementedError for arguments that `use_pallas` does not support. These are a `channel_axis`, a length that is no
-    multiple of 128, and a `head_width` that is not 128 or has an odd number of heads.
+    Raises: NotImplementedError if `use_pallas` is set together with a `channel_axis`, or if it is set and S is not a multiple of
+    128. A `head_width` with `use_pallas` must be 128, and the number of heads even.
     """
     if preparation.use_pallas:
         return _prepare_with_pallas(projected, norms, tables, preparation)
@@ -171,7 +173,7 @@ def _rotate(normal: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
 def rotate_halves(normal: jax.Array, cosine: jax.Array, sine: jax.Array, *, head_width: int) -> jax.Array:
     """Rotate [B, S, W] with tables [S, W / 2]: (a, b) -> (a cos - b sin, b cos + a sin).
 
-    a is the first half of a head and b the second half.
+    a is a channel in the first half of a head, b the channel at the same place in the second half.
     """
     heads = normal.reshape(*normal.shape[:2], -1, head_width).astype(jnp.float32)
     cosine, sine = (table.reshape(len(table), -1, head_width // 2) for table in (cosine, sine))
@@ -214,7 +216,11 @@ def _prepare_with_pallas(
 
 
 def _reduce_to_heads(blocks: jax.Array, head: int, token_axis: str | None) -> jax.Array:
-    """Reduce the maxima of the channels in N blocks of tokens, [B, N, 1, W], to the maximum of each head, [B, H]."""
+    """Return each head's maximum over its channels and all tokens, [B, H].
+
+    `blocks` [B, N, 1, W] are the maxima of each channel in N blocks of tokens. With `token_axis`, the result includes the tokens
+    of the other chips.
+    """
     largest = blocks.max((1, 2)).reshape(blocks.shape[0], -1, head).max(2)
     return largest if token_axis is None else jax.lax.pmax(largest, token_axis)
 
@@ -239,10 +245,10 @@ def _rotating_pass(
     scale: float = 1.0,
     statistic: Statistic = "square",
 ) -> tuple[jax.Array, jax.Array]:
-    """Normalise, rotate and scale an array, and split it into head groups.
+    """Normalise, rotate and scale `projected` [B, S, W], and split it into head groups.
 
-    Returns: the array [groups, B, S, W / groups], and the `statistic` (see `_summarise_head`) of each of the N blocks of tokens,
-    [B, N, 1, W].
+    Returns: the array [groups, B, S, W / groups], and a statistic of each of N blocks of tokens, [B, N, 1, W]. `_summarise_head`
+    describes the statistics.
     """
     batch, length, width = projected.shape
     rows = _rows_per_step(length)
@@ -271,8 +277,8 @@ def _shifting_pass(
 ) -> tuple[jax.Array, jax.Array]:
     """Subtract `shift` [B, 1, W] from `array` [B, S, W], and split the result into head groups.
 
-    Returns: the array [groups, B, S, W / groups], and the `statistic` (see `_summarise_head`) of each of the N blocks of tokens,
-    [B, N, 1, W].
+    Returns: the array [groups, B, S, W / groups], and a statistic of each of N blocks of tokens, [B, N, 1, W]. `_summarise_head`
+    describes the statistics.
     """
     batch, length, width = array.shape
     return _make_pass(
@@ -292,12 +298,12 @@ def _make_pass(
     specs: list[pl.BlockSpec],
     num_bytes: int | None = None,
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """Return a Pallas call over blocks of tokens.
+    """Return a Pallas call over N blocks of tokens.
 
     The call reads an array [B, S, W] and the arrays of `specs`. It writes the head groups [groups, B, S, W / groups] and a
-    statistic of every block of tokens [B, N, 1, W]. `shape` is (B, S, W, tokens per block, groups).
+    statistic of every block [B, N, 1, W]. `shape` is (B, S, W, tokens per block, groups).
 
-    `num_bytes` tells XLA how many bytes the call reads and writes. It is needed if an array of `specs` is large.
+    `num_bytes` tells XLA how many bytes the call reads and writes. Set it if an array of `specs` is large.
     """
     batch, length, width, rows, groups = shape
     blocks = length // rows
@@ -347,7 +353,7 @@ def _rotating_kernel(
 
 
 def _inverse_norm(array_ref: jax.Ref, head: int, eps: float) -> jax.Array:
-    """Compute 1 / root mean square of each row, [N, 1] float32, head by head."""
+    """Compute 1 / root mean square of all channels of each row, [N, 1] float32. A loop adds the squares head by head."""
     rows, width = array_ref.shape
     square = jnp.zeros((rows, head), jnp.float32)
     for start in range(0, width, head):
@@ -356,9 +362,9 @@ def _inverse_norm(array_ref: jax.Ref, head: int, eps: float) -> jax.Array:
 
 
 def _neighbour_rotation(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
-    """Return a function that rotates and scales pairs of neighbours with one table for all heads.
+    """Return a function that rotates pairs of neighbouring channels and multiplies by `scale`. All heads have the same angles.
 
-    The function takes the values of a head [N, D] and the index of its first channel.
+    The function takes the values of a head [N, D] and the index of the head's first channel.
     """
     is_first = jax.lax.broadcasted_iota(jnp.int32, cosine_ref.shape, 1) % 2 == 0
     cosine, sine = cosine_ref[...] * scale, jnp.where(is_first, -sine_ref[...], sine_ref[...]) * scale
@@ -371,9 +377,9 @@ def _neighbour_rotation(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale
 
 
 def _halves_rotation(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
-    """Return a function that rotates and scales the halves of a head with the head's own angles.
+    """Return a function that rotates the two halves of a head and multiplies by `scale`. Each head has its own angles.
 
-    In the tables [N, W / 2] the angles of two heads fill as many lanes as one head.
+    The tables are [N, W / 2], so that the angles of two heads are next to each other in as many lanes as one head has channels.
     """
     half = head // 2
     is_first = jax.lax.broadcasted_iota(jnp.int32, (cosine_ref.shape[0], head), 1) < half
@@ -409,7 +415,7 @@ def _ungroup_kernel(grouped_ref: jax.Ref, out_ref: jax.Ref, *, groups: int) -> N
 
 
 def _store_head(out_ref: jax.Ref, values: jax.Array, start: int) -> None:
-    """Write the values of one head into its group."""
+    """Write the values of one head into its head group. `start` is the index of the head's first channel."""
     width = out_ref.shape[2]
     out_ref[start // width, :, start % width : start % width + values.shape[1]] = values
 

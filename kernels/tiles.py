@@ -1,4 +1,4 @@
-"""The tiles of a video's tokens between which sparse attention selects. Does not import JAX."""
+"""The tiles of a video's tokens, for sparse attention that selects whole tiles. Does not import JAX."""
 
 import dataclasses
 import math
@@ -15,9 +15,10 @@ class TileSelection:
 
     Attributes:
         tile: the sides of a tile, in tokens.
-        grid: the numbers of tiles. Tiles at the end of an axis can contain padding.
-        window: the sides of the window, odd numbers of tiles. At the border, the window moves inwards.
-        kept: a number from 1 to `num_tiles`.
+        grid: the numbers of tiles along each axis. The last tiles of an axis can contain padding.
+        window: the sides of the window, odd numbers of tiles. At the video's border, the window is shifted to stay inside the
+            video.
+        kept: the number of tiles that are selected by score, from 1 to `num_tiles`.
     """
 
     tile: Sides

@@ -3,7 +3,8 @@
 Tokens are [B, S, W]: B samples of S tokens with W channels.
 
 On a TPU each norm is a Pallas pass that reads the tokens once and writes them once. XLA's own program reads the tokens a second
-time for the variance, and repeats the norm in every tile of the product that follows; docs/lab/tpu-kernels.md has the figures.
+time for the variance. It also repeats the norm in every tile of the following matrix product; docs/lab/tpu-kernels.md has the
+figures.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
-# Tokens per grid step: the first of these numbers that divides the number of tokens. 256 tokens with 5,120 channels take
-# 2.6 MB of the vector memory in bfloat16.
+# Tokens per grid step: the largest of these numbers that divides the number of tokens. A block of 256 tokens with 5,120
+# channels takes 2.6 MB of the vector memory in bfloat16.
 ROW_BLOCKS = (256, 128)
-ROWS_AT_ONCE = 64  # tokens whose sums fit into the registers
+ROWS_AT_ONCE = 64  # tokens that are normalised together; their sums fit into the registers
 VMEM_LIMIT_BYTES = 48 * 2**20
 
 
 def layer_norm(tokens: jax.Array, scale: jax.Array, shift: jax.Array, *, eps: float, use_pallas: bool = False) -> jax.Array:
-    """Normalise `tokens` [B, S, W], multiply by `scale` and add `shift`, both [W] float32. Rounds once, at the end.
+    """Normalise `tokens` [B, S, W], multiply by `scale` and add `shift`, both [W] float32.
 
-    Raises: NotImplementedError if `use_pallas` is set and the length or width is no multiple of 128.
+    The result is computed in float32 and rounded once, at the end.
+    Raises: NotImplementedError if `use_pallas` is set and S or W is no multiple of 128.
     """
     if use_pallas:
         return _run_pass(tokens, scale, shift, eps=eps, name="layer_norm")
@@ -39,9 +41,10 @@ def layer_norm(tokens: jax.Array, scale: jax.Array, shift: jax.Array, *, eps: fl
 
 
 def rms_norm(tokens: jax.Array, scale: jax.Array, *, eps: float, use_pallas: bool = False) -> jax.Array:
-    """Divide `tokens` [B, S, W] by their root mean square and multiply by `scale` [W] float32. Rounds once, at the end.
+    """Divide `tokens` [B, S, W] by their root mean square and multiply by `scale` [W] float32.
 
-    Raises: NotImplementedError if `use_pallas` is set and the length or width is no multiple of 128.
+    The result is computed in float32 and rounded once, at the end.
+    Raises: NotImplementedError if `use_pallas` is set and S or W is no multiple of 128.
     """
     if use_pallas:
         return _run_pass(tokens, scale, None, eps=eps, name="rms_norm")
@@ -69,7 +72,10 @@ def _run_pass(tokens: jax.Array, scale: jax.Array, shift: jax.Array | None, *, e
 
 
 def _kernel(tokens_ref: jax.Ref, *refs: jax.Ref, eps: float, is_centred: bool) -> None:
-    """Normalise a block of tokens, `ROWS_AT_ONCE` at a time, with loops over the channels for mean, mean square and result."""
+    """Normalise a block of tokens, `ROWS_AT_ONCE` tokens at a time.
+
+    Separate loops over the channels compute the mean, the mean square and the result. Only the layer norm needs the mean.
+    """
     *vector_refs, out_ref = refs
     num_rows, width = tokens_ref.shape
     columns = [slice(start, start + LANES) for start in range(0, width, LANES)]
@@ -81,7 +87,7 @@ def _kernel(tokens_ref: jax.Ref, *refs: jax.Ref, eps: float, is_centred: bool) -
             return tokens_ref[rows, lanes].astype(jnp.float32) - mean
 
         def mean_of(values: Iterable[jax.Array]) -> jax.Array:
-            total = cast(jax.Array, sum(values))  # never the number 0, because `values` is not empty
+            total = cast(jax.Array, sum(values))  # `sum` returns an array, because `values` is not empty
             return total.sum(1, keepdims=True) / width
 
         mean = mean_of(centred(lanes, 0.0) for lanes in columns) if is_centred else 0.0

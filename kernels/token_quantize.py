@@ -15,13 +15,14 @@ from kernels.token_norm import LANES, ROW_BLOCKS, ROWS_AT_ONCE, VMEM_LIMIT_BYTES
 
 LARGEST = {jnp.dtype(jnp.int8): 127.0, jnp.dtype(jnp.float8_e4m3fn): 448.0}
 """The largest value of each format that is used. int8 is symmetric, so it does not use -128."""
-SMALLEST_PEAK = 1e-30  # in place of 0 for tokens of zeros, so that no scale is 0
+SMALLEST_PEAK = 1e-30  # replaces a largest absolute value of 0, so that no scale is 0
 
 
 def quantize_tokens(tokens: jax.Array, dtype: jnp.dtype, *, use_pallas: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Quantize `tokens` [..., W]. Return them in `dtype`, rounded to nearest, halves to even, and the scales [..., 1] float32.
+    """Quantize `tokens` [..., W] to `dtype`. Return the quantized tokens and their scales [..., 1] float32.
 
-    A token's scale is its largest absolute value divided by the largest value of `dtype`.
+    A token's scale is its largest absolute value divided by the largest value of `dtype`. Values are rounded to the nearest
+    number, halves to the even number.
 
     Raises: NotImplementedError if `use_pallas` is set and `can_run_pass` is false.
     """
@@ -34,12 +35,15 @@ def quantize_tokens(tokens: jax.Array, dtype: jnp.dtype, *, use_pallas: bool = F
 
 
 def can_run_pass(shape: tuple[int, ...], dtype: jnp.dtype) -> bool:
-    """Return whether the pass can quantize tokens of this shape to `dtype`: [B, S, W] with S and W multiples of 128, to int8."""
+    """Return whether the Pallas pass can quantize tokens of this shape to `dtype`.
+
+    The shape must be [B, S, W] with S and W multiples of 128, and the dtype int8.
+    """
     return dtype == jnp.int8 and len(shape) == 3 and shape[1] % LANES == 0 and shape[2] % LANES == 0
 
 
 def _factor_and_scale(peak: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """Return the factor by which values are multiplied, and the scale by which products are multiplied."""
+    """Return the factor that quantizes a token's values, and its inverse, the token's scale."""
     largest, peak = LARGEST[dtype], jnp.maximum(peak, SMALLEST_PEAK)
     return largest / peak, peak / largest
 
@@ -67,7 +71,10 @@ def _run_pass(tokens: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array
 
 
 def _kernel(tokens_ref: jax.Ref, out_ref: jax.Ref, scale_ref: jax.Ref) -> None:
-    """Quantize a block of tokens, `ROWS_AT_ONCE` at a time. One loop over the channels finds the peaks, one writes the result."""
+    """Quantize a block of tokens, `ROWS_AT_ONCE` tokens at a time.
+
+    A first loop over the channels finds each token's largest absolute value, and a second loop writes the result.
+    """
     num_rows, width = tokens_ref.shape
     columns = [slice(start, start + LANES) for start in range(0, width, LANES)]
 

@@ -1,4 +1,4 @@
-"""Loads the preset files in this folder. Independent of models, requests and devices."""
+"""Loads the preset files in this folder. Does not depend on models, requests or devices."""
 
 import difflib
 import functools
@@ -25,19 +25,19 @@ SERIES = (
     "ltx-2.3",
     "ltx-2.0",
     "hunyuanvideo-1.5",
-)  # sort order of series in lists; series that are not listed here follow
-# Words in the names of presets, such as "t2v" in "hunyuanvideo-1.5-t2v-480p". Lists show a series' presets in the order of these
-# words. The series is the version of the model.
+)  # sort order of series in lists; all other series follow
+# Parts of preset names that state the task, such as "t2v" in "hunyuanvideo-1.5-t2v-480p". Lists show the presets of a series in
+# the order of these parts.
 KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace", "animate")
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # sort order of variants, by the end of the name
-FAST_PREFIXES = ("turbo", "fast")  # the names of models that others distilled from a series start with it, such as turbowan2.1
+FAST_PREFIXES = ("turbo", "fast")  # starts of the names of models that third parties distilled, such as turbowan2.1
 
-LEAST_STEPS = 14  # smallest default number of steps for MagCache; distilled models have at most 12 steps
+LEAST_STEPS = 14  # MagCache needs at least this default number of steps; distilled models have at most 12
 
 Task = Literal["t2v", "i2v"]
 Solver = Literal["unipc", "euler", "euler-distilled", "lcm", "ltx", "ltx-distilled", "ltx-ancestral", "rcm", "rcm-ode", "dmd"]
 ANY_MODEL: tuple[Solver, ...] = ("unipc", "euler", "euler-distilled")  # solvers that work with every model
-# Solvers that have one fixed noise level for each step, with their largest number of steps. They ignore the flow shift.
+# Solvers with fixed noise levels, and their largest number of steps. They ignore the flow shift.
 FEW_STEPS: Mapping[Solver, int] = {"rcm": 4, "rcm-ode": 4, "dmd": 3}
 Expert = Literal["both", "high", "low"]
 Quantize = Literal["off", "int8", "fp8"]
@@ -50,7 +50,8 @@ _HUB_LORA = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w
 
 
 class UnknownPreset(LookupError):
-    """No preset has this name. Like the studio's errors, it has the attributes `what`, `allowed` and `fix`."""
+    """No preset has this name. The attributes `what`, `allowed` and `fix` are the parts of the message, as in the studio's
+    errors."""
 
     def __init__(self, name: str, names: list[str]) -> None:
         self.what = f"preset={name!r}"
@@ -61,7 +62,7 @@ class UnknownPreset(LookupError):
 
 
 class ImageExample(BaseModel):
-    """An image in `presets/examples` and a prompt that continues from it."""
+    """An image in `presets/examples`, and the prompt that belongs to it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,10 +78,10 @@ class ImageExample(BaseModel):
 
 
 class PresetWords(BaseModel):
-    """A preset's title, description and captions in one language. Each example has one caption, in the order of the preset's
-    examples.
+    """A preset's title, description and captions in one language.
 
-    The prompts of examples are not translated: pressing a caption inserts the example's English prompt.
+    There is one caption for each of the preset's examples, in the same order. The prompts of examples are not translated:
+    pressing a caption inserts the example's English prompt.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -98,8 +99,8 @@ class PresetWords(BaseModel):
 class LoraChoice(BaseModel):
     """A LoRA, its strength, and the expert that it changes.
 
-    `source` is a file name in the data folder's `loras` folder, or "owner/repository:file.safetensors" (or .pt) on the Hugging
-    Face Hub, but never a path. `expert` is "both" for models with one network.
+    `source` is the name of a file in the data folder's `loras` folder, or "owner/repository:file.safetensors" (or .pt) on the
+    Hugging Face Hub. It is never a path. `expert` is "both" for models with one transformer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -300,7 +301,7 @@ class Preset(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _collect_translations(cls, values: Any) -> Any:
-        """Move the tables of a preset file whose names are language codes into `translations`."""
+        """Move the tables whose names are language codes, such as `[zh]`, into `translations`."""
         if not isinstance(values, dict):
             return values
         tables = {name: table for name, table in values.items() if _LANGUAGE.fullmatch(name)}
@@ -371,7 +372,10 @@ class Preset(BaseModel):
             raise ValueError(f"{width}x{height} is outside this preset's limits")
 
     def network_configs(self) -> dict[str, dict[str, Any]]:
-        """Return the networks' configurations by part, such as "transformer". Both experts have the same configuration."""
+        """Return the configuration of each network by the network's name in the checkpoint, such as "transformer".
+
+        Both experts have the same configuration.
+        """
         if self.architecture is None:
             paths = {path.parent.name: path for path in sorted(Path(self.model_source).glob("*/config.json"))}
         else:
@@ -380,8 +384,11 @@ class Preset(BaseModel):
         return configs if self.num_experts == 1 else {"transformer_2": configs["transformer"]} | configs
 
     def checkpoint_index(self) -> dict[str, Any]:
-        """Return the checkpoint's model_index.json. For a checkpoint that is not embedded, return the entries that the preset
-        knows: `pipeline`, `boundary`, and the parts with weights."""
+        """Return the content of the checkpoint's model_index.json.
+
+        If the checkpoint is not a folder of this project, return only the entries that the preset knows: `pipeline`, `boundary`,
+        and the networks.
+        """
         if self.architecture is None:
             return json.loads((Path(self.model_source) / "model_index.json").read_text("utf-8"))
         parts = {part: ["diffusers", part] for part in self.network_configs()}
@@ -389,18 +396,20 @@ class Preset(BaseModel):
 
     @property
     def has_control_blocks(self) -> bool:
-        """Return whether the preset's model has control blocks, which take a clip with a mask."""
+        """Return whether the preset's model has control blocks, which take a control clip and a mask."""
         return "mask" in self.inputs and self.segment_frames is None
 
     @property
     def takes_cfg_zero(self) -> bool:
-        """Return whether the preset supports CFG-Zero*. It needs guidance with two branches: the prompt and the negative
-        prompt."""
+        """Return whether the preset supports CFG-Zero*. It needs guidance above 1.
+
+        Models with audio, live models and Animate models do not support it.
+        """
         return max(self.guidance) > 1 and not self.makes_sound and not self.live and not self.segment_frames
 
     @property
     def takes_progressive(self) -> bool:
-        """Return whether the first steps can run at half the size."""
+        """Return whether the preset supports progressive resolution: the first steps run at half of the video's size."""
         return self.latent_spectrum is not None and self.takes_flow_shift
 
     @property
@@ -410,17 +419,20 @@ class Preset(BaseModel):
 
     @property
     def takes_step_cache(self) -> bool:
-        """Return whether the preset supports the step cache, which works only without audio, live blocks and segments."""
+        """Return whether the preset supports the step cache. Models with audio, live models and Animate models do not."""
         return not self.makes_sound and not self.live and not self.segment_frames
 
     @property
     def takes_mag_cache(self) -> bool:
-        """Return whether the preset supports MagCache. It needs enough steps, and no audio, live blocks or segments."""
+        """Return whether the preset supports MagCache. It needs at least `LEAST_STEPS` steps by default.
+
+        Models with audio, live models and Animate models do not support it.
+        """
         return self.steps >= LEAST_STEPS and not self.makes_sound and not self.live and not self.segment_frames
 
     @property
     def inputs(self) -> dict[str, Need]:
-        """All inputs by role, each "may" (optional) or "must" (required)."""
+        """The inputs that the model takes, by role such as "image". "may" marks an optional input, "must" a required input."""
         needs: dict[str, Need] = {}
         if "i2v" in self.tasks:
             needs["image"] = "must" if self.tasks == ("i2v",) else "may"
@@ -432,19 +444,22 @@ class Preset(BaseModel):
     def patch(self) -> int:
         """Height and width of a transformer's token, in latents.
 
-        Usually `size_multiple` is the side of one token in pixels. A preset that `refines` starts at half of the video's size.
-        The half size must also consist of whole tokens, therefore `size_multiple` is then the side of two tokens.
+        Usually `size_multiple` is the side of one token in pixels. A preset that `refines` starts at half of the video's size,
+        which must also be whole tokens. Therefore its `size_multiple` is the side of two tokens.
         """
         return self.size_multiple // self.vae_scale_spatial // (2 if self.refines else 1)
 
     @property
     def num_experts(self) -> int:
-        """Number of transformers that share the denoising, each with its own guidance."""
+        """Number of transformers that share the denoising steps. Each has its own value in `guidance`."""
         return len(self.guidance)
 
     @property
     def weight_format(self) -> str:
-        """The format of the transformers' weights on the devices. Models of equal source and format are the same in memory."""
+        """The format of the transformers' weights on the devices.
+
+        The model cache identifies a model by its source and this format.
+        """
         return self.dtype if self.quantize == "off" else f"{self.dtype}, {self.quantize}"
 
     @property
@@ -463,11 +478,14 @@ class Preset(BaseModel):
 
 
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
-    """Return all presets in the order of lists. They are read once per process.
+    """Return all presets in the order in which lists show them. The files are read once per process.
 
-    The preset that is selected when the studio opens comes first with its variants, then presets of embedded models, which are
-    folders of this project. The other presets follow in the order of `SERIES`, and within a series in the order of `KINDS`. The
-    `VARIANTS` of a preset follow it. Live presets are last among the embedded presets, and last among the others.
+    The order is:
+    1. `OPENING` and its variants,
+    2. presets of embedded models, which are folders of this project,
+    3. other presets, by `SERIES` and then by `KINDS`.
+
+    In the second and third group, live presets come last. The `VARIANTS` of a preset follow it directly.
     """
     return sorted(_read_presets(folder).values(), key=_sort_key)
 
@@ -475,17 +493,19 @@ def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
 def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
     """Return the preset of this name.
 
-    Raises: UnknownPreset with all names and the nearest name.
+    Raises: UnknownPreset, which lists all names and suggests the nearest name.
     """
     presets = _read_presets(folder)
-    if name not in presets:  # a name is never used as a path
+    if name not in presets:  # the name may be untrusted, and is never used as a path
         raise UnknownPreset(name, sorted(presets))
     return presets[name]
 
 
 def list_variants(name: str) -> list[Preset]:
-    """Return the other presets of the same model and size as the preset `name`: names with another of `VARIANTS` at the end, or
-    with one of `FAST_PREFIXES` at the start."""
+    """Return the other presets of the same model and size as the preset `name`.
+
+    Their names differ only by one of `VARIANTS` at the end, or by one of `FAST_PREFIXES` at the start.
+    """
     plain, _, variant = name.rpartition("-")
     plain = plain if variant in VARIANTS else name
     plain = next((plain.removeprefix(prefix) for prefix in FAST_PREFIXES if plain.startswith(prefix)), plain)
@@ -500,7 +520,7 @@ def _sort_key(preset: Preset) -> tuple[bool | int | str, ...]:
     plain, variant = (plain, VARIANTS.index(variant)) if variant in VARIANTS else (preset.name, -1)
     beginning = plain != OPENING, not is_embedded, preset.live
     kind = next((place for place, kind in enumerate(KINDS) if f"-{kind}-" in plain), len(KINDS))
-    sizes = re.sub(r"\d+", lambda found: found[0].zfill(5), plain)  # so that 704p is before 1024p
+    sizes = re.sub(r"\d+", lambda found: found[0].zfill(5), plain)  # pads numbers with zeros: 704p comes before 1024p
     return *beginning, family, kind, not plain.startswith(preset.series), sizes, variant
 
 
@@ -524,8 +544,7 @@ def find_files(name: str, folder: Path = PRESET_FOLDER) -> list[Path]:
 
 
 def resolve_values(name: str, folder: Path = PRESET_FOLDER) -> dict[str, Any]:
-    """Return all values of a preset or base file, including the values that it inherits. Raises: ValueError as `find_files`
-    does."""
+    """Return all values of a preset or base file, including inherited values. Raises: ValueError as `find_files` does."""
     values: dict[str, Any] = {}
     for file in reversed(find_files(name, folder)):
         values = _override(values, _read_file(file))
@@ -533,7 +552,7 @@ def resolve_values(name: str, folder: Path = PRESET_FOLDER) -> dict[str, Any]:
 
 
 def _override(inherited: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return `inherited` with the values of `own`. Tables merge by key, and other values replace the inherited ones."""
+    """Return `inherited` with the values of `own`. Tables merge by key. Any other value of `own` replaces the inherited value."""
     merged = dict(inherited)
     for key, value in own.items():
         table = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -549,7 +568,7 @@ def _read_presets(folder: Path) -> dict[str, Preset]:
 
 @functools.cache
 def _list_files(folder: Path) -> dict[str, Path]:
-    """Return the files of the presets and bases by name."""
+    """Return the files of all presets and bases, by their names."""
     return {path.stem: path for path in (*folder.glob(f"{BASES}/*.toml"), *folder.glob("*.toml"))}
 
 

@@ -1,8 +1,7 @@
-"""Reads MagCache's ratios: how much the output of a checkpoint's layers changes from step to step. There is one JSON file per
-checkpoint.
+"""Reads and writes MagCache's ratios: how much the output of a checkpoint's layers changes from step to step.
 
-Files in `presets/magnitudes` were published or belong to the demo models. A data folder can have others, measured on this
-machine.
+There is one JSON file per checkpoint. The files in `presets/magnitudes` were published by others or belong to the demo models. A
+data folder can have more files, which were measured on this machine.
 """
 
 import functools
@@ -22,9 +21,10 @@ Ratios = Annotated[tuple[Annotated[float, Field(gt=0, le=100)], ...], Field(min_
 
 
 class BranchRatios(BaseModel):
-    """The size of the output of all layers in each step, relative to the previous step and averaged over all tokens.
+    """The ratios of both guidance branches: `prompt` with the prompt, `other` with the negative prompt.
 
-    The first value is 1. `prompt` is the guidance branch with the prompt, `other` the branch with the negative prompt.
+    A ratio is the size of the output of all layers in a step, divided by its size in the previous step and averaged over all
+    tokens. The first ratio is 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,17 +34,17 @@ class BranchRatios(BaseModel):
 
     @property
     def interleaved(self) -> tuple[float, ...]:
-        """The ratios of both branches, alternating."""
+        """The ratios of both branches, alternating: prompt, other, prompt, other."""
         return tuple(ratio for pair in zip(self.prompt, self.other, strict=False) for ratio in pair)
 
 
 class Magnitudes(BaseModel):
-    """A file of ratios by task, with its source and the rules for reuse.
+    """The content of a file: ratios by task, their source, and the rules for reuse.
 
-    In the first `retention` share of each expert's steps, no step reuses another step's output. With `late_only`, no step of the
-    first expert reuses output. `longest` limits how many consecutive steps reuse the output of one step. It consists of pairs
-    (threshold, limit): a limit applies to requests whose threshold is at most this threshold. Larger thresholds use the last
-    limit.
+    A step can reuse the output of an earlier step. The first steps of each expert, up to the share `retention`, never reuse
+    output. With `late_only`, no step of the first expert reuses output. `longest` limits how many consecutive steps reuse the
+    same output, by pairs (threshold, limit). A request uses the first pair whose threshold is at least its own threshold,
+    otherwise the last pair.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,7 +52,8 @@ class Magnitudes(BaseModel):
     source: str
     licence: str = ""
     retention: Share = 0.2
-    # Published for Wan 2.1 14B as E012K4R02 and E024K6R02: threshold (E) 0.12 or 0.24, limit (K) 4 or 6, retention (R) 0.2.
+    # The values published for Wan 2.1 14B, E012K4R02 and E024K6R02: threshold E = 0.12 with limit K = 4, and 0.24 with 6. The
+    # retention R is 0.2 in both.
     longest: tuple[tuple[float, int], ...] = ((0.12, 4), (0.24, 6))
     late_only: bool = False
     ratios: dict[str, BranchRatios]
@@ -74,7 +75,7 @@ def published_magnitudes(model: str) -> Magnitudes | None:
 
 
 def read_magnitudes(path: Path) -> Magnitudes | None:
-    """Read the file. Return None if it is missing or invalid."""
+    """Read the file. Return None if the file is missing or invalid."""
     try:
         return Magnitudes(**json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError, ValidationError):

@@ -1,7 +1,7 @@
 """The memory that each model needs: the bytes of its weights, and the TPU slices that `check-tpu` found large enough.
 
-`needs.json` is data. `tests/presets/test_needs.py` computes the weights from the networks' configurations. The slices are copied
-from docs/performance.md. All figures of slices are predicted.
+`needs.json` has the data. `tests/presets/test_needs.py` compares the weights with the networks, and the slices with the tables in
+docs/performance.md. All figures of slices are predicted.
 """
 
 import functools
@@ -14,7 +14,7 @@ NEEDS_FILE = Path(__file__).with_name("needs.json")
 
 
 class SliceNeed(BaseModel):
-    """A preset on a slice such as "v6e:2x4": GiB of memory per chip, and predicted seconds per step."""
+    """The needs of a preset on a slice such as "v6e:2x4": GiB of memory per chip, and predicted seconds per step."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,8 +25,11 @@ class SliceNeed(BaseModel):
 
 
 class Needs(BaseModel):
-    """A model's needs. `weights` are bytes by part of the checkpoint, in the dtypes in which the model runs. `slices` are large
-    enough for the model; the smallest slice of each chip type is first."""
+    """The needs of a model.
+
+    `weights` are bytes by part of the checkpoint, in the dtype in which the part runs. `slices` are TPU slices that are large
+    enough. For each chip type, the smallest slice is first.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,13 +38,15 @@ class Needs(BaseModel):
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of the parts that must be on the devices. Text encoders can stay on the host
-        (`backend/weights/host_offload.py`)."""
+        """Bytes of the weights that must be on the devices: all except text encoders.
+
+        Text encoders can stay on the host (`backend/weights/host_offload.py`).
+        """
         return sum(size for part, size in self.weights.items() if not part.startswith("text_encoder"))
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all parts."""
+        """Bytes of all weights."""
         return sum(self.weights.values())
 
 

@@ -58,7 +58,7 @@ def _heading(title: str) -> str:
 
 
 def _field_rows(model: type) -> Iterator[tuple[str, str]]:
-    """Yield each field's name and its row of the table. Raises: ValueError for a field without a text below it."""
+    """Yield each field's name and its table row in Markdown. Raises: ValueError for a field without a text below it."""
     definition = ast.parse(inspect.getsource(model)).body[0]
     body = definition.body if isinstance(definition, ast.ClassDef) else []
     for field, below in zip(body, [*body[1:], None], strict=True):

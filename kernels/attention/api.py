@@ -28,8 +28,8 @@ Window = tuple[int, int]
 Attended = jax.Array | tuple[jax.Array, jax.Array]
 """The attention, with its log-sum-exp if requested."""
 
-SMALL_SCORES = 2**22  # scores per head (16 MiB in float32): up to this number, one product is faster on a CPU than blocks
-SMALL_SCORES_TPU = 2**16  # scores per head: up to this number, starting a kernel costs more than storing scores (not measured)
+SMALL_SCORES = 2**22  # scores per head, 16 MiB in float32; a CPU computes fewer scores faster at once than in blocks
+SMALL_SCORES_TPU = 2**16  # scores per head; with fewer scores, starting a kernel takes longer than storing them (not measured)
 BLOCK_Q = 1024
 BLOCK_KV = 512
 
@@ -38,7 +38,8 @@ _disabled: set[str] = set()
 
 
 def disable_implementation(implementation: ImplementationName) -> None:
-    """Exclude an implementation from the automatic choice in this process, after it failed. Callers can still name it."""
+    """Exclude an implementation from the automatic choice in this process, after it failed. Callers can still request it by
+    name."""
     _disabled.add(implementation)
 
 
@@ -46,18 +47,19 @@ def disable_implementation(implementation: ImplementationName) -> None:
 class TpuOptions:
     """Options that only the TPU kernel uses.
 
-    The kernel computes the softmax of a head in one of two forms. The constant form subtracts no maximum from the scores. It is
-    faster, but overflows if scores are too large. The online form is the online softmax, which is always safe. The norms of a
-    head's queries and keys bound its scores, and the kernel chooses the form of the head by these bounds.
+    The kernel computes the softmax of a head in one of two forms. The online form is the online softmax, which is always safe.
+    The constant form subtracts no maximum from the scores. It is faster, but overflows if scores are too large. The kernel
+    chooses the form of each head by bounds of the head's scores: the largest norms of its queries and keys.
 
     Attributes:
-        chip: the TPU generation; by default of the mesh in context, or of this process's devices.
-        layout: "heads" if the operations around the attention store [B, S, H, D] head by head, as XLA does on a TPU by default.
-            "columns" if they store [B, S, H * D]. The wrong value gives the same result, but costs copies.
-        bounds: each head's bounds, set only if `kernels.qkv` prepared the arrays. Other implementations cannot use such arrays.
+        chip: the TPU generation. By default, it is taken from the mesh in context, or from this process's devices.
+        layout: the order in memory of the arrays around the attention. "heads" is head by head ([B, H, S, D] in memory), as XLA
+            stores them on a TPU by default. "columns" is [B, S, H * D]. The wrong value costs copies, but the result is the same.
+        bounds: each head's bounds, set only if `kernels.qkv` prepared the arrays. Other implementations refuse prepared arrays.
             If None, the bounds are computed.
-        tests_bounds: if False, the bounds are not tested, and all heads use the online form.
-        smooth_keys: subtract the mean key, so that more heads can use the constant form.
+        tests_bounds: if False, all heads use the online form, and bounds are neither computed nor tested.
+        smooth_keys: subtract the mean key from all keys, so that more heads can use the constant form. The result does not
+            change.
         sizes, online_sizes: block sizes of the constant and the online form. None uses the tuned sizes.
     """
 
@@ -76,12 +78,12 @@ class AttentionOptions:
 
     Attributes:
         scale: factor of the scores, default D ** -0.5.
-        implementation: the implementation to use; by default it is chosen by platform and shape.
+        implementation: the implementation to use. By default, it is chosen by platform and shape.
         window_size: (before, after). Query i sees keys i - before to i + after. One number sets both.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite.
         kv_lengths: like `num_keys`, but with a number for each sample, known only when the program runs.
         layer: index of a layer, a scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the queries attend to this
-            layer. The TPU kernel reads the layer without copying it, if `pallas_tpu.reads_layers`.
+            layer. The TPU kernel reads the layer without a copy if `pallas_tpu.reads_layers` returns True.
     """
 
     scale: float | None = None
@@ -95,7 +97,7 @@ class AttentionOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """The arguments of one attention. If the options have a `layer`, `key` and `value` have a leading axis for layers."""
+    """The arguments of one call of `attention`. With `options.layer`, `key` and `value` have a leading axis for layers."""
 
     query: jax.Array
     key: jax.Array
@@ -111,32 +113,32 @@ class Call:
 
     @property
     def window(self) -> Window | None:
-        """The window as (before, after)."""
+        """The window (before, after), see `AttentionOptions`. None if there is no window."""
         size = self.options.window_size
         return (size, size) if isinstance(size, int) else size
 
     @property
     def num_keys(self) -> int:
-        """Number of keys without padding."""
+        """Number of keys, without padding."""
         return self.options.num_keys or self.key.shape[-3]
 
     @property
     def num_scores(self) -> int:
-        """Number of scores per head."""
+        """Number of scores per head, with padding."""
         return self.query.shape[1] * self.key.shape[-3]
 
     def select_layer(self) -> Self:
-        """Return the call with only the keys and values of its layer."""
+        """Return a call whose `key` and `value` have only the layer of the options. Return the same call if no layer is given."""
         key, value = (select_layer(array, self.options.layer) for array in (self.key, self.value))
         return dataclasses.replace(self, key=key, value=value, options=dataclasses.replace(self.options, layer=None))
 
     def plain_arrays(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the query, and the layer's keys and values without padding."""
+        """Return the query, and the keys and values of the layer without padding."""
         key, value = (select_layer(array, self.options.layer)[:, : self.num_keys] for array in (self.key, self.value))
         return self.query, key, value
 
     def plain_options(self) -> dict[str, Any]:
-        """Return the options of the implementations in plain XLA."""
+        """Return the keyword arguments for the implementations in plain XLA."""
         lengths = None if self.options.kv_lengths is None else self.options.kv_lengths.values
         return {"scale": self.scale, "window": self.window, "kv_lengths": lengths, "return_lse": self.return_lse}
 
@@ -144,13 +146,14 @@ class Call:
 class Implementation(abc.ABC):
     """One implementation of attention.
 
-    `attention` uses the first implementation in a list that is meant for the program's platform and size (`suits`) and does not
-    refuse the arguments (`refuse`).
+    The automatic choice takes the first implementation of a list that suits the platform and the number of scores (`suits`), and
+    that supports the arguments (`refuse` returns no reason).
 
     Attributes:
-        name: the name by which callers can ask for the implementation. Only `refuse` then counts.
-        platform: the only platform for which it is chosen, None for all platforms.
-        small_scores: up to this number of scores per head, a later implementation is faster.
+        name: the name by which callers can request the implementation. It is then used without a test of `suits`.
+        platform: the only platform for which the automatic choice takes the implementation. None for all platforms.
+        small_scores: up to this number of scores per head, the automatic choice skips the implementation, because a later one in
+            the list is faster.
     """
 
     name: ClassVar[str]
@@ -158,11 +161,11 @@ class Implementation(abc.ABC):
     small_scores: ClassVar[int] = 0
 
     def suits(self, platform: str, num_scores: int) -> bool:
-        """Return whether to choose this implementation for a platform and a number of scores per head."""
+        """Return whether the automatic choice may take this implementation for a platform and a number of scores per head."""
         return self.platform in (None, platform) and num_scores > self.small_scores and self.name not in _disabled
 
     def refuse(self, call: Call) -> str | None:
-        """Return the reason, for an error message, if the implementation does not support the arguments. Otherwise None.
+        """Return an error message if the implementation does not support the arguments, otherwise None.
 
         By default, refuse only arrays that `kernels.qkv` prepared for the TPU kernel.
         """
@@ -176,7 +179,7 @@ class Implementation(abc.ABC):
 
 
 class _PallasTpu(Implementation):
-    """The TPU kernel. If keys and values are stacked over layers and `pallas_tpu.reads_layers` is True, it copies no layer."""
+    """The TPU kernel. If `pallas_tpu.reads_layers` returns True, it reads one layer of stacked keys and values without a copy."""
 
     name, platform, small_scores = "pallas_tpu", "tpu", SMALL_SCORES_TPU
 
@@ -186,7 +189,7 @@ class _PallasTpu(Implementation):
         return pallas_tpu.find_unsupported(call.query, call.key, call.value, call.bias)
 
     def attend(self, call: Call) -> Attended:
-        """See `Implementation`. An unknown chip gets the default sizes and the smallest memory limit."""
+        """Run the TPU kernel. For an unknown chip, use default block sizes and the smallest memory limit of all chips."""
         tpu, chip = call.options.tpu, call.options.tpu.chip or target_chip()
         if not pallas_tpu.reads_layers(tpu.layout, tpu.bounds, tpu.tests_bounds):
             call = call.select_layer()
@@ -262,7 +265,7 @@ class _Reference(Implementation):
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (_PallasTpu(), _Cudnn(), _Blocked(), _Reference())
-"""The implementations in the order in which they are asked."""
+"""The implementations, in the order in which the automatic choice tests them."""
 
 
 def attention(
@@ -276,8 +279,9 @@ def attention(
 ) -> jax.Array:
     """Compute softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype. A query that sees no key yields 0.
 
-    `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv]. `implementations` are asked in their order.
-    Raises: NotImplementedError if the implementation in `options` does not support the arguments.
+    `key` and `value` are [B, S_kv, H, D]. `bias` broadcasts to [B, H, S_q, S_kv]. The first suitable implementation in
+    `implementations` is used, unless the options name one.
+    Raises: NotImplementedError if the implementation that the options name does not support the arguments.
     """
     return cast(jax.Array, _dispatch(Call(query, key, value, bias, options or AttentionOptions()), implementations))
 
@@ -285,10 +289,10 @@ def attention(
 def attention_with_lse(
     query: jax.Array, key: jax.Array, value: jax.Array, options: AttentionOptions | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute the attention and its log-sum-exp [B, S_q, H] float32: log(sum(exp(scale * Q K^T))) over the keys.
+    """Compute the attention [B, S_q, H, D] and its log-sum-exp [B, S_q, H] float32: log(sum(exp(scale * Q K^T))) over the keys.
 
-    `join_attentions` needs the log-sum-exp. Options with `window_size` or `kv_lengths` are not supported.
-    Raises: NotImplementedError if the implementation in `options` does not support the arguments.
+    `join_attentions` needs the log-sum-exp.
+    Raises: NotImplementedError for options with `window_size` or `kv_lengths`, and as `attention` does.
     """
     options = options or AttentionOptions()
     if options.window_size is not None or options.kv_lengths is not None:
@@ -306,7 +310,7 @@ def _dispatch(call: Call, implementations: Sequence[Implementation]) -> Attended
     platform = target_platform()
     if platform is not None:
         return choose_implementation(call, platform, implementations).attend(call)
-    # Without a mesh, a program can be lowered for any platform. Platforms without a branch use the branch "default".
+    # Without a mesh, jax may lower the program for any platform. All platforms without their own branch use the branch "default".
     tpu, cpu, other = (choose_implementation(call, name, implementations) for name in ("tpu", "cpu", "default"))
     branches = {name: one for name, one in (("tpu", tpu), ("cpu", cpu)) if one is not other}
     if not branches:
@@ -320,7 +324,7 @@ def choose_implementation(
 ) -> Implementation:
     """Return the first implementation that suits the platform and does not refuse the call.
 
-    Logs the reason once if the program will run on this platform and the platform's own implementation refuses the call.
+    If the program will run on this platform, and the platform's own implementation refuses the call, the reason is logged once.
     Raises: NotImplementedError, with all reasons, if every implementation refuses.
     """
     reasons = []
@@ -331,8 +335,8 @@ def choose_implementation(
         if reason is None:
             return implementation
         reasons.append(reason)
-        # Warn only about the platform that runs the program: without a mesh, implementations are chosen for other platforms too.
-        # Do not warn about CPUs, because the next implementation of the list is about as fast there.
+        # Warn only about the platform that runs the program. Without a mesh, this function is called for other platforms too.
+        # Do not warn about CPUs, because the next implementation in the list is about as fast there.
         if implementation.platform not in (None, "cpu") and platform == (target_platform() or jax.default_backend()):
             _log_once(f"attention on {platform} falls back from {implementation.name}: {reason}")
     raise NotImplementedError("; ".join(reasons))
@@ -344,13 +348,15 @@ def _log_once(message: str) -> None:
 
 
 def select_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
-    """Return one layer of `array` [layers, ...], or `array` itself without a `layer`."""
+    """Return the layer with index `layer` of `array` [layers, ...]. Return `array` unchanged if no layer is given."""
     return array if layer is None else jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)
 
 
 def target_platform() -> str | None:
-    """Return the platform of the mesh in context: "tpu", "gpu" or "cpu". Without a mesh, "gpu" if this process uses GPUs, else
-    None."""
+    """Return the platform of the mesh in context: "tpu", "gpu" or "cpu".
+
+    Without a mesh, return "gpu" if this process uses GPUs, else None.
+    """
     device = _mesh_device()
     if device is None:
         return "gpu" if jax.default_backend() == "gpu" else None
@@ -358,7 +364,10 @@ def target_platform() -> str | None:
 
 
 def target_chip() -> Chip | None:
-    """Return the TPU generation of the mesh in context, or of this process's devices. None if neither is a known TPU."""
+    """Return the TPU generation of the mesh in context. Without a mesh, return the generation of this process's devices.
+
+    Return None for devices that are not known TPUs.
+    """
     device = _mesh_device()
     if device is None and jax.default_backend() == "tpu":
         device = jax.devices()[0]

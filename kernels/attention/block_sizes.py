@@ -1,7 +1,8 @@
 """Block sizes of the TPU kernel, with the number of instruction bundles that the TPU's compiler schedules for each size.
 
-`python -m benchmarks.tune_attention` writes `block_sizes.json`. This module reads the file and computes default sizes for other
-shapes. A bundle is the group of instructions that a TPU core issues in one cycle.
+`python -m benchmarks.tune_attention` writes the tuned sizes to the table `block_sizes.json`. This module reads the table, and
+computes default sizes for shapes that are not in the table. A bundle is the group of instructions that a TPU core issues in one
+cycle.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
     "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
     "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x", "TPU v7x": "v7x",
 }  # fmt: skip
-# Limit of the kernel's vector memory. A core of these chips has 128, 64, 128 and 64 MiB (jax 0.10.2, pallas/mosaic/tpu_info.py).
-# XLA needs a part of the memory.
+# Vector memory that the kernel may use. A core of these chips has 128, 64, 128 and 64 MiB (jax 0.10.2,
+# pallas/mosaic/tpu_info.py), and XLA needs a part of it.
 VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
 LANES = 128
-# The matrix unit's depth on v6e and v7x. Default blocks are multiples of this number, unless one block is enough. In the form
-# of the kernel that subtracts no maximum from the scores ("constant"), a default chunk has at most this number of queries.
+# The matrix unit's depth on v6e and v7x. Default blocks are multiples of this number, unless one block contains all tokens. In
+# the kernel's form "constant", which subtracts no maximum from the scores, `chunk_q` is at most this number by default.
 CHUNK = 256
-# Bundles per 8 x 128 tile of scores on chips without rows in the table: a pessimistic estimate, twice the figures of v6e
+# A pessimistic estimate for chips without rows in the table: bundles per 8 x 128 tile of scores, twice as many as on v6e.
 UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}
 MOST_QUERIES = 2048
 MOST_KEYS = {"constant": 9472, "online": 2048}
@@ -52,18 +53,21 @@ class BlockSizes:
             raise ValueError(f"{self}: chunks must divide their blocks and be multiples of 128")
 
     def steps(self, length_q: int, length_kv: int) -> int:
-        """Return the number of grid steps for one head."""
+        """Return the number of grid steps for one head with these numbers of queries and keys."""
         return self.blocks_of(length_q) * math.ceil(length_kv / self.block_kv)
 
     def blocks_of(self, length_q: int) -> int:
-        """Return the number of query blocks."""
+        """Return the number of blocks for `length_q` queries."""
         return math.ceil(length_q / self.block_q)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunedSizes:
-    """One row of the table. `bundles` is the number of instruction bundles that libtpu schedules for one grid step. The body of a
-    loop counts once."""
+    """One row of the table: the tuned sizes for a shape on a chip.
+
+    `bundles` is the number of instruction bundles that libtpu schedules for one grid step. The bundles of a loop count once, not
+    once per iteration.
+    """
 
     chip: Chip
     form: Form
@@ -73,28 +77,33 @@ class TunedSizes:
     bundles: int
 
     def bundles_a_tile(self) -> float:
-        """Return the scheduled bundles per 8 x 128 tile of scores. The number of tiles excludes padding, the number of
-        bundles includes it."""
+        """Return the scheduled bundles per 8 x 128 tile of scores. The bundles include work on padding, but the tiles do not."""
         return self.bundles * self.sizes.steps(self.length_q, self.length_kv) / (self.length_q * self.length_kv / 1024)
 
 
 def block_sizes(chip: Chip, length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
-    """Return the tuned sizes for this shape, or `default_sizes` if it is not in the table. They do not depend on the number of
-    heads."""
+    """Return the tuned sizes for this shape, or `default_sizes` if the table has no row for the shape.
+
+    The sizes do not depend on the number of heads.
+    """
     tuned = _row_for(chip, length_q, length_kv, form)
     return default_sizes(length_q, length_kv, form) if tuned is None else tuned.sizes
 
 
 def _row_for(chip: Chip, length_q: int, length_kv: int, form: Form) -> TunedSizes | None:
-    """Return the table's row of this shape. Otherwise return a row with equal `length_kv` and equally many query blocks, which
-    costs the same. Return None if the table has no such row."""
+    """Return the table's row for this shape, None if the table has no such row.
+
+    A row for another `length_q` serves too, if `length_kv` is equal and both numbers of queries need equally many blocks. The
+    kernel then does the same work.
+    """
     exact = _table().get((chip, form, length_q, length_kv))
     alike = (row for row in _table().values() if (row.chip, row.form, row.length_kv) == (chip, form, length_kv))
     return exact or next((row for row in alike if row.sizes.blocks_of(length_q) == row.sizes.blocks_of(row.length_q)), None)
 
 
 def predicted_bundles(chip: Chip, length_q: int, length_kv: int, heads: int, form: Form = "constant") -> int | None:
-    """Return the scheduled bundles of `heads` heads on one chip. None if the shape is not in the table.
+    """Return the number of bundles that libtpu schedules for `heads` heads on one chip. None if the table has no row for the
+    shape.
 
     Each bundle takes one cycle or more.
     """
@@ -103,7 +112,10 @@ def predicted_bundles(chip: Chip, length_q: int, length_kv: int, heads: int, for
 
 
 def bundles_a_tile(chip: Chip, form: Form = "constant") -> float:
-    """Estimate the bundles per 8 x 128 tile of scores for shapes not in the table, from this chip's longest tuned shape."""
+    """Estimate the bundles per 8 x 128 tile of scores, for shapes without a row in the table.
+
+    The estimate is the value of this chip's row with the most scores, or `UNTUNED_BUNDLES` for a chip without rows.
+    """
     rows = [row for row in _table().values() if (row.chip, row.form) == (chip, form)]
     return max(rows, key=lambda row: row.length_q * row.length_kv).bundles_a_tile() if rows else UNTUNED_BUNDLES[form]
 
@@ -114,8 +126,10 @@ def tuned_sizes() -> tuple[TunedSizes, ...]:
 
 
 def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
-    """Return sizes for shapes that are not in the table, with little padding. They are at most the sizes that were best at 75,600
-    tokens on v6e."""
+    """Return block sizes with little padding, for shapes without a row in the table.
+
+    The largest default sizes are the best sizes at 75,600 tokens on v6e.
+    """
     block_q = snug_block(length_q, MOST_QUERIES)
     block_kv = snug_block(length_kv, MOST_KEYS[form])
     if form == "online":
@@ -124,10 +138,10 @@ def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> Blo
 
 
 def snug_block(length: int, most: int) -> int:
-    """Return the multiple of 256 between `most` / 2 and `most` that needs the least padding. Return the larger of two blocks with
-    equal padding.
+    """Return the multiple of 256 between `most` / 2 and `most` that needs the least padding for `length` tokens.
 
-    If `length` is at most `most`, return `length` rounded up to a multiple of 128.
+    If two blocks need equal padding, return the larger block. If `length` is at most `most`, return `length` rounded up to a
+    multiple of 128.
     """
     if length <= most:
         return math.ceil(length / LANES) * LANES

@@ -1,8 +1,8 @@
-"""Block-sparse attention: each block of queries attends to a list of blocks of keys.
+"""Block-sparse attention: each block of queries attends to its own list of key blocks.
 
-The lists are arrays, so a program selects them on the device. All lists of a call have the same length. A list can end
-earlier, and a key block can contain fewer keys than its size. The TPU kernel (`block_sparse_tpu`) keeps all keys and
-values of one head in the vector memory, and reads the listed blocks there. The other implementations use plain XLA.
+The lists are arrays, so that a program can compute them on the device. All lists of a call have the same fixed length; a count
+per list can mark the entries after a shorter list as unused. The TPU kernel (`block_sparse_tpu`) keeps all keys and values of one
+head in the vector memory, and reads the listed blocks there. The other implementations use plain XLA.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ class KeyBlocks:
     """The key blocks that each query block sees.
 
     Attributes:
-        indices: [B, H, query blocks, K] int32, the indices of key blocks, without repetition within a list.
-        counts: [B, H, query blocks] int32, the number of blocks in each list. None if all lists have K blocks.
-        sizes: [key blocks] int32, the number of keys in each block, which come first in the block. None if all blocks are full,
-            except the last.
-        block_q, block_kv: the number of queries and keys in a block.
-        mean_count: the expected mean of `counts`, which only the estimate of the kernel's cost uses. None if lists are full.
+        indices: [B, H, query blocks, K] int32, a list of K key blocks for each query block. A list contains no block twice.
+        counts: [B, H, query blocks] int32, the number of entries that are used, from the start of each list. None uses all K
+            entries.
+        sizes: [key blocks] int32, the number of keys in each block. The keys of a block come first, then its padding. None if all
+            blocks are full, except the last.
+        block_q, block_kv: the number of queries in a query block, and of keys in a full key block.
+        mean_count: the expected mean of `counts`, used only to estimate the kernel's cost. None if all entries are used.
     """
 
     indices: jax.Array
@@ -50,11 +51,13 @@ class KeyBlocks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summaries:
-    """Additional keys, each for a whole block of keys. All queries of a block see them with the same bias.
+    """N additional keys and values. Each summarises a whole block of keys, for example by the block's mean.
+
+    All queries of a query block see a summary with the same bias.
 
     Attributes:
         key, value: [B, H, N, D].
-        bias: [B, H, query blocks, N] float32, added to the scaled scores. It is -inf where a block does not see a summary.
+        bias: [B, H, query blocks, N] float32, added to the scaled scores. -inf hides a summary from a query block.
     """
 
     key: jax.Array
@@ -68,9 +71,9 @@ class BlockSparseOptions:
 
     Attributes:
         scale: factor of the scores, default D ** -0.5.
-        num_keys: keys from this index on are finite padding that no query sees. None or 0: there is no padding.
+        num_keys: keys from this index on are padding that no query sees. The padding must be finite. None or 0 means no padding.
         bounds: each head's bounds, set only if `kernels.qkv` prepared the arrays for TPUs. The query is then already scaled.
-        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, for joining results.
+        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, which `join_attentions` needs.
         implementation: "pallas_tpu", "gathered" or "masked". By default, it is chosen by platform and size.
         interpret: run the TPU kernel in Pallas' interpreter.
     """
@@ -91,11 +94,11 @@ def block_sparse_attention(
     options: BlockSparseOptions | None = None,
     summaries: Summaries | None = None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Compute softmax(scale * Q K^T) V over the listed key blocks, [B, S_q, H, D] in the query's dtype.
+    """Compute softmax(scale * Q K^T) V over the listed key blocks and the summaries, [B, S_q, H, D] in the query's dtype.
 
     `query` is [B, S_q, H, D], and `key`, `value` are [B, S_kv, H, D]. A query that sees no key yields 0.
 
-    Raises: NotImplementedError if `options` name the TPU kernel, and it does not support the arguments.
+    Raises: NotImplementedError if `options` name the TPU kernel, and the kernel does not support the arguments.
     """
     options = options or BlockSparseOptions()
     scale = query.shape[-1] ** -0.5 if options.scale is None else options.scale
@@ -104,7 +107,7 @@ def block_sparse_attention(
     if name == "pallas_tpu":
         return _attend_on_tpu(query, key, value, blocks, dataclasses.replace(options, scale=scale, num_keys=num_keys), summaries)
     if options.bounds is not None:
-        scale = 1 / LOG2_E  # the prepared query includes the scale, for powers of two
+        scale = 1 / LOG2_E  # the query was multiplied by scale * log2(e) for exp2, but these implementations use exp
     attend = _masked if name == "masked" else _gathered
     attended, lse = attend(query, key, value, blocks, _sizes(blocks, num_keys), scale, summaries)
     return (attended, lse) if options.return_lse else attended
@@ -134,7 +137,7 @@ def _sizes(blocks: KeyBlocks, num_keys: int) -> jax.Array:
 
 
 def _list_sizes(blocks: KeyBlocks, sizes: jax.Array) -> jax.Array:
-    """Return the number of visible keys in each listed block, [B, H, query blocks, K] int32. It is 0 after a list's end."""
+    """Return the number of visible keys for each list entry, [B, H, query blocks, K] int32. It is 0 for unused entries."""
     listed = sizes[blocks.indices]
     if blocks.counts is None:
         return listed
@@ -149,9 +152,10 @@ def _attend_on_tpu(
     options: BlockSparseOptions,
     summaries: Summaries | None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Run the TPU kernel. Each index of a listed key block is encoded together with the block's number of visible keys.
+    """Run the TPU kernel. Each list entry encodes a key block's index together with the block's number of visible keys.
 
-    Without `options.bounds`, this function first scales the query and computes the bounds of each head.
+    If no bounds are given, this function first scales the query and computes the bounds of each head. It also subtracts the mean
+    key, unless the call has summaries or returns the log-sum-exp.
     """
     if (reason := block_sparse_tpu.find_unsupported(query, key, blocks.block_q, blocks.block_kv, _vmem_limit())) is not None:
         raise NotImplementedError(reason)
@@ -201,10 +205,10 @@ def _masked(
     scale: float,
     summaries: Summaries | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attend with a mask over all keys. All scores are in memory at once: B * H * S_q * S_kv * 4 bytes."""
+    """Compute the scores of all keys, then mask the keys that are not listed. The scores take B * H * S_q * S_kv * 4 bytes."""
     length_q, length_kv = query.shape[1], key.shape[1]
     seen = jax.nn.one_hot(blocks.indices, len(sizes), dtype=jnp.int32) * _list_sizes(blocks, sizes)[..., None]
-    visible = seen.sum(3)  # [B, H, query blocks, key blocks]: the number of visible keys
+    visible = seen.sum(3)  # the number of visible keys, [B, H, query blocks, key blocks]
     offset = jnp.arange(length_kv) % blocks.block_kv
     place = jnp.minimum(jnp.arange(length_kv) // blocks.block_kv, len(sizes) - 1)
     is_block = jnp.arange(length_kv) < len(sizes) * blocks.block_kv
@@ -239,7 +243,10 @@ def _gathered(
     scale: float,
     summaries: Summaries | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attend with gathered key blocks, one query block after the other: B * H * K * block_kv keys are copied at a time."""
+    """Loop over the query blocks, and copy the listed key blocks of one query block at a time.
+
+    A copy has B * H * K * block_kv keys, and as many values.
+    """
     length_q, width = query.shape[1], query.shape[3]
     count = blocks.indices.shape[2]
     queries = _pad_tokens(query, count * blocks.block_q).reshape(query.shape[0], count, blocks.block_q, *query.shape[2:])
@@ -252,7 +259,7 @@ def _gathered(
     visible = _list_sizes(blocks, sizes)
 
     def one_block(arguments: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        block, indices, seen, *bias = arguments  # [B, block_q, H, D], [B, H, K] twice, [B, H, N]
+        block, indices, seen, *bias = arguments  # shapes: [B, block_q, H, D], [B, H, K], [B, H, K], [B, H, N]
         keys, values = (
             jnp.take_along_axis(array, indices[..., None, None], axis=2).reshape(*array.shape[:2], -1, width) for array in tiles
         )

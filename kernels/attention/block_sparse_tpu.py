@@ -1,11 +1,14 @@
 """The TPU kernel of block-sparse attention: bfloat16 in and out, float32 sums.
 
-All keys and values of one head stay in the vector memory while the kernel runs over the query blocks of the head. The listed key
-blocks are read there by index, so that memory bandwidth does not limit the kernel. Several key blocks form one product. Scores
-are [queries, keys], because a query block has too few rows to fill the matrix unit as the stationary operand.
+All keys and values of one head stay in the vector memory while the kernel runs over the query blocks of the head. The kernel
+reads the listed key blocks there by index, so that memory bandwidth does not limit the kernel. One matrix product joins several
+key blocks.
 
-As in the dense kernel (`pallas_tpu`), heads with provably small scores use a form that subtracts no maximum. The other heads use
-the online softmax.
+The dense kernel (`pallas_tpu`) computes scores as [keys, queries]. This kernel computes them as [queries, keys], because a query
+block is too short to fill the matrix unit as the stationary operand.
+
+As in the dense kernel, heads with provably small scores use the constant form, which subtracts no maximum from the scores. The
+other heads use the online softmax.
 """
 
 from __future__ import annotations
@@ -24,12 +27,12 @@ from kernels.attention.pallas_tpu import LANES, LOWEST, bounds_are_safe, order_h
 from kernels.qkv import LOG2_E, HeadBounds
 
 QUERY_BLOCKS = 8  # query blocks in a grid step; their lists are in the scalar memory together
-# Keys in one matrix product: the width of the matrix unit, and twice the width for short query blocks, whose products would else
-# wait for the loading of the keys
+# Keys in one matrix product: usually the width of the matrix unit. Query blocks of at most `SHORT_BLOCK` queries use twice the
+# width, because loading the keys takes longer than a product with few queries.
 PRODUCT_KEYS, SHORT_PRODUCT_KEYS, SHORT_BLOCK = 256, 512, 64
-LONGEST_UNROLLED = 192  # list entries; longer lists, and lists of different lengths, run in a loop over `LOOPED` entries
+LONGEST_UNROLLED = 192  # list entries; longer lists, and lists with counts, run in a loop of `LOOPED` entries per iteration
 LOOPED = 64
-SIZE_BITS = 10  # number of bits for the visible keys in a list entry
+SIZE_BITS = 10  # low bits of a list entry, for the number of visible keys; the other bits are the block's index
 RESERVED_BYTES = 12 * 2**20  # vector memory for queries, results, lists and summaries
 
 Summary = tuple[jax.Array, jax.Array, jax.Array]
@@ -40,7 +43,8 @@ Summary = tuple[jax.Array, jax.Array, jax.Array]
 class SparseProblem:
     """The properties of a call that are known when the kernel is traced.
 
-    `num_keys` is the number of keys without padding. `mean_count` is the expected mean of the lists' counts, None for full lists.
+    `num_keys` is the number of keys, without padding. `mean_count` is the expected mean number of used entries in a list, or None
+    if all entries are used.
     """
 
     block_q: int
@@ -51,7 +55,7 @@ class SparseProblem:
 
 
 def find_unsupported(query: jax.Array, key: jax.Array, block_q: int, block_kv: int, vmem_limit_bytes: int) -> str | None:
-    """Return the reason if the kernel does not support these types and shapes. Otherwise None."""
+    """Return an error message if the kernel does not support these types, shapes and block sizes, otherwise None."""
     types = {array.dtype.name for array in (query, key)}
     if types != {"bfloat16"}:
         return f"the block-sparse TPU kernel takes bfloat16, not {', '.join(sorted(types))}; cast, or use 'gathered'"
@@ -74,12 +78,12 @@ def find_unsupported(query: jax.Array, key: jax.Array, block_q: int, block_kv: i
 
 
 def _resident_bytes(length: int, block_kv: int) -> int:
-    """Return the bytes of all keys and values of one head."""
+    """Return the bytes of all keys and values of one head in bfloat16."""
     return 2 * math.ceil(length / block_kv) * block_kv * LANES * 2
 
 
 def encode_entries(indices: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Encode the index of a key block and its number of visible keys as one int32, for the scalar memory."""
+    """Encode each list entry as one int32 for the scalar memory: the index of a key block, and its number of visible keys."""
     return indices << SIZE_BITS | sizes
 
 
@@ -96,16 +100,16 @@ def attend_blocks(
     vmem_limit_bytes: int,
     interpret: bool | pltpu.InterpretParams = False,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Attend to the listed key blocks.
+    """Attend to the listed key blocks and the summaries.
 
     Args:
         query: [B, S_q, H, D] bfloat16, multiplied by log2(e) and by the factor of the scores.
-        key, value: [B, S_kv, H, D] bfloat16. S_kv must include the whole last block.
-        entries: the lists of `encode_entries`, [B, H, query blocks, K] int32.
-        counts: the number of entries in each list, [B, H, query blocks], None if all lists are full.
+        key, value: [B, S_kv, H, D] bfloat16. The last key block must be complete, with padding if needed.
+        entries: the lists, [B, H, query blocks, K] int32, encoded by `encode_entries`.
+        counts: the number of used entries in each list, [B, H, query blocks] int32. None if all entries are used.
         bounds: each head's largest norms of `query` and `key`, and the largest magnitude in `value`.
 
-    Returns: the attention [B, S_q, H, D] and, with `problem.return_lse`, the log-sum-exp [B, S_q, H] float32, else None.
+    Returns: the attention [B, S_q, H, D], and the log-sum-exp [B, S_q, H] float32 (None without `problem.return_lse`).
     """
     batch, length_q, heads, width = query.shape
     lists = _pad_lists(entries, counts, problem)
@@ -126,7 +130,7 @@ def attend_blocks(
     )
     safe = bounds_are_safe(bounds, problem.num_keys).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
-    # The grid needs at least one head. If the constant form is safe for no head, the result of this head is replaced below.
+    # The grid needs at least one head. If no head is safe, `replace_unsafe` replaces the result of this head.
     written = run(order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1), uses_online_softmax=False)
 
     def replace_unsafe(written: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -141,19 +145,22 @@ def attend_blocks(
 
 
 def _span(entries: int, has_counts: bool, problem: SparseProblem) -> int:
-    """Return how many entries of a list the kernel unrolls."""
+    """Return how many entries of a list the kernel unrolls: the whole list if it is short and has no count, else `LOOPED`."""
     whole = _pad_length(entries, problem)
     return LOOPED if has_counts or whole > LONGEST_UNROLLED else whole
 
 
 def _pad_length(entries: int, problem: SparseProblem) -> int:
-    """Round the entries of a list up to whole registers of keys."""
+    """Round the number of entries up, until the number of their keys is a multiple of 128."""
     multiple = LANES // math.gcd(problem.block_kv, LANES)
     return math.ceil(entries / multiple) * multiple
 
 
 def _pad_lists(entries: jax.Array, counts: jax.Array | None, problem: SparseProblem) -> jax.Array:
-    """Pad the lists with entries without visible keys: [B * H, query blocks, K] int32. Counts are appended to their lists."""
+    """Return the lists as [B * H, query blocks, K] int32, padded to whole grid steps and whole loop iterations.
+
+    The added entries have no visible keys. If `counts` is given, each list ends with its count.
+    """
     batch, heads, blocks, length = entries.shape
     span = _span(length, counts is not None, problem)
     padding = (0, -blocks % QUERY_BLOCKS), (0, -length % span)
@@ -164,7 +171,10 @@ def _pad_lists(entries: jax.Array, counts: jax.Array | None, problem: SparseProb
 
 
 def _pad_summaries(summaries: Summary, blocks: int) -> list[jax.Array]:
-    """Pad to whole products: key and value [B * H, N, D], and bias [B * H, blocks, N]. The padding's bias is -inf."""
+    """Pad the summaries to a multiple of `PRODUCT_KEYS`. The padding has the bias -inf, which hides it.
+
+    Returns: key and value [B * H, N, D], and bias [B * H, blocks, N].
+    """
     key, value, bias = summaries
     extra = -key.shape[2] % PRODUCT_KEYS
     key, value = (jnp.pad(array, ((0, 0), (0, 0), (0, extra), (0, 0))) for array in (key, value))
@@ -187,7 +197,10 @@ def _run_heads(
     vmem_limit_bytes: int,
     interpret: bool | pltpu.InterpretParams,
 ) -> tuple[jax.Array, ...]:
-    """Run the kernel for the heads order[:count]. A head's number is sample * H + head. Other heads' results are undefined."""
+    """Run the kernel for the first `count` heads in `order`, in which a head has the number sample * H + head.
+
+    The results of other heads are undefined.
+    """
     query, is_looped = arrays[0], span < lists.shape[2] - has_counts
     kind = "short_" if problem.block_q <= SHORT_BLOCK else "looped_" if is_looped else ""
     rows = QUERY_BLOCKS * problem.block_q
@@ -244,7 +257,7 @@ def _run_heads(
 
 
 def _estimate_cost(lists: jax.Array, arrays: Sequence[jax.Array], problem: SparseProblem, has_counts: bool) -> pl.CostEstimate:
-    """Estimate the work of all heads with lists of the expected mean length, rounded up to whole repetitions of the loop."""
+    """Estimate the work for all heads. Each list has the expected mean length, plus half a loop iteration for rounding up."""
     heads, blocks, entries = lists.shape[0], lists.shape[1], lists.shape[2] - has_counts
     if problem.mean_count is not None:
         entries = min(entries, problem.mean_count + LOOPED // 2)
@@ -297,7 +310,10 @@ def _kernel(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Product:
-    """The keys of one matrix product: functions that read keys and values [N, D], and that mask scores [queries, N]."""
+    """The keys of one matrix product.
+
+    Two functions read keys and values [N, D], and a third function masks scores [queries, N].
+    """
 
     read_keys: Callable[[], jax.Array]
     read_values: Callable[[], jax.Array]
@@ -307,7 +323,10 @@ class _Product:
 def _list_products(
     list_ref: jax.Ref, key_ref: jax.Ref, value_ref: jax.Ref, block: jax.Array, span: int, problem: SparseProblem
 ) -> Callable[[jax.Array | int], list[_Product]]:
-    """Return a function that describes the products of `span` entries, from an entry on, of the list of query block `block`."""
+    """Return a function `products(first)` for the list of the query block with index `block`.
+
+    `products(first)` describes the matrix products of `span` list entries, from the entry with index `first` on.
+    """
     size = problem.block_kv
     joined = max(1, (SHORT_PRODUCT_KEYS if problem.block_q <= SHORT_BLOCK else PRODUCT_KEYS) // size)
 
@@ -318,7 +337,7 @@ def _list_products(
     def mask(first: jax.Array | int, number: int, scores: jax.Array) -> jax.Array:
         index = jax.lax.broadcasted_iota(jnp.int32, (1, number * size), 1)
         visible = jnp.zeros((1, number * size), jnp.int32)
-        for place in range(number):  # the end of the visible keys, in the columns of this block
+        for place in range(number):  # mark the visible keys of each block
             end = place * size + (list_ref[block, first + place] & (1 << SIZE_BITS) - 1)
             visible = jnp.where((index >= place * size) & (index < end), 1, visible)
         return jnp.where(visible > 0, scores, -jnp.inf)
@@ -340,7 +359,7 @@ def _list_products(
 
 
 def _summary_products(key_ref: jax.Ref, value_ref: jax.Ref, bias_ref: jax.Ref, block: jax.Array) -> list[_Product]:
-    """Return the products with all summaries of query block `block`."""
+    """Return the matrix products of the query block with index `block` and all summaries."""
     found = []
     for start in range(0, key_ref.shape[0], PRODUCT_KEYS):
         part = slice(start, start + PRODUCT_KEYS)
@@ -361,13 +380,13 @@ def _attend_products(
     query: jax.Array,
     weigh: Callable[..., tuple[jax.Array, jax.Array | None, tuple[jax.Array, ...]]],
 ) -> tuple[jax.Array, ...]:
-    """Attend to the keys of `products`, and add the results to the state.
+    """Attend to the keys of `products`, and return the state with the results added.
 
-    The state is the sum of weighted values [queries, D], the sums of weights in 128 columns [queries, 128] and, for the
-    online softmax, the running maximum [queries, 1].
+    The state consists of the sum of weighted values [queries, D], and the sums of weights in 128 lanes [queries, 128]. For the
+    online softmax it also has the running maximum [queries, 1].
 
-    The loop is a software pipeline, unrolled so that the compiler can overlap the three stages. Iteration `index` computes
-    the scores of product `index`, the weights of product `index - 1`, and the weighted values of product `index - 2`.
+    The loop is a software pipeline, unrolled so that the compiler can overlap the three stages. Iteration `index` computes the
+    scores of product `index`, the weights of product `index - 1`, and the weighted values of product `index - 2`.
     """
     contract_width = (((1,), (1,)), ((), ()))
     scored, weighed = [], []
@@ -388,15 +407,19 @@ def _attend_products(
 
 
 def _weigh(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.Array, None, tuple[jax.Array, ...]]:
-    """Return the weights exp2(scores), and the state with their sums. Only for heads whose scores cannot overflow."""
+    """Return the weights exp2(scores), None, and the state with the weights added.
+
+    Used only for heads whose scores cannot overflow.
+    """
     weights = jnp.exp2(scores)
     return weights, None, (state[0], state[1] + _sum_registers(weights))
 
 
 def _weigh_online(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """Return the weights relative to the running maximum, the factor that rescales earlier weighted values, and the state.
+    """Return the weights relative to the new running maximum, the factor for earlier weighted values, and the new state.
 
-    The weighted values in the state are not rescaled yet, because values of an earlier product may still be missing there.
+    The factor rescales earlier weighted values to the new maximum. The caller applies it when it adds the weighted values of this
+    product. At this point, the pipeline has not yet added the weighted values of the previous product.
     """
     attended, total, maximum = state
     highest = jnp.maximum(maximum, scores.max(axis=1, keepdims=True))
@@ -405,6 +428,6 @@ def _weigh_online(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.
 
 
 def _sum_registers(weights: jax.Array) -> jax.Array:
-    """Sum [queries, N] to [queries, 128] by adding whole registers. The lanes are added at the end of the query block."""
+    """Sum [queries, N] to [queries, 128] by adding whole registers. The 128 lanes are added once, at the end of a query block."""
     registers = [weights[:, start : start + LANES] for start in range(0, weights.shape[1], LANES)]
     return functools.reduce(jnp.add, registers)

@@ -12,7 +12,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-# Added to the scores of padding keys, and the first value of the running maximum. It is finite, so that a block with only padding
+# Added to the scores of padding keys, and the initial running maximum. The value is finite, so that a block of only padding
 # keys yields zero weight and no NaN.
 MASKED = -1e30
 
@@ -31,13 +31,13 @@ def blocked_attention(
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Compute softmax(scale * Q K^T) V, [B, S_q, H, D] in the query's dtype, for any lengths.
 
-    Computes one head at a time, with block_q * block_kv * 4 bytes of scores in memory. Blocks shrink to nearly even sizes,
-    because 4,680 keys in blocks of 512 would leave a tenth block of 72.
+    One head is computed at a time, with block_q * block_kv * 4 bytes of scores in memory. Block sizes are made nearly even: 4,680
+    keys become ten blocks of 472, not nine blocks of 512 and a block of 72.
 
     Args:
         block_q, block_kv: largest number of queries and keys in a block.
-        window: (before, after). Query i sees keys i - before to i + after. A query that sees no key yields 0. Blocks outside
-            the window are computed too.
+        window: (before, after). Query i sees keys i - before to i + after. A query that sees no key yields 0. Blocks outside the
+            window are computed too.
         kv_lengths: [B], the number of leading keys that each sample's queries see, 1 or more.
         return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32.
     """
@@ -53,7 +53,7 @@ def blocked_attention(
 
 
 def _even_block(length: int, most: int) -> int:
-    """Return the smallest block size, a multiple of 8, that needs no more blocks for `length` than the size `most` needs."""
+    """Return the smallest multiple of 8 with which `length` needs no more blocks than with the block size `most`."""
     blocks = math.ceil(length / most)
     return math.ceil(length / blocks / 8) * 8
 
@@ -68,7 +68,7 @@ def _one_head(
     block_kv: int,
     window: tuple[int, int] | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attend with one head: query [S_q, D] to the first `count` keys of [S_kv, D], or to all keys if None.
+    """Attend with the queries [S_q, D] of one head to its first `count` keys [S_kv, D]. None means all keys.
 
     Returns: the attention [S_q, D] and the log-sum-exp [S_q].
     """
@@ -90,7 +90,7 @@ def _split_blocks(array: jax.Array, block: int) -> jax.Array:
 
 
 def _block_indices(length: int, block: int) -> jax.Array:
-    """Return the index of each row of the blocks, [N, block] int32. The indices continue in the padding."""
+    """Return the token index of each row of the blocks, [N, block] int32. Padding rows continue the count."""
     blocks = -(-length // block)
     return jnp.arange(blocks * block).reshape(blocks, block)
 

@@ -1,7 +1,8 @@
-"""Join two attentions of the same queries to different keys into the attention to all of these keys.
+"""Join two attentions of the same queries to different keys. The result is the attention to all of these keys.
 
-On a TPU one Pallas pass reads both results and writes the joined one. XLA's own program first converts and copies both results,
-which takes ten times as long."""
+On a TPU one Pallas pass reads both attentions and writes the joined attention. XLA's own program first converts and copies both,
+which takes ten times as long.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 Part = tuple[jax.Array, jax.Array]
 """The attention of some queries, [B, S, H, D], and the log-sum-exp of each query, [B, S, H] float32."""
 
-ROWS, SUBLANES = 512, 16  # largest number of queries in a grid step; the number must be a multiple of SUBLANES in bfloat16
+ROWS, SUBLANES = 512, 16  # a grid step has at most ROWS queries, in multiples of SUBLANES, the rows of a bfloat16 tile
 
 
 def join_attentions(
@@ -23,10 +24,11 @@ def join_attentions(
 ) -> jax.Array:
     """Return the attention [B, S, H, D] to the keys of `first` and `second` together.
 
-    It is the mean of the two attentions, weighted by exp(log-sum-exp). Both arguments are results of `attention_with_lse`. In
-    `second` a log-sum-exp may be -inf, which means that the query sees no key there. `second` may have fewer queries than
-    `first`: its query 0 is then query `before` of `first`. The attention of the other queries of `first` stays unchanged.
-    `use_pallas` selects one Pallas pass if the numbers of queries allow it.
+    The result is the mean of the two attentions, weighted by exp(log-sum-exp). Both arguments are results of
+    `attention_with_lse`. A log-sum-exp of -inf in `second` means that the query sees no key of `second`.
+
+    `second` may have fewer queries than `first`: query i of `second` is then query `before` + i of `first`. The attention of all
+    other queries of `first` stays unchanged. `use_pallas` selects one Pallas pass if the numbers of queries allow it.
     Source: FlashAttention (Dao et al., 2022, section 3.1), which joins blocks of keys in the same way.
     """
     (attended, lse), (others, others_lse) = first, second
@@ -43,10 +45,10 @@ def join_attentions(
 
 
 def _rows_per_step(before: int, length: int) -> int | None:
-    """Return the number of queries in a grid step: the largest that divides `before` and `length`, None if no number does.
+    """Return the number of queries in a grid step: the largest multiple of 16 up to 512 that divides `before` and `length`.
 
-    `before` is the number of queries before the first query that both attentions have. `length` is the number of queries that
-    both attentions have.
+    Return None if no multiple divides both. `before` is the number of queries before the first query that both attentions have.
+    `length` is the number of queries that both attentions have.
     """
     return next((rows for rows in range(ROWS, 0, -SUBLANES) if before % rows == 0 and length % rows == 0), None)
 
@@ -56,8 +58,8 @@ def _join_with_pallas(
 ) -> jax.Array:
     """Compute the weighted mean of two attentions in one Pallas pass, in blocks of `rows` queries.
 
-    `share` is the weight of `others`. Block 0 of `others` belongs to block `before` of `attended`. Blocks of `attended` without a
-    partner in `others` are copied.
+    `share` is the weight of `others`, and 1 - `share` the weight of `attended`. Block 0 of `others` has the same queries as block
+    `before` of `attended`. The pass copies the blocks of `attended` whose queries are missing in `others`.
     """
     batch, length, heads, width = attended.shape
     blocks = others.shape[1] // rows
@@ -86,9 +88,9 @@ def _join_with_pallas(
 def _join(
     attended_ref: jax.Ref, others_ref: jax.Ref, share_ref: jax.Ref, out_ref: jax.Ref, *, before: int, blocks: int, heads: int
 ) -> None:
-    """Join `attended_ref` and `others_ref` for one block of queries. If `others_ref` lacks the block, copy `attended_ref`.
+    """Join `attended_ref` and `others_ref` for one block of queries. If `others` has no such block, copy `attended_ref`.
 
-    The loop over heads keeps only the values of one head in registers.
+    The code loops over the heads, so that the registers hold only the values of one head.
     """
     block = pl.program_id(1)
     has_others = (block >= before) & (block < before + blocks)

@@ -1,4 +1,4 @@
-"""Selection of the key blocks that a query block sees, by the scores of block means."""
+"""The operations that select key blocks for a query block: the means of blocks, and the largest of their scores."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kernels.attention import key_selection_tpu
 
 
 def block_means(array: jax.Array, block: int, num_tokens: jax.Array | int, use_pallas: bool = False) -> jax.Array:
-    """Return the means over blocks of tokens [B, S, H, D], as [B, H, blocks, D] in the array's dtype.
+    """Return the mean of each block of `block` tokens of [B, S, H, D], as [B, H, blocks, D] in the array's dtype.
 
-    Tokens from `num_tokens` on are padding, which the means exclude. The mean of a block without other tokens is 0. Sums are in
-    float32. `use_pallas` selects a pass for TPUs.
+    Tokens from index `num_tokens` on are padding, which the means exclude. A block of only padding has the mean 0. Sums are in
+    float32. `use_pallas` selects the TPU kernel.
     """
     if use_pallas:
         return key_selection_tpu.block_means(array, block, num_tokens)
@@ -45,11 +45,11 @@ def largest(
     *,
     returns_mask: bool = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Return the indices of the `number` largest scores of each row [..., N], in ascending order, [..., number] int32.
+    """Return the indices of the `number` largest scores of each row of [..., N], as [..., number] int32.
 
-    If scores are equal, those with lower indices are listed. With `counts` [...] int32, each row lists only its `counts` largest
-    scores, and the other indices have no meaning. `use_pallas` selects a kernel for TPUs. `returns_mask`: also return which
-    scores are listed, [..., N] bool.
+    The indices are in ascending order. Among equal scores, those with the lowest indices are selected. `counts` [...] int32
+    reduces a row's selection to its `counts` largest scores; the other indices of the row then have no meaning. `use_pallas`
+    selects the TPU kernel. `returns_mask`: also return whether each score is selected, [..., N] bool.
     """
     if use_pallas:
         return key_selection_tpu.largest(scores, number, counts, returns_mask=returns_mask)

@@ -11,12 +11,12 @@ from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
 ROWS = 512  # tokens in a grid step
-LIST_ROWS = 32  # rows whose lists are selected together; their scores fit the registers
-PREFIX = 256  # places that one matrix product counts
+LIST_ROWS = 32  # rows of scores in a grid step of `largest`; their scores fit into the registers
+PREFIX = 256  # places of a row whose marks one matrix product counts
 
 
 def block_means(array: jax.Array, block: int, num_tokens: jax.Array | int, *, interpret: bool = False) -> jax.Array:
-    """Return the means over blocks of tokens, as `key_selection.block_means` does, from heads of 128 channels."""
+    """Return the means of blocks of tokens, as `key_selection.block_means` does. Heads must have 128 channels."""
     batch, length, heads, width = array.shape
     blocks, step = pl.cdiv(length, block), ROWS // block
     means = pl.pallas_call(
@@ -101,7 +101,11 @@ def _largest_kernel(
     length: int,
     has_counts: bool,
 ) -> None:
-    """Find each row's threshold by bisection, mark the scores from it on, and list the places of the marks."""
+    """Select the largest scores of `LIST_ROWS` rows.
+
+    Bisection finds each row's threshold, the smallest score to select. The kernel marks all larger scores, and as many scores
+    equal to the threshold as are still needed. Then it lists the indices of the marked scores.
+    """
     wide = scores_ref[...].astype(jnp.float32) + 0.0
     integers = jax.lax.bitcast_convert_type(wide, jnp.int32)
     ordered = jnp.where(integers < 0, integers ^ 0x7FFFFFFF, integers)
@@ -115,7 +119,7 @@ def _largest_kernel(
 
     start = jnp.full((rows, 1), -(2**31), jnp.int32)
     threshold = jax.lax.fori_loop(0, bits, narrow, start)
-    # A score in bfloat16 determines only the upper half of the bits. Equal scores are numbers from the threshold to `last`.
+    # A bfloat16 score determines only the upper 16 bits. All numbers from the threshold to `last` are therefore equal scores.
     last = threshold | (1 << (32 - bits)) - 1
     is_above, is_equal = ordered > last, (ordered >= threshold) & (ordered <= last)
     room = wanted - is_above.astype(jnp.float32).sum(1, keepdims=True).astype(jnp.int32)
@@ -124,7 +128,8 @@ def _largest_kernel(
     lane = jax.lax.broadcasted_iota(jnp.int32, lists_ref.shape, 1)
 
     def place(mark: jax.Array, found: jax.Array) -> jax.Array:
-        # Mark `mark` is at the first place whose count is larger. All places before it have a count of at most `mark`.
+        # Marks are numbered from 0. The running count is at most `mark` at exactly the places before mark number `mark`.
+        # Therefore the number of these places is the index of the mark.
         index = (count <= mark.astype(jnp.float32)).astype(jnp.float32).sum(1, keepdims=True).astype(jnp.int32)
         return jnp.where(lane == mark, jnp.minimum(index, length - 1), found)
 
@@ -135,7 +140,7 @@ def _largest_kernel(
 
 
 def _running_count(mask: jax.Array, triangle_ref: jax.Ref) -> jax.Array:
-    """Count the marks of each row up to and including each place, float32."""
+    """Return for each place of a row how many marks the row has up to and including this place, [rows, N] float32."""
     parts, before = [], jnp.zeros((mask.shape[0], 1), jnp.float32)
     for start in range(0, mask.shape[1], PREFIX):
         marks = mask[:, start : start + PREFIX].astype(jnp.float32)

@@ -15,7 +15,7 @@ class KvLengths:
 
     Attributes:
         values: [B] int32.
-        minimum: lower bound of `values`, known when the program is compiled. Keys with a smaller index need no mask.
+        minimum: lower bound of `values`, known when the program is compiled. Keys with an index below `minimum` need no mask.
     """
 
     values: jax.Array

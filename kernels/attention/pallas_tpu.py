@@ -1,11 +1,12 @@
 """Attention for the TPU's matrix units: bfloat16 in and out, float32 sums, any lengths, no scores in memory.
 
-Scores are computed transposed, [keys, queries] = K Q^T. Then the sums of the softmax run over sublanes, and the probabilities are
-the stationary operand of V^T P. Heads are read and written in place, as 128-wide columns of [B, S, H * D].
+Scores are computed transposed, [keys, queries] = K Q^T. The sums of the softmax then run over sublanes, and the probabilities P
+are the stationary operand of V^T P. The kernel reads and writes each head in place, as a block of [B, H, S, D] or as D columns of
+[B, S, H * D].
 
-The kernel has two forms. The form with a constant maximum subtracts nothing from the scores. It needs no rescaling, and the
-matrix units limit its speed. It serves every head whose scores provably fit the exponents of float32 (`constant_maximum_is_safe`,
-computed on the device). The other heads use the online softmax.
+The kernel has two forms. The constant form subtracts no maximum from the scores. It needs no rescaling, and only the matrix units
+limit its speed. It serves every head whose scores provably fit the exponents of float32 (`bounds_are_safe`, computed on the
+device). The online form, an online softmax, serves the other heads.
 
 The online form follows Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and FlashAttention (Dao et
 al., 2022, algorithm 1). Subtracting the mean key follows SageAttention (Zhang et al., 2024, section 4.2). This module does not
@@ -33,7 +34,7 @@ from kernels.qkv import LOG2_E, HeadBounds
 
 LANES = 128
 SUBLANES = 8
-LOWEST = -1e30  # first value of the running maximum: finite, so that exp2(-inf - LOWEST) is 0 and not NaN
+LOWEST = -1e30  # initial running maximum; it is finite, so that exp2(-inf - LOWEST) is 0 and not NaN
 
 Window = tuple[int, int]
 Layout = Literal["heads", "columns"]
@@ -45,10 +46,10 @@ class Problem:
     """The properties of a call that are known when the kernel is traced.
 
     Attributes:
-        window: (before, after), the numbers of visible keys before and after the index of the query, or None.
-        layout: how the kernel addresses its arrays: "heads" as [B, H, S, D], "columns" as [B, S, H * D].
+        window: (before, after). Query i sees the keys i - before to i + after. None means all keys.
+        layout: the shape in which the kernel reads its arrays: "heads" is [B, H, S, D], "columns" is [B, S, H * D].
         min_kv_length: smallest number of keys that a sample sees. None if all samples see `length_kv` keys.
-        has_layers: keys and values have the shape [layers, B, S, H * D].
+        has_layers: keys and values are stacked over layers, [layers, B, S, H * D].
         return_lse: the kernel also writes the log-sum-exp of each query, [B, H, 1, S].
     """
 
@@ -76,14 +77,20 @@ class Problem:
 
     @property
     def steps_kv(self) -> int:
-        """Number of key blocks that one query block visits. With a window, the largest number that a query block can touch."""
+        """Number of grid steps over key blocks for one query block.
+
+        With a window, this is the largest number of key blocks that the window of a query block can touch.
+        """
         if self.window is None:
             return self.blocks_kv
         visible = self.sizes.block_q + sum(self.window)
         return min(self.blocks_kv, (visible - 2) // self.sizes.block_kv + 2)
 
     def kv_range(self, block_q: jax.Array) -> tuple[jax.Array | int, jax.Array | int]:
-        """Return the first and last key block that query block `block_q` sees. Last < first if it sees no block."""
+        """Return the indices of the first and the last key block that the query block with index `block_q` sees.
+
+        If it sees no block, the last index is smaller than the first.
+        """
         if self.window is None:
             return 0, self.blocks_kv - 1
         before, after = self.window
@@ -93,8 +100,10 @@ class Problem:
         return first, last
 
     def make_spec(self, block: int, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
-        """Return the BlockSpec of `block` queries or keys of one head. `row(block_q, step)` returns which block a grid step
-        reads."""
+        """Return the BlockSpec of `block` queries or keys of one head.
+
+        `row(block_q, step)` returns the index of the block that a grid step reads.
+        """
 
         def index(
             block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
@@ -106,7 +115,8 @@ class Problem:
         return pl.BlockSpec(shape, index)
 
     def make_key_spec(self, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
-        """Return the BlockSpec of keys or values. With `has_layers`, the last prefetched scalar is the index of their layer."""
+        """Return the BlockSpec of keys or values. With `has_layers`, the last scalar-prefetch argument is the index of the layer
+        to read."""
         spec = self.make_spec(self.sizes.block_kv, row)
         if not self.has_layers:
             return spec
@@ -117,8 +127,8 @@ class Problem:
     def num_unmasked_keys(self, start: int, stop: int) -> int:
         """Return how many keys from `start` on need no mask. `start` and `stop` are indices within a key block.
 
-        All key blocks run the same code. Therefore a key counts only if its index is before the end of the keys in the last
-        block too. The counted keys end at `stop` or at a multiple of 128.
+        All key blocks run the same code. Therefore an index needs a mask if its key is masked in any key block. The indices
+        without a mask end at `stop` or at a multiple of 128.
         """
         seen = self.length_kv if self.min_kv_length is None else self.min_kv_length
         num_unmasked = seen - (self.blocks_kv - 1) * self.sizes.block_kv
@@ -130,15 +140,15 @@ class KernelOptions:
     """Options of `tpu_attention`.
 
     Attributes:
-        sizes, online_sizes: block sizes of the form with a constant maximum and of the online form.
+        sizes, online_sizes: block sizes of the constant and of the online form.
         window: (before, after). Query i sees the keys i - before to i + after.
-        smooth_keys: subtract the mean key. The result does not change, and more heads can use the form with a constant maximum.
+        smooth_keys: subtract the mean key from all keys. The result does not change, and more heads can use the constant form.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite.
-        bounds: the largest norms and values of each head. Must be set if `kernels.qkv` has prepared the arrays, and only then:
-            `kernels.qkv` has scaled the query, and may have subtracted the mean key. `scale` and `smooth_keys` are then ignored.
-        tests_bounds: if False, every head uses the online form. For few keys that costs less than computing norms.
-        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, for `key` as it is passed. The kernel must
-            then not subtract the mean key (`smooth_keys`), because that changes the log-sum-exp.
+        bounds: each head's bounds, set only if `kernels.qkv` prepared the arrays: it has scaled the query, and may have
+            subtracted the mean key. `scale` and `smooth_keys` are then ignored. If None, the bounds are computed.
+        tests_bounds: if False, every head uses the online form. For few keys, this costs less than computing the bounds.
+        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, for `key` as it is passed. `smooth_keys` must
+            then be False or ignored, because subtracting the mean key changes the log-sum-exp.
     """
 
     scale: float
@@ -172,10 +182,10 @@ def tpu_attention(
         key, value: [B, S_kv, H, D] bfloat16.
         bias: one number for each key, broadcasts to [B, 1, 1, S_kv].
         kv_lengths: like `num_keys`, but with a number for each sample. Cannot be combined with `bias` or `window`.
-        layer: scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the kernel reads this layer in place. Allowed if
-            `reads_layers`.
+        layer: index of a layer, a scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the kernel reads the layer in
+            place. Allowed only if `reads_layers` returns True.
 
-    Raises: NotImplementedError for other arguments.
+    Raises: NotImplementedError for other types and shapes.
     """
     layout, bounds, tests_bounds = options.layout, options.bounds, options.tests_bounds
     num_keys = options.num_keys or key.shape[-3]
@@ -186,8 +196,8 @@ def tpu_attention(
         raise NotImplementedError(reason)
     assert layer is None or reads_layers(layout, bounds, tests_bounds), "api selects the layer"
     if layout == "heads":
-        # Keeps the values in the order in which the kernel reads them. For the reduction in `head_bounds`, XLA would choose
-        # another layout and copy the values twice, which takes 2.4 % of the kernel's time.
+        # Fixes the order of the values in memory to the order in which the kernel reads them. Otherwise XLA chooses another
+        # order for `head_bounds` and copies the values twice, which takes 2.4 % of the kernel's time.
         value = with_layout_constraint(value, MemoryLayout((0, 2, 1, 3)))
     bias = None if bias is None else _bias_column(bias, query.shape[0], key.shape[1])
     scaled = query
@@ -228,7 +238,7 @@ def tpu_attention(
     assert bounds is not None, "computed above"
     safe = bounds_are_safe(bounds, num_keys, bias).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
-    # The grid needs at least one head. If the constant form is safe for no head, the result of this head is replaced below.
+    # The grid needs at least one head. If no head is safe, `replace_unsafe` replaces the result of this head.
     written = call(
         problem(uses_online_softmax=False, sizes=options.sizes), order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1)
     )
@@ -243,13 +253,13 @@ def tpu_attention(
 
 
 def _restore_layout(written: tuple[jax.Array, ...], query: jax.Array, layout: Layout) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Return the attention as [B, S_q, H, D] and, if written, the log-sum-exp as [B, S_q, H], converted from base 2 to base e."""
+    """Return the attention as [B, S_q, H, D]. If the kernel wrote the log-sum-exp, also return it as [B, S_q, H] to base e."""
     attended = jnp.swapaxes(written[0], 1, 2) if layout == "heads" else written[0].reshape(query.shape)
     return (attended, jnp.swapaxes(written[1][:, :, 0], 1, 2) / LOG2_E) if len(written) > 1 else attended
 
 
 def _broadcast_flags(flags: jax.Array, query: jax.Array, layout: Layout) -> jax.Array:
-    """Reshape `flags` [B * H], one for each head, so that they broadcast to the array that the kernel writes."""
+    """Reshape `flags` [B * H], one bool for each head, so that they broadcast to the kernel's output."""
     batch, _, heads, width = query.shape
     if layout == "heads":
         return flags.reshape(batch, heads, 1, 1)
@@ -257,21 +267,21 @@ def _broadcast_flags(flags: jax.Array, query: jax.Array, layout: Layout) -> jax.
 
 
 def _to_kernel_layout(array: jax.Array, layout: Layout) -> jax.Array:
-    """Arrange [B, S, H, D] as the kernel addresses it. Copies nothing if the array has this order in memory."""
+    """Return [B, S, H, D] in the shape of the layout. Copies nothing if the array already has this order in memory."""
     return jnp.swapaxes(array, 1, 2) if layout == "heads" else array.reshape(*array.shape[:-2], -1)
 
 
 def reads_layers(layout: Layout, bounds: HeadBounds | None, tests_bounds: bool) -> bool:
-    """Return whether the kernel can read one layer of stacked keys in place.
+    """Return whether the kernel can read one layer of stacked keys and values in place.
 
-    It needs the layout "columns". It cannot if bounds must be computed before the kernel runs, because that reads all keys of
-    the layer.
+    The layout must be "columns", and the bounds must be given or not tested. Otherwise all keys of the layer would be read to
+    compute bounds before the kernel runs.
     """
     return layout == "columns" and (bounds is not None or not tests_bounds)
 
 
 def find_unsupported(query: Shaped, key: Shaped, value: Shaped, bias: Shaped | None) -> str | None:
-    """Return the reason if the kernel does not support the arguments' types and shapes. Otherwise None."""
+    """Return an error message if the kernel does not support the arguments' types and shapes, otherwise None."""
     types = {array.dtype.name for array in (query, key, value)}
     if types != {"bfloat16"}:
         return f"the TPU kernel takes bfloat16, not {', '.join(sorted(types))}; cast, or use 'blocked'"
@@ -283,9 +293,9 @@ def find_unsupported(query: Shaped, key: Shaped, value: Shaped, bias: Shaped | N
 
 
 def subtract_mean_key(key: jax.Array) -> jax.Array:
-    """Subtract the mean over all keys [B, S_kv, H, D].
+    """Subtract each head's mean key from the keys [B, S_kv, H, D].
 
-    All scores of a query change by the same amount, so the softmax stays the same. The norms of the keys shrink.
+    All scores of a query change by the same amount, so that the softmax stays the same. The norms of the keys become smaller.
     """
     wide = key.astype(jnp.float32)
     return (wide - wide.mean(axis=1, keepdims=True)).astype(key.dtype)
@@ -294,52 +304,52 @@ def subtract_mean_key(key: jax.Array) -> jax.Array:
 def head_bounds(scaled: jax.Array, key: jax.Array, value: jax.Array) -> HeadBounds:
     """Compute each head's largest norm of a query and of a key, and the largest magnitude in `value`.
 
-    The arrays are [B, S, H, D]. `scaled` is the query times log2(e) * scale.
+    The arrays are [B, S, H, D]. `scaled` is the query, multiplied by log2(e) * scale.
     """
     largest_value = jnp.abs(value).max(axis=(1, 3)).astype(jnp.float32)
     return HeadBounds(query=_largest_norm(scaled), key=_largest_norm(key), value=largest_value)
 
 
 def constant_maximum_is_safe(scaled: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """Return `bounds_are_safe` for these arrays, [B, H] bool. `bias` [B, S_kv, 1] is log2(e) times the bias."""
+    """Return the result of `bounds_are_safe` for these arrays, [B, H] bool. `bias` [B, S_kv, 1] is the bias times log2(e)."""
     return bounds_are_safe(head_bounds(scaled, key, value), key.shape[1], bias)
 
 
 def bounds_are_safe(bounds: HeadBounds, num_keys: int, bias: jax.Array | None = None) -> jax.Array:
-    """Return whether sums of exp2(scores) without a maximum neither overflow nor lose significant values, [B, H] bool.
+    """Return whether the constant form is safe for each head, [B, H] bool.
 
-    The caller must have multiplied the query of `bounds` by log2(e) * scale, and `bias` [B, S_kv, 1] by log2(e). By
-    Cauchy-Schwarz every score is between -m and m, with m = max |q_i| * max |k_j| + max |bias|. Let N be the number of keys and
-    w = max |value|.
+    It is safe if its sums of exp2(scores) neither overflow nor lose significant values. The caller must have multiplied the query
+    of `bounds` by log2(e) * scale, and `bias` [B, S_kv, 1] by log2(e). By Cauchy-Schwarz, every score is between -m and m, where
+    m is max |q_i| * max |k_j| + max |bias|. Let N be the number of keys and w = max |value|.
 
     - Overflow: sums stay below N * 2^m * max(w, 1), which must be below 2^127.
-    - Underflow: float32 and bfloat16 flush values below 2^-126 to 0. The sum of a row loses at most N * 2^-126, and its product
-      with the values loses the same amount again. The weights are at least 2^-m and the product at most 2^-m * w. Both errors
-      stay below 2^-10, a quarter of bfloat16's own rounding, if m + max(-log2 w, 0) <= 126 - log2 N - 10.
+    - Underflow: float32 and bfloat16 flush values below 2^-126 to 0. The sum of weights loses at most N * 2^-126, and its product
+      with the values loses the same amount again. The first loss is compared with the smallest weight, 2^-m, and the second with
+      2^-m * w. Both stay below 2^-10, a quarter of bfloat16's own rounding, if m + max(-log2 w, 0) <= 126 - log2 N - 10.
 
-    Both conditions hold if m + |log2 w| <= 116 - log2 N. The code subtracts one more for the rounding of norms and sums. At
-    75,600 keys m may reach 98.
+    Both conditions hold if m + |log2 w| <= 116 - log2 N. The code subtracts one more for the rounding of norms and sums. For
+    75,600 keys and w = 1, m may be up to 98.
     """
     bound = bounds.query * bounds.key
     if bias is not None:
         bound = bound + jnp.abs(bias).max(axis=(1, 2))[:, None]
-    # A head is unsafe if its bounds are NaN or its values are all 0, because the comparison is then False
+    # If a head's bounds are NaN or its values are all 0, the comparison is False. The head then counts as unsafe.
     return bound + jnp.abs(jnp.log2(bounds.value)) <= 115 - math.ceil(math.log2(num_keys))
 
 
 def _largest_norm(array: jax.Array) -> jax.Array:
-    """Return the largest Euclidean norm over the sequence of [B, S, H, D], as [B, H] float32."""
+    """Return each head's largest Euclidean norm of a token of [B, S, H, D], as [B, H] float32."""
     return jnp.sqrt(jnp.square(array.astype(jnp.float32)).sum(axis=3).max(axis=1))
 
 
 def _bias_column(bias: jax.Array, batch: int, length_kv: int) -> jax.Array:
-    """Broadcast the bias and scale it to base 2: [B, S_kv, 1] float32."""
+    """Return the bias of each key, multiplied by log2(e), as [B, S_kv, 1] float32."""
     column = jnp.broadcast_to(bias, (batch, 1, 1, length_kv)).reshape(batch, length_kv, 1)
     return column.astype(jnp.float32) * LOG2_E
 
 
 def order_heads(chosen: jax.Array) -> jax.Array:
-    """Return the indices where `chosen` [N] is true, in order, then the other indices: [N] int32."""
+    """Return the indices where `chosen` [N] is True, in ascending order, then all other indices: [N] int32."""
     return jnp.argsort(~chosen, stable=True).astype(jnp.int32)
 
 
@@ -354,15 +364,17 @@ def attend_heads(
     kv_lengths: jax.Array | None = None,
     layer: jax.Array | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Run the kernel for the heads order[:count]. Without a count, run it for all heads in `order`.
+    """Run the kernel for the first `count` heads in `order`. Without a count, run it for all heads in `order`.
 
-    A head's number is sample * H + head. The result of heads that are not run is undefined.
+    In `order`, a head has the number sample * H + head. The results of heads that are not run are undefined.
 
     Args:
+        arrays: query, key, value and, if used, the bias [B, S_kv, 1]. The first three have the shape of `problem.layout`.
         kv_lengths: [B], the number of keys that each sample sees, if `problem.min_kv_length` is set.
         layer: index of the layer to read, if `problem.has_layers`.
 
-    Returns: the attention in `problem.layout` and, with `problem.return_lse`, the log-sum-exp to base 2, [B, H, 1, S_q].
+    Returns: the attention in the shape of `problem.layout` and, with `problem.return_lse`, the log-sum-exp to base 2,
+    [B, H, 1, S_q].
     """
     sizes, width = problem.sizes, problem.width
     sums = (width, SUBLANES, 1) if problem.uses_online_softmax else (width, SUBLANES)
@@ -400,7 +412,7 @@ def _query_spec(problem: Problem) -> pl.BlockSpec:
 
 
 def _lse_spec(problem: Problem) -> pl.BlockSpec:
-    """Return the BlockSpec of the log-sum-exp of one head's query block, from [B, H, 1, S]."""
+    """Return the BlockSpec of one head's query block in the log-sum-exp, [B, H, 1, S]."""
 
     def index(
         block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
@@ -428,13 +440,13 @@ def _input_specs(problem: Problem) -> list[pl.BlockSpec]:
 
 
 def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -> None:
-    """Run one grid step: one query block of one head with one key block.
+    """Run one grid step: attend with one query block of one head to one key block.
 
-    The sums stay in scratch memory over the steps of a query block: `attended` [D, block_q] and `total` [8, block_q], which has
-    one sum for each sublane. The online form also has `maximum` [1, block_q].
+    The sums stay in scratch memory over all steps of a query block. `attended` [D, block_q] is the sum of weighted values.
+    `total` [8, block_q] has a sum of weights for each sublane. The online form also has the running `maximum` [1, block_q].
     """
     kv_lengths_ref, refs = (None, refs) if problem.min_kv_length is None else (refs[0], refs[1:])
-    refs = refs[1:] if problem.has_layers else refs  # the layer's index, which only the index maps use
+    refs = refs[1:] if problem.has_layers else refs  # drops the layer's index, which only the index maps need
     output_ref, *refs_after = refs[inputs:]
     lse_ref, (value_t_ref, *sum_refs) = (refs_after[0], refs_after[1:]) if problem.return_lse else (None, refs_after)
     sums = list(zip(sum_refs, (0.0, 0.0, LOWEST), strict=False))
@@ -451,7 +463,7 @@ def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -
 
     if problem.window is None:
         attend()
-    else:  # the first step must run even if no key is visible, because it clears the sums
+    else:  # the first step of a query block always runs, because it initialises the sums
         pl.when(position.is_first | (position.block_kv <= last))(attend)
 
     @pl.when(step == problem.steps_kv - 1)
@@ -463,9 +475,9 @@ def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Position:
-    """The query block and key block of a grid step. `num_keys` is the number of keys that the sample sees.
+    """The indices of a grid step's query block and key block.
 
-    `is_first`: the step is the first step of its query block.
+    `num_keys` is the number of keys that the sample sees. `is_first`: the step is the first step of its query block.
     """
 
     block_q: jax.Array
@@ -475,7 +487,7 @@ class _Position:
 
 
 def _transpose_values(value_ref: jax.Ref, value_t_ref: jax.Ref, position: _Position, problem: Problem) -> None:
-    """Transpose the values to [D, block_kv], once per grid step. Values past the last key become 0, because they may be NaN."""
+    """Transpose the values to [D, block_kv], once per grid step. Values after the last key become 0, because they may be NaN."""
     block = problem.sizes.block_kv
     num_unmasked = problem.num_unmasked_keys(0, block)
     if num_unmasked:
@@ -493,10 +505,10 @@ def _attend_block(
     position: _Position,
     problem: Problem,
 ) -> None:
-    """Add the key block's weights and weighted values to the sums, chunk by chunk, unrolled for the scheduler.
+    """Add the key block's weights and weighted values to the sums, in an unrolled loop over chunks.
 
-    The loop is a software pipeline. It lets the scheduler overlap exponentials with matrix products: the scores of one chunk
-    are computed next to the weights and weighted values of earlier chunks (docs/lab/tpu-kernels.md).
+    The loop is a software pipeline: the scores of one chunk are computed next to the weights and weighted values of earlier
+    chunks. The compiler's scheduler can therefore overlap exponentials with matrix products (docs/lab/tpu-kernels.md).
     """
     sizes = problem.sizes
     weigh, wait = (_weigh_online, 1) if problem.uses_online_softmax else (_weigh, 0)
@@ -521,12 +533,16 @@ def _attend_block(
 
 
 def _load_sum(ref: jax.Ref, columns: slice, start: float, position: _Position) -> jax.Array:
-    """Return these columns of the running sum in `ref`. In the first step of a query block, return the initial value `start`."""
+    """Return the `columns` of the running sum in `ref`. In the first step of a query block, return the initial value `start`
+    instead."""
     return jnp.where(position.is_first, start, ref[:, columns])
 
 
 def _compute_scores(inputs: Sequence[jax.Ref], position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
-    """Compute the masked scores of a chunk, [chunk_kv, chunk_q] float32."""
+    """Compute a chunk's scores with bias and mask, [chunk_kv, chunk_q] float32.
+
+    `starts` are the indices of the chunk's first query and first key within their blocks.
+    """
     start_q, start_kv = starts
     rows = slice(start_kv, start_kv + problem.sizes.chunk_kv)
     query = inputs[0][start_q : start_q + problem.sizes.chunk_q]
@@ -538,9 +554,9 @@ def _compute_scores(inputs: Sequence[jax.Ref], position: _Position, starts: tupl
 
 
 def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
-    """Set scores to -inf where the key is past the end or outside the window.
+    """Set scores to -inf where the key is after the last visible key or outside the window.
 
-    The first keys of the chunk are skipped if they need no mask, see `Problem.num_unmasked_keys`.
+    The mask leaves out the first keys of the chunk if they are always visible, see `Problem.num_unmasked_keys`.
     """
     start_q, start_kv = starts
     num_unmasked = problem.num_unmasked_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
@@ -560,7 +576,7 @@ def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int]
 
 
 def _weigh(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, None]:
-    """Return the weights exp2(scores), and add their sums to the running sums in `state`.
+    """Return the weights exp2(scores) and None. Add the sums of the weights to the running sums in `state`.
 
     Used only for heads whose scores cannot overflow.
     """
@@ -570,8 +586,11 @@ def _weigh(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, None]:
 
 
 def _weigh_online(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the weights relative to the running maximum, and the factor that rescales earlier sums to the new maximum. Update
-    the maximum and the sums in `state`."""
+    """Return the weights relative to the running maximum, and the factor that rescales earlier weighted values to the new
+    maximum.
+
+    Update the maximum and the sums of weights in `state`.
+    """
     maximum = jnp.maximum(state[2], scores.max(axis=0, keepdims=True))
     weights = jnp.exp2(scores - maximum)
     shrink = jnp.exp2(state[2] - maximum)
@@ -581,21 +600,22 @@ def _weigh_online(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array,
 
 
 def _add_values(state: list[jax.Array], value_t: jax.Array, weights: jax.Array, shrink: jax.Array | None) -> None:
-    """Add one chunk's weighted values to the sum `attended` in `state`. `shrink` first rescales this sum."""
+    """Add one chunk's weighted values to their running sum, `state[0]`. If `shrink` is given, first multiply the sum by
+    `shrink`."""
     product = jnp.dot(value_t, weights, preferred_element_type=jnp.float32)
     state[0] = (state[0] if shrink is None else state[0] * shrink) + product
 
 
 def _sum_by_sublane(weights: jax.Array) -> jax.Array:
-    """Sum [keys, queries] to [8, queries] by adding whole registers. The eight sublanes are added at the end of the query
+    """Sum [keys, queries] to [8, queries] by adding whole registers. The 8 sublanes are added once, at the end of a query
     block."""
     return weights.reshape(-1, SUBLANES, weights.shape[1]).sum(axis=0)
 
 
 def _write_output(output_ref: jax.Ref, attended_ref: jax.Ref, total_ref: jax.Ref, problem: Problem) -> None:
-    """Divide the weighted values by the sums of weights, and transpose the result to [block_q, D].
+    """Divide the weighted values by the sums of weights, and write the result transposed, [block_q, D].
 
-    This runs only once per query block. Therefore a loop with short code is fast enough.
+    This function runs only once per query block. Therefore a loop with short code is fast enough.
     """
     chunk = math.gcd(problem.sizes.block_q, 256)
 
@@ -610,6 +630,6 @@ def _write_output(output_ref: jax.Ref, attended_ref: jax.Ref, total_ref: jax.Ref
 
 
 def _write_lse(lse_ref: jax.Ref, total_ref: jax.Ref, maximum_ref: jax.Ref | None = None) -> None:
-    """Write the base-2 logarithms of the sums of weights, [1, block_q]. The online form adds the running maximum."""
+    """Write the base-2 logarithms of the sums of weights, [1, block_q]. For the online form, add the running maximum."""
     lse = jnp.log2(total_ref[...].sum(axis=0, keepdims=True))
     lse_ref[...] = lse if maximum_ref is None else lse + maximum_ref[...]

@@ -1,4 +1,4 @@
-"""Attention exactly as in the formula, in float32: every other implementation is compared with it."""
+"""Attention exactly as in the formula, in float32. Tests compare every other implementation with it."""
 
 from __future__ import annotations
 

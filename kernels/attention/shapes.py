@@ -2,12 +2,12 @@
 
 The number of tokens is latent frames x (height / 16) x (width / 16). 81 frames are 21 latent frames. Therefore 1280 x 720 has
 21 * 45 * 80 = 75,600 tokens and 832 x 480 has 21 * 30 * 52 = 32,760 tokens. `heads` counts the heads of one chip. In
-self-attention a chip has all tokens and some heads, after the all-to-all. In cross-attention a chip has all heads and some
+self-attention, after the all-to-all, a chip has all tokens and some heads. In cross-attention a chip has all heads and some
 queries.
 
-HunyuanVideo 1.5 attends in one call to 31 latent frames and 1,256 tokens of text. With an image there are 729 more tokens.
-Without an image there are 31 * 45 * 80 + 1,256 = 112,856 keys. Queries and keys are padded to a multiple of 128 tokens on each of
-four chips.
+HunyuanVideo 1.5 attends to video and text in one call ("joint"): 31 latent frames and 1,256 tokens of text. At 720p these are
+31 * 45 * 80 + 1,256 = 112,856 keys. An image adds 729 tokens. Queries and keys are padded, so that each of four chips has a
+multiple of 128 tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """One call of attention on one chip. The heads have 128 channels in all models of this file."""
+    """One call of attention on one chip. `width` is the number of channels of a head, which is 128 in all models of this file."""
 
     name: str
     length_q: int
@@ -36,7 +36,7 @@ SHAPES = {
     for shape in (
         AttentionShape(name="self-720p", length_q=75600, length_kv=75600, heads=10),
         AttentionShape(name="self-480p", length_q=32760, length_kv=32760, heads=10),
-        AttentionShape(name="self-5b-720p", length_q=27280, length_kv=27280, heads=6),  # 31 * 22 * 40, patches of 32 pixels
+        AttentionShape(name="self-5b-720p", length_q=27280, length_kv=27280, heads=6),  # 31 * 22 * 40 patches of 32 pixels
         AttentionShape(name="joint-720p", length_q=113152, length_kv=113152, heads=4),
         AttentionShape(name="joint-480p", length_q=50688, length_kv=50688, heads=4),
         AttentionShape(name="joint-image-720p", length_q=113664, length_kv=113664, heads=4),

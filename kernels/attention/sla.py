@@ -1,9 +1,10 @@
-"""Sparse-linear attention (SLA), which is attention to the most important key blocks plus linear attention to all keys.
+"""Sparse-linear attention (SLA): attention to the most important key blocks, plus linear attention to all keys.
 
-Each block of queries attends to the key blocks with the largest scores of block means. Linear attention with the feature map
-softmax, followed by a trained projection, adds what the other blocks contribute. Source: "SLA: Beyond Sparsity in Diffusion
-Transformers via Fine-Tunable Sparse-Linear Attention" (Zhang et al., 2025), as thu-ml/TurboDiffusion runs it
-(turbodiffusion/SLA/core.py). LightX2V's sparse models use the block lists without linear attention.
+A block of queries attends to the key blocks whose mean keys have the largest products with the block's mean query. Linear
+attention adds what the other blocks contribute. Its feature map is the softmax over channels, and a trained projection follows.
+Source: "SLA: Beyond Sparsity in Diffusion Transformers via Fine-Tunable Sparse-Linear Attention" (Zhang et al., 2025), as
+thu-ml/TurboDiffusion runs it (turbodiffusion/SLA/core.py). LightX2V's sparse models attend to the selected blocks in the same
+way, without linear attention.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from kernels.attention.key_selection import block_means, largest
 from kernels.attention.pallas_tpu import subtract_mean_key
 from kernels.qkv import LOG2_E, HeadBounds
 
-BLOCK_Q, BLOCK_KV = 128, 64  # as thu-ml/TurboDiffusion generates videos
+BLOCK_Q, BLOCK_KV = 128, 64  # the sizes that thu-ml/TurboDiffusion uses
 SMALLEST_SUM = 1e-5  # added to the denominator of linear attention
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparseHeads:
-    """Some heads after the norms and the rotary embedding.
+    """The query, key and value of some heads of a layer, after the norms and the rotary embedding.
 
     Attributes:
         query: [B, S_q, H, D].
         key, value: [B, S_kv, H, D].
         num_keys: keys from this index on are padding.
-        num_queries: queries from this index on are padding. It can be an array.
-        bounds, mean: set if `kernels.qkv` prepared the arrays for TPUs. The query is then multiplied by log2(e) * D ** -0.5, and
-            `mean` [B, 1, H, D] was subtracted from the keys.
+        num_queries: queries from this index on are padding. An int, or an array if the number is known only at run time.
+        bounds, mean: set only if `kernels.qkv` prepared the arrays for TPUs. The query is then multiplied by log2(e) * D ** -0.5,
+            and `mean` [B, 1, H, D] was subtracted from the keys.
     """
 
     query: jax.Array
@@ -46,25 +47,25 @@ class SparseHeads:
 
     @property
     def uses_pallas(self) -> bool:
-        """True if Pallas kernels for TPUs prepared the arrays. This package then also uses its own Pallas kernels."""
+        """True if `kernels.qkv` prepared the arrays with Pallas. Sparse attention then uses Pallas kernels too."""
         return self.bounds is not None
 
     @property
     def query_factor(self) -> float:
-        """The factor that removes the scale from the query."""
+        """The factor by which to multiply the query to remove its scale. It is 1 if the query is not prepared."""
         return 1.0 if self.bounds is None else self.query.shape[-1] ** 0.5 / LOG2_E
 
 
 def num_kept(keep: float, blocks: int) -> int:
-    """Return the number of key blocks in a list: the share `keep` of all blocks, rounded down, at least one."""
+    """Return the number of key blocks that each query block sees: the share `keep` of all blocks, rounded down, at least one."""
     return max(1, min(blocks, int(keep * blocks)))
 
 
 def select_key_blocks(heads: SparseHeads, keep: float, block_q: int = BLOCK_Q, block_kv: int = BLOCK_KV) -> KeyBlocks:
-    """Select the key blocks whose mean keys have the largest products with the mean query of a query block.
+    """Select for each query block the key blocks whose mean keys have the largest products with the block's mean query.
 
-    The mean of all keys is subtracted first, if `kernels.qkv` has not done it. This changes the scores of a list by the same
-    amount, but keeps them small in bfloat16.
+    The mean of all keys is subtracted first, unless `kernels.qkv` has subtracted it. All scores of a query block then change by
+    the same amount, so that the selection stays the same. The scores stay small, and therefore precise in bfloat16.
     """
     use_pallas, key = heads.uses_pallas, heads.key
     if heads.mean is None:
@@ -84,7 +85,7 @@ def sla_attention(
 ) -> jax.Array:
     """Compute the attention to the listed blocks plus projected linear attention to all keys, [B, S_q, H, D].
 
-    `projection` is the weight [D, D], [out, in], and the bias [D], for all heads. Without it, there is no linear attention.
+    `projection` is (weight [D, D] as [out, in], bias [D]), for all heads. Without a projection, there is no linear attention.
     """
     options = BlockSparseOptions(num_keys=heads.num_keys, bounds=heads.bounds, implementation=implementation)
     attended = block_sparse_attention(heads.query, heads.key, heads.value, blocks, options)
@@ -99,9 +100,9 @@ def sla_attention(
 
 
 def _linear_attention(heads: SparseHeads) -> jax.Array:
-    """Compute linear attention with the feature map softmax, [B, S_q, H, D] in the query's dtype.
+    """Compute linear attention with the softmax over channels as feature map, [B, S_q, H, D] in the query's dtype.
 
-    Each result is stored in this dtype, as the authors' bfloat16 code does. Sums are in float32.
+    Intermediate results are rounded to this dtype, as in the authors' bfloat16 code. Sums are in float32.
     """
     dtype = heads.query.dtype
     query = jax.nn.softmax(heads.query.astype(jnp.float32) * heads.query_factor, axis=-1).astype(dtype)

@@ -21,7 +21,11 @@ Products = tuple[jax.Array, jax.Array]
 
 
 def sum_products(key: jax.Array, value: jax.Array, mean: jax.Array | None, num_keys: int, *, interpret: bool = False) -> Products:
-    """Sum the features of keys [B, S, H, 128], and their products with the values. `mean` [B, 1, H, 128] is added to the keys."""
+    """Sum over all keys: the features of the keys, and the products of features and values. See `Products`.
+
+    `key` and `value` are [B, S, H, 128]. `mean` [B, 1, H, 128] was subtracted from the keys, and is added again before the
+    features are computed. None if no mean was subtracted.
+    """
     batch, length, heads, width = key.shape
     mean = jnp.zeros((batch, 1, heads, width), jnp.float32) if mean is None else mean
     tokens = pl.BlockSpec((None, ROWS, heads * width), lambda sample, part: (sample, part, 0))
@@ -46,7 +50,7 @@ def sum_products(key: jax.Array, value: jax.Array, mean: jax.Array | None, num_k
 
 
 def _estimate_cost(array: jax.Array, arrays: int) -> pl.CostEstimate:
-    """Estimate the work of a pass that reads and writes `arrays` arrays of this shape."""
+    """Estimate the work of a pass that reads and writes `arrays` arrays in total, each with the shape of `array`."""
     products = 4 * array.size * array.shape[-1]
     return pl.CostEstimate(flops=products, transcendentals=array.size, bytes_accessed=arrays * array.nbytes)
 
@@ -82,14 +86,15 @@ def add_linear(
     *,
     interpret: bool = False,
 ) -> jax.Array:
-    """Add the projected linear attention of queries [B, S, H, 128] to the attention `attended` [B, S, H, 128].
+    """Compute the projected linear attention of `query` [B, S, H, 128], and add it to `attended` [B, S, H, 128].
 
-    `factor` removes the scale from the queries. `projection` is as in `sla.sla_attention`.
+    `products` is the result of `sum_products`. `factor` removes the scale from the query (`SparseHeads.query_factor`).
+    `projection` is described in `sla.sla_attention`. `smallest_sum` is added to the denominators.
     """
     batch, length, heads, width = query.shape
     dtype = query.dtype
     sums, totals = (array.astype(dtype) for array in products)
-    # The totals are the columns of a matrix, so that the matrix unit computes the denominators
+    # Appends the totals to the sums as 128 equal columns, so that the matrix unit also computes the denominators.
     sums = jnp.concatenate([sums, jnp.broadcast_to(jnp.swapaxes(totals, 2, 3), sums.shape)], axis=3)
     weight, bias = projection[0].T.astype(dtype), projection[1].astype(dtype).astype(jnp.float32).reshape(1, width)
     tokens = pl.BlockSpec((None, ROWS, heads * width), lambda sample, part: (sample, part, 0))
@@ -134,6 +139,6 @@ def _add_kernel(
 
 
 def _softmax(values: jax.Array) -> jax.Array:
-    """Return the softmax over the channels of values [N, 128] float32."""
+    """Return the softmax of `values` [N, 128] float32 over the channels."""
     weights = jnp.exp(values - values.max(1, keepdims=True))
     return weights / weights.sum(1, keepdims=True)

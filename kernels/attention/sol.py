@@ -1,8 +1,8 @@
-"""Sol-Attn: attention to the key blocks with high scores, and to the mean of each other block. It needs no training.
+"""Sol-Attn: exact attention to key blocks with high scores, and attention to the mean of each other block. Needs no training.
 
-The attention to a mean counts as often as the block has keys. Source: "Sol-Attn" (arXiv:2607.24027), as NVlabs/Sana runs it
-(techniques/sparse_backends/sol_attn). The published kernels have blocks of 64 queries. A TPU needs longer query blocks to use its
-matrix unit, so the default is 128. A query block then sees the exact keys that the mean of 128 queries selects.
+A block's mean is weighted by the number of keys in the block. Source: "Sol-Attn" (arXiv:2607.24027), as NVlabs/Sana runs it
+(techniques/sparse_backends/sol_attn). The published kernels have blocks of 64 queries. The default here is 128, because a TPU
+needs longer query blocks to use its matrix unit. The exact blocks are then selected by the mean of 128 queries, not of 64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernels.attention.sla import SparseHeads
 from kernels.qkv import LOG2_E
 
 BLOCK_Q, BLOCK_KV = 128, 64
-SMALLEST_VARIANCE = 1e-6  # added to the variance of the scores, as published
+SMALLEST_VARIANCE = 1e-6  # added to the variance of the scores, as in the published code
 MEAN_DENSITY, MOST_DENSITY = 2.25, 4.0
 """The expected mean length of the lists of exact blocks, and the space in a list, as multiples of the share of normally
 distributed scores above the threshold. The authors' repository measured the mean with tau 1.5: 15 % of the blocks (Wan at
@@ -27,12 +27,15 @@ distributed scores above the threshold. The authors' repository measured the mea
 
 
 def mean_exact_blocks(tau: float, blocks: int) -> int:
-    """Return the expected mean number of exact blocks in a list, for estimates of the cost."""
+    """Return the expected mean number of exact key blocks per query block, for estimates of the cost."""
     return min(blocks, math.ceil(MEAN_DENSITY * _normal_share(tau) * blocks))
 
 
 def most_exact_blocks(tau: float, blocks: int, block_q: int = BLOCK_Q, block_kv: int = BLOCK_KV) -> int:
-    """Return the space in a list of exact blocks. The neighbours of the queries always have space."""
+    """Return the default for the largest number of exact key blocks per query block.
+
+    It always includes the key blocks that contain the query block's own tokens, and one neighbour on each side.
+    """
     return min(blocks, math.ceil(MOST_DENSITY * _normal_share(tau) * blocks) + 2 + math.ceil(block_q / block_kv))
 
 
@@ -54,12 +57,14 @@ def sol_attention(
 
     Args:
         heads: the queries, keys and values.
-        tau: the threshold of a query block's scores, in standard deviations above their mean. Higher values are sparser.
-        first_query: the index of the token of the first query, a multiple of `block_q`.
-        space: the largest number of exact blocks of a query block, by default `most_exact_blocks`. If more blocks are above the
-            threshold, the blocks with the largest scores are exact.
+        tau: a key block is exact if its score is more than `tau` standard deviations above the query block's mean score. Higher
+            values are sparser. Blocks next to the queries are always exact.
+        first_query: the index of the first query's token, a multiple of `block_q`.
+        space: the largest number of exact key blocks per query block, by default `most_exact_blocks`. If more blocks qualify,
+            only the blocks with the largest scores are exact.
 
-    Returns: the attention [B, S_q, H, D], and the numbers of exact blocks and of blocks without space, [2] float32.
+    Returns: the attention [B, S_q, H, D], and two totals over all query blocks, [2] float32. The first is the number of exact
+    blocks. The second is the number of blocks that qualified, but exceeded `space`.
     """
     use_pallas, scale = heads.uses_pallas, 1.0 if heads.uses_pallas else LOG2_E * heads.query.shape[-1] ** -0.5
     blocks = -(-heads.num_keys // block_kv)
@@ -96,7 +101,7 @@ def sol_attention(
 
 
 def _thresholds(query: jax.Array, key: jax.Array, scale: float, tau: float) -> jax.Array:
-    """Return the threshold of each query block's scores, [B, H, query blocks, 1] float32.
+    """Return for each query block the score above which key blocks are exact, [B, H, query blocks, 1] float32.
 
     The variance of the scores is estimated from the variance of each channel of the mean keys ("diag" in the authors' code).
     """
@@ -107,7 +112,10 @@ def _thresholds(query: jax.Array, key: jax.Array, scale: float, tau: float) -> j
 
 
 def _find_neighbours(query_blocks: int, blocks: int, block_q: int, block_kv: int, first_query: jax.Array | int) -> jax.Array:
-    """Return whether a key block has tokens of the query block or is next to such a block, [query blocks, key blocks]."""
+    """Return whether a key block is exact by its position, [query blocks, key blocks] bool.
+
+    These are the key blocks that contain tokens of the query block, and the blocks next to them.
+    """
     starts = first_query + jnp.arange(query_blocks)[:, None] * block_q
     index = jnp.arange(blocks)
     return (index >= starts // block_kv - 1) & (index <= (starts + block_q - 1) // block_kv + 1)

@@ -1,12 +1,12 @@
 """Selective and sliding tile attention (SSTA): a tile of a video sees a window of tiles, the best other tiles, and the context.
 
-The context is a text, for example, whose tokens follow the tokens of the video. Source: Tencent-Hunyuan/HunyuanVideo-1.5,
+The context is, for example, the text, whose tokens follow the tokens of the video. Source: Tencent-Hunyuan/HunyuanVideo-1.5,
 hyvideo/models/transformers/modules/ssta_attention.py at commit 60783e70, with the arguments that its transformer uses: sampling
 by importance, separate tiles for each head, and padding with zeros.
 
-As in the published code, padding counts. A tile at the video's border ends with padding whose queries, keys and values are zero.
-These keys have the score 0, so that they take weight from the other keys. The context is also divided into tiles. All keys of a
-visible tile of the context count.
+As in the published code, padding takes part in the attention. A tile at the video's border ends with padding whose queries, keys
+and values are zero. These keys have the score 0, so that they reduce the weight of the other keys. The context is also divided
+into tiles. In a visible tile of the context, all keys are visible, including padding.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kernels.attention.sla import SparseHeads
 from kernels.tiles import TileSelection
 
 SIMILARITY_SHARE = 0.7
-"""The weight of similarity to the query in a tile's score. The rest is the weight of similarity to the other keys, subtracted."""
-ROWS = 128  # queries in a block for which the TPU kernel is fastest; several such blocks share the list of their tile
+"""The weight of similarity to the query in a tile's score. Similarity to other keys is subtracted with the rest of the weight."""
+ROWS = 128  # queries in a block for which the TPU kernel is fastest; a tile of several such blocks repeats its list for each
 
 
 def ssta_attention(
@@ -34,11 +34,11 @@ def ssta_attention(
     """Compute SSTA of the video's queries, [B, S_q, H, D].
 
     Args:
-        heads: queries in whole tiles. Keys and values of all tiles, then of the context in whole tiles, together `num_keys`.
-            Queries and keys of padding in the video's tiles must be zero, before a mean is subtracted from the keys. Their
-            values must be zero. `num_queries` is not used.
-        tiles: the rule of the selection.
-        context_tiles: the number of the context's tiles that queries see, [B] int32.
+        heads: queries in whole tiles. Keys and values of all tiles of the video, then of the context in whole tiles, together
+            `num_keys`. In the padding of the video's tiles, queries, keys and values must be zero. The keys must be zero before a
+            mean is subtracted from them. `num_queries` is not used.
+        tiles: the rule by which tiles are selected.
+        context_tiles: [B] int32, the number of the context's tiles that the queries of each sample see.
         first_tile: the index of the first query tile. Query tiles after the video's last tile have undefined results.
         implementation: see `BlockSparseOptions`.
     """
@@ -54,7 +54,8 @@ def select_tiles(
 ) -> KeyBlocks:
     """Return the tiles of keys that each block of queries sees. The arguments are the arguments of `ssta_attention`.
 
-    The union of the window and of the best tiles has no fixed size. All lists have the length of the largest possible union.
+    A best tile can also be in the window, so that the number of visible tiles varies. All lists have the length of the largest
+    possible number.
     """
     scores = _score_tiles(heads, tiles)
     _, is_best = largest(scores, tiles.kept, use_pallas=heads.uses_pallas, returns_mask=True)
@@ -63,8 +64,8 @@ def select_tiles(
     is_context = (jnp.arange(num_context) < context_tiles[:, None])[:, None, None]
     is_seen = jnp.concatenate([is_seen, jnp.broadcast_to(is_context, (*is_seen.shape[:3], num_context))], axis=3)
     counts = is_seen.sum(3, dtype=jnp.int32)
-    # `is_seen` is 1 for visible tiles and 0 for others, so its `counts` largest numbers are the visible tiles. It is converted to
-    # bfloat16 because the selection on TPUs is faster for numbers with few bits.
+    # `is_seen` is 1 for visible tiles and 0 for other tiles. Its `counts` largest numbers are therefore the visible tiles. In
+    # bfloat16, the selection on TPUs is faster than in float32, because the numbers have fewer bits.
     indices = largest(is_seen.astype(jnp.bfloat16), tiles.most_seen + num_context, counts, use_pallas=heads.uses_pallas)
     parts = tiles.size // ROWS if tiles.size % ROWS == 0 else 1
     indices, counts = (jnp.repeat(array, parts, axis=2) for array in (indices, counts))
@@ -74,9 +75,10 @@ def select_tiles(
 def _score_tiles(heads: SparseHeads, tiles: TileSelection) -> jax.Array:
     """Return the score of each tile of keys for each tile of queries, [B, H, query tiles, tiles] float32.
 
-    It is 0.7 s - 0.3 r. The similarity s is (1 + c) / 2, for the cosine c of the angle between the means of queries and keys. The
-    redundancy r is the mean of (1 + c) / 2 over all other tiles of keys, for the cosine c between the means of keys. Without
-    another tile, it is 0.5. Means in the published code include the padding, which does not change their direction.
+    The score is 0.7 s - 0.3 r. The similarity s is (1 + c) / 2, with the cosine c of the angle between the tile's mean key and
+    the mean query. The redundancy r is the mean of (1 + c) / 2 over all other tiles of keys, with the cosine c between the two
+    mean keys. If there is no other tile, r is 0.5. The published code includes padding in the means, which does not change their
+    direction.
     """
     queries = _mean_directions(heads.query, tiles.size, heads.query.shape[1] // tiles.size, None, heads.uses_pallas)
     keys = _mean_directions(heads.key, tiles.size, tiles.num_tiles, heads.mean, heads.uses_pallas)
@@ -87,11 +89,11 @@ def _score_tiles(heads: SparseHeads, tiles: TileSelection) -> jax.Array:
 
 
 def _mean_directions(array: jax.Array, size: int, number: int, mean: jax.Array | None, use_pallas: bool) -> jax.Array:
-    """Return unit vectors along the means of the first `number` tiles of [B, S, H, D], as [B, H, number, D] float32.
+    """Return the mean of each of the first `number` tiles of [B, S, H, D] as a unit vector, [B, H, number, D] float32.
 
-    `mean` [B, 1, H, D] was subtracted from the array. A mean of zero stays zero.
+    If `mean` [B, 1, H, D] was subtracted from the array, it is added again. If a tile's mean is zero, the result is zero.
     """
-    part = ROWS if size % ROWS == 0 else size  # the TPU's pass takes blocks up to 512 tokens that divide 512
+    part = ROWS if size % ROWS == 0 else size  # the TPU kernel needs blocks whose size divides 512
     parts = block_means(array, part, number * size, use_pallas)[:, :, : number * size // part].astype(jnp.float32)
     means = parts.reshape(*parts.shape[:2], number, -1, parts.shape[3]).mean(3)
     if mean is not None:
@@ -101,7 +103,10 @@ def _mean_directions(array: jax.Array, size: int, number: int, mean: jax.Array |
 
 
 def _find_window(numbers: jax.Array, tiles: TileSelection) -> jax.Array:
-    """Return whether each tile of the video is in the window around each of the tiles `numbers` [Q], as [Q, tiles]."""
+    """Return whether each tile of the video is in the window of each query tile, [Q, tiles] bool.
+
+    `numbers` [Q] are the indices of the query tiles.
+    """
     _, height, width = tiles.grid
     is_near = jnp.ones((len(numbers), tiles.num_tiles), bool)
     own, all_tiles = numbers[:, None], jnp.arange(tiles.num_tiles)[None]

@@ -1,10 +1,10 @@
-"""Video sparse attention (VSA), which is attention between tiles of tokens plus attention to the tokens of the best tiles.
+"""Video sparse attention (VSA): attention between tiles of tokens, plus attention to the tokens of the best tiles.
 
-A trained gate weights the attention between tiles.
+A trained gate multiplies the result of the attention between tiles.
 
 Source: "VSA: Faster Video Diffusion with Trainable Sparse Attention" (arXiv:2505.13389), as hao-ai-lab/FastVideo runs it
-(fastvideo/attention/backends/video_sparse_attn.py). The tokens are in the order of tiles: `size` consecutive tokens are a tile. A
-tile at the video's border can have fewer tokens. These come first, and the rest of the tile is padding.
+(fastvideo/attention/backends/video_sparse_attn.py). The tokens are in the order of tiles: `size` consecutive places are a tile. A
+tile at the video's border can have fewer tokens. Its tokens come first, followed by padding.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kernels.attention.sla import SparseHeads
 
 
 def num_kept_tiles(keep: float, tiles: int) -> int:
-    """Return the number of tiles in a list: the share `keep` of all tiles, rounded up, at least one."""
-    return max(1, min(tiles, math.ceil(round(keep * tiles, 6))))  # 6 digits hide the rounding error of the product
+    """Return the number of tiles whose tokens a query tile sees: the share `keep` of all tiles, rounded up, at least one."""
+    return max(1, min(tiles, math.ceil(round(keep * tiles, 6))))  # `round` removes the floating-point error of the product
 
 
 def vsa_attention(
@@ -32,17 +32,17 @@ def vsa_attention(
     first_tile: jax.Array | int = 0,
     implementation: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute both branches of VSA.
+    """Compute the two attentions of VSA.
 
     Args:
-        heads: queries in whole tiles, and the keys and values of at least all tiles. Its `num_queries` is not used.
+        heads: queries in whole tiles, and the keys and values of at least all tiles. `num_queries` is not used.
         keep: the share of the tiles whose tokens a query tile sees.
-        size: the number of places in a tile.
-        counts: the number of tokens in each tile, [tiles] int32.
+        size: the number of tokens in a tile, with padding.
+        counts: the number of tokens in each tile, without padding, [tiles] int32.
         first_tile: the index of the first query tile.
 
     Returns: the attention to the tokens of the selected tiles [B, S_q, H, D], and the attention between tiles
-        [B, query tiles, H, D]. `add_gated_tiles` joins them.
+    [B, query tiles, H, D]. `add_gated_tiles` adds both.
     """
     tiles, query_tiles = counts.shape[0], heads.query.shape[1] // size
     query_counts = jax.lax.dynamic_slice(jnp.pad(counts, (0, query_tiles)), (first_tile,), (query_tiles,))
@@ -61,9 +61,9 @@ def vsa_attention(
 
 
 def add_gated_tiles(fine: jax.Array, coarse: jax.Array, gate: jax.Array) -> jax.Array:
-    """Return `fine` plus each tile's row of `coarse` [B, tiles, W], multiplied by the `gate` of each token and channel.
+    """Add the attention between tiles `coarse` [B, tiles, W] to the attention to tokens `fine` [B, S, W].
 
-    `fine` and `gate` are [B, S, W].
+    Each token receives the row of its tile, multiplied by the token's `gate` [B, S, W].
     """
     batch, length, width = fine.shape
     gates = gate.reshape(batch, coarse.shape[1], -1, width)
@@ -71,9 +71,10 @@ def add_gated_tiles(fine: jax.Array, coarse: jax.Array, gate: jax.Array) -> jax.
 
 
 def _tile_means(array: jax.Array, size: int, counts: jax.Array) -> jax.Array:
-    """Return the mean token of each tile of [B, S, H, D], as [B, tiles, H, D] in the array's dtype, 0 for an empty tile."""
+    """Return the mean of each tile's tokens in [B, S, H, D], as [B, tiles, H, D] in the array's dtype. It is 0 for an empty
+    tile."""
     batch, _, heads, width = array.shape
-    # Heads stay side by side in the channels: on TPUs, an axis of a few heads would be padded to eight
+    # The heads stay in the channel axis, because a TPU pads a separate axis of a few heads to eight.
     flat = array.reshape(batch, -1, heads * width)[:, : counts.shape[0] * size].reshape(batch, -1, size, heads * width)
     is_token = jnp.arange(size)[:, None] < counts[:, None, None]
     sums = jnp.where(is_token, flat.astype(jnp.float32), 0).sum(2)

@@ -2,8 +2,8 @@
 
 A browser that opens the operator link gets the operator's rights. The server prints the link when it starts, and shows it nowhere
 else. The link contains a key of 256 random bits, which is stored in `operator.key` in the data folder. Opening the link sets a
-cookie (HttpOnly, SameSite=Strict) and redirects to the plain address. The redirect removes the key from the address bar, so
-that a copied link does not contain it. A connection from this machine does not prove the operator, because the visitors of a
+cookie (HttpOnly, SameSite=Strict) and redirects to the plain address. The redirect removes the key from the address bar, so that
+an address copied from there does not contain the key. A connection from this machine gives no rights, because the visitors of a
 share link also arrive from this machine, through the link's tunnel.
 
 A program identifies itself with a key in a bearer token (RFC 6750), and its cookies are ignored. The operator's key gives the
@@ -36,7 +36,7 @@ KEY_FILE = "operator.key"
 _YEAR_SECONDS = 365 * 24 * 3600
 _WHOLE_KEY = re.compile(
     r"[!-~]{32,}"
-)  # generated keys have 43 characters; an operator's own key needs 32, because shorter keys could be guessed
+)  # generated keys have 43 characters; a key that the operator chooses needs 32, because shorter keys could be guessed
 
 log = logging.getLogger(__name__)
 
@@ -47,18 +47,18 @@ An unknown key has no record (None). The operator's key identifies the data fold
 
 
 def scope_includes(visible_owner: str | None, owner: str) -> bool:
-    """Return whether a caller who sees the jobs of `visible_owner` (None: of all owners) may see a job of `owner`."""
+    """Return whether a caller who may see the jobs of `visible_owner` may see a job of `owner`. None means all owners."""
     return visible_owner is None or visible_owner == owner
 
 
 def bearer_key(headers: Mapping[str, str]) -> str:
-    """Return the key in the Authorization header, "" without a key. The scheme is case-insensitive (RFC 9110)."""
+    """Return the key in the Authorization header, or "" if there is no key. The scheme is case-insensitive (RFC 9110)."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
 
 
 class Access:
-    """Check the operator's key, and the keys of programs."""
+    """Checks the operator's key, the operator's cookie, and the keys of programs."""
 
     def __init__(self, key: str, keys: Keys | None = None) -> None:
         self.key, self._keys = key, keys
@@ -66,9 +66,10 @@ class Access:
 
     @classmethod
     def load_or_create(cls, data_dir: Path) -> "Access":
-        """Load the key from the data folder. The first start creates it, readable only by the server's account.
+        """Load the operator's key from the data folder, or create it at the first start. Only the server's account can read the
+        file.
 
-        An incomplete key, for example after a full disk or a power cut, is replaced, because an empty key could be guessed.
+        An incomplete key, for example after a full disk or a power cut, is replaced, because a short key could be guessed.
         """
         path = data_dir / KEY_FILE
         key = path.read_text("ascii", errors="replace").strip() if path.is_file() else ""
@@ -84,7 +85,7 @@ class Access:
         return hmac.compare_digest(cookies.get(OPERATOR_COOKIE, "").encode(), self._cookie().encode())
 
     def visible_owner(self, cookies: dict[str, str], session_hash: str | None = None) -> str | None:
-        """Return the owner whose jobs the sender of the cookies may see. None for the operator, who may see all jobs."""
+        """Return the owner whose jobs the sender of the cookies may see. Return None for the operator, who may see all jobs."""
         return None if self.is_operator(cookies) else owner_name(cookies, session_hash)
 
     def may_see(self, cookies: dict[str, str], owner: str) -> bool:
@@ -100,7 +101,9 @@ class Access:
         return self.is_operator_key(bearer_key(headers))
 
     def find_program_key(self, headers: Mapping[str, str]) -> Key | None:
-        """Return the record of the program's key in the request. None without a key, or for an unknown or revoked key.
+        """Return the stored record of the program's key in the request.
+
+        Return None if the request has no key, or if the key is unknown or revoked.
 
         Raises: DataFolderError if the keys cannot be read.
         """
@@ -137,7 +140,7 @@ class Access:
         return f"{address.rstrip('/')}/?{OPERATOR_PARAMETER}={self.key}"
 
     def browser_secret(self) -> str:
-        """Return the secret that encrypts the settings in browsers. It is the same after a restart."""
+        """Return the secret that encrypts the settings stored in browsers. It is the same after a restart."""
         return hashlib.sha256(f"browser {self.key}".encode()).hexdigest()[:16]
 
     def cookie_header(self, is_secure: bool) -> str:
@@ -158,7 +161,10 @@ def _write_key(key: str, path: Path) -> None:
 
 
 class OperatorLink:
-    """ASGI middleware that answers the operator link with the cookie and a redirect to the page. Other requests pass."""
+    """ASGI middleware that answers the operator link with the operator's cookie and a redirect to the page.
+
+    A link with a wrong key gets the redirect without the cookie. Other requests are passed on.
+    """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app, self.access = app, access

@@ -17,21 +17,21 @@ from wan_ui.gateway.rules import UPLOAD, VIDEOS
 from wan_ui.i18n.languages import texts_for
 
 # The page's largest request imports a file of user presets, which form/panel.js cuts to 320,000 characters. With Chinese text
-# (three bytes a character) and the form's values, the request has 954 KB (measured in Chromium). 199 ordinary presets have
-# 279 KB. A request with the form's values, an image and two prompts of the greatest length that a model can read has 33 KB.
+# (three bytes per character) and the form's values, this request has 954 KB (measured in Chromium). A file of 199 ordinary
+# presets has 279 KB. An ordinary request, with the form's values, an image and two very long prompts, has 33 KB.
 MOST_BYTES = JSON_BYTES.of_visitor
-LONGEST_TEXT = 50_000  # characters of a field; four text fields, the most in a request, stay below MOST_BYTES
-BODY_SECONDS = 30.0  # the longest time for a whole body; a body of MOST_BYTES then needs 33 KB/s
+LONGEST_TEXT = 50_000  # characters in a text field; a request has at most four text fields, together below MOST_BYTES
+BODY_SECONDS = 30.0  # the longest time for a whole body; a body of MOST_BYTES must arrive at 33 KB/s
 UPLOAD_PAUSE_SECONDS = 20.0  # the longest pause between two pieces of an upload
-SLOWEST_UPLOAD = 4_000  # bytes a second, after the first UPLOAD_PAUSE_SECONDS
-_READ_ON = 10  # read and discard up to ten times the limit, because a caller who is cut off while sending never sees the response
+SLOWEST_UPLOAD = 4_000  # smallest mean rate in bytes per second, after the first UPLOAD_PAUSE_SECONDS
+_READ_ON = 10  # read up to ten times the limit before refusing: a caller who is cut off while sending never sees the response
 
 
 class BodyLimit:
-    """ASGI middleware that passes on each request with its whole body in one message, or answers 413 or 408.
+    """ASGI middleware that reads the whole body of each request, then passes the request on with the body as one message.
 
-    Uploads and requests to `/v1/videos` are passed on piece by piece. If an upload is too slow, the application receives a
-    disconnect.
+    It answers 413 if the body is too large, and 408 if the body arrives too slowly. Uploads and requests to `/v1/videos` are
+    passed on piece by piece. If such a body is too slow, the application receives a disconnect.
     """
 
     def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES, seconds: float = BODY_SECONDS) -> None:
@@ -58,7 +58,7 @@ class BodyLimit:
             await self.app(scope, replay_message(message, receive), send)
 
     async def _read_body(self, scope: Scope, receive: Receive) -> Message | None:
-        """Return the body as one message, or the disconnect message. None if the body is too large."""
+        """Return the whole body as one message, or the disconnect message. Return None if the body is too large."""
         length = Headers(scope=scope).get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self.most_bytes * _READ_ON:
             return None

@@ -1,6 +1,6 @@
 """Limits for open connections: their number, and how long a connection may be silent.
 
-uvicorn waits without a limit for the first request of a connection and for the rest of a half-sent request. A thousand such
+uvicorn waits without a limit for the first request of a connection, and for the missing part of a request. A thousand such
 connections would use up the server's file descriptors. `body_limit` ends slow bodies.
 """
 
@@ -14,22 +14,25 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, h11
 from wan_ui.gateway.limits import OPEN_REQUESTS
 
 HEAD_SECONDS = 15.0  # the longest wait for a request's first line and headers
-# The longest wait for a connection's next request. Clients must close first (httpx after 5 s), or a request may arrive while the
-# server closes the connection.
+# The longest wait for the next request on a connection. Clients must close an idle connection earlier (httpx after 5 s).
+# Otherwise a request could arrive while the server closes the connection.
 KEPT_SECONDS = 75.0
-UNREAD_SECONDS = 120.0  # limit for a caller who does not read the response; a paused video player requests the rest later
+UNREAD_SECONDS = 120.0  # longest pause in which a caller does not read the response; a paused video player sends a new request
 MOST_CONNECTIONS = OPEN_REQUESTS.in_all
-_DESCRIPTORS_KEPT = 200  # reserved for the store, videos, images and the workers' pipes
+_DESCRIPTORS_KEPT = 200  # file descriptors for the store, videos, images and the workers' pipes
 
 
 def most_connections() -> int:
-    """Return the limit of open connections. The limit leaves file descriptors for other uses, such as files and pipes."""
+    """Return the largest number of open connections. It leaves file descriptors for other uses, such as files and pipes."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if limit == resource.RLIM_INFINITY else max(50, min(MOST_CONNECTIONS, limit - _DESCRIPTORS_KEPT))
 
 
 class LimitedConnection(H11Protocol):
-    """A connection that closes if no complete request arrives in time. At the limit, a new connection replaces an idle one."""
+    """An HTTP connection that closes if a request's first line and headers do not arrive in time.
+
+    If the number of connections has reached the limit, a new connection replaces an idle connection.
+    """
 
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
@@ -39,7 +42,11 @@ class LimitedConnection(H11Protocol):
         self.timeout_keep_alive = KEPT_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Start to wait for the first request. At the limit, close an idle connection first, or refuse this connection."""
+        """Start the timer for the first request's headers.
+
+        At the limit of connections, first close a connection that is idle or still sending a request. If no connection can be
+        closed, refuse the new connection.
+        """
         if len(self.connections) >= most_connections():
             others = [other for other in self.connections if isinstance(other, H11Protocol)]
             idle = next(chain(filter(_is_idle, others), filter(_is_sending, others)), None)
@@ -52,8 +59,8 @@ class LimitedConnection(H11Protocol):
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """Receive a piece of a request."""
-        if self.transport is None:  # refused in `connection_made`
+        """Receive a piece of a request, and start or stop the timer for the request's headers."""
+        if self.transport is None:  # `connection_made` refused this connection
             return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
@@ -94,7 +101,7 @@ class LimitedConnection(H11Protocol):
 
 
 def _is_idle(connection: H11Protocol) -> bool:
-    """Return whether the connection is answering no request."""
+    """Return whether the server is answering no request of the connection."""
     return connection.cycle is None or connection.cycle.response_complete
 
 

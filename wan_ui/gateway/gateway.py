@@ -11,7 +11,7 @@ It refuses, in this order:
 7. too many streams, wrong passwords or uploads (429),
 8. files that were not uploaded to this server (400).
 
-Responses allow other sites neither cross-origin reads (CORS) nor framing.
+The headers of responses forbid other sites to read a response (CORS) or to show it in a frame.
 """
 
 from collections import Counter
@@ -89,7 +89,7 @@ class Gateway:
             await self._limited(scope, receive, send)
         finally:
             self._open[address] -= 1
-            self._open += Counter()  # removes addresses without open requests
+            self._open += Counter()  # removes all counts of 0
 
     async def _pass_authorized(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on if the caller has the login or key that the address needs. Otherwise answer 401."""
@@ -107,7 +107,7 @@ class Gateway:
             await self.app(add_program_login(scope) if has_key and rule == "login" else scope, receive, send)
 
     def _missing_credential(self, rule: Rule, scope: Scope, has_key: bool) -> str:
-        """Return a message that names the missing login or key, "" if the caller meets the rule."""
+        """Return a message that names the missing login or key. Return "" if the caller meets the rule."""
         headers = Headers(scope=scope)
         texts = texts_for(headers)
         if rule == "login" and not (has_key or has_login(scope)):
@@ -136,7 +136,7 @@ class Gateway:
 
 
 def _missing_owner_credential(scope: Scope, texts: Texts) -> str:
-    """Check the visitor cookie of a caller without a valid key. Return "" if the cookie is valid, otherwise a message.
+    """Return "" if the caller without a valid key is logged in and has a valid visitor cookie, otherwise a message.
 
     A request with an unknown key is refused even if the cookie is valid.
     """
@@ -153,12 +153,15 @@ def _requested_hosts(headers: Headers) -> list[str]:
 
 
 def _to_ascii(text: str) -> str:
-    """Cut a caller's text to 80 characters, and replace all but printable ASCII with question marks."""
+    """Cut a caller's text to 80 characters, and replace each character that is not printable ASCII with a question mark."""
     return "".join(character if " " <= character <= "~" else "?" for character in text[:80])
 
 
 def _add_security_headers(send: Send) -> Send:
-    """Add headers to each response that stop other sites from framing it and browsers from guessing its type."""
+    """Return a `send` function that adds security headers to each response.
+
+    The headers stop other sites from showing the response in a frame, and browsers from guessing its type.
+    """
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":

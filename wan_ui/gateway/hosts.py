@@ -1,8 +1,8 @@
-"""The host names that the server answers to, and the pages that may send it requests.
+"""The host names that the server answers to, and the pages that may send requests to the server.
 
 IP addresses and `localhost` are always served. A machine behind a router or in a cloud does not know its public IP address, and
-no other site can redirect an IP address to this server. Names must be configured: the owner of any domain can point it at this
-server, and then read the responses as if they came from the owner's site (DNS rebinding).
+no other site can redirect an IP address to this server. All other names must be configured. Otherwise the owner of any domain
+could point the domain at this server. A page of this domain could then read the server's responses (DNS rebinding).
 """
 
 import ipaddress
@@ -13,7 +13,7 @@ _DEFAULT_PORTS = (None, 80, 443)
 
 
 class Hosts:
-    """The served names. `add` exists because the name of a share link is known only after the start."""
+    """The host names that the server answers to. `add` exists because the name of a share link is known only after the start."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names: set[str] = set()
@@ -34,8 +34,8 @@ class Hosts:
     def is_own(self, origin: str, hosts: Iterable[str]) -> bool:
         """Return whether a page from `origin` belongs to the studio. `hosts` are the request's Host and X-Forwarded-Host.
 
-        True if name and port of `origin` equal the name and port in any of `hosts`. A proxy may forward neither header.
-        Therefore also true if the name was added to the served names and the port is 80 or 443.
+        The page belongs to the studio if the name and port of `origin` equal the name and port of any of `hosts`. A proxy may
+        forward neither header. Therefore a configured name with port 80 or 443 also belongs to the studio.
         """
         page = _split_address(origin) if origin.startswith(("http://", "https://")) else None
         if page is None:
@@ -51,7 +51,7 @@ def _is_same_origin(page: tuple[str, int | None], host: tuple[str, int | None] |
 
 
 def _split_address(address: str) -> tuple[str, int | None] | None:
-    """Return the lower-case name and the port of a host or URL. None if it cannot be parsed."""
+    """Return the lower-case name and the port of a host or URL. Return None if the text cannot be parsed."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         return ((parts.hostname or "").rstrip("."), parts.port) if parts.hostname and "@" not in parts.netloc else None

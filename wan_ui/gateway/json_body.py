@@ -1,4 +1,4 @@
-"""Read JSON from untrusted requests, and answer in JSON. `wan_ui.gateway.limits` sets the largest size."""
+"""Read JSON from untrusted requests, and answer in JSON. `wan_ui.gateway.limits` has the limit for the size of a body."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ def parse_json(body: bytes) -> object:
 
 
 async def read_json_object(request: Request) -> dict[str, Any]:
-    """Return the JSON object in the request's body, {} if the body is not a JSON object."""
+    """Return the JSON object in the request's body. Return {} if the body is not a JSON object."""
     try:
         value = parse_json(await request.body() or b"{}")
     except ValueError:
@@ -32,7 +32,10 @@ async def read_json_object(request: Request) -> dict[str, Any]:
 def json_endpoint(
     endpoint: Callable[[Request], Awaitable[Response | dict[str, object]]],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Decorate an endpoint: send the dict that it returns as JSON, and a StudioError as one sentence in the field `error`."""
+    """Decorate an endpoint that returns a dict, so that it sends the dict as JSON.
+
+    A StudioError becomes {"error": "one sentence"}.
+    """
 
     @functools.wraps(endpoint)
     async def answer(request: Request) -> Response:

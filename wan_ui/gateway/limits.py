@@ -14,9 +14,10 @@ UNLIMITED = sys.maxsize
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """The largest numbers for one visitor or program key, for one network address, for all visitors without a key, and in total.
+    """The largest numbers that are allowed for one thing, such as open streams.
 
-    `what` is the limit's name in docs/security.md, with its unit.
+    `of_visitor` is the limit for one visitor or program key, `of_address` for one network address, `without_key` for all visitors
+    without a key together, and `in_all` the total. `what` is the limit's name in docs/security.md, with its unit.
     """
 
     what: str

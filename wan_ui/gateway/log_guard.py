@@ -1,8 +1,8 @@
 """Limit and mark the text that the server prints while it answers a request.
 
-Gradio and Python print refused values, which contain text from the caller. Therefore `wan_ui.gateway.limits` limits the bytes of
-a request and the lines of a visitor per minute. Control characters are escaped. Each line from a request starts with "| ", so
-that no caller can write a line that looks like the server's own.
+Gradio and Python print invalid values, which contain text from the caller. Therefore the bytes that one request prints, and the
+lines that one visitor prints per minute, are limited (`wan_ui.gateway.limits`). Control characters are escaped. Each line from a
+request starts with "| ", so that no caller can write a line that looks like the server's own lines.
 """
 
 import contextlib
@@ -27,7 +27,11 @@ _LOOK_BYTES = 100_000  # bytes written between two checks of the log's size
 
 @dataclass
 class RequestLog:
-    """The number of bytes that one request may still print (`left`). `who` is the visitor who sent the request."""
+    """The output of one request.
+
+    `who` is the visitor who sent the request. `left` is the number of bytes that the request may still print. `begins_line`: the
+    next text starts a new line.
+    """
 
     who: str
     left: int = LOG_BYTES.of_visitor
@@ -39,7 +43,10 @@ CURRENT: ContextVar[RequestLog | None] = ContextVar("request_log", default=None)
 
 
 class GuardedStream:
-    """A wrapper for standard output or standard error. `log` is the file to which the stream is redirected, if any."""
+    """A wrapper for standard output or standard error that limits and marks what requests print.
+
+    `log` is the file to which the stream is redirected, or None.
+    """
 
     def __init__(self, stream: TextIO, log: Path | None = None, now: Callable[[], float] = time.time) -> None:
         self._stream, self._log, self._now = stream, log, now
@@ -54,7 +61,7 @@ class GuardedStream:
             shown = shown if len(text) <= 10 * LOG_BYTES.of_visitor else f"{shown} ...\n"
         else:
             shown = self._limit_text(shown, request)
-        with contextlib.suppress(ValueError):  # the stream is closed because the process exits
+        with contextlib.suppress(ValueError):  # the stream may be closed already, while the process exits
             self._stream.write(shown)
         self._rotate_log(len(shown))
         return len(text)
@@ -91,7 +98,7 @@ class GuardedStream:
         return True
 
     def _rotate_log(self, written: int) -> None:
-        """Copy a large log to the same name with `.1`, then empty it."""
+        """Copy a log that is too large to a file with `.1` appended to its name, then empty the log."""
         self._since_look += written
         if self._log is None or self._since_look < _LOOK_BYTES:
             return
@@ -104,10 +111,10 @@ class GuardedStream:
 
 
 def guard_output(log: Path | None) -> None:
-    """Limit and mark what requests print to this process's standard output and standard error.
+    """Replace this process's standard output and standard error with a `GuardedStream` each.
 
-    Replaces both streams with a `GuardedStream`, so that callers cannot flood the log or imitate the server's own lines.
-    `log` is the file to which output is redirected, None for a terminal. The file must have been opened in append mode.
+    Callers can then neither flood the log nor imitate the server's own lines. `log` is the file to which the output is
+    redirected, None for a terminal. The file must have been opened in append mode.
     """
     if not isinstance(sys.stderr, GuardedStream):
         sys.stdout, sys.stderr = GuardedStream(sys.stdout, log), GuardedStream(sys.stderr, log)

@@ -1,9 +1,9 @@
 """Password logins: which browsers are logged in, until when, and how often an address may try wrong passwords.
 
-After `FREE_TRIES` wrong passwords an address must wait, longer after each further wrong password. A tunnel or proxy on this
-machine can send the requests of all its visitors from the address of this machine. Waits of this address stay short, so that no
-visitor locks out the others. Each wrong password is logged. All addresses together are limited too, because an attacker may use
-many addresses. A POST from the studio's own page logs out that browser only.
+After `FREE_TRIES` wrong passwords an address must wait before it tries again. Each further wrong password doubles the wait. If a
+tunnel or proxy runs on this machine, the requests of all its visitors can come from this machine's address. Waits for this
+address stay short, so that one visitor cannot lock out the others. Each wrong password is logged. All addresses together are
+limited too, because an attacker may use many addresses. A POST from the studio's own page logs out only that browser.
 """
 
 import logging
@@ -30,12 +30,12 @@ from wan_ui.i18n.languages import texts_for
 
 FREE_TRIES = WRONG_PASSWORDS.of_address
 SHORTEST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds; each pause is twice the previous pause
-SHARED_WINDOW_SECONDS = 60.0  # the window of the limit for all addresses together
-LONGEST_PAUSE_OF_THIS_MACHINE = 20.0  # seconds; all visitors behind a proxy on this machine can share this machine's address
-FORGET_SECONDS = 900.0  # seconds after an address's last wrong password until its tries are forgotten
-MOST_ADDRESSES = 10_000  # remembered addresses; beyond this the oldest are forgotten
+SHARED_WINDOW_SECONDS = 60.0  # the limit for all addresses counts the tries in this time
+LONGEST_PAUSE_OF_THIS_MACHINE = 20.0  # seconds; short, because all visitors of a proxy on this machine share the address
+FORGET_SECONDS = 900.0  # the tries of an address are forgotten this long after its last try
+MOST_ADDRESSES = 10_000  # remembered addresses; if there are more, the oldest are forgotten
 LOGIN_SECONDS = 7 * 86_400.0  # seconds from a login's last use to its end
-MOST_LOGINS = 10_000  # beyond this the least recently used logins end
+MOST_LOGINS = 10_000  # if there are more, the least recently used logins end
 
 _API_INFO = re.compile(rb"(window\.gradio_api_info = ).*?(;\s*</script>)", re.DOTALL)
 _OTHER_SITES = re.compile(rb"SameSite=none", re.IGNORECASE)
@@ -49,22 +49,22 @@ def needs_login(scope: Scope) -> bool:
 
 
 def has_login(scope: Scope) -> bool:
-    """Return whether the sender is logged in, or no password is needed."""
+    """Return whether the sender is logged in, or whether no password is needed."""
     if not needs_login(scope):
         return True
     return any(token in scope["app"].tokens for token in _login_tokens(scope).values())
 
 
 def _login_tokens(scope: Scope) -> dict[str, str]:
-    """Return the request's login cookies by name. Gradio sets two."""
+    """Return the tokens of the request's login cookies, by the cookies' names. Gradio sets two login cookies."""
     cookies, number = Request(scope).cookies, scope["app"].cookie_id
     return {name: cookies[name] for name in (f"access-token-{number}", f"access-token-unsecure-{number}") if name in cookies}
 
 
 def add_program_login(scope: Scope) -> Scope:
-    """Return a program's request scope with a login cookie, which Gradio's own routes require.
+    """Return the request scope of a program with a login cookie added, which Gradio's own routes require.
 
-    Other cookies are removed, because the key identifies the program.
+    All other cookies are removed, because the key identifies the program.
     """
     if not needs_login(scope):
         return scope
@@ -74,15 +74,17 @@ def add_program_login(scope: Scope) -> Scope:
 
 
 class Logins(MutableMapping[str, str]):
-    """Map the tokens of login cookies to users. Replaces Gradio's `App.tokens`, in which a login never ends.
+    """A mapping from the tokens of login cookies to the names of users. It replaces Gradio's `App.tokens`, in which a login never
+    ends.
 
-    `program_token` is the token of all programs with a key. The gateway adds it to their requests. It never leaves the server.
+    `program_token` is the login token for all programs with a key. The gateway adds this token to their requests. The token never
+    leaves the server.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now, self._lock = now, threading.Lock()
         self.program_token = secrets.token_urlsafe(32)
-        self._logins: OrderedDict[str, tuple[str, float]] = OrderedDict()  # token -> user and time of the last use, oldest first
+        self._logins: OrderedDict[str, tuple[str, float]] = OrderedDict()  # token -> (user, time of last use), oldest first
 
     def __getitem__(self, token: str) -> str:
         if token == self.program_token:
@@ -126,7 +128,7 @@ class Logins(MutableMapping[str, str]):
 class _Tries:
     """The number of wrong passwords from one address, and the time of the last wrong password.
 
-    Passwords count as wrong until their check has finished.
+    A password counts as wrong until it has been checked.
     """
 
     count: int = 0
@@ -139,7 +141,7 @@ class LoginLimit:
     def __init__(self, app: ASGIApp, now: Callable[[], float] = time.monotonic) -> None:
         self.app, self._now = app, now
         self._tries: dict[str, _Tries] = {}
-        self._recent_tries: deque[float] = deque()  # times of recent passwords that are wrong or still being checked
+        self._recent_tries: deque[float] = deque()  # times of recent tries that failed or are still being checked
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].rstrip("/") == LOGOUT:
@@ -153,7 +155,7 @@ class LoginLimit:
         if wait > 0:
             await _refusal(scope, wait)(scope, receive, send)
             return
-        tries = self._count_try(address)  # before the check: otherwise 200 simultaneous tries would all be allowed
+        tries = self._count_try(address)  # counted before the check, so that simultaneous tries are limited too
         await self.app(
             scope,
             receive,
@@ -161,7 +163,7 @@ class LoginLimit:
         )
 
     def _shared_seconds_to_wait(self) -> float:
-        """Return the seconds that all callers must wait."""
+        """Return the seconds that all callers must wait before their next password."""
         while self._recent_tries and self._recent_tries[0] <= self._now() - SHARED_WINDOW_SECONDS:
             self._recent_tries.popleft()
         return (
@@ -171,7 +173,7 @@ class LoginLimit:
         )
 
     def _seconds_to_wait(self, address: str) -> float:
-        """Return the seconds that the address must wait."""
+        """Return the seconds that the address must wait before its next password."""
         tries = self._tries.get(address)
         if tries is None or tries.count < FREE_TRIES:
             return 0.0
@@ -237,10 +239,10 @@ def _refusal(scope: Scope, wait: float) -> JSONResponse:
 
 
 def _log_out(scope: Scope) -> Response:
-    """End the sender's login. Refuse requests that do not come from the studio's page.
+    """End the sender's login. Accept only a POST with an Origin header, which the studio's page sends.
 
-    Another site could embed the logout address as an image, for which browsers send a GET without an Origin header. The gateway
-    has already refused requests with another site's origin.
+    Another site could embed the logout address as an image. Browsers send a GET without an Origin header for images. The gateway
+    has already refused all requests whose origin is another site.
     """
     if scope["method"] != "POST" or "origin" not in Headers(scope=scope):
         texts = texts_for(Headers(scope=scope))
@@ -255,7 +257,10 @@ def _log_out(scope: Scope) -> Response:
 
 
 def _restrict_cookies_to_site(send: Send) -> Send:
-    """Set SameSite=lax on cookies. Over https Gradio sets SameSite=none, which sends them with other sites' requests."""
+    """Return a `send` function that sets SameSite=lax on cookies.
+
+    Over https, Gradio sets SameSite=none. Browsers would then send the cookies with the requests of other sites' pages too.
+    """
 
     async def send_restricted(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -270,7 +275,7 @@ def _restrict_cookies_to_site(send: Send) -> Send:
 
 
 def _report_status(send: Send, on_status: Callable[[int], None]) -> Send:
-    """Call `on_status` with the response's status before the response is sent."""
+    """Return a `send` function that calls `on_status` with the response's status before it sends the response."""
 
     async def send_and_report(message: Message) -> None:
         if message["type"] == "http.response.start":

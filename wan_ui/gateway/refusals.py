@@ -32,7 +32,8 @@ def refusal_response(
 ) -> JSONResponse:
     """Return the JSON response for a refused request.
 
-    `text` is a sentence for people. Programs also receive `param`, the invalid field, and `code`. None omits either.
+    `text` is a sentence for people. In OpenAI's format, the response also has the fields `param`, which names the invalid field,
+    and `code`. If no `code` is given, the status determines it.
     """
     if not is_v1(scope):
         return JSONResponse({"error": text, "detail": text}, status_code=status, headers=headers)
@@ -41,7 +42,7 @@ def refusal_response(
 
 
 def is_v1(scope: Scope) -> bool:
-    """Return whether the sender expects OpenAI's format."""
+    """Return whether the request's address is below `/v1`, where senders expect OpenAI's format."""
     return scope["path"] == V1 or scope["path"].startswith(f"{V1}/")
 
 

@@ -1,12 +1,12 @@
 """The access rule of each address. Views add rules for their own addresses. Addresses without a rule are refused.
 
 - `public`: all callers.
-- `login`: visitors who have logged in (all, if no password is set), and programs with a key.
+- `login`: visitors who have logged in (all visitors if no password is set), and programs with a key.
 - `visitor`: all callers pass this check. The route itself checks the cookie, or the ticket in the address (`Access.ticket`), and
   serves only callers who may see the job or project in the address.
-- `owner`: programs with a key, and visitors as in `login` who also send the visitor's cookie. Both see only their own videos.
-- `program`: if a password is set, only programs with a key.
-- `operator`: if a password is set, only programs with the operator's key.
+- `owner`: programs with a key, and visitors who meet the rule `login` and have a visitor cookie. Both see only their own videos.
+- `program`: if a password is set, only programs with a key. Otherwise all callers.
+- `operator`: if a password is set, only programs with the operator's key. Otherwise all callers.
 - `refused`: no caller. Gradio defines the address, and the studio does not need it.
 """
 
@@ -24,10 +24,10 @@ API = "/gradio_api"
 UPLOAD = f"{API}/upload"
 LOGIN = "/login"
 LOGOUT = "/logout"
-V1 = "/v1"  # addresses in OpenAI's format start with it
+V1 = "/v1"  # the start of all addresses in OpenAI's format
 VIDEOS = f"{V1}/videos"
 ROUTES: Rules = {
-    "/": "public",  # before the login it returns only the login form
+    "/": "public",  # without a login, the response is only the login form
     LOGIN: "public",
     LOGOUT: "public",
     "/healthz": "public",
@@ -109,19 +109,22 @@ ROUTES: Rules = {
 
 
 class RuleTable:
-    """Find the rule of a path."""
+    """Finds the access rule of a path."""
 
     def __init__(self, rules: Rules = ROUTES) -> None:
         self._rules = [(_pattern(template), rule) for template, rule in sorted(rules.items(), key=_refused_first)]
 
     def find_rule(self, path: str) -> Rule:
-        """Return the rule of a path, "refused" if no rule matches. A slash at the end is ignored."""
+        """Return the rule of a path. Return "refused" if no rule matches. A slash at the end is ignored."""
         path = path.rstrip("/") or "/"
         return next((rule for pattern, rule in self._rules if pattern.fullmatch(path)), "refused")
 
 
 def _refused_first(entry: tuple[str, Rule]) -> bool:
-    """Return a sort key that puts refused addresses first, so that they win over allowed patterns that match the same path."""
+    """Return a sort key that puts refused addresses first.
+
+    If a path matches a refused pattern and an allowed pattern, the refused pattern is then found first.
+    """
     return entry[1] != "refused"
 
 

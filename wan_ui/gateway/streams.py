@@ -1,4 +1,4 @@
-"""Limit open streams and uploads, which can last long, so that short requests always find a free connection."""
+"""Limit open streams and uploads. They can last long, and without a limit they would use all connections."""
 
 import hashlib
 import re
@@ -24,9 +24,10 @@ _ENDLESS = (
 
 
 class StreamLimit:
-    """ASGI middleware that refuses streams above the limits per visitor, per address and in total (429).
+    """ASGI middleware that refuses streams and uploads above the limits per visitor, per address and in total (429).
 
-    A caller with neither a cookie nor a key counts by address alone. `more` are regular expressions of the views' stream paths.
+    A caller without a cookie and without a key is limited only by address. `more` are regular expressions for further stream
+    paths of the views.
     """
 
     def __init__(self, app: ASGIApp, more: Sequence[str] = (), limit: Limit = STREAMS) -> None:
@@ -51,17 +52,18 @@ class StreamLimit:
             await self.app(scope, receive, send)
         finally:
             self._open.subtract(counted)
-            self._open += Counter()  # removes senders without open streams
+            self._open += Counter()  # removes all counts of 0
 
     def _may_open(self, who: str, address: str) -> bool:
-        # The address is empty if this machine sent the request, perhaps as a proxy for many visitors.
+        # The address is empty if this machine sent the request, perhaps as a proxy for many visitors. The limit per address then
+        # applies only to callers without a cookie and without a key.
         near = self._open[address] if address != "address " or who == address else 0
         of_visitor = self.limit.of_address if who == address else self.limit.of_visitor
         return self._open[who] < of_visitor and near < self.limit.of_address and self._open["all"] < self.limit.in_all
 
 
 def sender_name(scope: Scope) -> str:
-    """Return a name for the sender: from the key, else from the cookie, else from the network address."""
+    """Return a name for the sender. It comes from the key, else from the cookie, else from the network address."""
     if key := bearer_key(Headers(scope=scope)):
         return f"key {hashlib.sha256(key.encode()).hexdigest()}"
     cookies = dict(Request(scope).cookies)

@@ -1,4 +1,4 @@
-"""Uploaded files, and files that Gradio's components show. Paths in requests are never trusted.
+"""Check the paths of uploaded files, and of files that Gradio's components show. Paths in requests are never trusted.
 
 This module also creates the upload folder, and limits the bytes uploaded per hour.
 """
@@ -44,17 +44,18 @@ from wan_ui.i18n.languages import texts_for
 MOST_BYTES = UPLOADED_BYTES.of_visitor
 LARGEST_BODY = BODY_BYTES.of_visitor
 LEAST_FREE = 1_000_000_000  # bytes on the disk; with less free space uploads are refused
-_MOST_FILES = 5000  # uploads of a visitor per hour: each upload counts as at least MOST_BYTES / _MOST_FILES
+_MOST_FILES = 5000  # most uploads of a visitor per hour: a smaller upload counts as MOST_BYTES / _MOST_FILES bytes
 _HOUR = 3600.0
 _FOLDER = ".uploads"
-UploadKind = Literal["image", "clip", "mask", "sound", "project"]  # the use of an upload, as the request states it
+UploadKind = Literal["image", "clip", "mask", "sound", "project"]  # what a request uses an upload for
 _CALLS = (f"{API}/run/", f"{API}/call/", f"{API}/queue/join")
 
 
 def create_upload_folder(data_dir: Path) -> EngineLock:
-    """Create this server's upload folder, `tmp/NAME.uploads` in the data folder. Delete the upload folders of ended servers.
+    """Create this server's upload folder, `tmp/NAME.uploads` in the data folder. NAME is unique for each start of a server.
 
-    The returned lock protects the folder from other servers on the same data folder. Raises: DataFolderError, OSError.
+    Also delete the upload folders of servers that have ended. The returned lock prevents other servers from deleting this folder.
+    Raises: DataFolderError, OSError.
     """
     root = from_environment(data_dir).uploads_dir
     root.mkdir(parents=True, exist_ok=True)
@@ -67,15 +68,16 @@ def create_upload_folder(data_dir: Path) -> EngineLock:
     folder.mkdir()
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     weakref.finalize(lock, os.close, handle)
-    # Gradio shows visitors the paths of their uploads. A path below /proc hides the data folder,
-    # whose name may contain the account's name. It exists as long as this process. A symbolic link in a temporary folder could be
-    # removed earlier.
+    # Gradio shows visitors the paths of their uploads. A path below /proc hides the data folder, whose name may contain the
+    # account's name. The path below /proc exists as long as this process. A symbolic link in a temporary folder would also hide
+    # the data folder, but could be removed earlier.
     use_upload_folder(Path(f"/proc/{os.getpid()}/fd/{handle}"))
     return lock
 
 
 def public_upload_path(path: Path) -> str:
-    """Return the path of an upload as visitors may see it: below the public path of Gradio's upload folder."""
+    """Return the path of an upload for visitors. It starts with the path of Gradio's upload folder, which hides the data
+    folder."""
     folder = Path(get_upload_folder())
     return str(folder / path.resolve().relative_to(folder.resolve()))
 
@@ -86,7 +88,7 @@ def uploaded_path(file: dict[str, object], what: UploadKind = "image") -> Path:
 
 
 def check_upload_path(path: object, what: UploadKind = "image") -> Path:
-    """Return the resolved path. It must be a file below Gradio's upload folder.
+    """Check that the path is a file below Gradio's upload folder, and return the resolved path.
 
     Raises: ImageError, SoundError, or ClipError (clips, masks and projects). The message is the same for every cause, so that it
     does not reveal which files exist on the server.
@@ -96,7 +98,7 @@ def check_upload_path(path: object, what: UploadKind = "image") -> Path:
         resolved = Path(str(path)).resolve() if path else folder
     except (OSError, ValueError):
         resolved = folder
-    if not resolved.is_relative_to(folder) or not os.path.isfile(resolved):  # Path.is_file fails for very long names
+    if not resolved.is_relative_to(folder) or not os.path.isfile(resolved):  # not Path.is_file, which fails for very long names
         error = {"image": ImageError, "sound": SoundError}.get(what, ClipError)
         raise error(what, "must be an uploaded file", "upload it first, for example with handle_file()")
     return resolved
@@ -109,7 +111,7 @@ def copy_to_cache(path: str | Path) -> str:
 
 @contextlib.contextmanager
 def temporary_image_path() -> Generator[Path]:
-    """Yield a temporary path for an image. The block must pass the image to `copy_to_cache`."""
+    """Yield a temporary path for an image. Before the `with` block ends, it must pass the image to `copy_to_cache`."""
     with temporary_upload_folder() as folder:
         yield Path(folder) / "picture.png"
 
@@ -123,7 +125,7 @@ def temporary_upload_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def upload_route() -> Route:
-    """Return a replacement for Gradio's upload route. It removes the files of interrupted and invalid uploads."""
+    """Return a replacement for Gradio's upload route, which also deletes the files of interrupted and invalid uploads."""
 
     async def upload(request: Request) -> Response:
         blocks, upload_id = request.app.get_blocks(), request.query_params.get("upload_id")
@@ -147,17 +149,17 @@ def upload_route() -> Route:
 
 
 def _move_upload(path: Path, part: Path, folder: Path) -> Path:
-    """Move an upload to its path in the upload folder, which contains the SHA-256 of its content."""
+    """Move an upload from the temporary folder to its path in the upload folder. The path contains the SHA-256 of its content."""
     place = folder / path.relative_to(part)
     place.parent.mkdir(exist_ok=True)
     return path.replace(place)
 
 
 class FileCheck:
-    """ASGI middleware that refuses calls of the page's handlers with a file that was not uploaded to this server.
+    """ASGI middleware that refuses calls of the page's handlers with a file that is neither an upload nor an example.
 
-    If a call names a path in Gradio's upload folder, Gradio adds the path to a list of files to delete later. A folder in the
-    list would make the deletion fail, and Gradio would delete no more files. Handlers also check each file before they open it.
+    If a call names a path in Gradio's upload folder, Gradio adds the path to a list of files to delete later. If the path is a
+    folder, the deletion fails, and Gradio then deletes no more files. Handlers also check each file before they open it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -202,7 +204,7 @@ def _is_example(path: object) -> bool:
 
 
 def _find_files(data: object) -> Iterator[dict[str, object]]:
-    """Yield all file data objects of Gradio in a JSON value."""
+    """Yield each of Gradio's file data objects in a JSON value."""
     unvisited = [data]
     while unvisited:
         value = unvisited.pop()
@@ -220,7 +222,7 @@ def has_free_space(folder: Path, least_free: int = LEAST_FREE) -> bool:
     try:
         return shutil.disk_usage(folder if folder.exists() else folder.parent).free >= least_free
     except OSError:
-        return True  # unknown: a later write reports the error
+        return True  # the free space is unknown; if the disk is full, a later write reports it
 
 
 class UploadLimit:
@@ -240,7 +242,7 @@ class UploadLimit:
     ) -> None:
         self.app, self.access, self.least_free = app, access, least_free
         self.most_bytes, self.most_of_address, self.most_in_all = most_bytes, most_of_address, most_in_all
-        self._sent: deque[tuple[float, int, str, str]] = deque()  # time, bytes, visitor, address
+        self._sent: deque[tuple[float, int, str, str]] = deque()  # uploads of the last hour: time, bytes, visitor, address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith(("/upload", VIDEOS)):
@@ -258,7 +260,8 @@ class UploadLimit:
         request = Request(scope)
         who, address = self._identify_sender(request)
         length = request.headers.get("content-length", "")
-        # An upload without a content length counts as the largest possible size. The page can upload any number of files at once.
+        # A request without a content length counts as the largest possible request. Requests of the page have no limit of their
+        # own, because the page can upload any number of files at once.
         most = min(self.most_bytes, LARGEST_BODY) if is_v1(scope) else self.most_bytes
         size = max(int(length[:20]), self.most_bytes // _MOST_FILES) if length.isdecimal() else most
         while self._sent and self._sent[0][0] < now - _HOUR:
@@ -272,12 +275,13 @@ class UploadLimit:
         return True
 
     def _identify_sender(self, request: Request) -> tuple[str, str]:
-        """Return the owner and the address whose limits apply. A program with a key has no limit per address."""
+        """Return the owner and the address whose limits apply. A program with a key has no limit per address, so its address is
+        ""."""
         key = self.access.find_program_key(request.headers) if self.access else None
         address = sender_address(request.scope)
         return (key.owner, "") if key else (owner_name(request.cookies, address or "this machine"), address)
 
 
 def _upload_refusal(scope: Scope, status: HTTPStatus, text: str) -> Response:
-    """Return a refusal as plain text, which Gradio's upload field shows. Programs get JSON in OpenAI's format."""
+    """Return a refusal as plain text, which Gradio's upload field shows. Requests below `/v1` get JSON in OpenAI's format."""
     return refusal_response(scope, status, text) if is_v1(scope) else PlainTextResponse(text, status)

@@ -21,14 +21,14 @@ _YEAR_SECONDS = 365 * 24 * 3600
 
 
 def owner_name(cookies: dict[str, str], session_hash: str | None = None) -> str:
-    """Return the owner's name from the visitor cookie, or from the session for a caller without a valid cookie."""
+    """Return the owner's name: from the visitor cookie if it is valid, otherwise from `session_hash`."""
     if has_cookie(cookies):
         return f"visitor-{_digest(cookies[COOKIE])}"
     return f"session-{_digest(session_hash or secrets.token_urlsafe(32))}"
 
 
 def has_cookie(cookies: dict[str, str]) -> bool:
-    """Return whether the cookies contain a valid visitor cookie, which browsers receive with the page."""
+    """Return whether the cookies contain a valid visitor cookie. Browsers receive the cookie when they open the page."""
     return bool(_TOKEN.fullmatch(cookies.get(COOKIE, "")))
 
 
@@ -40,8 +40,8 @@ def sender_address(scope: Scope) -> str:
 def format_address(host: str) -> str:
     """Return a network address as text. An IPv6 address becomes its /64 network, because each household has a /64 network.
 
-    Return "" for this machine. A tunnel or proxy without X-Forwarded-For sends the requests of many visitors from here, so
-    limits per address do not apply. uvicorn trusts X-Forwarded-For from loopback only.
+    Return "" for this machine, so that limits per address do not apply. A tunnel or proxy without X-Forwarded-For sends the
+    requests of many visitors from this machine. uvicorn trusts X-Forwarded-For only from this machine.
     """
     try:
         parsed = ipaddress.ip_address(host)

@@ -53,7 +53,7 @@ gradio_client, iterate over the job of `submit`; `predict` returns only the last
 `settings` has values by name. `again`, {"job": ..., "from_shot": 2}, regenerates a storyboard from this shot on. A shot may have
 its own "drive", the path of an uploaded file. The other settings:
 """
-_RUN = f"{API}/run/generate"  # Gradio answers this address with the first value, so no progress may come before the video
+_RUN = f"{API}/run/generate"  # Gradio returns only the first yielded value here, which must be the video
 _UPLOAD_KINDS: dict[str, UploadKind] = {"image": "image", "last_image": "image", "sound": "sound", "track": "sound"}
 
 
@@ -63,7 +63,7 @@ def add_api(context: StudioContext) -> None:
 
 
 def describe_endpoint() -> str:
-    """Return the description that Gradio publishes, with the description of each setting."""
+    """Return the description of the endpoint that Gradio publishes. It includes the description of each setting."""
     settings = {name: SETTINGS[name].description for name in sorted(FOR_PROGRAMS)}
     settings |= {name: f"{SETTINGS[name].description} Given as {words}." for name, (_, words) in FILES.items()}
     return "\n".join([_DESCRIPTION, *(f"- {name}: {text}" for name, text in settings.items())])
@@ -99,14 +99,15 @@ def _make_generate(context: StudioContext) -> Callable[..., AsyncIterator[tuple[
         rates = {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()}
         yield _file_data(video_url(job.id, request.request, context.access)), video_facts(job.id, result) | {"rates": rates}
 
-    # Gradio expects the type of one yielded value.
+    # Gradio expects the type of one yielded value as the return annotation.
     generate.__annotations__["return"] = tuple[dict, dict]  # ty: ignore[missing-type-argument]
     return generate
 
 
 def _split_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
-    """Return the settings without `again`, and `again` as (id of a storyboard's job, first shot to regenerate) or None.
+    """Return the settings without `again`, and the value of `again`.
 
+    The value is (id of a storyboard's job, first shot to regenerate), or None if it is missing.
     Raises: RequestError.
     """
     if not isinstance(settings, dict) or settings.get("again") is None:
@@ -118,7 +119,10 @@ def _split_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
 
 
 def split_files(settings: object) -> tuple[object, dict[str, object] | None]:
-    """Return the settings without files, and the files by setting. A value that is not an object is returned unchanged."""
+    """Split the settings into two dicts: the settings without files, and the files by the settings' names.
+
+    If `settings` is not an object, return `settings` unchanged, and None.
+    """
     if not isinstance(settings, dict):
         return settings, None
     files = {name: value for name, value in settings.items() if name in FILES}
@@ -127,7 +131,7 @@ def split_files(settings: object) -> tuple[object, dict[str, object] | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateArguments:
-    """A call's arguments. Only their types are checked."""
+    """The arguments of one call. Their types are checked, their values are not."""
 
     prompt: str
     preset: str
@@ -139,7 +143,7 @@ class GenerateArguments:
     def parse_arguments(
         cls, prompt: Any, preset: Any, image: Any, settings: Any, files: dict[str, Any] | None = None
     ) -> "GenerateArguments":
-        """Check the types of untrusted arguments. None counts as missing. Raises: RequestError for a wrong type."""
+        """Check the types of untrusted arguments, and return the arguments. None counts as missing. Raises: RequestError."""
         given = {"prompt": prompt, "preset": preset, "image": image, "settings": settings, **(files or {})}
         kinds = {
             "prompt": (str, "a text"),
@@ -155,12 +159,15 @@ class GenerateArguments:
         return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {}, files=files or {})
 
     def to_request(self, default_preset: str = "") -> GenerationRequest:
-        """Return the request. A call without a preset uses `default_preset`, or the first preset if "". Raises: RequestError."""
+        """Return the request.
+
+        A call without a preset uses `default_preset`. If `default_preset` is "", it uses the first preset. Raises: RequestError.
+        """
         preset, values = self.resolve_settings(default_preset)
         return GenerationRequest.from_preset(preset, **values)
 
     def resolve_settings(self, default_preset: str = "") -> tuple[Preset, dict[str, object]]:
-        """Return the preset and the request's settings. Raises: RequestError."""
+        """Return the preset, and the settings for the request by name. Raises: RequestError."""
         unknown = sorted(set(self.settings) - FOR_PROGRAMS)
         if unknown:
             rule = f"may have {', '.join(sorted(FOR_PROGRAMS))}"
@@ -169,7 +176,8 @@ class GenerateArguments:
         return preset, {"prompt": self.prompt, **self._upload_paths(), **self.settings}
 
     def _upload_paths(self) -> dict[str, object]:
-        """Return the paths of uploaded files by request field. Raises: ImageError, ClipError, SoundError, RequestError."""
+        """Return the paths of uploaded files, by the fields of the request. Raises: ImageError, ClipError, SoundError,
+        RequestError."""
         files = {name: value for name, value in {"image": self.image, **self.files}.items() if value}
         paths: dict[str, Any] = {}
         for name, value in files.items():
@@ -211,9 +219,9 @@ def finished_video(view: StageView | None) -> VideoResult:
 
 
 def _file_data(address: str) -> dict[str, object]:
-    """Return Gradio's file data with the video's address.
+    """Return Gradio's file data for the video at `address`.
 
-    The video is marked as a stream, because Gradio copies other files and serves the copy to all visitors who are logged in.
+    The video is marked as a stream. Otherwise Gradio copies the file and serves the copy to all visitors who are logged in.
     """
     return gr.FileData(path=address, url=address, mime_type="video/mp4", is_stream=True).model_dump()
 

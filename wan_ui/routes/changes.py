@@ -32,9 +32,9 @@ from wan_ui.services.shared_work import SharedWork
 from wan_ui.services.studio_context import StudioContext
 
 PATH = "/studio/changes"
-SHORTEST_SECONDS = 0.2  # between two events
-SILENCE_SECONDS = 15.0  # without changes, a "still" event is sent this often, so that proxies and pages keep the connection
-AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not delay events
+SHORTEST_SECONDS = 0.2  # the shortest time between two events
+SILENCE_SECONDS = 15.0  # if nothing changes, a "still" event is sent this often, which keeps the connection open
+AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # tells proxies not to delay events
 
 SharedRenders = SharedWork[tuple[str, bool, int], tuple[dict[str, str], tuple[object, ...]]]
 """The rendered parts, shared by all streams of one visitor in one language."""
@@ -73,13 +73,17 @@ async def _event_stream(context: StudioContext, caller: Caller, renders: SharedR
 
 
 def _fingerprint_models(workers: Sequence[WorkerView]) -> str:
-    """Return a short hash of the cached models and compiled programs. When it changes, the page requests a new estimate."""
+    """Return a short hash of the cached models and compiled programs. When the hash changes, the page requests a new time
+    estimate."""
     known = sorted(repr(one) for worker in workers for one in (*worker.facts.warm, *worker.facts.cached_models))
     return hashlib.sha256("".join(known).encode()).hexdigest()[:16]
 
 
 def _render_parts(context: StudioContext, caller: Caller) -> tuple[dict[str, str], tuple[object, ...]]:
-    """Render the parts that all views share, by element id. Also return a state. If the state changes, views must be reloaded."""
+    """Render the parts of the page that all views share, as HTML by element id.
+
+    Also return a value that changes whenever open pages must reload their view.
+    """
     queue = visible_queue(context, caller)
     parts = {
         "worker-status": status_html(context.engine.pool.workers(), caller.texts),

@@ -1,6 +1,6 @@
-"""Cut long data URLs (RFC 2397) out of JSON before it is parsed, and decode them piece by piece.
+"""Cut long data URLs (RFC 2397) out of JSON before the JSON is parsed, and decode them piece by piece.
 
-This takes linear time and little memory for any body: the body stays in its file, and the text to parse has a limit.
+The body stays in its file, and the text that is parsed has a limit. Therefore any body takes linear time and little memory.
 """
 
 import base64
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-MOST_IMAGES = 24  # in the lists of images of one request
+MOST_IMAGES = 24  # most images in each list of a request, and most files in all lists of a form together
 MOST_DATA_URLS = 10 + MOST_IMAGES
 _LONG = 10_000  # bytes; shorter data URLs stay in the JSON
 _PIECE = 2**18
 _START, _QUOTE, _ESCAPE = b'"data:', b'"', b"\\"
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)  # possessive quantifiers, because backtracking would take memory
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)  # possessive quantifiers: backtracking would need much memory
 
 
 class TextTooLong(Exception):
@@ -51,7 +51,7 @@ class DataUrl:
                 piece = file.read(min(_PIECE, left))
                 left -= len(piece)
                 piece = unread + piece
-                unread = piece[-1:] if left and piece.endswith(_ESCAPE) else b""  # a backslash whose slash is in the next piece
+                unread = piece[-1:] if left and piece.endswith(_ESCAPE) else b""  # the next piece may start with the slash
                 piece = _unescape_slashes(piece[: len(piece) - len(unread)])
                 if is_head:
                     piece, is_head = piece.partition(b",")[2], False
@@ -95,7 +95,10 @@ def _cut_mapped(whole: mmap.mmap, body: Path, max_bytes: int) -> tuple[bytes, di
 
 
 def _end_of_data_url(whole: mmap.mmap, start: int) -> int:
-    """Return the end of the data URL whose opening quotation mark is at `start`, 0 if no long data URL starts there."""
+    """Return the index of the quotation mark that ends the data URL whose first quotation mark is at `start`.
+
+    Return 0 if no long data URL starts at `start`.
+    """
     if whole[start : start + len(_START)] != _START:
         return 0
     end = whole.find(_QUOTE, start + len(_START))
@@ -103,7 +106,7 @@ def _end_of_data_url(whole: mmap.mmap, start: int) -> int:
 
 
 def decode_base64_pieces(pieces: Iterable[bytes], file: BinaryIO) -> None:
-    """Decode base64 text, given in pieces of any length, and write the bytes to `file`. Raises: ValueError."""
+    """Decode base64 text that is given in pieces of any length, and write the bytes to `file`. Raises: ValueError."""
     unread, is_over = b"", False
     for piece in pieces:
         piece = unread + piece
@@ -124,5 +127,5 @@ def _decode_base64(text: bytes) -> bytes:
 
 
 def _unescape_slashes(text: bytes) -> bytes:
-    """Replace escaped slashes. JSON allows a backslash before a slash."""
+    """Replace escaped slashes by slashes. JSON allows a backslash before a slash."""
     return text.replace(b"\\/", b"/")

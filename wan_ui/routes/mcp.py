@@ -1,11 +1,12 @@
 """`/mcp`: tools for assistants that use the Model Context Protocol over HTTP.
 
-`generate_video` queues a video. It answers with the video if that is finished within `wait_seconds`, else with the id of its job.
-`video_status`, `video_result` and `cancel_video` take this id, from the caller who requested the video or from the operator.
+`generate_video` queues a video. It answers with the video if the video is finished within `wait_seconds`, otherwise with the id
+of its job. The tools `video_status`, `video_result` and `cancel_video` take this id. They accept the id only from the caller who
+requested the video and from the operator.
 
 Gradio's own MCP server needs the `mcp` package below version 2 and an older pydantic than the studio. Therefore this module
-implements the small part of the protocol that tools need: JSON-RPC in a POST. The answer is JSON, or a stream of events if
-the assistant requests progress. Calls have no session.
+implements the small part of the protocol that tools need: JSON-RPC in a POST. The answer is JSON, or a stream of events if the
+assistant requests progress. There are no sessions: each call is independent.
 
 If a password is set, a bearer token is required: the operator's key or a program's key. Otherwise a caller without a key is a
 visitor. Requests from pages of other origins are refused, as the protocol requires.
@@ -42,10 +43,10 @@ from wan_ui.services.media import video_url
 from wan_ui.services.studio_context import StudioContext
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
-NAME = "mcp"  # the prefix of the owner names of callers without a key
+NAME = "mcp"  # the names of owners without a key start with it
 GENERATE, STATUS, RESULT, CANCEL = TOOLS = ("generate_video", "video_status", "video_result", "cancel_video")
-USUAL_WAIT, LONGEST_WAIT = 20.0, 600.0  # seconds; many assistants give a call up after 30 or 60 seconds
-_CANCEL_WAIT = 5.0  # seconds in which most running videos reach the end of a step
+USUAL_WAIT, LONGEST_WAIT = 20.0, 600.0  # seconds; many assistants end a call after 30 or 60 seconds
+_CANCEL_WAIT = 5.0  # seconds; most running videos finish their step in this time, and then stop
 _STATES = {"queued": "queued", "finished": "completed", "failed": "failed", "cancelled": "cancelled"}
 _PARSE_ERROR, _INVALID, _UNKNOWN, _BAD_ARGUMENTS = -32700, -32600, -32601, -32602
 
@@ -91,14 +92,14 @@ def _refuse_constant(constant: str) -> None:
 
 
 def _is_id(value: object) -> bool:
-    """Return whether the value can be a message id: an integer, or text that can be encoded."""
+    """Return whether the value can be a message id: an integer, or a text that can be encoded as UTF-8."""
     if isinstance(value, str):
         return not any("\ud800" <= character <= "\udfff" for character in value)
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 async def _last_message(messages: AsyncGenerator[dict[str, object] | None, None], request: Request) -> dict[str, object] | None:
-    """Return the last message, which is the answer. Return None if the assistant disconnects."""
+    """Return the last message, which is the answer to the call. Return None if the assistant disconnects before the answer."""
     message = None
     async with aclosing(messages):
         async for message in messages:
@@ -116,13 +117,13 @@ def _dict_or_empty(given: object) -> dict[str, object]:
 
 
 def _progress_token(message: dict[str, object]) -> str | int | None:
-    """Return the assistant's token for progress messages, None without one."""
+    """Return the token with which the assistant requests progress messages, or None if it requests no progress."""
     token = _dict_or_empty(_params(message).get("_meta")).get("progressToken")
     return token if isinstance(token, str | int) else None
 
 
 def _reply(message: dict[str, object], presets: list[str]) -> dict[str, object]:
-    """Return the answer to a message that does not call a tool. `presets` are the names that the caller may use."""
+    """Return the answer to a message that does not call a known tool. `presets` are the names that the caller may use."""
     params = _params(message)
     match message.get("method"):
         case "initialize":
@@ -144,7 +145,7 @@ def _reply(message: dict[str, object], presets: list[str]) -> dict[str, object]:
 
 
 def describe_tools(presets: list[str]) -> list[dict[str, object]]:
-    """Return the tools' descriptions for assistants who may use these presets."""
+    """Return the descriptions of the tools, for an assistant that may use these presets."""
     job = {"job_id": {"type": "string", "description": f"the job_id that {GENERATE} returned"}}
     until = f"answer after this time even if the video is not finished ({USUAL_WAIT:.0f})"
     wait = {"wait_seconds": {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "description": until}}
@@ -179,10 +180,11 @@ async def _run_tool(
 ) -> AsyncGenerator[dict[str, object] | None, None]:
     """Run a tool. Yield the answer as the last message.
 
-    Before the answer, yield progress messages if the assistant `streams` them, and None while the progress does not change.
+    Before the answer, yield a message or None for each report of the job. If the assistant requests progress and the progress has
+    increased, yield a progress message. Otherwise yield None. `streams`: the assistant reads the messages as a stream.
 
-    Errors of the engine are answers too, so that the assistant can correct its call. If the assistant disconnects while
-    `generate_video` waits and its video is queued, the job is cancelled.
+    Errors of the engine are answers too, so that the assistant can correct its call. If the assistant disconnects from
+    `generate_video` while the video is still queued, the job is cancelled.
     """
     token, reached, view, queued = _progress_token(message), -1.0, None, None
     name, arguments = _params(message)["name"], _dict_or_empty(_params(message).get("arguments"))
@@ -217,8 +219,9 @@ async def _run_tool(
 
 
 def _parse_wait(arguments: dict[str, object], name: object, *, streams: bool) -> float:
-    """Return the seconds that the tool waits for the video. An assistant that reads the progress waits for the end.
+    """Return the seconds that the tool waits for the video.
 
+    If `wait_seconds` is missing, an assistant that reads a stream of progress waits until the end. All others wait `USUAL_WAIT`.
     Raises: RequestError.
     """
     if name == CANCEL:
@@ -245,9 +248,9 @@ def _find_own_job(context: StudioContext, arguments: dict[str, object], caller: 
 def _describe_job(
     context: StudioContext, request: Request, job: Job, view: StageView | None, *, must_finish: bool
 ) -> dict[str, object]:
-    """Return the address and the facts of a finished video, or the progress of another video.
+    """Return the address and the facts of a finished video. Return the progress of any other video.
 
-    Raises: StudioError if the video failed or was stopped, and `must_finish` is true.
+    Raises: StudioError if `must_finish` is true, and the video failed or was stopped.
     """
     assert view is not None, "following a job yields at least one view"
     if view.phase == "finished" or (must_finish and not view.is_active):
@@ -258,7 +261,7 @@ def _describe_job(
 
 
 def _parse_request(context: StudioContext, arguments: dict[str, object], caller: Caller) -> GenerationRequest:
-    """Build the request. Raises: StudioError."""
+    """Build the request from a tool's arguments. Raises: StudioError."""
     wanted = GenerateArguments.parse_arguments(
         arguments.get("prompt") or "", arguments.get("preset"), None, arguments.get("settings")
     )
@@ -272,7 +275,7 @@ def _progress_message(token: str | int, view: StageView) -> dict[str, object]:
 
 
 async def _as_events(messages: AsyncIterator[dict[str, object] | None]) -> AsyncIterator[str]:
-    """Yield server-sent events. None becomes a comment, which keeps the connection open."""
+    """Yield the messages as server-sent events. None becomes a comment, which keeps the connection open."""
     async for message in messages:
         yield ": still here\n\n" if message is None else f"event: message\ndata: {json.dumps(message)}\n\n"
 

@@ -1,8 +1,8 @@
 """`/healthz` for monitoring, and `/metrics` in Prometheus' text format.
 
-With several workers, each worker has its own lines with its name in the label `worker`. `/healthz` lists their states. Both show
-only counts: no prompts, no names of visitors. If a password is set, `/metrics` requires the operator's key as a bearer token
-("Authorization: Bearer KEY" with the key in the operator link).
+With several workers, `/metrics` has lines for each worker, with the worker's name in the label `worker`. `/healthz` then lists
+the state of each worker. Neither address shows prompts or names of visitors. If a password is set, `/metrics` requires the
+operator's key as a bearer token ("Authorization: Bearer KEY" with the key in the operator link).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ STATES = ("queued", "running", "finished", "failed", "cancelled")
 
 
 def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
-    """Return the route of `/healthz`: 200 while the studio is starting or works, 503 if all workers failed or the disk is full.
+    """Return the route of `/healthz`. The status is 200, or 503 if all workers failed or the disk is full.
 
-    `detail` names each accelerator that is not used, and the fix. If a password is set, only callers with the operator's key
-    receive the length of the queue.
+    In the answer, `detail` names each accelerator that is not used, and the fix. If a password is set, only callers with the
+    operator's key receive the length of the queue.
     """
 
     def health(request: Request) -> Response:
@@ -81,13 +81,13 @@ Row = tuple[dict[str, str], float]
 
 
 def _gauge_lines(name: str, what: str, rows: Sequence[Row]) -> list[str]:
-    """Return the lines of one metric, empty without rows."""
+    """Return the lines of one metric. Return an empty list if it has no rows."""
     values = [f"{name}{_format_labels(labels)} {value}" for labels, value in rows]
     return [f"# HELP {name} {what}", f"# TYPE {name} gauge", *values] if values else []
 
 
 def _worker_label(worker: WorkerView, workers: Sequence[WorkerView]) -> dict[str, str]:
-    """Return the label of a worker's lines. A single worker has no label, so that existing dashboards keep working."""
+    """Return the label for a worker's lines. A single worker has no label, so that dashboards for one worker keep working."""
     return {"worker": worker.name} if len(workers) > 1 else {}
 
 

@@ -1,10 +1,12 @@
 """Read the body of a program's video request: JSON, or multipart with files (image, clip, audio). Checks sizes, not values.
 
-A body is written to disk as it arrives, so slow or large requests take no memory. Complete bodies are parsed, at most two at the
-same time. Multipart has only texts, so lists are named `guidance[]` and objects `input_reference[image_url]`, as OpenAI's
-clients do. Lists of images are files `references[]`, `keyframes[FRAME]` and `figures[NAME]`. In JSON they are lists of
-{"image_url"}, {"frame", "image_url"} and {"name", "image_url"}. All files may also be data URLs (RFC 2397). Other URLs are never
-fetched.
+A body is written to disk as it arrives, so that slow or large requests take no memory. Complete bodies are parsed, at most two at
+the same time.
+
+A multipart form has only texts and files. Therefore a list is sent as fields `guidance[]`, and an object as a field
+`input_reference[image_url]`, as OpenAI's clients do. Lists of images are sent as files `references[]`, `keyframes[FRAME]` and
+`figures[NAME]`. In JSON they are lists of {"image_url"}, {"frame", "image_url"} and {"name", "image_url"}. All files may also be
+data URLs (RFC 2397). Other URLs are never fetched.
 """
 
 import asyncio
@@ -36,11 +38,11 @@ FILES: Mapping[str, str] = {
 }
 """The fields that are one file, with the kind of file. "either" is an image or a clip."""
 IMAGES: Mapping[str, str] = {"references": "", "keyframes": "frame", "figures": "name"}
-"""The fields that are lists of images. A keyframe also has the number of its frame, a character its name, each by this key."""
+"""The fields that are lists of images, with the key of each image's frame number or name. References have only images."""
 _LISTED = re.compile(rf"({'|'.join(IMAGES)})\[([^\[\]]{{0,200}})\]")
-_LONGEST_HEAD = 200  # characters of a data URL before its comma
+_LONGEST_HEAD = 200  # most characters of a data URL before its comma
 _SHORTER = "shorten it, and send images and clips as files or data URLs"
-_READ_ON = 2  # read and discard up to twice the limit, because a caller who is cut off while sending never sees the response
+_READ_ON = 2  # read up to twice the limit before refusing: a caller who is cut off while sending never sees the response
 _MOST_FIELDS = 100
 _PIECE = 2**16
 _LISTS = {name for name in FOR_PROGRAMS if SETTINGS[name].is_list}
@@ -63,8 +65,8 @@ class BodyTooLarge(RequestError):
 class VideoBody:
     """The unchecked fields of a request by name, and the paths of its files by name.
 
-    Values from a multipart body are texts or lists of texts. `references` are paths. A keyframe or a character is an object with
-    the path `image`, and `frame` or `name`.
+    Values from a multipart body are texts or lists of texts. In `files`, `references` is a list of paths. `keyframes` and
+    `figures` are lists of objects with the path `image`, and with `frame` or `name`.
     """
 
     fields: dict[str, Any]
@@ -127,7 +129,7 @@ async def _store_body(request: Request, path: Path) -> None:
 
 
 def _parse_json_body(body: Path) -> dict[str, object]:
-    """Return the fields. Long data URLs are cut out before parsing, and each becomes a `DataUrl`.
+    """Return the fields of a JSON body. Long data URLs are cut out before parsing, and each becomes a `DataUrl`.
 
     Raises: RequestError, BodyTooLarge.
     """
@@ -157,7 +159,7 @@ def _parse_json_body(body: Path) -> dict[str, object]:
 
 
 def _insert_data_urls(given: Any, cut: dict[str, Any]) -> Any:
-    """Replace the placeholders in an object by their data URLs. Each placeholder is used once."""
+    """Replace the placeholders in an object by their data URLs from `cut`. Remove these data URLs from `cut`."""
     if not isinstance(given, dict):
         return given
     return {key: cut.pop(value, value) if isinstance(value, str) else value for key, value in given.items()}
@@ -215,7 +217,7 @@ def _split_form(form: FormData) -> tuple[dict[str, object], dict[str, UploadFile
 
 
 def _parse_list(text: str) -> object:
-    """Parse a list in JSON. A single value becomes a list of one."""
+    """Parse a JSON list. Any other text becomes a list with one element."""
     try:
         value = parse_json(text.encode())
     except ValueError:
@@ -224,7 +226,7 @@ def _parse_list(text: str) -> object:
 
 
 def _store_file(fields: dict[str, object], uploaded: UploadFile | None, name: str, path: Path) -> Path | None:
-    """Write a file of the request to `path`, and remove its field from `fields`. Return None without a file.
+    """Write a file of the request to `path`, and remove its field from `fields`. Return None if the request has no such file.
 
     Raises: ImageError, ClipError, SoundError.
     """
@@ -238,7 +240,7 @@ def _store_file(fields: dict[str, object], uploaded: UploadFile | None, name: st
 def _store_images(
     fields: dict[str, object], files: Mapping[str, UploadFile], name: str, folder: Path
 ) -> list[Path] | list[dict[str, object]]:
-    """Write a list of images to `folder`, and remove its field from `fields`. Raises: RequestError, ImageError."""
+    """Write the images of a list to `folder`, and remove the list from `fields`. Raises: RequestError, ImageError."""
     key, given = IMAGES[name], fields.pop(name, None) or []
     keys = {"image_url", key} - {""}
     if not isinstance(given, list) or not all(

@@ -59,7 +59,7 @@ def _describe_result(job_id: str, result: VideoResult) -> dict[str, object]:
 
 
 def _read_preview(job: Job, name: str | None) -> str | None:
-    """Return a preview as a data URL, None if the file no longer exists."""
+    """Return a preview image as a data URL. Return None if its file no longer exists."""
     path = find_file_below(job.folder, name) if name else None
     try:
         image = path.read_bytes() if path else b""

@@ -1,7 +1,7 @@
 """Translate between OpenAI's video fields and the studio's requests and jobs.
 
 `seconds` count from the first frame to the last: 81 frames at 16 fps are 5 seconds. If `model` is a preset, values are never
-rounded. The error for a refused value names the values that the preset supports.
+rounded. If the preset does not support a value, the error names the values that it supports.
 
 If `model` is an alias, such as `sora-2`, the program cannot know the preset's sizes and lengths. The nearest size and length are
 then used, and the `video` object lists each changed value in `adjusted`.
@@ -38,7 +38,7 @@ _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _WHOLE = re.compile(r"[0-9]{1,4}")
 _FRAME = re.compile(r"[0-9]{1,6}")
 _DAY = 86_400
-_ADJUSTED_FILE = "adjusted.json"  # in the job's folder
+_ADJUSTED_FILE = "adjusted.json"  # a file in the job's folder
 
 Adjustment = dict[str, str]
 """A value that an alias changed: the `field`, the `requested` value, and the value that is `used` instead."""
@@ -55,7 +55,7 @@ class UnknownModel(RequestError):
 def parse_settings(
     sent: VideoBody, default_model: str, aliases: Mapping[str, str] = ALIASES
 ) -> tuple[Preset, dict[str, object], list[Adjustment]]:
-    """Return the preset and the settings of the requested video, and what an alias changed.
+    """Return the preset and the settings of the requested video, and the values that are changed because `model` is an alias.
 
     If the request names no `model`, use `default_model`. Raises: RequestError.
     """
@@ -73,7 +73,7 @@ def parse_settings(
 
 
 def _file_settings(sent: VideoBody) -> dict[str, Any]:
-    """Return the request's files by the names of settings. Raises: RequestError."""
+    """Return the paths of the request's files, by the names of settings. Raises: RequestError."""
     given: dict[str, Any] = {name: str(path) for name, path in sent.files.items() if name not in IMAGES}
     if "input_reference" in given:
         given["image"] = given.pop("input_reference")
@@ -143,7 +143,8 @@ def _parse_size(fields: dict[str, object], preset: Preset, adjusted: list[Adjust
 
 
 def _nearest_size(preset: Preset, width: int, height: int) -> tuple[int, int]:
-    """Return the preset's size with the nearest aspect ratio, and among these the nearest number of pixels."""
+    """Return the preset's size with the nearest aspect ratio. If several are equally near, the nearest number of pixels
+    decides."""
 
     def distance(size: tuple[int, int]) -> tuple[float, int]:
         ratio = round(abs(math.log(size[0] * height / (size[1] * width))), 3)
@@ -192,18 +193,18 @@ def _describe_lengths(preset: Preset, fps: int) -> str:
 
 
 def _refuse_both(name: str, fields: dict[str, object], *others: str) -> None:
-    """Check that a value is given by only one field. Raises: RequestError."""
+    """Check that the field `name` is not used together with another field for the same value. Raises: RequestError."""
     if given := next((other for other in others if other in fields), None):
         raise RequestError(f"{given} was given", f"together with {name}, which sets the same value", "leave one of the two out")
 
 
 def format_seconds(num_frames: int, fps: int) -> str:
-    """Return the seconds from the first frame to the last, to the thousandth: "1" for 17 frames at 16 fps."""
+    """Return the seconds from the first frame to the last, with up to three decimals: "1" for 17 frames at 16 fps."""
     return f"{(num_frames - 1) / fps:.3f}".rstrip("0").rstrip(".")
 
 
 def store_adjustments(folder: Path, adjusted: list[Adjustment]) -> None:
-    """Store in a job's folder what an alias changed. Write no file if nothing was changed."""
+    """Write the values that an alias changed to a file in the job's folder. Write no file if the list is empty."""
     if adjusted:
         (folder / _ADJUSTED_FILE).write_text(json.dumps(adjusted), encoding="utf-8")
 

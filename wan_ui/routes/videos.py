@@ -60,7 +60,7 @@ _LOOK_SECONDS = 0.1
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _OWNER = "wan-tpu-studio"
 _PARAMS = {*FIELDS, *FOR_PROGRAMS, "limit", "after", "order", "variant"}
-_OURS = {"image": "input_reference", "preset": "model", "clip": "video"}  # field names in the engine's errors -> OpenAI's names
+_OURS = {"image": "input_reference", "preset": "model", "clip": "video"}  # field names in the engine's errors -> in the API
 
 Endpoint = Callable[[Request, Caller], Awaitable[Response]]
 
@@ -74,7 +74,7 @@ class StillStopping(StudioError):
 
 
 def videos_routes(context: StudioContext, aliases: Mapping[str, str] = ALIASES) -> list[Route]:
-    """Return the routes. The gateway already requires a key or a visitor's cookie.
+    """Return the routes. The gateway has already required a key or a visitor's cookie.
 
     `aliases` are further names of models, with their presets. See `wan_ui.routes.video_values.ALIASES`.
     """
@@ -91,7 +91,7 @@ def videos_routes(context: StudioContext, aliases: Mapping[str, str] = ALIASES) 
 
 
 def _route(context: StudioContext, path: str, **endpoints: Endpoint) -> Route:
-    """Return a route whose errors have OpenAI's format, also for unsupported methods."""
+    """Return a route with an endpoint for each method. All errors have OpenAI's format, also for unsupported methods."""
 
     async def answer(request: Request) -> Response:
         endpoint = endpoints.get("GET" if request.method == "HEAD" else request.method)
@@ -107,7 +107,7 @@ def _route(context: StudioContext, path: str, **endpoints: Endpoint) -> Route:
 
 
 class Videos:
-    """The endpoints, called with the identified caller."""
+    """The endpoints of `/v1/videos` and `/v1/models`. Each receives the request and the identified caller."""
 
     def __init__(self, context: StudioContext, aliases: Mapping[str, str] = ALIASES) -> None:
         self._context, self._aliases = context, aliases
@@ -141,7 +141,7 @@ class Videos:
         return JSONResponse(await asyncio.to_thread(lambda: self._video_object(self._find_own_job(request, caller))))
 
     async def download(self, request: Request, caller: Caller) -> Response:
-        """Return the finished video, or a small image of it."""
+        """Return the file of the finished video, or a small image of the video for `variant=thumbnail`."""
         path = await self._find_file(request, caller)
         name, headers = f"{request.path_params['video_id']}{path.suffix}", {"cache-control": "private, no-store"}
         return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], filename=name, headers=headers)
@@ -171,7 +171,7 @@ class Videos:
         return JSONResponse({"object": "list", "data": [_model_object(name) for name in names]})
 
     async def model(self, request: Request, caller: Caller) -> Response:
-        """Return one of the caller's presets or aliases."""
+        """Return one of the presets that the caller can use, by its name or an alias."""
         name = request.path_params["model"]
         preset = (self._aliases[name] or self._context.preset_names(caller)[0]) if name in self._aliases else name
         if preset not in await asyncio.to_thread(self._offered_presets, caller):
@@ -180,7 +180,10 @@ class Videos:
         return JSONResponse(_model_object(name))
 
     def _store_call(self, job: Job, adjusted: list[Adjustment], url: str | None) -> None:
-        """Store in the job's folder what an alias changed, and the webhook. Raises: DataFolderError, and then stops the job."""
+        """Store the values that an alias changed, and the webhook, for the job.
+
+        Raises: DataFolderError if they cannot be stored. The job is then stopped.
+        """
         try:
             store_adjustments(job.folder, adjusted)
             if url is not None:
@@ -191,7 +194,7 @@ class Videos:
 
     def _delete_job(self, job: Job) -> None:
         self._context.engine.library.delete(job.id)
-        self._context.engine.count_change()  # refreshes open pages, which may still show the video
+        self._context.engine.count_change()  # open pages may still show the video, and reload now
 
     def _list_page(self, query: dict[str, str], caller: Caller) -> dict[str, object]:
         limit, after, order = query.get("limit", str(DEFAULT_PAGE)), query.get("after") or None, query.get("order", "desc")
@@ -271,7 +274,7 @@ def _model_object(name: str) -> dict[str, object]:
 
 
 def _error_response(request: Request, error: StudioError) -> Response:
-    """Return the engine's message, with a status that tells clients whether to try again."""
+    """Return a response with the error's message. Its status tells clients whether to try again."""
     status, code = _error_status(error)
     headers = {"connection": "close"} if isinstance(error, BodyTooLarge) else None
     return refusal_response(request.scope, status, error_sentence(error), headers, param=_error_field(error), code=code)
@@ -299,7 +302,8 @@ def _error_status(error: StudioError) -> tuple[HTTPStatus, str | None]:
 
 
 def _error_field(error: StudioError) -> str | None:
-    """Return the field that caused an error, the first word of the error. None if it is not a field of the API."""
+    """Return the field that caused an error: the first word of the message. Return None if this word is not a field of the
+    API."""
     word = re.split(r"\W", error.what, maxsplit=1)[0]
     if isinstance(error, UnknownField):
         return word
