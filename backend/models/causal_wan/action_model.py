@@ -15,7 +15,7 @@ from backend.models.causal_wan.action_spec import ActionWanSpec, diffusers_name
 from backend.models.causal_wan.action_transformer import ActionDenoiser, SteeredContext
 from backend.models.causal_wan.actions import Steering
 from backend.models.causal_wan.model import BlockStepContext, BlockStepState, CausalWanModel, check_unguided, noise_key_data
-from backend.models.causal_wan.picture import STILL_FRAMES, WholeImageEncoder, cut_block_channels
+from backend.models.causal_wan.picture import STILL_FRAMES, cut_block_channels
 from backend.models.causal_wan.transformer import Window
 from backend.models.common.pixels import as_float32, cast_to, image_to_pixels
 from backend.models.common.whole_clip import transformer_part
@@ -31,6 +31,7 @@ from backend.models.model import (
     Weights,
 )
 from backend.models.wan.conditions import encode_clip, image_channels, image_mask
+from backend.models.wan.image_encoder import WholeImageEncoder
 from backend.models.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effects, OnHost, Put
@@ -74,7 +75,7 @@ class ActionWanModel(CausalWanModel):
     spec: ActionWanSpec
 
     def _make_encoders(self, plan: ModelPlan) -> None:
-        self._text_encoder, self._image_encoder = None, WholeImageEncoder(plan.configs["image_encoder"], None)
+        self._text_encoder, self._image_encoder = None, WholeImageEncoder(plan.configs["image_encoder"])
 
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> ActionDenoiser:
         image_width = plan.configs["image_encoder"]["hidden_size"]

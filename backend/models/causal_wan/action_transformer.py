@@ -24,11 +24,10 @@ from backend.models.causal_wan.actions import (
     action_windows,
     apply_actions,
     describe_action_ring,
-    frame_angles,
     parameter_shapes,
 )
 from backend.models.causal_wan.transformer import BlockDenoiser, Past, Window
-from backend.models.common.flat_attention import Positions
+from backend.models.common.flat_attention import Positions, rotary_angles
 from backend.models.common.modules import select_prefix
 from backend.models.common.transformer import layer_at
 from backend.models.wan.attention import TextKeys, text_keys
@@ -112,7 +111,8 @@ class ActionDenoiser(BlockDenoiser):
 
         `actions` [pixel frames, keys and mouse values] starts with the first action that the block sees.
         """
-        shape, angles = self._shape, frame_angles(self._shape, first, frames)
+        shape = self._shape
+        angles = rotary_angles(np.arange(first, first + frames), shape.time_width, shape.theta)
         windows = action_windows(actions, frames, shape.stride, shape.reach)
         keyboard, mouse = windows[..., : shape.keys], windows[..., shape.keys :]
         numbers: dict[str, Any] = {  # host arrays, which the effect `Put` copies to the devices

@@ -117,15 +117,6 @@ def action_windows(actions: np.ndarray, frames: int, stride: int, reach: int) ->
     return np.stack([actions[stride * frame : stride * frame + reach] for frame in range(frames)])
 
 
-def frame_angles(shape: ActionShape, first: int, frames: int) -> np.ndarray:
-    """Compute the rotary angles [frames, a head's time channels] float64 of `frames` latent frames from frame `first` on.
-
-    Each angle appears twice, because it rotates a pair of channels.
-    """
-    rates = shape.theta ** (-np.arange(0, shape.time_width, 2, dtype=np.float64) / shape.time_width)
-    return np.repeat(np.outer(np.arange(first, first + frames), rates), 2, axis=1)
-
-
 def apply_actions(
     shape: ActionShape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace
 ) -> tuple[jax.Array, ActionRing]:

@@ -22,13 +22,12 @@ from diffusers import WanTransformer3DModel
 
 from backend.checkpoints.json_files import Config
 from backend.models.causal_wan.attention import RingAttention
+from backend.models.common.flat_attention import rotary_angles
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser
 from backend.runtime.mesh import Layout, as_leaf, with_sharding
 from backend.runtime.ulysses import RING, KeyRing, RingPlace, describe_ring
 from backend.runtime.work import Work
 from backend.weights.stacked import StackedWeights
-
-THETA = 10_000.0  # base of the rotary embedding; source: diffusers, WanRotaryPosEmbed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,7 +99,9 @@ class BlockDenoiser(Denoiser):
 
     def block_positions(self, latent_shape: tuple[int, ...], first: int) -> Work:
         """Compute the rotary embedding of a block's latents [B, C, F, H, W] from latent frame `first` on. Yields work."""
-        positions = yield from self.positions(latent_shape, self._frame_angles(np.arange(first, first + latent_shape[2])))
+        positions = yield from self.positions(
+            latent_shape, rotary_angles(np.arange(first, first + latent_shape[2]), self._rope.t_dim)
+        )
         return positions
 
     def sink_rotation(self, first: int, frames: int) -> tuple[np.ndarray, np.ndarray]:
@@ -109,18 +110,9 @@ class BlockDenoiser(Denoiser):
         Both arrays are [D], for the D channels of a head.
         """
         cosine, sine = np.ones(self.head_width), np.zeros(self.head_width)
-        angles = self._frame_angles(np.array([max(0, first + frames - self._window.trained)]))[0]
+        angles = rotary_angles(np.array([max(0, first + frames - self._window.trained)]), self._rope.t_dim)[0]
         cosine[: len(angles)], sine[: len(angles)] = np.cos(angles), np.sin(angles)
         return cosine.astype(np.float32), sine.astype(np.float32)
-
-    def _frame_angles(self, frames: np.ndarray) -> np.ndarray:
-        """Compute the rotary angles [N, a head's time channels] float64 of N latent frames. `frames` [N] are their numbers.
-
-        Each angle appears twice, because it rotates a pair of channels.
-        """
-        width = self._rope.t_dim
-        rates = THETA ** (-np.arange(0, width, 2, dtype=np.float64) / width)
-        return np.repeat(np.outer(frames, rates), 2, axis=1)
 
     def block_velocity(
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context, past: Past

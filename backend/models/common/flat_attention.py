@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import numpy as np
 
 from backend.models.common.token_order import Grid, TokenOrder
 from backend.runtime.cpu_attention import attention
@@ -67,6 +68,18 @@ class BlockCounts:
     """
 
     totals: jax.Array
+
+
+def rotary_angles(positions: np.ndarray, width: int, theta: float = 10_000.0) -> np.ndarray:
+    """Compute the rotary angles [N, width] float64 of N positions. Each angle appears twice, because it rotates two channels.
+
+    Args:
+        positions: [N], for example the numbers of latent frames.
+        width: the number of a head's channels that rotate by this position.
+        theta: the base of the rotary embedding. The default is the base of diffusers' `WanRotaryPosEmbed`.
+    """
+    rates = theta ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    return np.repeat(np.outer(positions, rates), 2, axis=1)
 
 
 def attend_flat(

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from transformers import CLIPVisionConfig, CLIPVisionModel
 from transformers.image_processing_utils import BaseImageProcessor
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from backend.checkpoints.json_files import Config
 from backend.models.common.modules import Encoder, network_settings
@@ -48,6 +49,25 @@ class ImageEncoder(Encoder):
         """Encode pixels from `preprocess` to tokens [N, num_tokens, width]. This method is pure."""
         places = jnp.arange(self.num_tokens)[None]
         return call_module(self._model, {**weights, **dict.fromkeys(self._buffers, places)}, _hidden_state, pixels)
+
+
+class WholeImageEncoder(ImageEncoder):
+    """CLIP's encoder for the whole image: the image is resized to a square without cropping. There is no preprocessor.
+
+    Sources: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/vae/wanx_vae_src/clip.py, and diffusers,
+    modular_pipelines/wan_animate_2/encoders.py.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, None)
+
+    def preprocess(self, images: Sequence[Image.Image | np.ndarray]) -> np.ndarray:
+        """Resize images to [N, 3, size, size] float32, and normalise them with CLIP's mean and standard deviation."""
+        pixels = np.stack([np.asarray(image, np.float32).transpose(2, 0, 1) / 255 for image in images])
+        square = (self._size, self._size)
+        resized = torch.nn.functional.interpolate(torch.from_numpy(pixels), size=square, mode="bicubic", align_corners=False)
+        mean, deviation = (np.array(values, np.float32).reshape(1, 3, 1, 1) for values in (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD))
+        return (resized.numpy() - mean) / deviation
 
 
 def _hidden_state(model: CLIPVisionModel, pixels: torch.Tensor) -> torch.Tensor:

@@ -13,14 +13,14 @@ from typing import Any, cast
 
 import jax
 import numpy as np
-import torch
+from PIL import Image
 
 from backend.models.common.networks import read_tokenizer
-from backend.models.common.pixels import as_float32, clip_to_pixels, image_to_pixels
+from backend.models.common.pixels import as_float32
 from backend.models.common.whole_clip import WholeClipStepContext, transformer_part
 from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, PromptConditions, Weights
 from backend.models.wan.conditions import branch_embeddings
-from backend.models.wan.image_encoder import ImageEncoder
+from backend.models.wan.image_encoder import WholeImageEncoder
 from backend.models.wan.model import Programs, text_lengths
 from backend.models.wan.text_encoder import TextEncoder
 from backend.models.wan.transformer import Context, ImageChannels
@@ -40,7 +40,6 @@ DRIVE = "drive"
 
 Other conditions are `drive_prompt_embeds`, and `drive_seen`, the image encoder's tokens of the driving video's first frame.
 """
-CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # for RGB, from CLIP's training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,7 @@ class AnimateModel(SegmentModel):
     def _make_encoders(self, plan: ModelPlan) -> None:
         lengths, config = text_lengths(plan.devices[0].platform), plan.configs.get("image_encoder")
         self._text_encoder = TextEncoder(plan.configs["text_encoder"], read_tokenizer(plan), lengths, is_cleaned=False)
-        self._image_encoder = None if config is None or not self.spec.has_image_encoder else ImageEncoder(config, None)
+        self._image_encoder = None if config is None or not self.spec.has_image_encoder else WholeImageEncoder(config)
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> DrivenPrograms:
         denoiser = DrivenDenoiser(self._own_config, layout)
@@ -89,20 +88,18 @@ class AnimateModel(SegmentModel):
         conditions[PICTURE] = yield from self._encode_image(weights, programs, inputs)
         has_image_encoder = self._image_encoder is not None
         if has_image_encoder:
-            conditions["image_seen"] = yield from self._embed_image(
-                weights, programs, image_to_pixels(inputs["image"][0], np.float32)
-            )
+            conditions["image_seen"] = yield from self._embed_image(weights, programs, inputs["image"][0])
         pieces = []
         for frames in inputs["drive"][0].segments(count_segments(request), self.spec.segment_frames):
             if has_image_encoder and not pieces:
-                conditions["drive_seen"] = yield from self._embed_image(weights, programs, clip_to_pixels(frames[:1], np.float32))
+                conditions["drive_seen"] = yield from self._embed_image(weights, programs, frames[0])
             pieces.append((yield from self._encode_clip(weights, programs, frames)))
         conditions[DRIVE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(pieces))
         return PromptConditions(full=conditions)
 
-    def _embed_image(self, weights: Weights, programs: Programs, image: np.ndarray) -> Work:
-        """Encode an image [1, 3, 1, height, width] in [-1, 1] to tokens [1, tokens, D] float32. Yields work."""
-        pixels = preprocess_image(image[:, :, 0], self._image_encoder.size).astype(self.dtype)
+    def _embed_image(self, weights: Weights, programs: Programs, image: Image.Image | np.ndarray) -> Work:
+        """Encode an image, or an array of its pixels, to tokens [1, tokens, D] float32. Yields work."""
+        pixels = self._image_encoder.preprocess([image]).astype(self.dtype)
         assert programs.embed_image is not None, "the model has an image encoder"
         tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
         return (yield OnHost(as_float32, (tokens,)))
@@ -172,13 +169,3 @@ class AnimateModel(SegmentModel):
         context = dataclasses.replace(inputs.clip, condition=ImageChannels(values=clip_channels))
         keys = yield Call(programs.extract, (weights[transformer_part(0)], clip, context))
         return DrivenContext(text=shared.text, positions=shared.positions, condition=ImageChannels(values=channels), clip=keys)
-
-
-def preprocess_image(image: np.ndarray, side: int) -> np.ndarray:
-    """Resize an image [1, 3, height, width] in [-1, 1] to a square without cropping, and normalise it for CLIP's encoder.
-
-    Returns [1, 3, side, side] float32.
-    """
-    resized = torch.nn.functional.interpolate(torch.from_numpy(image), size=(side, side), mode="bicubic", align_corners=False)
-    mean, std = (np.array(values, np.float32).reshape(1, 3, 1, 1) for values in (CLIP_MEAN, CLIP_STD))
-    return (resized.numpy() * 0.5 + 0.5 - mean) / std

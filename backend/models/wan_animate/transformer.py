@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.checkpoints.json_files import Config
-from backend.models.common.flat_attention import Positions
+from backend.models.common.flat_attention import Positions, rotary_angles
 from backend.models.common.transformer import RunLayer
 from backend.models.wan.transformer import Context, Denoiser
 from backend.models.wan_animate.attention import DrivenAttention
@@ -28,7 +28,6 @@ from backend.runtime.mesh import POSITIONS, Layout
 from backend.runtime.work import Put, Work
 from backend.weights.stacked import StackedWeights
 
-THETA = 10_000.0  # base of the rotary embedding; source: diffusers, `rope_params`
 CLIP_TIMESTEP = 1.0
 LEFT_OUT = 9  # index of the layer that the branch with the negative prompt omits
 BESIDE = {"refer_offset_t": 1, "refer_offset_h": 0, "refer_offset_w": -1}
@@ -77,10 +76,9 @@ class DrivenDenoiser(Denoiser):
         rope = self._rope
         axes = []
         for axis, (numbers, width) in enumerate(zip(places, (rope.t_dim, rope.h_dim, rope.w_dim), strict=True)):
-            rates = THETA ** (-np.arange(0, width, 2, dtype=np.float64) / width)
             shape = [1, 1, 1, width]
             shape[axis] = len(numbers)
-            axes.append(np.repeat(np.outer(numbers, rates), 2, axis=1).reshape(shape))
+            axes.append(rotary_angles(numbers, width).reshape(shape))
         lengths = [len(numbers) for numbers in places]
         expanded = [np.broadcast_to(table, (*lengths, table.shape[3])) for table in axes]
         return np.concatenate(expanded, axis=3).reshape(-1, sum(table.shape[3] for table in axes))

@@ -13,9 +13,9 @@ from backend.models.causal_wan.actions import (
     action_windows,
     apply_actions,
     describe_action_ring,
-    frame_angles,
     parameter_shapes,
 )
+from backend.models.common.flat_attention import rotary_angles
 from tests.backend.models.causal_wan.plain_actions import PlainActions, random_weights
 from tests.many_devices import asked, told_by
 
@@ -43,7 +43,7 @@ def by_blocks(shape: ActionShape, weights: dict, hidden, done, block: int, windo
     done, found = np.concatenate([np.tile(done[0], (shape.reach, 1)), done]), []
     for first in range(0, len(hidden), block):
         seen = action_windows(done[shape.stride * first :], block, shape.stride, shape.reach)
-        angles = frame_angles(shape, first, block)
+        angles = rotary_angles(np.arange(first, first + block), shape.time_width, shape.theta)
         steering = Steering(
             keyboard=seen[..., : shape.keys],
             mouse=seen[..., shape.keys :].reshape(block, -1) if shape.mouse_width else None,
