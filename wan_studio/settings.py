@@ -2,10 +2,14 @@
 
 import base64
 import io
+import json
+import numbers
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
+
+from wan_studio.errors import StudioError
 
 
 class Picture(Protocol):
@@ -59,29 +63,55 @@ class Settings(TypedDict, total=False):
 _NAMES = {"preset": "model", "image": "input_reference", "frame_rate": "fps", "num_inference_steps": "steps"}
 _FILES = ("image", "last_image", "video", "mask", "control", "drive", "face", "sound", "track")
 _GUIDANCE = ("guidance_scale", "guidance_scale_2")
+_INSTEAD = {"generator": "use seed", "output_type": "use video.frames", "callback_on_step_end": "use on_event of generate"}
+"""Arguments of diffusers that a server cannot take, with their replacements."""
 
 
 def to_fields(prompt: str, given: Settings) -> dict[str, object]:
-    """Return the fields of the request to `/v1/videos`. Settings with the value None are left out. Raises: OSError."""
+    """Return the fields of the request to `/v1/videos`. Settings with the value None are left out.
+
+    Raises: OSError for a file that cannot be read, StudioError for a setting that cannot be sent.
+    """
     values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if other := next((name for name in _INSTEAD if name in values), None):
+        raise StudioError(f"{other} is not a setting of the studio: {_INSTEAD[other]}")
     fields: dict[str, object] = {"prompt": prompt, **values.pop("settings", {})}
     if guidance := [values.pop(name) for name in _GUIDANCE if name in values]:
         fields["guidance"] = guidance
     if references := values.pop("reference_images", ()):
-        fields["references"] = [_to_data_url(image) for image in references]
+        fields["references"] = [to_data_url("reference_images", image) for image in references]
     for name, key in (("keyframes", "frame"), ("figures", "name")):
         if images := values.pop(name, {}):
-            fields[name] = [{key: label, "image_url": _to_data_url(image)} for label, image in images.items()]
-    return fields | {_NAMES.get(name, name): _to_data_url(value) if name in _FILES else value for name, value in values.items()}
+            fields[name] = [{key: label, "image_url": to_data_url(name, image)} for label, image in images.items()]
+    sent = {name: to_data_url(name, value) if name in _FILES else value for name, value in values.items()}
+    return fields | {_NAMES.get(name, name): value for name, value in sent.items()}
 
 
-def _to_data_url(file: File | Picture) -> str:
+def to_json(fields: Mapping[str, object]) -> bytes:
+    """Encode the fields of a request. Numbers of numpy are sent as numbers. Raises: StudioError for other objects."""
+    return json.dumps(fields, default=_to_number).encode()
+
+
+def _to_number(value: object) -> int | float:
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    allowed = "settings are texts, numbers, lists and dictionaries"
+    raise StudioError(f"A setting has a value of the type {type(value).__name__}, but {allowed}: convert it")
+
+
+def to_data_url(name: str, file: File | Picture) -> str:
+    """Return the content of the file that the setting `name` has. Raises: OSError, StudioError for another type."""
     if isinstance(file, bytes):
         content = file
     elif isinstance(file, (str, os.PathLike)):
         content = Path(file).expanduser().read_bytes()
-    else:
+    elif hasattr(file, "save"):
         buffer = io.BytesIO()
         file.save(buffer, "PNG")
         content = buffer.getvalue()
+    else:
+        fix = "save frames as a file, or use PIL.Image.fromarray(array) for an image"
+        raise StudioError(f"{name} is a {type(file).__name__}, but must be a file's path, its bytes or an image of PIL: {fix}")
     return f"data:application/octet-stream;base64,{base64.b64encode(content).decode()}"

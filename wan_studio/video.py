@@ -2,6 +2,7 @@
 
 import base64
 import io
+import shutil
 import subprocess
 import wave
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,8 @@ from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+from wan_studio.errors import StudioError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +31,9 @@ class Audio:
 class Video:
     """A finished video. In a notebook, it displays itself as a player.
 
-    `path` is the mp4 file on this machine, which also contains the request. `request` has all settings of the video by name, with
-    file names for its inputs. `seconds` is the time by stage. `notes` are sentences about how the video was generated.
+    `path` is the mp4 file on this machine, which also contains the request. Functions that take a path also take a video.
+    `request` has all settings of the video by name, with file names for its inputs. `seconds` is the time by stage. `notes` are
+    sentences about how the video was generated.
     """
 
     path: Path
@@ -50,9 +54,12 @@ class Video:
         names = {field.name for field in fields(cls)} - {"path"}
         return cls(path=path, **{name: facts[name] for name in names})
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     @property
     def frames(self) -> "np.ndarray":
-        """All frames, uint8 [frames, height, width, 3] in RGB, decoded again at each access. Needs numpy and imageio-ffmpeg."""
+        """All frames, uint8 [frames, height, width, 3] in RGB, decoded again at each access. Needs numpy and ffmpeg."""
         import numpy as np
 
         pixels = np.frombuffer(self._decode("-f", "rawvideo", "-pix_fmt", "rgb24"), np.uint8)
@@ -60,7 +67,7 @@ class Video:
 
     @property
     def audio(self) -> Audio | None:
-        """The audio, None for a silent video, decoded again at each access. Needs numpy and imageio-ffmpeg."""
+        """The audio, None for a silent video, decoded again at each access. Needs numpy and ffmpeg."""
         if not self.has_sound:
             return None
         import numpy as np
@@ -71,14 +78,24 @@ class Video:
         return Audio(samples=values.reshape(-1, channels).T.astype(np.float32) / 32768, sample_rate=rate)
 
     def _decode(self, *options: str) -> bytes:
-        import imageio_ffmpeg
-
-        command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(self.path), *options, "-"]
+        command = [_find_ffmpeg(), "-v", "error", "-i", str(self.path), *options, "-"]
         return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
 
     def _repr_html_(self) -> str:
         caption = escape(f"{self.path} · {self.width}x{self.height}, {self.num_frames} frames, seed {self.seed}")
         if self.path.stat().st_size > MOST_SHOWN_BYTES:
-            return f"<p>{caption}</p>"
+            return f"<p>{caption}<br>Not shown, because it has more than {MOST_SHOWN_BYTES // 1_000_000} MB: open the file.</p>"
         data = base64.b64encode(self.path.read_bytes()).decode()
         return f'<video controls loop src="data:video/mp4;base64,{data}"></video><p>{caption}</p>'
+
+
+def _find_ffmpeg() -> str:
+    """Return the program of imageio-ffmpeg, or else the ffmpeg on the PATH. Raises: StudioError."""
+    try:
+        import imageio_ffmpeg
+    except ImportError:
+        program = shutil.which("ffmpeg")
+        if program is None:
+            raise StudioError("This Python has no ffmpeg to decode the video: `pip install imageio-ffmpeg`") from None
+        return program
+    return imageio_ffmpeg.get_ffmpeg_exe()

@@ -18,6 +18,7 @@ _ANSWER_SECONDS = 120.0  # the server checks a video's files before it answers
 _QUIET_SECONDS = 30.0  # the server sends a comment every two seconds while a video is unchanged
 _LOST_SECONDS = 60.0  # how long a lost connection is tried again
 _AGAIN_SECONDS = 1.0
+_PASSING = (429, 502, 503, 504)  # status of too many streams, and of a proxy while the server starts again
 
 Event = dict[str, Any]
 
@@ -74,11 +75,7 @@ class Server:
         error = (event or {}).get("video", {}).get("error")
         if error is not None:
             raise StudioError(error["message"])
-        with self._open("GET", f"/v1/videos/{job_id}/content") as answer:
-            try:
-                return answer.read()
-            except (OSError, http.client.HTTPException) as lost:
-                raise StudioError(f"The connection to {self.url} was lost during the download ({lost}): try again") from lost
+        return self._download(job_id, on_event)
 
     def _follow(self, job_id: str) -> Iterator[Event | None]:
         """Yield the video's events until it ends, and None for comments. A lost connection is opened again."""
@@ -99,6 +96,21 @@ class Server:
                 if time.monotonic() > until:
                     raise StudioError(f"{self.url} does not answer any more ({error}): check the server") from error
             yield None
+            time.sleep(_AGAIN_SECONDS)
+
+    def _download(self, job_id: str, on_event: Callable[[Event | None], object]) -> bytes:
+        """Return the finished video's file. A lost download starts again, after a call of `on_event` with None."""
+        failing = None
+        while True:
+            try:
+                with self._open("GET", f"/v1/videos/{job_id}/content") as answer:
+                    return answer.read()
+            except (Unreachable, OSError, http.client.HTTPException) as error:
+                failing = failing or time.monotonic()
+                if time.monotonic() - failing > _LOST_SECONDS:
+                    text = f"The video is finished, but {self.url} does not send it ({error})"
+                    raise StudioError(f"{text}: download it from the studio's library") from error
+            on_event(None)
             time.sleep(_AGAIN_SECONDS)
 
     def _exchange(self, method: str, path: str, fields: dict[str, Any] | None = None, seconds: float = _ANSWER_SECONDS) -> Any:
@@ -122,24 +134,29 @@ class Server:
             raise self._read_refusal(error) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
-            raise Unreachable(f"No studio answers at {self.url} ({reason}): start it, or correct the address") from error
+            raise self._unreachable_error(reason) from error
 
     def _read_refusal(self, error: urllib.error.HTTPError) -> StudioError:
-        """Return the server's own sentence."""
+        """Return the server's own sentence. The error is Unreachable if the status is one of _PASSING."""
+        is_passing = error.code in _PASSING
         with error:
             try:
                 told = json.loads(error.read())["error"]
                 message = told["message"] if isinstance(told, dict) else told
             except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-                return self._foreign_error(f"{error.code} {error.reason}")
-        return StudioError(str(message))
+                answer = f"{error.code} {error.reason}"
+                return self._unreachable_error(answer) if is_passing else self._foreign_error(answer)
+        return Unreachable(str(message)) if is_passing else StudioError(str(message))
+
+    def _unreachable_error(self, reason: object) -> StudioError:
+        return Unreachable(f"No studio answers at {self.url} ({reason}): start it, or correct the address")
 
     def _foreign_error(self, answer: str) -> StudioError:
         return StudioError(f"{self.url} does not answer as a studio ({answer}): correct the address")
 
 
 class Unreachable(StudioError):
-    """No server answers at the address."""
+    """No server answers at the address, or it cannot answer now. A later request may be answered."""
 
 
 def read_keys(path: Path) -> dict[str, str]:

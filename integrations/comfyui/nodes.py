@@ -71,6 +71,11 @@ def _sound_input() -> Any:
     return io.Audio.Input("audio", optional=True, tooltip="Audio that the video follows, for models with audio.")
 
 
+def _references_input() -> Any:
+    tooltip = "Images of what the video shows, for models with reference images. Each image of the batch is one."
+    return io.Image.Input("reference_images", optional=True, tooltip=tooltip)
+
+
 class StudioServer(io.ComfyNode):
     """Chooses a server and checks its key."""
 
@@ -152,38 +157,54 @@ class TextToVideo(VideoNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
         about = "Generate a video from a prompt."
-        return cls.make_schema("WanStudioTextToVideo", "Studio Text to Video", about, [*_settings_inputs(), _sound_input()])
+        inputs = [*_settings_inputs(), _sound_input(), _references_input()]
+        return cls.make_schema("WanStudioTextToVideo", "Studio Text to Video", about, inputs)
 
     @classmethod
     async def execute(
-        cls, decode: bool, server: Server | None = None, audio: dict[str, Any] | None = None, **settings: Any
+        cls,
+        decode: bool,
+        server: Server | None = None,
+        audio: dict[str, Any] | None = None,
+        reference_images: Any = None,
+        **settings: Any,
     ) -> io.NodeOutput:
-        return await cls.generate(server, decode, _to_fields(settings, sound=_to_wav(audio)))
+        given = {"sound": _to_wav(audio), "references": _to_pngs(reference_images)}
+        return await cls.generate(server, decode, _to_fields(settings, **given))
 
 
 class ImageToVideo(VideoNode):
-    """Generates a video that starts with an image."""
+    """Generates a video that starts with an image, and may end with another one."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
         inputs = [io.Image.Input("image", tooltip="The first frame, cropped to the video's aspect."), *_settings_inputs()]
+        last = io.Image.Input("last_image", optional=True, tooltip="The last frame, for models that take one.")
         about = "Generate a video that starts with an image."
-        return cls.make_schema("WanStudioImageToVideo", "Studio Image to Video", about, [*inputs, _sound_input()])
+        return cls.make_schema("WanStudioImageToVideo", "Studio Image to Video", about, [*inputs, _sound_input(), last])
 
     @classmethod
     async def execute(
-        cls, image: Any, decode: bool, server: Server | None = None, audio: dict[str, Any] | None = None, **settings: Any
+        cls,
+        image: Any,
+        decode: bool,
+        server: Server | None = None,
+        audio: dict[str, Any] | None = None,
+        last_image: Any = None,
+        **settings: Any,
     ) -> io.NodeOutput:
-        return await cls.generate(server, decode, _to_fields(settings, input_reference=_to_png(image), sound=_to_wav(audio)))
+        images = {"input_reference": _to_png(image[0]), "last_image": None if last_image is None else _to_png(last_image[0])}
+        return await cls.generate(server, decode, _to_fields(settings, sound=_to_wav(audio), **images))
 
 
 class VideoToVideo(VideoNode):
-    """Restyles a clip."""
+    """Restyles or inpaints a clip."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        about = "Generate a clip again with another prompt."
+        about = "Generate a clip, or the masked area of a clip, again with another prompt."
         strength = "How much of the clip changes. 0.3 changes details, 0.8 keeps the motion and large shapes, 1 keeps nothing."
+        mask = "The area to change in all frames, for models with control. `strength` is then not used."
         return cls.make_schema(
             "WanStudioVideoToVideo",
             "Studio Video to Video",
@@ -192,15 +213,25 @@ class VideoToVideo(VideoNode):
                 io.Video.Input("video", tooltip="The clip. It must be as long as the new video, or longer."),
                 io.Float.Input("strength", default=0.8, min=0.01, max=1.0, step=0.01, tooltip=strength),
                 *_settings_inputs(),
+                io.Mask.Input("mask", optional=True, tooltip=mask),
+                _references_input(),
             ],
         )
 
     @classmethod
     async def execute(
-        cls, video: Any, strength: float, decode: bool, server: Server | None = None, **settings: Any
+        cls,
+        video: Any,
+        strength: float,
+        decode: bool,
+        server: Server | None = None,
+        mask: Any = None,
+        reference_images: Any = None,
+        **settings: Any,
     ) -> io.NodeOutput:
-        clip = await asyncio.to_thread(_to_mp4, video)
-        return await cls.generate(server, decode, _to_fields(settings, video=clip, strength=strength))
+        area = {"strength": strength} if mask is None else {"mask": _to_png(mask.reshape(-1, *mask.shape[-2:])[0])}
+        given = area | {"video": await asyncio.to_thread(_to_mp4, video), "references": _to_pngs(reference_images)}
+        return await cls.generate(server, decode, _to_fields(settings, **given))
 
 
 class ExtendVideo(VideoNode):
@@ -288,12 +319,18 @@ def _to_data_url(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _to_png(images: Any) -> str:
-    """Return the first of `images`, float [B, H, W, C] in [0, 1], as a PNG data URL."""
-    pixels = (images[0].cpu().numpy()[..., :3] * 255).round().clip(0, 255).astype(np.uint8)
+def _to_png(image: Any) -> str:
+    """Return an image, float [H, W, C] in [0, 1], or a mask, float [H, W] in [0, 1], as a PNG data URL."""
+    values = image.cpu().numpy()
+    pixels = ((values if values.ndim == 2 else values[..., :3]) * 255).round().clip(0, 255).astype(np.uint8)
     file = files.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return _to_data_url("image/png", file.getvalue())
+
+
+def _to_pngs(images: Any) -> list[str] | None:
+    """Return each of `images`, float [B, H, W, C] in [0, 1], as a PNG data URL. None if the input is not connected."""
+    return None if images is None else [_to_png(image) for image in images]
 
 
 def _to_wav(audio: dict[str, Any] | None) -> str | None:

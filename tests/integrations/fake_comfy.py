@@ -165,6 +165,7 @@ class ComfyUI:
             Boolean=_type("BOOLEAN", "default", "label_on", "label_off"),
             Combo=_type("COMBO", "options", "default"),
             Image=_type("IMAGE"),
+            Mask=_type("MASK"),
             Audio=_type("AUDIO"),
             Video=_type("VIDEO"),
         )

@@ -6,6 +6,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy
@@ -117,6 +118,100 @@ def test_a_clip_is_restyled_extended_and_upscaled(run, clip, tmp_path):
     assert (request["extend"], request["overlap"]) == ("after", 5)
     upscaled = find_request(run("UpscaleVideo", video=longer, scale="2")[0], tmp_path)
     assert (upscaled["upscale"], upscaled["prompt"], upscaled["num_frames"]) == (2, "a red square", 17)
+
+
+def test_a_mask_selects_the_area_and_references_show_what_appears(run, clip, studio, tmp_path):
+    mask = numpy.zeros((1, 96, 96))
+    mask[0, :, 48:] = 1.0
+    references = tensor(numpy.full((1, 32, 48, 3), 0.5))
+    small = SMALL | {"model": "wan-tiny-vace"}
+    video, _, _ = run("VideoToVideo", video=clip, mask=tensor(mask), strength=0.5, reference_images=references, **small)
+    request = find_request(video, tmp_path)
+    assert request["mask"] and len(request["references"]) == 1 and "strength" not in request
+    (stored,) = (path for path in (studio[1] / "runs").glob("*/mask*") if path.is_file())
+    with Image.open(stored) as image:
+        assert image.size == (96, 96) and [image.convert("L").getpixel(place) for place in ((0, 0), (95, 0))] == [0, 255]
+    request = find_request(run("TextToVideo", reference_images=references, **small)[0], tmp_path)
+    assert len(request["references"]) == 1
+
+
+def test_a_last_image_is_sent(nodes, comfyui, run, monkeypatch):
+    sent = []
+    client = sys.modules[f"{nodes['WanStudioServer'].__module__.rpartition('.')[0]}.client"]
+    monkeypatch.setattr(client.Server, "generate", lambda server, fields, on_event: sent.append(fields) or b"")
+    images = [tensor(numpy.full((1, 32, 48, 3), value)) for value in (0.0, 1.0)]
+    run("ImageToVideo", image=images[0], last_image=images[1], **SMALL)
+    run("ImageToVideo", image=images[0], **SMALL)
+    assert sent[0]["last_image"] != sent[0]["input_reference"] == sent[1]["input_reference"] and "last_image" not in sent[1]
+
+
+class Restarting(BaseHTTPRequestHandler):
+    """A server behind a proxy. Its class attributes are the answers to each address, and the requests that arrived."""
+
+    answers: dict[str, list[tuple[int, bytes, int]]]  # status, body, and bytes of the body that are missing
+    requests: list[str]
+
+    def do_GET(self) -> None:
+        self.requests.append(f"{self.command} {self.path}")
+        answers = self.answers[self.requests[-1]]
+        status, body, missing = answers.pop(0) if len(answers) > 1 else answers[0]
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(status)
+        self.send_header("content-length", str(len(body) + missing))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def restarting(nodes, run, monkeypatch) -> Iterator[tuple[ThreadingHTTPServer, type[Restarting], object]]:
+    """Start a server that answers from a list. Return its client and its handler."""
+    handler = type("Handler", (Restarting,), {"answers": {}, "requests": []})
+    client = sys.modules[f"{nodes['WanStudioServer'].__module__.rpartition('.')[0]}.client"]
+    monkeypatch.setattr(client, "_AGAIN_SECONDS", 0.0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield client, client.Server(f"http://127.0.0.1:{server.server_port}", "key"), handler
+        server.shutdown()
+        thread.join()
+
+
+EVENTS, CONTENT, CREATE, CANCEL = (
+    "GET /v1/videos/x/events",
+    "GET /v1/videos/x/content",
+    "POST /v1/videos",
+    "POST /v1/videos/x/cancel",
+)
+END = b'data: {"phase": "finished", "video": {"error": null}}\n\n'
+
+
+def test_a_restart_neither_stops_the_video_nor_loses_the_download(restarting, monkeypatch):
+    client, server, handler = restarting
+    handler.answers = {
+        CREATE: [(200, b'{"id": "x"}', 0)],
+        EVENTS: [(502, b"<html>", 0), (200, b": still here\n\n", 9), (429, b'{"error": {"message": "many"}}', 0), (200, END, 0)],
+        CONTENT: [(503, b"", 0), (200, b"half", 4), (200, b"the video", 0)],
+    }
+    assert server.generate({}, lambda event: None) == b"the video"
+    assert handler.requests == [CREATE, *[EVENTS] * 4, *[CONTENT] * 3]
+    monkeypatch.setattr(client, "_LOST_SECONDS", -1.0)
+    handler.answers |= {CONTENT: [(200, b"half", 4)]}
+    with pytest.raises(client.StudioError, match="is finished, but .* download it from the studio's library"):
+        server.generate({}, lambda event: None)
+    assert CANCEL not in handler.requests
+
+
+def test_a_video_is_requested_once(restarting):
+    client, server, handler = restarting
+    handler.answers = {CREATE: [(502, b"<html>", 0), (200, b'{"id": "x"}', 0)]}
+    with pytest.raises(client.StudioError, match="502 Bad Gateway"):
+        server.generate({}, lambda event: None)
+    assert handler.requests == [CREATE]
 
 
 def test_an_interruption_stops_the_video_on_the_server(run, comfyui, studio, close_gate, monkeypatch):

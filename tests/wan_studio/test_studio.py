@@ -3,9 +3,14 @@
 import asyncio
 import io
 import json
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
+import imageio_ffmpeg
 import numpy
 import pytest
 from PIL import Image
@@ -60,6 +65,30 @@ def test_audio_is_decoded(studio):
     assert video.audio.samples.dtype == numpy.float32 and 0.01 < numpy.abs(video.audio.samples).max() <= 1
     seconds = video.audio.samples.shape[1] / video.audio.sample_rate
     assert seconds == pytest.approx(video.num_frames / video.fps, abs=0.1)  # AAC has frames of 1024 samples
+
+
+def test_a_video_is_decoded_by_the_systems_ffmpeg_or_the_error_says_what_to_install(studio, tmp_path, monkeypatch):
+    video = studio.generate(PROMPT, **SMALL)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StudioError, match="pip install imageio-ffmpeg"):
+        _ = video.frames
+    (tmp_path / "ffmpeg").symlink_to(imageio_ffmpeg.get_ffmpeg_exe())
+    assert video.frames.shape[0] == 17
+
+
+def test_a_large_video_is_not_shown_in_a_notebook_and_the_cell_says_why(studio, monkeypatch):
+    video = studio.generate(PROMPT, **SMALL)
+    monkeypatch.setattr("wan_studio.video.MOST_SHOWN_BYTES", 0)
+    assert "<video" not in video._repr_html_() and "more than 0 MB" in video._repr_html_()
+
+
+def test_a_finished_video_is_upscaled(studio):
+    video = studio.generate(PROMPT, width=96, height=96, **SMALL)
+    larger = studio.upscale(video, 2).result()
+    assert (larger.width, larger.height, larger.num_frames, larger.request["upscale"]) == (192, 192, 17, 2)
+    with pytest.raises(RequestRefused, match="none"):
+        studio.upscale(video.path.read_bytes(), 4, upscaler="none")
 
 
 def test_an_image_is_where_a_video_starts(studio):
@@ -133,21 +162,89 @@ class Broken(httpx.SyncByteStream):
         raise httpx.ReadError("lost")
 
 
+def answering(answers: list[httpx.Response | httpx.SyncByteStream], monkeypatch: pytest.MonkeyPatch, folder: Path) -> Studio:
+    """Return a studio whose server gives these answers, one after the other."""
+    monkeypatch.setattr("wan_studio.studio._AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(Studio, "models", lambda studio: [])
+    studio = Studio.connect("http://nowhere.example", "key", folder=folder)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        one = answers.pop(0)
+        return one if isinstance(one, httpx.Response) else httpx.Response(200, stream=one)
+
+    studio._http = httpx.Client(base_url=studio.url, transport=httpx.MockTransport(answer))
+    return studio
+
+
+class Half(httpx.SyncByteStream):
+    """A download that is lost in the middle."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"half"
+        raise httpx.ReadError("lost")
+
+
+def test_a_lost_download_starts_again(monkeypatch, tmp_path):
+    answers = [httpx.Response(502), Half(), httpx.Response(200, content=b"the video")]
+    studio = answering(answers, monkeypatch, tmp_path)
+    assert studio._download("x", threading.Event()).read_bytes() == b"the video"
+    answers[:] = [httpx.Response(404)]
+    with pytest.raises(RequestRefused, match="404"):
+        studio._download("y", threading.Event())
+    monkeypatch.setattr("wan_studio.studio._SILENT_SECONDS", -1.0)
+    answers[:] = [Half()]
+    with pytest.raises(StudioError, match="could not be downloaded: call result"):
+        studio._download("y", threading.Event())
+    assert [path.name for path in tmp_path.iterdir()] == ["x.mp4"]
+
+
+class Quiet(httpx.SyncByteStream):
+    """A stream with comments only. `most` comments are far more than a test waits for."""
+
+    most, sent = 200, 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self.sent < self.most:
+            self.sent += 1
+            yield b": still here\n\n"
+            time.sleep(0.05)
+        raise httpx.ReadError("lost")
+
+
+def test_a_wait_ends_while_the_video_continues(monkeypatch, tmp_path):
+    """`asyncio.run` also waits for the threads of the loop."""
+    streams = [Quiet(), Quiet(), Quiet()]
+    job = answering([*streams], monkeypatch, tmp_path).job("x")
+
+    async def wait() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(job, 0.2)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                async for _ in job:
+                    pass
+
+    asyncio.run(wait())
+    with pytest.raises(TimeoutError, match="has not ended after 0.2 s"):
+        job.result(timeout=0.2)
+    assert all(0 < stream.sent < stream.most for stream in streams)
+
+
+def test_a_download_ends_when_its_task_does(monkeypatch, tmp_path):
+    studio = answering([httpx.Response(200, content=b"the video")], monkeypatch, tmp_path)
+    left = threading.Event()
+    left.set()
+    with pytest.raises(StudioError, match="stopped"):
+        studio._download("x", left)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_lost_connection_is_opened_again(monkeypatch, tmp_path):
     event = {"phase": "denoising", "fraction": 0.5, "text": "", "index": 1, "total": 2, "seconds_left": 1.0, "ahead": 0}
     image = {"preview": "data:image/png;base64,AAAA"}
     end = {"phase": "cancelled", "video": {"error": {"code": "cancelled"}}}
     streams = [Broken(event | image), Broken(), httpx.Response(502), httpx.Response(429), Broken(event | end)]
-    monkeypatch.setattr("wan_studio.studio._AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(Studio, "models", lambda studio: [])
-    studio = Studio.connect("http://nowhere.example", "key", folder=tmp_path)
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        one = streams.pop(0)
-        return one if isinstance(one, httpx.Response) else httpx.Response(200, stream=one)
-
-    transport = httpx.MockTransport(answer)
-    studio._http = httpx.Client(base_url=studio.url, transport=transport)
+    studio = answering(streams, monkeypatch, tmp_path)
     assert [(one.phase, one.preview) for one in studio.job("x")] == [("denoising", b"\0\0\0"), ("cancelled", b"\0\0\0")]
     streams[:] = [httpx.Response(404)]
     with pytest.raises(RequestRefused, match="404"):
