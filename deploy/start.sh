@@ -40,8 +40,15 @@ begin() {
         export STUDIO_AUTH_FILE
         unset STUDIO_AUTH
     fi
+    if [ -n "${HF_TOKEN:-}" ]; then # for the same reasons; huggingface_hub reads the file
+        HF_TOKEN_PATH=$(cd "$(dirname "$log")" && pwd)/hub-token
+        printf '%s' "$HF_TOKEN" >"$HF_TOKEN_PATH"
+        export HF_TOKEN_PATH
+        unset HF_TOKEN
+    fi
     export STUDIO_LOG="$log" # the server starts a new log when it is large
-    for variable in STUDIO_VENV STUDIO_DATA_DIR STUDIO_CACHE_DIR STUDIO_AUTH_FILE STUDIO_LOG HF_HOME HF_ENDPOINT JAX_PLATFORMS; do
+    for variable in STUDIO_VENV STUDIO_DATA_DIR STUDIO_CACHE_DIR STUDIO_AUTH_FILE STUDIO_LOG \
+        HF_HOME HF_ENDPOINT HF_HUB_OFFLINE HF_TOKEN_PATH JAX_PLATFORMS ISTPUVM "${!TPU_@}"; do
         # a running tmux server has the environment of its own start
         [ -z "${!variable:-}" ] || given+="$variable=$(printf '%q' "${!variable}") "
     done

@@ -91,6 +91,28 @@ def test_it_begins_in_tmux_and_continues_without_a_terminal(tmp_path):
     assert not [text for text in processes() if f"--port {port}" in text]
 
 
+def test_a_tmux_server_that_runs_already_gets_the_variables_and_no_secret_on_its_command_line(tmp_path):
+    """Replace tmux by a program that records the command of the new session."""
+    log, tmux = tmp_path / "data/server.log", tmp_path / "bin/tmux"
+    tmux.parent.mkdir()
+    tmux.write_text(f"""#!/bin/sh
+[ "$1" = new-session ] || exit 1
+printf %s "$5" >{tmp_path}/command
+echo "http://127.0.0.1/?operator=key" >>{log}
+""")
+    tmux.chmod(0o755)
+    given = {"TPU_WORKER_ID": "0", "TPU_ACCELERATOR_TYPE": "v5litepod-8", "ISTPUVM": "1", "HF_HUB_OFFLINE": "1"}
+    secrets = {"HF_TOKEN": "hf_secret", "STUDIO_AUTH": "user:secret"}
+    path = f"{tmux.parent}:{os.environ['PATH']}"
+    done = run("bash", SCRIPT, "begin", STUDIO_DATA_DIR=str(log.parent), PATH=path, **given, **secrets)
+    command = (tmp_path / "command").read_text()
+    assert done.returncode == 0 and "secret" not in command + done.stdout + done.stderr
+    assert {f"{name}={value}" for name, value in given.items()} <= {*command.split()}
+    for variable, name, text in (("HF_TOKEN_PATH", "hub-token", "hf_secret"), ("STUDIO_AUTH_FILE", "password", "user:secret")):
+        file = log.parent / name
+        assert f"{variable}={file} " in command and file.read_text() == text and file.stat().st_mode & 0o777 == 0o600
+
+
 def processes() -> list[str]:
     """Return the command lines of all processes."""
     found = []

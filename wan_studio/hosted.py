@@ -78,13 +78,14 @@ class HostedNotebook:
     allow_internet: ClassVar[str]
     add_secret: ClassVar[str]
     restart: ClassVar[str]
+    # Running the first cell again creates a new notebook, which must know the server of the earlier one.
+    _studio: ClassVar[Studio | None] = None
 
     def __init__(self, root: str = "") -> None:
         self._root = Path(root or "/")
         self.scratch, self.outputs = self._root / self.scratch_folder, self._root / self.outputs_folder
         self._venv = Path(os.environ.get("STUDIO_VENV") or self.scratch / "venv")
         self.python = self._venv / "bin" / "python"
-        self._studio: Studio | None = None
         for name, folder in FOLDERS.items():
             os.environ.setdefault(name, str(self.scratch / folder))
         self._dropped = drop_variables(os.environ)
@@ -126,16 +127,16 @@ class HostedNotebook:
         self._run([str(self.python), "app.py", "models", "download", preset], f"Downloading the model of {preset}")
         show, started = make_display() or _print_event, time.monotonic()
         options = ["--share"] if share else ["--no-instant"]
-        self._studio = Studio.local(
+        studio = HostedNotebook._studio = Studio.local(
             os.environ["STUDIO_DATA_DIR"],
             python=self.python,
             options=options,
             folder=self.outputs / "videos",
             on_wait=lambda line: show(_event(f"Starting the server, {time.monotonic() - started:.0f} s: {line}")),
         )
-        show(_event(f"The server runs. Models: {', '.join(self._studio.models())}", phase="finished"))
+        show(_event(f"The server runs. Models: {', '.join(studio.models())}", phase="finished"))
         sys.stdout.write(self._describe_page(share))
-        return self._studio
+        return studio
 
     def keep_open(self, minutes: float) -> None:
         """Show the server's state for some minutes, so that the session stays active while visitors use the page.

@@ -2,17 +2,18 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from backend.accelerators import MOST_FLOPS_ON_A_CPU
-from backend.chips import CHIPS, DEVICE_KINDS, GIB, memory_bytes
+from backend.chips import DEVICE_KINDS, GIB, memory_bytes
 from backend.models import find_family
 from backend.schemas.request import example_request
 from backend.schemas.settings import find_preset
 from backend.schemas.worker import Device
 from presets import Preset, list_presets
+from presets.loader import Task
 from presets.needs import Needs, SliceNeed, find_needs
 
 Verdict = Literal["runs", "short", "slow", "untried", "unknown"]
@@ -66,31 +67,74 @@ def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) ->
     return Compatibility(verdict=verdict, memory_bytes=memory, smallest=smallest)
 
 
-def recommend_preset(devices: Sequence[Device]) -> tuple[Preset, SliceNeed | None]:
+def recommend_preset(
+    devices: Sequence[Device], can_use: Callable[[Preset], bool] = lambda preset: True, task: Task = "t2v"
+) -> tuple[Preset, SliceNeed | None]:
     """Return the best preset for the devices of one worker, and its predicted needs from `presets/needs.json`.
 
-    Candidates are presets whose main input is a prompt. Live presets and presets with control blocks are excluded. The best
-    candidate has the largest networks, then the largest video, then the shortest predicted time. Networks of nearly the largest
-    size count as equally large, because sparse attention adds a few weights. If no candidate is predicted to fit, return the demo
-    model and None.
+    Candidates are the presets of `fitting_presets`. The best candidate has the largest networks, then the largest video, then the
+    shortest predicted time. Networks of nearly the largest size count as equally large, because sparse attention adds a few
+    weights. If no candidate is predicted to fit, return the demo model and None.
     """
-    presets = list_presets()
-    plain = [one for one in presets if "t2v" in one.tasks and not one.live and not one.has_control_blocks]
-    fitting = [(preset, need) for preset in plain if (need := _largest_fitting(preset, devices))]
+    fitting = fitting_presets(devices, can_use, task)
     if not fitting:
-        return presets[0], None
+        return list_presets()[0], None
     largest = max(_network_bytes(preset) for preset, _ in fitting)
     return max((pair for pair in fitting if _network_bytes(pair[0]) >= EQUAL_SIZE * largest), key=lambda pair: _rank(*pair))
 
 
-def _largest_fitting(preset: Preset, devices: Sequence[Device]) -> SliceNeed | None:
-    """Return the preset's needs on the largest slice in these devices on which it fits. None without such a slice."""
-    needs, chip = find_needs(preset.model), DEVICE_KINDS.get(devices[0].kind) if devices else None
-    if needs is None or chip is None:
+def fitting_presets(
+    devices: Sequence[Device], can_use: Callable[[Preset], bool] = lambda preset: True, task: Task = "t2v"
+) -> list[tuple[Preset, SliceNeed]]:
+    """Return the presets that are predicted to fit the devices, each with its needs on the largest slice in these devices.
+
+    The presets need a prompt only, or with the task "i2v" a prompt and a first frame. Live presets and presets with control
+    blocks are excluded. `can_use` excludes further presets. Figures of other chips are used only if no preset has figures for the
+    chips of this machine (`is_estimate`).
+    """
+    plain = [
+        one
+        for one in list_presets()
+        if task in one.tasks
+        and not (one.live or one.has_control_blocks or one.segment_frames or one.needs_last_image)
+        and can_use(one)
+    ]
+    for same_chip in (True, False):
+        if fitting := [(one, need) for one in plain if (need := _largest_fitting(one, devices, same_chip=same_chip))]:
+            return fitting
+    return []
+
+
+def find_faster_preset(best: Preset, fitting: Sequence[tuple[Preset, SliceNeed]]) -> tuple[Preset, SliceNeed] | None:
+    """Return the fastest of the `fitting_presets` with videos of at least the size of `best`. None if `best` is the fastest."""
+    large = [(preset, need) for preset, need in fitting if _num_pixels(preset) >= _num_pixels(best)]
+    fastest = min(large, key=lambda pair: denoising_seconds(*pair), default=None)
+    return None if fastest is None or fastest[0] == best else fastest
+
+
+def is_estimate(need: SliceNeed, devices: Sequence[Device]) -> bool:
+    """Return whether the needs are predictions for another chip than these devices."""
+    return _chip_name(need.slice) != DEVICE_KINDS.get(devices[0].kind)
+
+
+def denoising_seconds(preset: Preset, need: SliceNeed) -> float:
+    """Return the predicted seconds of all denoising steps of a video with the preset's default settings."""
+    return preset.steps * need.step_seconds
+
+
+def _largest_fitting(preset: Preset, devices: Sequence[Device], *, same_chip: bool) -> SliceNeed | None:
+    """Return the preset's needs on the largest slice in these devices on which it fits. None without such a slice.
+
+    With `same_chip`, only slices of this machine's chip count. Otherwise only slices of other chips count, if the preset has no
+    figures for this machine's chip.
+    """
+    needs = find_needs(preset.model)
+    if needs is None or not devices or devices[0].kind == "cpu":
         return None
-    memory = RECOMMENDED_SHARE * (devices[0].bytes_limit or CHIPS[chip].hbm_bytes) / GIB
-    own = (one for one in needs.slices if one.preset == preset.name and _chip_name(one.slice) == chip)
-    fitting = [one for one in own if _num_devices(one.slice) <= len(devices) and one.gib <= memory]
+    small = [one for one in needs.slices if one.preset == preset.name and _num_devices(one.slice) <= len(devices)]
+    own = [one for one in small if not is_estimate(one, devices)]
+    limit = devices[0].bytes_limit or memory_bytes(devices[0].kind) or 0
+    fitting = [one for one in (own if same_chip or own else small) if one.gib <= RECOMMENDED_SHARE * limit / GIB]
     return max(fitting, key=lambda one: _num_devices(one.slice), default=None)
 
 
@@ -100,7 +144,11 @@ def _network_bytes(preset: Preset) -> int:
 
 
 def _rank(preset: Preset, need: SliceNeed) -> tuple[int, float]:
-    return preset.width * preset.height * preset.num_frames, -preset.steps * need.step_seconds
+    return _num_pixels(preset), -denoising_seconds(preset, need)
+
+
+def _num_pixels(preset: Preset) -> int:
+    return preset.width * preset.height * preset.num_frames
 
 
 @functools.cache

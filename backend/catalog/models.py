@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from backend.catalog.catalog import Entry, list_entries
-from backend.catalog.compatibility import Compatibility, judge_compatibility, recommend_preset
+from backend.catalog.compatibility import Compatibility, is_estimate, judge_compatibility, recommend_preset
 from backend.catalog.downloads import Download, Downloads
 from backend.errors import RequestError, StudioError
 from backend.schemas.request import GenerationRequest
@@ -27,6 +27,7 @@ class ModelRow:
         weight_bytes: size of the networks' weights in memory, 0 if it is not known and for LoRAs.
         outlook: whether this machine can run the model, None for LoRAs.
         recommended: the preset of this model that is the best for this machine, "" for other models.
+        estimated_from: the slice of another chip from which `recommended` was estimated, "" if it has figures for this chip.
     """
 
     entry: Entry
@@ -35,6 +36,7 @@ class ModelRow:
     weight_bytes: int
     outlook: Compatibility | None
     recommended: str = ""
+    estimated_from: str = ""
 
 
 class Models:
@@ -60,7 +62,8 @@ class Models:
     def rows(self) -> list[ModelRow]:
         """Return a row for each model and LoRA."""
         downloads, devices, rows = {one.source: one for one in self.downloads.all()}, self._devices(), []
-        best = recommend_preset(devices)[0] if devices else None
+        best, need = recommend_preset(devices) if devices else (None, None)
+        estimated_from = need.slice if need is not None and is_estimate(need, devices) else ""
         for entry in self._scan_entries():
             is_model = entry.kind == "model"
             needs = find_needs(entry.source) if is_model else None
@@ -71,6 +74,7 @@ class Models:
                 weight_bytes=needs.weight_bytes if needs else 0,
                 outlook=judge_compatibility(entry.presets, devices) if is_model else None,
                 recommended=best.name if is_model and best in entry.presets else "",
+                estimated_from=estimated_from,
             )
             rows.append(row)
         return rows

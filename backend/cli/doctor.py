@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.catalog.compatibility import recommend_preset
+from backend.catalog.compatibility import (
+    denoising_seconds,
+    find_faster_preset,
+    fitting_presets,
+    is_estimate,
+    recommend_preset,
+)
 from backend.cli.machine_checks import machine_checks, machine_facts, weights_check
 from backend.cli.module_process import EndedProcess, run_in_process
 from backend.errors import OutputError, one_line
@@ -22,7 +28,8 @@ from backend.schemas.settings import find_preset
 from backend.schemas.worker import Device
 from backend.settings import compiler_environment, from_environment, hub_address
 from backend.workers.unused_accelerator import Surroundings, explain_error, explain_unused
-from presets import list_presets
+from presets import Preset, list_presets
+from presets.needs import SliceNeed
 
 # The separate process is killed after this time without a message. One program of a 14B model compiles in 30 to 170 s
 # (docs/performance.md). If the other hosts of a slice do not start, jax waits forever.
@@ -107,8 +114,10 @@ class Findings:
         if "devices" in message:
             self.devices = [Device(**device) for device in message["devices"]]
             self.add(devices_check(self.here, self.devices))
-            self.recommended = recommend_preset(self.devices)[0].name
-            self.add(recommended_check(self.devices, _hub_cache()))
+            is_online = all(check.state == "ok" for check in self.checks if check.name == "Hub")
+            preset, check = recommended_check(self.devices, _hub_cache(), is_online=is_online)
+            self.recommended = preset.name
+            self.add(check)
         if "check" in message:
             self.add(Check(**message["check"]))
 
@@ -126,15 +135,43 @@ def devices_check(here: Surroundings, devices: list[Device]) -> Check:
     return Check(name="devices", state=state, found=f"{found}. {notice.found}", fix=notice.fix)
 
 
-def recommended_check(devices: list[Device], cache: Path) -> Check:
-    """Name the best preset for the devices. Check that the disk with the Hub's cache has space for its weights."""
-    preset, need = recommend_preset(devices)
-    if need is None:
-        found = f"{preset.name}, the demo model: no other preset has predicted figures for these devices"
-        return Check(name="best preset", state="ok", found=found)
-    weights = weights_check(preset, cache)
-    found = f"{preset.name}, predicted to need {need.gib:g} GiB of each device on {need.slice}; {weights.found}"
-    return Check(name="best preset", state="warning" if weights.state == "fault" else "ok", found=found, fix=weights.fix)
+def recommended_check(devices: list[Device], cache: Path, *, is_online: bool = True) -> tuple[Preset, Check]:
+    """Return the best preset for the devices, and a check that describes it.
+
+    The weights of the preset must be on this machine, or the Hub must be reachable and the disk with the Hub's cache must have
+    space for them. If this excludes a better preset, the check is a warning that names the better preset.
+    """
+
+    def can_use(preset: Preset) -> bool:
+        state = weights_check(preset, cache).state
+        return state == "ok" or (is_online and state == "warning")
+
+    fitting, (preset, need) = fitting_presets(devices, can_use), recommend_preset(devices, can_use)
+    best, best_need = recommend_preset(devices)
+    found, state, fix = f"{preset.name}, the demo model", "ok", ""
+    if need is not None:
+        weights = weights_check(preset, cache)
+        found = f"{preset.name}, {_describe_need(preset, need, devices)}; {weights.found}"
+        fix = weights.fix
+        if faster := find_faster_preset(preset, fitting):
+            found += f"; faster: {faster[0].name}, {_format_seconds(denoising_seconds(*faster))} of denoising"
+    elif best_need is None:
+        found += ": no other preset has predicted figures for these devices"
+    if best != preset:
+        weights, state = weights_check(best, cache), "warning"
+        found += f"; {best.name} would fit these devices, but {weights.found}{'' if is_online else '; the Hub is not reached'}"
+        fix = weights.fix
+    return preset, Check(name="best preset", state=state, found=found, fix=fix)
+
+
+def _describe_need(preset: Preset, need: SliceNeed, devices: list[Device]) -> str:
+    source = f"(estimated from {need.slice})" if is_estimate(need, devices) else f"on {need.slice}"
+    seconds = _format_seconds(denoising_seconds(preset, need))
+    return f"predicted to need {need.gib:g} GiB of each device and {seconds} of denoising per video {source}"
+
+
+def _format_seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
 
 
 def refused_devices_check(here: Surroundings, error: str, ended: EndedProcess) -> Check:

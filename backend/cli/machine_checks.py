@@ -138,11 +138,13 @@ def weights_check(preset: Preset, cache: Path) -> Check:
         return Check(name="checkpoint", state="ok", found=f"{preset.model_source} is here")
     needs, free = find_needs(preset.model), shutil.disk_usage(_nearest_existing(cache)).free
     found, fix = f"{preset.model_source} is not here yet", f"`python app.py models download {preset.name}`"
-    if needs is not None and free < needs.weight_bytes + RESERVE_BYTES:
-        sizes = f"its weights need at least {format_gigabytes(needs.weight_bytes)}, and {format_gigabytes(free)} are free"
-        fix = f"free space in {cache}, or choose a folder on another disk with HF_HOME"
-        return Check(name="checkpoint", state="fault", found=f"{found}: {sizes}", fix=fix)
-    return Check(name="checkpoint", state="warning", found=found, fix=fix)
+    if needs is None:
+        return Check(name="checkpoint", state="warning", found=found, fix=fix)
+    found += f": its weights need at least {format_gigabytes(needs.weight_bytes)}, and {format_gigabytes(free)} are free"
+    if free >= needs.weight_bytes + RESERVE_BYTES:
+        return Check(name="checkpoint", state="warning", found=found, fix=fix)
+    fix = f"free space in {cache}, or choose a folder on another disk with HF_HOME"
+    return Check(name="checkpoint", state="fault", found=found, fix=fix)
 
 
 def hub_check(address: str, *, is_needed: bool) -> Check:

@@ -150,6 +150,28 @@ def test_the_notebooks_own_server_is_not_mistaken_for_another_process(tmp_path, 
     )
 
 
+def test_a_notebook_that_is_created_again_knows_the_server_of_the_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(hosted.HostedNotebook, "_studio", None)
+    monkeypatch.setattr(hosted.Studio, "local", mock.Mock())
+    monkeypatch.setattr(HostedNotebook, "_run", mock.Mock())
+    monkeypatch.setattr(hosted, "make_display", lambda: mock.Mock())
+    hosted.Studio.local.return_value.models.return_value = ["wan-tiny"]
+    first = Kaggle(str(tmp_path)).start("wan-tiny")
+    capsys.readouterr()
+    again = Kaggle(str(tmp_path))
+    assert "the server of this notebook runs already" in stopped(again, monkeypatch, capsys)
+    again.start("wan-tiny")
+    first.close.assert_called_once()
+
+
+@pytest.mark.parametrize("host", ["kaggle", "colab"])
+def test_a_notebook_without_the_projects_address_says_what_to_set(host, monkeypatch):
+    monkeypatch.delenv("STUDIO_SOURCE", raising=False)
+    cell = next(cell for cell in nbformat.read(NOTEBOOKS / f"{host}.ipynb", 4).cells if cell.cell_type == "code")
+    with pytest.raises(SystemExit, match="^Set SOURCE in this cell: the address of the project's git repository"):
+        exec(compile(cell.source, host, "exec"), {})
+
+
 def test_chips_that_another_process_uses_stop_with_its_number(tmp_path, monkeypatch, capsys):
     notebook, found = Kaggle(str(tmp_path)), "Another process, 7 (python3), holds 8 TPU v5e chips"
     checks = [{"name": "devices", "state": "fault", "found": found, "mend": "`kill 7`, then start again"}]

@@ -86,6 +86,8 @@ def _verdict_html(row: ModelRow, texts: Texts) -> str:
     words = dict(texts.model_verdicts)[row.outlook.verdict]
     if row.recommended:
         words = texts.model_recommended.format(preset=row.recommended)
+        if row.estimated_from:
+            words = texts.model_estimated.format(preset=row.recommended, slice=row.estimated_from)
     return f'<span class="verdict" data-verdict="{row.outlook.verdict}">{escape(words)}</span>'
 
 

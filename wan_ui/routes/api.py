@@ -23,8 +23,9 @@ import gradio as gr
 from backend.errors import RequestError, StudioError, shorten
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
-from backend.schemas.settings import FOR_PROGRAMS, SETTINGS, find_preset
+from backend.schemas.settings import FOR_PROGRAMS, INPUTS, SETTINGS, find_preset
 from presets import Preset, list_presets
+from presets.loader import Task
 from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView, progress_texts
 from wan_ui.gateway.rules import API
@@ -36,15 +37,15 @@ from wan_ui.services.media import video_url
 from wan_ui.services.studio_context import StudioContext
 
 FILES = {
-    **dict.fromkeys(("last_image", "video", "control", "mask", "sound", "track", "drive", "face"), (dict, "a file")),
+    **{one.name: (dict, "a file") for one in INPUTS if not one.is_list and one.name not in ("image", "finished_video")},
     "references": (list, "a list of files"),
     "keyframes": (list, 'a list of {"frame": 0, "image": a file}'),
     "figures": (list, 'a list of {"name": "Anna", "image": a file}'),
 }
 """Settings that are files, with the type of each and its description in errors."""
-_DESCRIPTION = """Generate a video from a prompt. `preset` is a model's name, by default the first. `image` is the first frame.
-Returns the video, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage, and rates. Rates are operations
-per second and, on a TPU, their share of the chip's peak (mfu).
+_DESCRIPTION = """Generate a video from a prompt. `preset` is a model's name, by default the best installed model. `image` is the
+first frame. Returns the video, and its facts: job_id, preset, seed, width, height, num_frames, fps, seconds by stage, and rates.
+Rates are operations per second and, on a TPU, their share of the chip's peak (mfu).
 
 Yields the progress while it runs. The video is then null, and the facts are job_id, phase, fraction (0 to 1), text, index, total,
 seconds_left and ahead. `ahead` is the number of queued videos before this video. The last pair is the video and its facts. With
@@ -54,7 +55,7 @@ gradio_client, iterate over the job of `submit`; `predict` returns only the last
 its own "drive", the path of an uploaded file. The other settings:
 """
 _RUN = f"{API}/run/generate"  # Gradio returns only the first yielded value here, which must be the video
-_UPLOAD_KINDS: dict[str, UploadKind] = {"image": "image", "last_image": "image", "sound": "sound", "track": "sound"}
+_UPLOAD_KINDS: dict[str, UploadKind] = {"picture": "image", "sound": "sound"}  # for all other media, "clip"
 
 
 def add_api(context: StudioContext) -> None:
@@ -84,7 +85,8 @@ def _make_generate(context: StudioContext) -> Callable[..., AsyncIterator[tuple[
             settings, again = _split_again(settings)
             wanted = GenerateArguments.parse_arguments(prompt, preset, image, *split_files(settings))
             caller = context.identify_caller(request)
-            preset_named, values = await asyncio.to_thread(wanted.resolve_settings, context.preset_names(caller)[0])
+            default = "" if wanted.preset else await asyncio.to_thread(context.default_preset, caller, wanted.task)
+            preset_named, values = await asyncio.to_thread(wanted.resolve_settings, default)
             job = await context.submit(await request_from_settings(context, caller, preset_named, values), caller, again)
             async with aclosing(follow_job(context.engine, job.id)) as views:
                 shown = None
@@ -158,6 +160,11 @@ class GenerateArguments:
                 raise RequestError(f"{name}={shorten(value)}", f"must be {words}", f"correct {name}")
         return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {}, files=files or {})
 
+    @property
+    def task(self) -> Task:
+        """The task that the preset must support."""
+        return "i2v" if self.image else "t2v"
+
     def to_request(self, default_preset: str = "") -> GenerationRequest:
         """Return the request.
 
@@ -190,7 +197,7 @@ class GenerateArguments:
             elif name == "references":
                 paths[name] = tuple(_upload_path(one, "image") for one in value)
             else:
-                paths[name] = _upload_path(value, _UPLOAD_KINDS.get(name, "clip"))
+                paths[name] = _upload_path(value, _UPLOAD_KINDS.get(SETTINGS[name].media or "", "clip"))
         return paths
 
 
@@ -235,5 +242,5 @@ def describe_progress(view: StageView) -> dict[str, object]:
 
 def video_facts(job_id: str, result: VideoResult) -> dict[str, object]:
     """Return the facts of a finished video as JSON values."""
-    names = ("width", "height", "num_frames", "fps", "seconds")
-    return {"job_id": job_id, "seed": result.request.seed} | {name: getattr(result, name) for name in names}
+    names, request = ("width", "height", "num_frames", "fps", "seconds"), result.request
+    return {"job_id": job_id, "preset": request.preset, "seed": request.seed} | {name: getattr(result, name) for name in names}

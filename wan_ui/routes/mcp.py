@@ -19,24 +19,30 @@ import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import gradio as gr
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.engine.job import Job
 from backend.errors import JobNotFound, RequestError, StudioError, shorten
+from backend.schemas.prompts import has_surrogates
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 from backend.startup import project_name, project_version
+from presets import list_presets
 from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView, progress_texts
 from wan_ui.gateway.access import Access
+from wan_ui.gateway.uploads import temporary_upload_folder
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.routes.api import GenerateArguments, describe_progress, finished_video, video_facts
 from wan_ui.routes.changes import AT_ONCE
+from wan_ui.routes.video_body import write_data_url
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import add_queue_position, follow_job, stage_view
 from wan_ui.services.media import video_url
@@ -74,7 +80,7 @@ def mcp_route(context: StudioContext, *, is_open: bool) -> Route:
             if streams:
                 return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=AT_ONCE)
             return JSONResponse(await _last_message(messages, request))
-        return JSONResponse(_reply(message, context.preset_names(context.identify_program(request, NAME))))
+        return JSONResponse(await asyncio.to_thread(_reply, message, context, context.identify_program(request, NAME)))
 
     return Route("/mcp", answer, methods=["POST"])
 
@@ -94,7 +100,7 @@ def _refuse_constant(constant: str) -> None:
 def _is_id(value: object) -> bool:
     """Return whether the value can be a message id: an integer, or a text that can be encoded as UTF-8."""
     if isinstance(value, str):
-        return not any("\ud800" <= character <= "\udfff" for character in value)
+        return not has_surrogates(value)
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -122,8 +128,8 @@ def _progress_token(message: dict[str, object]) -> str | int | None:
     return token if isinstance(token, str | int) else None
 
 
-def _reply(message: dict[str, object], presets: list[str]) -> dict[str, object]:
-    """Return the answer to a message that does not call a known tool. `presets` are the names that the caller may use."""
+def _reply(message: dict[str, object], context: StudioContext, caller: Caller) -> dict[str, object]:
+    """Return the answer to a message that does not call a known tool."""
     params = _params(message)
     match message.get("method"):
         case "initialize":
@@ -136,7 +142,8 @@ def _reply(message: dict[str, object], presets: list[str]) -> dict[str, object]:
         case "ping":
             result = {}
         case "tools/list":
-            result = {"tools": describe_tools(presets)}
+            presets = [preset.name for preset in list_presets() if context.preset_filter(caller)(preset)]
+            result = {"tools": describe_tools(presets, context.default_preset(caller))}
         case "tools/call":
             return _error_message(message["id"], _BAD_ARGUMENTS, f"the tools are {', '.join(TOOLS)}")
         case method:
@@ -144,14 +151,19 @@ def _reply(message: dict[str, object], presets: list[str]) -> dict[str, object]:
     return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
-def describe_tools(presets: list[str]) -> list[dict[str, object]]:
-    """Return the descriptions of the tools, for an assistant that may use these presets."""
+def describe_tools(presets: list[str], default: str) -> list[dict[str, object]]:
+    """Return the descriptions of the tools, for an assistant that can use these presets.
+
+    `default` is the preset of a call without a preset and without an image.
+    """
     job = {"job_id": {"type": "string", "description": f"the job_id that {GENERATE} returned"}}
     until = f"answer after this time even if the video is not finished ({USUAL_WAIT:.0f})"
     wait = {"wait_seconds": {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "description": until}}
+    about_preset = f"the model; if left out {default}, or with an image the best model that takes one"
     generate = {
         "prompt": {"type": "string", "description": "what the video shows"},
-        "preset": {"type": "string", "enum": presets, "description": "the model; the first if left out"},
+        "preset": {"type": "string", "description": about_preset} | ({"enum": presets} if presets else {}),
+        "image": {"type": "string", "description": "the first frame as a data URL: data:image/png;base64,..."},
         "settings": {
             "type": "object",
             "description": "values that replace the preset's defaults",
@@ -192,8 +204,9 @@ async def _run_tool(
         caller = context.identify_program(request, NAME)
         until = time.monotonic() + _parse_wait(arguments, name, streams=streams)
         if name == GENERATE:
-            wanted = await asyncio.to_thread(_parse_request, context, arguments, caller)
-            job = queued = await context.submit(wanted, caller)
+            with temporary_upload_folder() as folder:
+                wanted = await asyncio.to_thread(_parse_request, context, arguments, caller, Path(folder) / "image")
+                job = queued = await context.submit(wanted, caller)
         else:
             job = await asyncio.to_thread(_find_own_job, context, arguments, caller)
         if name == CANCEL:
@@ -260,12 +273,16 @@ def _describe_job(
     return {"status": _STATES.get(view.phase, "in_progress"), "job_id": job.id} | describe_progress(view) | error
 
 
-def _parse_request(context: StudioContext, arguments: dict[str, object], caller: Caller) -> GenerationRequest:
-    """Build the request from a tool's arguments. Raises: StudioError."""
+def _parse_request(context: StudioContext, arguments: dict[str, object], caller: Caller, path: Path) -> GenerationRequest:
+    """Build the request from a tool's arguments. Write the first frame, if one is given, to `path`. Raises: StudioError."""
+    image = None
+    if arguments.get("image") is not None:
+        write_data_url(arguments["image"], "image", "picture", path)
+        image = gr.FileData(path=str(path)).model_dump()
     wanted = GenerateArguments.parse_arguments(
-        arguments.get("prompt") or "", arguments.get("preset"), None, arguments.get("settings")
+        arguments.get("prompt") or "", arguments.get("preset"), image, arguments.get("settings")
     )
-    return wanted.to_request(context.preset_names(caller)[0])
+    return wanted.to_request("" if wanted.preset else context.default_preset(caller, wanted.task))
 
 
 def _progress_message(token: str | int, view: StageView) -> dict[str, object]:

@@ -1,4 +1,7 @@
-"""`/studio/tasks`: list the caller's running exports, storyboard files, comparisons and projects with progress, and stop them."""
+"""`/studio/tasks`: list the caller's running and waiting tasks with their progress, and stop them.
+
+A task exports a video, joins a storyboard's shots, writes the file of a comparison, or exports or imports a project.
+"""
 
 import asyncio
 from collections.abc import Sequence

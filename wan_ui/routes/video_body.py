@@ -22,7 +22,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, StudioError, one_line, shorten
-from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
+from backend.schemas.settings import FOR_PROGRAMS, INPUTS, SETTINGS, Media
 from wan_ui.gateway.json_body import parse_json
 from wan_ui.gateway.limits import JSON_BYTES
 from wan_ui.gateway.uploads import LARGEST_BODY
@@ -30,11 +30,8 @@ from wan_ui.routes.data_urls import MOST_DATA_URLS, MOST_IMAGES, DataUrl, TextTo
 
 AT_ONCE = 2  # bodies parsed at the same time
 FINISHED = "finished_video"
-FILES: Mapping[str, str] = {
-    **dict.fromkeys(("input_reference", "last_image"), "image"),
-    **dict.fromkeys(("video", "control", "drive", "face", FINISHED), "video"),
-    **dict.fromkeys(("sound", "track"), "audio"),
-    "mask": "either",
+FILES: Mapping[str, Media] = {
+    "input_reference" if one.name == "image" else one.name: one.media for one in INPUTS if one.media and not one.is_list
 }
 """The fields that are one file, with the kind of file. "either" is an image or a clip."""
 IMAGES: Mapping[str, str] = {"references": "", "keyframes": "frame", "figures": "name"}
@@ -47,10 +44,10 @@ _MOST_FIELDS = 100
 _PIECE = 2**16
 _LISTS = {name for name in FOR_PROGRAMS if SETTINGS[name].is_list}
 _REFERENCE = re.compile(rf"({'|'.join(FILES)})\[(image_url|video_url|audio_url|file_id)\]")
-_KINDS: Mapping[str, tuple[tuple[str, ...], str, type[StudioError], str]] = {
-    "image": (("image_url",), "image/png", ImageError, "the picture"),
+_KINDS: Mapping[Media, tuple[tuple[str, ...], str, type[StudioError], str]] = {
+    "picture": (("image_url",), "image/png", ImageError, "the picture"),
     "video": (("video_url",), "video/mp4", ClipError, "the clip"),
-    "audio": (("audio_url",), "audio/wav", SoundError, "the sound"),
+    "sound": (("audio_url",), "audio/wav", SoundError, "the sound"),
     "either": (("image_url", "video_url"), "image/png", ClipError, "the image or clip"),
 }
 """For each kind: the keys of its data URL in an object, a MIME type, the error of a wrong value, and its name in errors."""
@@ -255,13 +252,13 @@ def _store_images(
         raise RequestError(f"{name} has {len(rows)} images and", f"must have at most {MOST_IMAGES}", "leave some out")
     paths = [folder / f"{name}-{number}" for number in range(1, len(rows) + 1)]
     for (_, image), path in zip(rows, paths, strict=True):
-        _write_file(image, name, "image", path)
+        _write_file(image, name, "picture", path)
     if not key:
         return paths
     return [{key: label, "image": str(path)} for (label, _), path in zip(rows, paths, strict=True)]
 
 
-def _write_file(given: Any, name: str, kind: str, path: Path) -> None:
+def _write_file(given: Any, name: str, kind: Media, path: Path) -> None:
     """Write an uploaded file, a data URL or an object with a data URL to `path`. Raises: ImageError, ClipError, SoundError."""
     if isinstance(given, UploadFile):
         with path.open("wb") as file:
@@ -269,10 +266,10 @@ def _write_file(given: Any, name: str, kind: str, path: Path) -> None:
         return
     if isinstance(given, dict):
         given = next((given[key] for key in _KINDS[kind][0] if key in given), None)
-    _write_data_url(given, name, kind, path)
+    write_data_url(given, name, kind, path)
 
 
-def _write_data_url(address: Any, name: str, kind: str, path: Path) -> None:
+def write_data_url(address: Any, name: str, kind: Media, path: Path) -> None:
     """Decode a base64 data URL to `path`. Raises: ImageError, ClipError or SoundError for any other value."""
     (key, *_), example, wrong, what = _KINDS[kind]
     head, comma, _ = address[:_LONGEST_HEAD].partition(",") if isinstance(address, str) else ("", "", "")

@@ -19,8 +19,8 @@ from typing import Any
 from backend.engine.cleaning import Limits
 from backend.engine.job import ListedJob
 from backend.errors import RequestError, one_line, shorten
-from backend.schemas.geometry import is_frame_count, nearest_frame_counts
-from backend.schemas.numbers import check_size
+from backend.schemas.geometry import is_frame_count
+from backend.schemas.numbers import check_size, nearest_lengths
 from backend.schemas.settings import FOR_PROGRAMS, find_preset
 from presets import Preset
 from wan_ui.components.field_errors import shorten_paths
@@ -169,8 +169,7 @@ def _parse_seconds(fields: dict[str, object], preset: Preset, adjusted: list[Adj
     if fits and format_seconds(frames, fps) == f"{float(seconds):.3f}".rstrip("0").rstrip("."):
         return {"num_frames": frames}
     if adjusted is not None and match:
-        limits = (preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)
-        nearest = min(nearest_frame_counts(frames, *limits), key=lambda count: abs(count - frames))
+        nearest = min(nearest_lengths(frames, preset), key=lambda count: abs(count - frames))
         adjusted.append({"field": "seconds", "requested": seconds, "used": format_seconds(nearest, fps)})
         return {"num_frames": nearest}
     offered = " or ".join(format_seconds(count, fps) for count in preset.frame_counts)
@@ -186,8 +185,7 @@ def _parse_fps(fields: dict[str, object], preset: Preset) -> int:
 
 
 def _describe_lengths(preset: Preset, fps: int) -> str:
-    limits = (preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)
-    shortest, longest = (nearest_frame_counts(count, *limits)[0] for count in limits[:2])
+    shortest, longest = (nearest_lengths(count, preset)[0] for count in (preset.min_frames, preset.max_frames))
     first, last = format_seconds(shortest, fps), format_seconds(longest, fps)
     return f"from {first} to {last} seconds, {preset.frame_step} frames apart, at {fps} frames per second"
 

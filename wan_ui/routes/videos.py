@@ -24,9 +24,10 @@ from starlette.routing import Route
 
 from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
+from backend.schemas.events import VIDEO_FILE
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS
-from presets import list_presets
+from presets import Preset, list_presets
 from wan_ui.components.field_errors import error_sentence
 from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import V1, VIDEOS
@@ -49,7 +50,7 @@ from wan_ui.routes.video_values import (
 from wan_ui.services.animate_request import request_from_settings
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import list_view
-from wan_ui.services.media import MEDIA_TYPES, VIDEO, find_file_below, make_poster
+from wan_ui.services.media import MEDIA_TYPES, find_file_below, make_poster
 from wan_ui.services.sandbox_calls import cancel_on_disconnect
 from wan_ui.services.studio_context import StudioContext
 from wan_ui.services.upscaling import upscale_file_request
@@ -128,9 +129,13 @@ class Videos:
     async def _build_request(self, sent: VideoBody, caller: Caller) -> tuple[GenerationRequest, list[Adjustment]]:
         if FINISHED in sent.files:
             return await upscale_file_request(self._context, caller, sent.files[FINISHED], *parse_upscaling(sent)), []
-        usual = self._context.preset_names(caller)[0]
-        preset, values, adjusted = await asyncio.to_thread(parse_settings, sent, usual, self._aliases)
+        preset, values, adjusted = await asyncio.to_thread(self._parse_settings, sent, caller)
         return await request_from_settings(self._context, caller, preset, values), adjusted
+
+    def _parse_settings(self, sent: VideoBody, caller: Caller) -> tuple[Preset, dict[str, object], list[Adjustment]]:
+        needs_default = sent.fields.get("model") in (None, "", *self._aliases)
+        task = "i2v" if "input_reference" in sent.files else "t2v"
+        return parse_settings(sent, self._context.default_preset(caller, task) if needs_default else "", self._aliases)
 
     async def list_videos(self, request: Request, caller: Caller) -> Response:
         """Return a page of the caller's videos, by default the newest first."""
@@ -173,11 +178,14 @@ class Videos:
     async def model(self, request: Request, caller: Caller) -> Response:
         """Return one of the presets that the caller can use, by its name or an alias."""
         name = request.path_params["model"]
-        preset = (self._aliases[name] or self._context.preset_names(caller)[0]) if name in self._aliases else name
-        if preset not in await asyncio.to_thread(self._offered_presets, caller):
+        if not await asyncio.to_thread(self._is_offered, name, caller):
             text = f"There is no model {name[:60]!r} here. GET {V1}/models lists the models."
             return refusal_response(request.scope, HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
         return JSONResponse(_model_object(name))
+
+    def _is_offered(self, name: str, caller: Caller) -> bool:
+        preset = (self._aliases[name] or self._context.default_preset(caller)) if name in self._aliases else name
+        return preset in self._offered_presets(caller)
 
     def _store_call(self, job: Job, adjusted: list[Adjustment], url: str | None) -> None:
         """Store the values that an alias changed, and the webhook, for the job.
@@ -238,7 +246,7 @@ class Videos:
                 "this video", f"has nothing to download: it is {_describe_state(job)}", "poll until it is completed"
             )
         if variant == "video":
-            path = await asyncio.to_thread(find_file_below, job.folder, VIDEO)
+            path = await asyncio.to_thread(find_file_below, job.folder, VIDEO_FILE)
         else:
             path = await cancel_on_disconnect(request, self._poster(job))
         if path is None:

@@ -9,6 +9,7 @@ from typing import Any
 import gradio as gr
 from starlette.requests import Request
 
+from backend.catalog.compatibility import recommend_preset
 from backend.engine.engine import Engine
 from backend.engine.instant import InstantDraft
 from backend.engine.job import Job
@@ -20,6 +21,7 @@ from backend.media.sandbox import Steps
 from backend.prompt_rewriting.helper import Helper
 from backend.schemas.request import GenerationRequest
 from presets import Preset, list_presets
+from presets.loader import EMBEDDED_PREFIX, Task
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.limits import QUEUED_VIDEOS
 from wan_ui.gateway.uploads import has_free_space
@@ -27,7 +29,7 @@ from wan_ui.gateway.visitors import format_address, owner_name
 from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import texts_for
 from wan_ui.services.caller import Caller
-from wan_ui.services.presets import CanRun
+from wan_ui.services.presets import CanRun, preset_choices
 from wan_ui.services.sandbox_calls import requester_from_caller
 from wan_ui.services.shots import resolve_shot_files
 
@@ -83,10 +85,21 @@ class StudioContext:
         is_operator = caller is not None and caller.is_operator
         return self.can_run if is_operator or self.models is None else self._is_offered
 
-    def preset_names(self, caller: Caller) -> list[str]:
-        """Return the names of the presets that the caller may request, installed or not. The first is the default."""
-        allowed = None if caller.is_operator else self.models
-        return [preset.name for preset in list_presets() if allowed is None or preset.name in allowed]
+    def default_preset(self, caller: Caller, task: Task = "t2v") -> str:
+        """Return the name of the preset for a request that names none. `task` is "i2v" for a request with a first frame.
+
+        Candidates are the installed presets that the caller may use. The preset that the workers load first has priority, then
+        the best preset for the devices, then the first preset in the list. Demo models are returned only if there is no other
+        candidate. Without candidates, return a preset that the caller may use after a download.
+        """
+        installed = [
+            preset for preset in preset_choices(task, self.preset_filter(caller)).available if not preset.needs_last_image
+        ]
+        real = [preset for preset in installed if not preset.model.startswith(EMBEDDED_PREFIX)]
+        best, need = recommend_preset(self.engine.pool.representative_worker().facts.devices, real.__contains__, task)
+        first = [preset for preset in real if preset.name == self.engine.first_preset]
+        allowed = [one for one in list_presets() if caller.is_operator or self.models is None or one.name in self.models]
+        return next(iter([*first, *([best] if need else []), *real, *installed, *allowed])).name
 
     def find_job(self, job_id: object, caller: Caller) -> Job | None:
         """Return the job if it exists and the caller may see it, else None. `job_id` is an unchecked value from the page."""

@@ -2,8 +2,16 @@
 
 import pytest
 
-from backend.catalog.compatibility import _num_devices, judge_compatibility, recommend_preset
-from backend.chips import SLICES
+from backend.catalog.compatibility import (
+    _num_devices,
+    denoising_seconds,
+    find_faster_preset,
+    fitting_presets,
+    is_estimate,
+    judge_compatibility,
+    recommend_preset,
+)
+from backend.chips import DEVICE_KINDS, SLICES
 from backend.schemas.worker import Device
 from presets import Preset, list_presets
 from presets.needs import find_needs
@@ -79,9 +87,15 @@ def test_every_slice_that_is_kept_has_as_many_devices_as_the_compiler_knows():
     [
         ([], "wan-tiny", None),
         (devices(1, "cpu"), "wan-tiny", None),
-        (devices(1, "NVIDIA H200", 140), "wan-tiny", None),
+        (devices(1, "an unknown device"), "wan-tiny", None),
+        (devices(1, "NVIDIA H200", 140), "hunyuanvideo-1.5-t2v-480p", "v6e:1x1"),
+        (devices(1, "NVIDIA T4", 15), "turbowan2.1-t2v-1.3b-480p", "v5e:1x1"),
+        (devices(4, "TPU v5p", 95), "ltx-2.0-512p", "v6e:2x2"),
+        (devices(8, "TPU v5p", 95), "wan2.1-t2v-14b-720p", "v5p:2x2x2"),
+        (devices(8, "TPU v5 lite", 15.75), "wan2.2-t2v-a14b-720p", "v5e:2x4"),
+        (devices(1, "TPU v5 lite", 15.75), "turbowan2.1-t2v-1.3b-480p", "v5e:1x1"),
         (devices(8, "TPU v6 lite", 31.25), "wan2.2-t2v-a14b-720p", "v6e:2x4"),
-        (devices(1, "TPU v6 lite", 31.25), "wan2.2-ti2v-5b-720p", "v6e:1x1"),
+        (devices(1, "TPU v6 lite", 31.25), "fastwan2.2-ti2v-5b-720p", "v6e:1x1"),
         (devices(1, "TPU v6 lite", 24.0), "turbowan2.1-t2v-1.3b-480p", "v6e:1x1"),
         (devices(8, "TPU v6 lite", 8.0), "wan-tiny", None),
     ],
@@ -89,6 +103,25 @@ def test_every_slice_that_is_kept_has_as_many_devices_as_the_compiler_knows():
 def test_the_recommended_preset_is_the_largest_and_fastest_that_fits_with_memory_to_spare(machine, name, shape):
     preset, need = recommend_preset(machine)
     assert (preset.name, need and need.slice) == (name, shape)
+    if need is not None:
+        assert is_estimate(need, machine) == (not shape.startswith(DEVICE_KINDS.get(machine[0].kind, "none")))
+
+
+def test_a_recommendation_takes_only_presets_that_can_be_used_and_support_the_task():
+    machine = devices(8, "TPU v5 lite", 15.75)
+    preset, need = recommend_preset(machine, lambda preset: find_needs(preset.model).weight_bytes < 50 * 10**9)
+    assert (preset.name, need.slice) == ("turbowan2.1-t2v-14b-720p", "v5e:2x4")
+    preset, _ = recommend_preset(machine, task="i2v")
+    assert "i2v" in preset.tasks and not preset.needs_last_image and preset.segment_frames is None
+    assert recommend_preset(machine, lambda preset: False) == (list_presets()[0], None)
+
+
+def test_the_fastest_preset_with_videos_as_large_is_the_alternative():
+    machine = devices(8, "TPU v5 lite", 15.75)
+    best, _ = recommend_preset(machine)
+    faster, need = find_faster_preset(best, fitting_presets(machine))
+    assert (faster.name, denoising_seconds(faster, need)) == ("turbowan2.1-t2v-14b-720p", pytest.approx(8.12))
+    assert find_faster_preset(faster, fitting_presets(machine)) is None
 
 
 def test_a_recommended_preset_needs_a_prompt_only_and_eight_v5e_chips_run_more_than_the_demo_model():

@@ -23,6 +23,7 @@ from backend.selftest.one_step import check_step, check_weights
 from backend.settings import PROJECT_FOLDER, hub_address, module_environment
 from backend.workers.unused_accelerator import Surroundings
 from presets import load_preset
+from presets.needs import find_needs
 from tests.clock import is_within
 from tests.fake_hub import serving
 from tests.made_up_machine import tpu_machine, write
@@ -222,13 +223,35 @@ def test_a_checkpoint_that_is_not_here_yet(free_disk, tmp_path):
 def test_the_best_preset_for_the_devices_and_its_space_on_the_disk(free_disk, tmp_path):
     tpus = [Device(name="d", kind="TPU v6 lite", bytes_limit=2**35)] * 8
     free_disk(10**12)
-    check = recommended_check(tpus, tmp_path)
+    best, check = recommended_check(tpus, tmp_path)
     assert check.state == "ok" and check.found.startswith("wan2.2-t2v-a14b-720p, predicted to need ")
-    assert check.fix == "`python app.py models download wan2.2-t2v-a14b-720p`"
+    assert "and 1.8 min of denoising per video on v6e:2x4" in check.found and "need at least 68.9 GB" in check.found
+    assert "; faster: " in check.found and check.fix == f"`python app.py models download {best.name}`"
     free_disk(20 * 10**9)
-    assert recommended_check(tpus, tmp_path).state == "warning"  # the studio runs without this preset
-    check = recommended_check([Device(name="d", kind="cpu", bytes_limit=None)], tmp_path)
-    assert (check.state, check.fix) == ("ok", "") and check.found.startswith("wan-tiny, the demo model")
+    smaller, check = recommended_check(tpus, tmp_path)
+    assert find_needs(smaller.model).weight_bytes < 20 * 10**9 and "t2v" in smaller.tasks and smaller.name != "wan-tiny"
+    assert check.state == "warning" and f"; {best.name} would fit these devices, but " in check.found and "HF_HOME" in check.fix
+    demo, check = recommended_check([Device(name="d", kind="cpu", bytes_limit=None)], tmp_path)
+    assert (check.state, check.fix) == ("ok", "") and check.found.startswith(f"{demo.name}, the demo model")
+
+
+def test_the_best_preset_without_the_hub_has_its_weights_here(free_disk, tmp_path, this_machine, monkeypatch):
+    tpus = [Device(name="d", kind="TPU v6 lite", bytes_limit=2**35)] * 8
+    free_disk(10**12)
+    demo, check = recommended_check(tpus, tmp_path, is_online=False)
+    assert (demo.name, check.state) == ("wan-tiny", "warning") and check.found.endswith("; the Hub is not reached")
+    sheet = Findings(here=this_machine)
+    sheet.add(Check(name="Hub", state="skipped", found="does not answer"))
+    sheet._receive({"devices": [asdict(one) for one in tpus]})
+    assert sheet.recommended == "wan-tiny"
+    monkeypatch.setattr(checks, "has_weights", lambda preset: preset.model == LARGE.model or preset.model.startswith("embedded:"))
+    assert recommended_check(tpus, tmp_path, is_online=False)[0].model == LARGE.model
+
+
+def test_figures_of_another_chip_are_named_as_an_estimate(free_disk, tmp_path):
+    free_disk(10**12)
+    _, check = recommended_check([Device(name="d", kind="NVIDIA H200", bytes_limit=140 * 2**30)], tmp_path)
+    assert check.state == "ok" and "(estimated from v6e:1x1)" in check.found
 
 
 def test_memory_that_is_too_small_for_the_weights():

@@ -119,3 +119,9 @@ def test_the_recommended_preset_is_named_on_its_models_card(texts, words):
     best = dataclasses.replace(row(num_bytes=5), recommended="wan2.1-t2v-14b-720p")
     assert f">{words}-t2v-14b-720p</span>" in models_html([best], caller(texts=texts))
     assert words not in models_html([row(num_bytes=5)], caller(texts=texts))
+
+
+@pytest.mark.parametrize(("texts", "words"), [(ENGLISH, "estimated from v6e:1x1"), (CHINESE, "根据 v6e:1x1 估计")])
+def test_a_recommendation_from_another_chips_figures_is_an_estimate(texts, words):
+    best = dataclasses.replace(row(num_bytes=5), recommended="wan2.1-t2v-14b-720p", estimated_from="v6e:1x1")
+    assert words in models_html([best], caller(texts=texts))

@@ -1,14 +1,18 @@
 """Tests of the MCP tools for assistants: the protocol's messages, the official client, a real video, and access."""
 
 import asyncio
+import base64
+import io
 import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -226,13 +230,49 @@ def test_an_assistant_is_offered_the_presets_that_visitors_may_use(engine):
     context = context_of(engine, models=frozenset({MISSING_PRESET}))
     site = TestClient(Starlette(routes=[mcp_route(context, is_open=True)]))
     ask = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    for headers, is_all in (({}, False), ({"authorization": "bearer key"}, True)):
+    for headers, is_operator in (({}, False), ({"authorization": "bearer key"}, True)):
         tool, *_ = site.post("/mcp", json=ask, headers=headers).json()["result"]["tools"]
-        names = tool["inputSchema"]["properties"]["preset"]["enum"]
-        assert ("wan-tiny" in names) == is_all and MISSING_PRESET in names
+        preset = tool["inputSchema"]["properties"]["preset"]
+        names = preset.get("enum", [])  # a schema may not have an empty list
+        assert ("wan-tiny" in names) == is_operator and MISSING_PRESET not in names  # its weights are not installed
+        assert ("wan-tiny" if is_operator else MISSING_PRESET) in preset["description"]
     call = {"name": "generate_video", "arguments": {"prompt": "x", "preset": "wan-tiny"}}
     refused = site.post("/mcp", json=ask | {"method": "tools/call", "params": call}).json()["result"]
     assert refused["isError"] and "is not offered to visitors" in refused["content"][0]["text"]
+
+
+def png(width: int = 200, height: int = 120) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), (220, 40, 40)).save(file, "PNG")
+    return file.getvalue()
+
+
+def call_with_image(engine, image: object) -> dict:
+    arguments = {"prompt": "a red square", "image": image, "settings": {"steps": 2}}
+    return ask(engine, "tools/call", name="generate_video", arguments=arguments)["result"]
+
+
+def test_a_video_starts_with_the_image_of_the_call(engine):
+    told = call_with_image(engine, "data:image/png;base64," + base64.b64encode(png()).decode())["structuredContent"]
+    request = engine.jobs.find(told["job_id"]).request
+    assert request.task == "i2v" and Path(request.image).is_relative_to(engine.jobs.find(told["job_id"]).folder)
+    assert told["preset"] == request.preset == "wan-tiny"
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        ("/etc/hostname", "must hold the picture itself, not a URL or a file id"),
+        ("http://127.0.0.1/first.png", "must hold the picture itself, not a URL or a file id"),
+        ({"path": "/etc/hostname", "meta": {"_type": "gradio.FileData"}}, "must hold the picture itself"),
+        ("data:image/png;base64,???", "must be base64"),
+        ("data:image/png;base64," + base64.b64encode(b"no image").decode(), "image"),
+        ("data:image/png;base64," + base64.b64encode(png(1, 20_000)).decode(), "image"),
+    ],
+)
+def test_an_image_must_be_a_data_url_of_an_image(engine, image, words):
+    told = call_with_image(engine, image)
+    assert told["isError"] and words in told["content"][0]["text"]
 
 
 @asynccontextmanager

@@ -207,7 +207,7 @@ def test_a_form_has_one_file_of_each_name_and_few_fields(site):
     assert site.post("/", files=[("input_reference", b"a"), ("sound", b"b"), ("sound", b"c")]).status_code == 400
     other = site.post("/", files={"audio": b"a"}).json()
     assert (
-        "audio is a file and only input_reference, last_image, video, control, drive, face, finished_video, sound, track, mask, "
+        "audio is a file and only input_reference, last_image, video, mask, control, sound, drive, face, track, finished_video, "
         "references, keyframes, figures may be one" in other["words"]
     )
     assert site.post("/", data={f"field{n}": "x" for n in range(200)}, files={"input_reference": b"p"}).status_code == 400

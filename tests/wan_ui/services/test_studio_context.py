@@ -1,6 +1,7 @@
 """Tests of what a visitor and the operator may queue, by every way from the page to the engine."""
 
 import asyncio
+import base64
 import shutil
 import threading
 from dataclasses import replace
@@ -8,17 +9,21 @@ from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.keys import Keys
 from backend.errors import DataFolderError, QueueFull, RequestError
 from backend.schemas.request import GenerationRequest
+from backend.schemas.worker import Device
 from presets import load_preset
 from tests.wan_ui.builders import a_request
 from wan_ui.gateway import uploads
 from wan_ui.gateway.access import OPERATOR_COOKIE, Access
 from wan_ui.routes.api import GenerateArguments
+from wan_ui.routes.videos import videos_routes
 from wan_ui.services.studio_context import StudioContext
 
 WAN = load_preset("wan2.1-t2v-1.3b-480p")
@@ -28,7 +33,7 @@ VISITOR = SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7"
 def submitted(context: StudioContext, wanted: GenerateArguments, request) -> Job:
     """Submit a request as a program does, and return the job."""
     caller = context.identify_caller(request)
-    return queued(context, wanted.to_request(context.preset_names(caller)[0]), caller)
+    return queued(context, wanted.to_request(context.default_preset(caller, wanted.task)), caller)
 
 
 def queued(context: StudioContext, wanted: GenerationRequest, caller) -> Job:
@@ -130,6 +135,56 @@ def test_visitors_use_only_the_presets_that_the_operator_names(context, running,
     everything, tiny = narrow.identify_caller(operator), load_preset("wan-tiny")
     assert narrow.preset_filter()(WAN) and not narrow.preset_filter(visitor)(tiny) and narrow.preset_filter(everything)(tiny)
     assert queued(narrow, a_request(), everything).request.preset == "wan-tiny"
+
+
+BIG, BIG_I2V, SMALL = "wan2.2-t2v-a14b-720p", "wan2.2-i2v-a14b-720p", "wan2.1-t2v-1.3b-480p"
+V6E_8 = [Device(name=str(number), kind="TPU v6 lite", bytes_limit=31 * 2**30) for number in range(8)]
+
+
+def with_installed(context: StudioContext, monkeypatch, *names: str, devices=(), **changes) -> StudioContext:
+    """Return a context whose machine has these devices, and the weights of the demo models and of the presets `names`."""
+    worker = SimpleNamespace(facts=SimpleNamespace(devices=list(devices)))
+    monkeypatch.setattr(context.engine.pool, "representative_worker", lambda: worker)
+    return replace(context, can_run=lambda preset: preset.model.startswith("embedded:") or preset.name in names, **changes)
+
+
+@pytest.mark.parametrize(
+    ("names", "devices", "task", "default"),
+    [
+        ((), V6E_8, "t2v", "wan-tiny"),
+        ((SMALL, f"{BIG}-draft", BIG), V6E_8, "t2v", BIG),  # the best of the installed presets for these devices
+        ((f"{BIG}-draft", SMALL), (), "t2v", f"{BIG}-draft"),  # the first installed model, if the devices are not known
+        ((SMALL,), V6E_8, "t2v", SMALL),
+        ((BIG,), V6E_8, "i2v", "wan-tiny"),  # no installed model takes an image
+        ((BIG, BIG_I2V, "wan2.1-flf2v-14b-720p"), V6E_8, "i2v", BIG_I2V),
+        (("wan2.1-flf2v-14b-720p", "wan2.2-animate-14b"), V6E_8, "i2v", "wan-tiny"),  # these need more than an image
+    ],
+)
+def test_the_default_preset_is_an_installed_model_for_the_task(context, monkeypatch, names, devices, task, default):
+    context = with_installed(context, monkeypatch, *names, devices=devices)
+    assert context.default_preset(context.identify_caller(VISITOR), task) == default
+
+
+def test_the_default_preset_is_the_one_loaded_first_and_one_that_the_caller_may_use(context, monkeypatch, operator):
+    context = with_installed(context, monkeypatch, BIG, SMALL, devices=V6E_8)
+    monkeypatch.setattr(context.engine, "first_preset", SMALL)  # as with --model
+    visitor = context.identify_caller(VISITOR)
+    assert context.default_preset(visitor) == SMALL
+    narrow = replace(context, models=frozenset({BIG, BIG_I2V}))
+    assert narrow.default_preset(visitor) == BIG and narrow.default_preset(narrow.identify_caller(operator)) == SMALL
+    missing = replace(context, models=frozenset({BIG_I2V}))
+    assert missing.default_preset(visitor) == BIG_I2V  # the request is refused: only the operator may download it
+
+
+def test_a_request_without_a_model_or_with_an_alias_uses_the_default_preset_and_names_it(context, monkeypatch, running):
+    image = "data:image/png;base64," + base64.b64encode(b"").decode()
+    context = with_installed(context, monkeypatch, BIG, BIG_I2V, devices=V6E_8)
+    site = TestClient(Starlette(routes=[*videos_routes(context)]), headers={"authorization": "Bearer key"})
+    for fields, default in (({}, BIG), ({"model": "sora-2"}, BIG), ({"model": "wan-tiny"}, "wan-tiny")):
+        assert site.post("/v1/videos", json={"prompt": "a red square", **fields}).json()["model"] == default
+    refused = site.post("/v1/videos", json={"prompt": "x", "size": "1x1", "input_reference": image}).json()
+    assert f"does not fit {BIG_I2V}" in refused["error"]["message"]
+    assert site.get("/v1/models/sora-2").json()["id"] == "sora-2"
 
 
 def test_a_new_cookie_is_no_new_place_in_the_queue(context, running):
