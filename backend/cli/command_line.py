@@ -91,7 +91,7 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=names)
     models = "the presets that visitors may use, separated by commas (all installed presets); the operator may use all presets"
     serve.add_argument("--models", type=_parse_presets, metavar="NAME,...", help=models)
-    alias = "a further name of a preset at /v1/videos; repeat for more (sora-2 and sora-2-pro are names of the first preset)"
+    alias = "a further name of a preset at /v1/videos; repeat for more (sora-2 and sora-2-pro are names of the default preset)"
     serve.add_argument(
         "--model-alias", dest="model_aliases", action="append", type=_parse_alias, default=[], metavar="NAME=PRESET", help=alias
     )
@@ -318,6 +318,8 @@ def _add_precompile(commands: argparse._SubParsersAction) -> None:
     for name, what in (("width", "pixels"), ("height", "pixels"), ("frames", "number of frames, 4n+1")):
         command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's value)")
     command.add_argument("--progressive", type=int, metavar="LEVEL", help=f"{_PROGRESSIVE}; all levels use the same programs")
+    instant = "also compile the preset's instant drafts, so that the first draft need not wait for a compilation"
+    command.add_argument("--instant", action="store_true", help=instant)
     command.add_argument("--json", action="store_true", help="print the list of files as one JSON object")
     _add_speed_options(command)
     _add_mesh(command)

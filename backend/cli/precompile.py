@@ -9,7 +9,8 @@ from pathlib import Path
 
 from backend.catalog.measured_ratios import add_measured_ratios
 from backend.cli.module_process import check_topology, compile_in_process, option_words
-from backend.errors import OutputError
+from backend.engine.instant import DRAFT_INPUTS
+from backend.errors import OutputError, RequestError
 from backend.schemas.numbers import check_size
 from backend.schemas.request import example_request
 from backend.schemas.settings import find_preset
@@ -26,12 +27,16 @@ def precompile(arguments: argparse.Namespace) -> None:
     check_size(preset, **own | {SIZES[name]: value for name, value in given.items()})
     request = example_request(preset, mag_cache=arguments.mag_cache, sparse=arguments.sparse)
     add_measured_ratios(request, from_environment().magnitudes_dir)
+    if arguments.instant and request.inputs().keys() - DRAFT_INPUTS:
+        rule = "is only for presets that make videos from text or an image alone"
+        raise RequestError(f"--instant with {preset.name}", rule, "leave out --instant")
     if arguments.topology is not None:
         check_topology(arguments.topology)
     folder = _create_folder(arguments.output)
     example_request(preset, progressive=arguments.progressive)
     words = ["--output", str(folder)]
     words += option_words(arguments, "preset", "topology", "progressive", "mag_cache", "sparse", "quantize", *SIZES)
+    words += ["--instant"] * arguments.instant
     report = compile_in_process("backend.cli.precompile_run", words, for_tpu=arguments.topology is not None)
     sys.stdout.write((json.dumps(report) if arguments.json else _format_report(report)) + "\n")
 

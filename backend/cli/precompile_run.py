@@ -5,13 +5,14 @@
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
 
 from backend.catalog.measured_ratios import add_measured_ratios
 from backend.cli.module_process import write_message
+from backend.engine.instant import DRAFT_INPUTS, draft_request
 from backend.imports import hide_unused_libraries
 from backend.models.model import Model
 from backend.pipeline.load import describe_model
@@ -27,9 +28,19 @@ from presets import Preset
 
 
 def write_programs(
-    preset: Preset, topology: str | None, folder: Path, mesh: dict[str, int | None], sizes: dict, progressive: int | None = None
+    preset: Preset,
+    topology: str | None,
+    folder: Path,
+    mesh: dict[str, int | None],
+    sizes: dict,
+    progressive: int | None = None,
+    *,
+    is_instant: bool = False,
 ) -> dict:
-    """Compile and write each program that the preset's requests run. Return a report on the files and compile times."""
+    """Compile and write each program that the preset's requests run. Return a report on the files and compile times.
+
+    With `is_instant`, also the programs of their instant drafts.
+    """
     start, files = time.monotonic(), []
 
     def record_file(name: str, path: Path, seconds: float | None) -> None:
@@ -41,7 +52,10 @@ def write_programs(
     if topology or not (checkpoint / "tokenizer").is_dir():
         checkpoint = None
     model = describe_model(preset, devices, ExecutableWriter(folder=folder, report=record_file), mesh, checkpoint)
-    for request in requests_to_compile(preset, model, sizes, progressive):
+    requests = list(requests_to_compile(preset, model, sizes, progressive))
+    if is_instant:
+        requests += drafts_to_compile(preset, requests)
+    for request in requests:
         for _ in warm_up(model, add_measured_ratios(request, from_environment().magnitudes_dir)):
             pass
     return {
@@ -90,6 +104,11 @@ def requests_to_compile(preset: Preset, model: Model, sizes: dict, progressive: 
         yield example_request(preset, "t2v", video="/clip.mp4", extend="after", **sizes)
 
 
+def drafts_to_compile(preset: Preset, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
+    """Return the instant drafts of these requests of the preset. Leave out requests that have no draft."""
+    return [draft_request(request, preset) for request in requests if request.inputs().keys() <= DRAFT_INPUTS]
+
+
 def main() -> None:
     hide_unused_libraries()
     about = "`app.py precompile` starts this module. Do not start it by hand."
@@ -103,6 +122,7 @@ def main() -> None:
     parser.add_argument("--mag-cache", type=float)
     parser.add_argument("--sparse", type=float)
     parser.add_argument("--quantize")
+    parser.add_argument("--instant", action="store_true")
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     sizes = {"width": arguments.width, "height": arguments.height, "num_frames": arguments.frames}
@@ -111,7 +131,10 @@ def main() -> None:
     # ("Function ... not found" on a CPU).
     jax.config.update("jax_enable_compilation_cache", False)
     preset = example_request(find_preset(arguments.preset), quantize=arguments.quantize).resolved_preset
-    write_message({"report": write_programs(preset, arguments.topology, arguments.output, mesh, sizes, arguments.progressive)})
+    report = write_programs(
+        preset, arguments.topology, arguments.output, mesh, sizes, arguments.progressive, is_instant=arguments.instant
+    )
+    write_message({"report": report})
 
 
 if __name__ == "__main__":

@@ -353,11 +353,10 @@ class Dispatcher:
                 self._dispatch()
 
     def _dispatch(self) -> None:
-        """Assign the next jobs to idle workers. If no job runs and all waiting jobs are held, start instant drafts.
+        """Assign the next jobs to idle workers. If no job waits, start instant drafts on workers that slow down no running job.
 
-        Jobs that wait for disk space stay in the queue.
+        Held jobs do not count as waiting. Jobs that wait for disk space stay in the queue.
         """
-        self.drafts.set_paused(bool(self._running) or any(not entry.is_held for entry in self._waiting))
         if not self._waiting:
             self._shortages = {}
         before, is_free = self._shortages, False
@@ -384,6 +383,8 @@ class Dispatcher:
                 return
         if before != self._shortages:
             self._event_log.count_change()
+        is_waiting = any(not entry.is_held for entry in self._waiting)
+        self.drafts.set_paused(is_waiting or not self.pool.can_run_drafts_beside(len(self._running)))
         self.drafts.start_next()
 
     def _next_job(self) -> QueueEntry | None:

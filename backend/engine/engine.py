@@ -101,6 +101,7 @@ class Engine:
         self.library.on_delete = self.cleaner.trim_bin
         self.sandbox = SandboxPool()
         plan = options.plan(settings)
+        self.first_preset = plan.preset  # the name of the preset whose model the workers load first
         self.queue = Dispatcher(
             options.plans(plan),
             self.event_log,
@@ -297,7 +298,7 @@ class Engine:
         The owner's earlier draft stops. The request is checked as in `submit_steps`. `can_run(preset)` returns whether the draft
         may use a preset.
 
-        Raises: the errors of `submit`; Busy while a video waits or runs, if too many drafts are in progress, or if no idle worker
+        Raises: the errors of `submit`; Busy while drafts are paused, if too many drafts are in progress, or if no idle worker
             can load the model ahead.
         """
         self._check(request, may_download=False)
@@ -318,7 +319,7 @@ class Engine:
         return draft
 
     def prepare_draft(self, request: GenerationRequest, can_run: Callable[[Preset], bool]) -> None:
-        """Let an idle worker compile the programs of the request's instant draft, if no video waits or runs."""
+        """Let an idle worker compile the programs of the request's instant draft, unless drafts are paused."""
         if self._may_prepare(request):
             wanted = self._reduce_to_draft(request, can_run)
             self.queue.drafts.prepare(wanted, self.estimates.shape(wanted))

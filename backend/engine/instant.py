@@ -1,7 +1,9 @@
 """Instant drafts: small clips that a page requests while the visitor types.
 
 A draft is not a job. It has no place in the queue, no events in the store and no files except copies of its inputs, which are
-deleted when the draft ends. Drafts run while no video waits or runs, at most one per owner. A newer draft replaces an older one.
+deleted when the draft ends. Each owner has at most one draft: a newer draft replaces an older one.
+
+Drafts run while no video waits. If the workers share one machine's processors, drafts also wait while a video runs.
 """
 
 import shutil
@@ -12,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from threading import Condition
+from typing import Literal
 
 from backend.errors import Busy, RequestError
 from backend.schemas.events import DraftFinished, Event, Failed, Interrupted
-from backend.schemas.geometry import nearest_frame_counts, nearest_sizes
+from backend.schemas.geometry import nearest_sizes
+from backend.schemas.numbers import nearest_lengths
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.worker_pool.pool import WorkerPool
@@ -27,6 +31,12 @@ MOST_OF_ADDRESS, MOST_IN_ALL = 8, 40
 MOST_FRAMES = 13  # 0.8 s at 16 frames per second; the decoder takes most of a draft's time, and it grows with each frame
 MOST_EVALUATIONS = 16  # limit of the transformer's evaluations per draft; a guided step needs two evaluations
 MOST_DEATHS, QUIET_SECONDS = 2, 600.0  # drafts are refused if this many drafts crashed workers within this time
+
+DraftResult = DraftFinished | Failed | Literal["replaced"] | None
+"""A draft's final event, "replaced" after its owner requested a newer draft, None if it was stopped or its worker ended."""
+
+DRAFT_INPUTS = frozenset({"image", "last_image", "sound"})
+"""The inputs of videos that have an instant draft. A draft has no sound."""
 
 _OFF: dict[str, object] = {
     "step_cache": 0.0,
@@ -47,7 +57,8 @@ def choose_preset(request: GenerationRequest, others: Sequence[Preset]) -> Prese
     """Return the request's preset or one of `others`: the preset whose draft needs the fewest evaluations of the transformer.
 
     Presets whose LoRAs differ from the LoRAs of the request's preset are left out, because merging LoRAs takes as long as loading
-    a model.
+    a model. The method of sparse attention does not count: `check-tpu` predicts that it hardly changes the steps of a draft
+    (docs/performance.md).
     """
     own = request.resolved_preset
     needed = {"t2v": set(), "i2v": {"image"}}[request.task] | ({"last_image"} if request.last_image else set())
@@ -65,9 +76,9 @@ def draft_request(request: GenerationRequest, preset: Preset) -> GenerationReque
     The draft has the smallest size that `preset` allows for the request's aspect ratio, at most `MOST_FRAMES` frames, and few
     steps. It keeps the request's `quantize`, so that the model in memory can be used.
 
-    Raises: RequestError for storyboards, live videos, and requests with inputs other than `image`, `last_image` and `sound`.
+    Raises: RequestError for storyboards, live videos, and requests with inputs other than `DRAFT_INPUTS`.
     """
-    if request.shots or request.is_open or request.inputs().keys() - {"image", "last_image", "sound"}:
+    if request.shots or request.is_open or request.inputs().keys() - DRAFT_INPUTS:
         raise RequestError("this video", "has no instant draft: only text and image to video have", "press Generate")
     width, height = _draft_size(preset, request.width, request.height)
     given = {"width": width, "height": height, "num_frames": _draft_frames(preset, request.num_frames)}
@@ -101,20 +112,21 @@ def _draft_size(preset: Preset, width: int, height: int) -> tuple[int, int]:
 
 def _draft_frames(preset: Preset, num_frames: int) -> int:
     most = min(num_frames, MOST_FRAMES)
-    return nearest_frame_counts(most, preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)[0]
+    return nearest_lengths(most, preset)[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstantDraft:
     """A draft in progress. `folder` exists only if the request has inputs.
 
-    `result` is a future of the draft's final event. It receives None if the draft was stopped or its worker ended.
+    The owner's page should request the draft again if `result` receives None. After "replaced" it must not: two pages of one
+    owner would stop each other's drafts again and again.
     """
 
     owner: str
     address: str
     folder: Path
-    result: "Future[DraftFinished | Failed | None]" = field(default_factory=Future)
+    result: "Future[DraftResult]" = field(default_factory=Future)
 
     @property
     def id(self) -> str:
@@ -139,17 +151,17 @@ class InstantDrafts:
 
     @property
     def are_paused(self) -> bool:
-        """True while a video waits or runs."""
+        """True while drafts would delay or slow down a video."""
         return self._is_paused
 
     def reserve(self, owner: str, address: str, folder: Path) -> InstantDraft:
         """Return the owner's new draft, with its own folder in `folder`. The owner's earlier draft stops within one step.
 
-        Raises: Busy while a video waits or runs, if earlier drafts crashed their workers, or if too many drafts are in progress.
+        Raises: Busy while drafts are paused, if earlier drafts crashed their workers, or if too many drafts are in progress.
         """
         with self._changed:
             if old := self._drafts.get(owner):
-                self._stop(old)
+                self._stop(old, "replaced")
             if self._is_paused or self._is_closed:
                 raise Busy("a video is being generated, so", "instant drafts wait", "they continue afterwards")
             self._deaths = [moment for moment in self._deaths if time.monotonic() - moment < QUIET_SECONDS]
@@ -191,7 +203,7 @@ class InstantDrafts:
                 self._stop(draft)
 
     def prepare(self, request: GenerationRequest, shape: Shape) -> None:
-        """Let an idle worker compile the programs of a draft of this shape, unless a video waits or runs."""
+        """Let an idle worker compile the programs of a draft of this shape, unless drafts are paused."""
         with self._changed:
             if not self._is_paused and not self.are_pending:
                 self._pool.prepare_for(request, shape)
@@ -233,9 +245,9 @@ class InstantDrafts:
             for draft in running:
                 _remove_folder(draft)
 
-    def _stop(self, draft: InstantDraft) -> None:
-        """End the draft without a result. Its worker stops within one step."""
-        self._end(draft, None)
+    def _stop(self, draft: InstantDraft, result: Literal["replaced"] | None = None) -> None:
+        """End the draft without an event. Its worker stops within one step."""
+        self._end(draft, result)
         # The folder of a draft that neither waits nor runs is kept, because its inputs are still being written.
         for entry in [entry for entry in self._waiting if entry[0] is draft]:
             self._waiting.remove(entry)
@@ -243,11 +255,11 @@ class InstantDrafts:
         if draft.id in self._running:
             self._running[draft.id][1].cancel(draft.id)
 
-    def _end(self, draft: InstantDraft, event: DraftFinished | Failed | None) -> None:
+    def _end(self, draft: InstantDraft, result: DraftResult) -> None:
         if self._drafts.get(draft.owner) is draft:
             del self._drafts[draft.owner]
         if not draft.result.done():
-            draft.result.set_result(event)
+            draft.result.set_result(result)
 
 
 def _remove_folder(draft: InstantDraft) -> None:

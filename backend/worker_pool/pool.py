@@ -76,6 +76,13 @@ class WorkerPool:
                 return worker
         return None
 
+    def can_run_drafts_beside(self, num_jobs: int) -> bool:
+        """Return whether drafts slow down none of the `num_jobs` running jobs.
+
+        Either no job runs, or a further worker exists and all workers have their own devices.
+        """
+        return num_jobs == 0 or (num_jobs < len(self) and all(worker.has_own_devices for worker in self._workers))
+
     def assign_draft(self, job_id: str, request: GenerationRequest, folder: Path, shape: Shape) -> Supervisor | None:
         """Give the instant draft to a worker that can start it at once, and return this worker. None if no worker can.
 

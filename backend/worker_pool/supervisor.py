@@ -83,6 +83,11 @@ class Supervisor:
         self._facts = WorkerFacts()
         self._last_unused: UnusedAccelerator | None = None
 
+    @property
+    def has_own_devices(self) -> bool:
+        """True if no other worker uses the worker's devices: it has TPU chips of its own, or a node of a cluster."""
+        return bool(self._plan.share.chips or self._plan.node)
+
     def start(self) -> None:
         """Start the worker if it is not running."""
         with self._lock:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from backend.engine.instant import InstantDraft
+from backend.engine.instant import DraftResult, InstantDraft
 from backend.errors import Busy, StudioError
 from backend.media.sandbox import Steps
 from backend.schemas.events import DraftFinished, Failed
@@ -49,7 +49,8 @@ class InstantHandlers:
     async def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Generate a draft ("draft"), or stop the visitor's draft ("stop").
 
-        Without a prompt, only prepare the worker. If the draft was stopped or is late, the page must request it again.
+        Without a prompt, only prepare the worker. If the draft was stopped or is late, the page must request it again, unless a
+        newer request of the same visitor replaced it.
         """
         caller, act = await asyncio.to_thread(self.context.identify_caller, request), Act.from_event(event)
         result, texts, drafts = self.form.prompt.instant.result, caller.texts, self.context.engine.queue.drafts
@@ -73,10 +74,10 @@ class InstantHandlers:
                 return {result: shown, self.form.prompt.instant.seed: seed}
             case Failed(cause=cause, fix=fix):
                 return {result: result_html(number, shorten_paths(f"{cause}; {fix}"))}
-        return {result: result_html(number, is_waiting=bool(prompt))}
+        return {result: result_html(number, is_waiting=bool(prompt) and answer is None)}
 
-    async def _generate(self, values: Values, caller: Caller) -> DraftFinished | Failed | None:
-        """Return the draft's last event, None if the draft was stopped, is late, or has no prompt. Raises: StudioError."""
+    async def _generate(self, values: Values, caller: Caller) -> DraftResult:
+        """Return the draft's result, None also if the draft is late or has no prompt. Raises: StudioError."""
         sandbox, drop = self.context.engine.sandbox, self._drop
         draft = await sandbox.run_steps_async(self._start(values, caller), requester_from_caller(caller), drop)
         if draft is None:

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.cli.precompile_run import requests_to_compile
+from backend.cli import precompile_run
+from backend.cli.precompile_run import drafts_to_compile, requests_to_compile
+from backend.engine.instant import MOST_FRAMES
 from backend.settings import PROJECT_FOLDER
 from presets import list_presets, load_preset
 
@@ -31,6 +33,28 @@ def test_every_presets_requests_can_be_made_and_cover_what_needs_programs_of_its
     assert all(request.drive for request in made) is ("drive" in preset.inputs)
     if {"drive", "video"} <= preset.inputs.keys():
         assert any(request.video and request.mask for request in made), "a figure is put into a clip"
+
+
+@pytest.mark.parametrize("preset", [one for one in list_presets() if not one.live], ids=lambda preset: preset.name)
+def test_the_drafts_of_every_preset_that_has_drafts_cover_its_tasks(preset):
+    model = SimpleNamespace(prompts_for_all_programs=lambda example: [example])
+    drafts = drafts_to_compile(preset, list(requests_to_compile(preset, model, {"quantize": None})))
+    assert {draft.task for draft in drafts} == (set() if "drive" in preset.inputs else set(preset.tasks))
+    assert all(draft.preset == preset.name and draft.num_frames <= MOST_FRAMES for draft in drafts)
+
+
+@pytest.mark.parametrize("is_instant", [False, True])
+def test_instant_also_compiles_the_drafts(is_instant, tmp_path, monkeypatch):
+    plan = SimpleNamespace(plan_text="one chip")
+    model = SimpleNamespace(prompts_for_all_programs=lambda example: [example], layout=lambda is_guided: plan)
+    compiled = []
+    monkeypatch.setattr(precompile_run, "describe_model", lambda *given: model)
+    monkeypatch.setattr(precompile_run, "warm_up", lambda model, request: compiled.append(request) or ())
+    preset, sizes = load_preset("wan-tiny"), {"num_frames": 33}
+    precompile_run.write_programs(preset, None, tmp_path, {}, sizes, is_instant=is_instant)
+    assert {(request.task, request.num_frames) for request in compiled} == {
+        (task, frames) for task in ("t2v", "i2v") for frames in ((33, 13) if is_instant else (33,))
+    }
 
 
 @pytest.mark.demo_model
@@ -57,6 +81,7 @@ def test_the_engine_loads_what_was_precompiled(tmp_path):
         ({"--frames": 16}, "num_frames=16 must be 4n+1"),
         ({"--topology": "v9:2x2"}, "topology='v9:2x2' must be a chip and a shape"),
         ({"--output": "/proc/none"}, "must be a writable folder"),
+        ({"--preset": "wan-tiny-animate", "--instant": "--json"}, "leave out --instant"),
     ],
 )
 def test_what_cannot_be_precompiled_is_refused_at_once(tmp_path, options, message):

@@ -1,4 +1,4 @@
-"""Instant drafts: one per owner, the newest wins, only while no video waits or runs, and nothing of a draft remains."""
+"""Instant drafts: one per owner, the newest wins, videos come first, and nothing of a draft remains."""
 
 import base64
 import io
@@ -13,6 +13,7 @@ from backend.engine.scheduling import QueueLimits
 from backend.errors import Busy, ImageError, RequestError
 from backend.schemas.events import DraftFinished, Failed, Finished
 from backend.schemas.request import GenerationRequest, example_request
+from backend.shares import FIRST_PORT, Share
 from presets import list_presets, list_variants, load_preset
 from tests.backend.conftest import all_events, request, wait_for
 
@@ -66,7 +67,7 @@ def test_the_newest_draft_of_an_owner_wins(ready, close_gate):
     old, other = start(ready, request("a held square")), start(ready, owner="bob")
     gate.wait()
     new = start(ready)
-    assert old.result.result(SECONDS) is None  # the gate is still closed: the draft stopped where it was
+    assert old.result.result(SECONDS) == "replaced"  # the gate is still closed: the draft stopped where it was
     assert picture(other.result.result(SECONDS)) and picture(new.result.result(SECONDS))
 
 
@@ -83,6 +84,40 @@ def test_a_video_stops_drafts_and_drafts_wait_for_it(ready, close_gate):
     assert isinstance(all_events(ready, job.id)[-1], Finished)
     wait_for(lambda: ready.queue.count_running() == 0)
     assert picture(start(ready).result.result(SECONDS))
+
+
+def test_an_idle_worker_with_own_chips_makes_drafts_beside_a_video_and_gives_way_to_the_next_video(make_engine, close_gate):
+    shares = [Share(chips=(number,), block="1,1,1", port=FIRST_PORT + number) for number in range(2)]
+    engine = make_engine(shares=shares)
+    wait_for(lambda: all(worker.status.state == "ready" for worker in engine.pool.workers()))
+    step, gate = close_gate("a held video"), close_gate("a held square", "draft 2")
+    first = engine.submit(request("a held video"), "bob")
+    step.wait()
+    assert picture(start(engine).result.result(SECONDS))
+    draft = start(engine, request("a held square"))
+    gate.wait()
+    second = engine.submit(request(), "bob")
+    assert draft.result.result(SECONDS) is None
+    assert isinstance(all_events(engine, second.id)[-1], Finished)
+    assert engine.jobs.find(first.id).state == "running"
+    second_step = close_gate("a second held video")
+    engine.submit(request("a second held video"), "bob")
+    second_step.wait()
+    with pytest.raises(Busy, match="drafts wait"):
+        start(engine)
+
+
+def test_a_worker_that_shares_the_processors_makes_no_drafts_beside_a_video(make_engine, close_gate):
+    engine = make_engine(shares=(Share(), Share()))
+    wait_for(lambda: all(worker.status.state == "ready" for worker in engine.pool.workers()))
+    step, gate = close_gate("a held video"), close_gate("a held square", "draft 2")
+    draft = start(engine, request("a held square"))
+    gate.wait()
+    engine.submit(request("a held video"), "bob")
+    step.wait()
+    assert draft.result.result(SECONDS) is None
+    with pytest.raises(Busy, match="drafts wait"):
+        start(engine)
 
 
 def test_a_dead_worker_ends_the_draft_and_drafts_continue_with_the_next_worker(ready, close_gate):

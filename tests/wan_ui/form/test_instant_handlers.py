@@ -85,6 +85,16 @@ def test_the_visitor_stops_the_own_draft(url, close_gate):
     assert (answer["picture"], answer["isWaiting"]) == ("", True)
 
 
+def test_two_pages_of_one_visitor_do_not_stop_each_others_drafts_for_ever(url, close_gate):
+    gate, first, second = close_gate("a held square", "draft 2"), Typist(url, "a"), Typist(url, "a")
+    with ThreadPoolExecutor() as pool:
+        held = pool.submit(first.ask, "draft", "a held square", 7)
+        gate.wait()
+        newer = second.ask("draft", "a blue square", 1)
+        older = held.result()  # while the gate is closed
+    assert newer["picture"] and (older["number"], older["picture"], older["isWaiting"]) == (7, "", False)
+
+
 def test_a_draft_opens_only_uploads(url, picture):
     ann = Typist(url, "a")
     ann.call("choose_1", {})  # image to video
