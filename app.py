@@ -69,6 +69,10 @@ def _serve(arguments: argparse.Namespace) -> None:
     use_one_malloc_arena()  # must be called before other threads start
     drop_gradio_ports()
     folder, model = from_environment(arguments.data_dir).data_dir, options.model_from_arguments(arguments)
+    if model is not None:
+        from backend.cli.models import print_licences
+
+        print_licences([model], sys.stderr)
     limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
     engine = Engine(folder, model, limits=limits, has_standby=True, **options.engine_options(arguments))
     with contextlib.suppress(PermissionError):  # the folder may belong to another account

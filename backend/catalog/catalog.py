@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from presets import Preset, list_presets
+from presets.licences import LICENCE_UNSEEN, UNSEEN
 
 Kind = Literal["model", "lora"]
 
@@ -39,7 +40,7 @@ class Entry:
     @property
     def licences(self) -> tuple[str, ...]:
         """Sentences about licences that the operator must know before the download."""
-        return required_licences(self.source) if self.kind == "model" else ()
+        return required_licences(self.source)
 
 
 def list_entries() -> list[Entry]:
@@ -72,8 +73,24 @@ def is_downloadable(source: str) -> bool:
 
 
 def required_licences(source: str) -> tuple[str, ...]:
-    """Return sentences about licences that the operator must know before downloading the checkpoint."""
-    return tuple(dict.fromkeys(one.licence for one in list_presets() if one.model == source and one.licence))
+    """Return sentences about licences that the operator must know before downloading `source`, a checkpoint or a file.
+
+    A preset's sentence applies to the repositories of its single-file transformers. Without such files, it applies to the
+    repository of its checkpoint.
+    """
+    given = _list_repositories(source)
+    stated = [
+        preset.licence
+        for preset in list_presets()
+        if preset.licence and not given.isdisjoint(_list_repositories(preset.model.partition("+")[2] or preset.model))
+    ]
+    unseen = [LICENCE_UNSEEN.format(repository=repository) for repository in UNSEEN if repository in given]
+    return tuple(dict.fromkeys(stated + unseen))
+
+
+def _list_repositories(source: str) -> set[str]:
+    """Return the repository or folder of each part of "BASE+FILE", without the names of files and of the transformer's folder."""
+    return {part.partition("#")[0].partition(":")[0] for part in source.split("+")}
 
 
 def count_bytes(source: str, path: Path) -> int:

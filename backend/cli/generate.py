@@ -21,7 +21,7 @@ from backend.cli.arguments import (
     worker_options_from_arguments,
 )
 from backend.cli.command_line import FAILED, OK, print_error
-from backend.cli.models import print_licence
+from backend.cli.models import print_licences
 from backend.cli.progress import Progress
 from backend.engine.engine import Engine
 from backend.engine.folder import open_inputs
@@ -61,7 +61,7 @@ def generate(
     hosts |= {"start_worker": False} if needs_only_cutting(request) else {}  # cutting needs no model
     preset = OPENING if request.finished_video else request.preset
     engine = make_engine(settings.data_dir, model, preset=preset, warm_up=False, resume=False, options=options, **hosts)
-    print_licence(model or find_preset(preset).model, sys.stderr)
+    print_licences([model or find_preset(preset).model, *(lora.source for lora in arguments.loras)], sys.stderr)
     try:
         for lora in arguments.loras:
             adopt_lora(lora.source, settings.loras_dir)

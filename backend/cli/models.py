@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -35,7 +35,9 @@ def models(arguments: argparse.Namespace) -> bool:
         _print_models(arguments)
         return True
     if arguments.action == "download":
-        for source in _hub_sources(arguments.id):
+        sources = _hub_sources(arguments.id)
+        print_licences(sources, sys.stderr)
+        for source in sources:
             _download(source)
         return True
     return _verify_model(arguments)
@@ -86,11 +88,15 @@ def _hub_sources(given: str) -> list[str]:
     return [given]
 
 
-def print_licence(source: str, stream: TextIO) -> None:
-    """Print the licences of a model before its download. Print nothing if the model is on this machine."""
-    if not is_hub_id(source) or find_cached_folder(source) is not None:
-        return
-    for licence in required_licences(source):
+def print_licences(sources: Sequence[str], stream: TextIO) -> None:
+    """Print the licences of checkpoints and files before their download, each once. Leave out what is on this machine."""
+    licences = dict.fromkeys(
+        licence
+        for source in sources
+        for licence in required_licences(source)
+        if find_cached_folder(source) is None and find_cached_file(source) is None
+    )
+    for licence in licences:
         stream.write(f"{licence}\n")
         stream.flush()
 
@@ -99,7 +105,6 @@ def _download(source: str) -> None:
     is_model = is_hub_id(source)
     path = find_cached_folder(source) if is_model else find_cached_file(source)
     if path is None:
-        print_licence(source, sys.stderr)
         line = _DownloadLine(sys.stderr, source)
         path = download_model(source, recognise, line) if is_model else download_file(source, line)
         sys.stderr.write("\n" if sys.stderr.isatty() else "")

@@ -21,6 +21,7 @@ from backend.catalog.measured_ratios import add_measured_ratios
 from backend.checkpoints.loras import adopt_lora, check_lora
 from backend.cli.arguments import model_from_arguments, request_from_arguments, worker_options_from_arguments
 from backend.cli.command_line import FAILED, OK, print_error
+from backend.cli.models import print_licences
 from backend.cli.progress import Progress
 from backend.cli.words import run_command
 from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
@@ -45,7 +46,7 @@ from backend.pipeline.stage_files import (
     write_state,
 )
 from backend.runtime.context import RuntimeContext
-from backend.schemas.events import Event
+from backend.schemas.events import VIDEO_FILE, Event
 from backend.schemas.guidance_steps import guide_first_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS
@@ -53,7 +54,6 @@ from backend.schemas.step_plan import plan_steps
 from backend.settings import Settings, from_environment
 
 STOP_SECONDS = 8.0
-VIDEO = "video.mp4"
 NEXT = {"encode": "denoise", "denoise": "decode"}
 CHANGEABLE = tuple(one.name for one in FIELDS if one.stage == "denoise")  # settings that `denoise` may change
 
@@ -73,7 +73,8 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
         )
     request = _REQUESTS[arguments.command](arguments, folder, settings)
     model = model_from_arguments(arguments, request.preset)
-    product = folder / {"encode": EMBEDDINGS, "denoise": LATENTS, "decode": VIDEO}[arguments.command]
+    print_licences([model or request.resolved_preset.model], sys.stderr)
+    product = folder / {"encode": EMBEDDINGS, "denoise": LATENTS, "decode": VIDEO_FILE}[arguments.command]
     if _is_finished(arguments.command, folder, request):
         return _print_result(arguments, product, {"total": time.monotonic() - began}, "already existed")
     progress, stop = Progress(sys.stderr), threading.Event()
@@ -161,7 +162,7 @@ def _is_finished(stage: str, folder: Path, request: GenerationRequest) -> bool:
     if stage == "denoise":
         return read_latents(folder, request) is not None
     try:
-        return read_video_request(folder / VIDEO).for_sharing() == request.for_sharing()
+        return read_video_request(folder / VIDEO_FILE).for_sharing() == request.for_sharing()
     except (StudioError, OSError):
         return False
 
@@ -204,13 +205,13 @@ def _decode(run: Run) -> Generator[Event, None, str | None]:
     yield from prepare(run, ("decode",))
     if run.is_cancelled():
         return _stop_message("decode", run)
-    _rename_existing(run.folder / VIDEO)
+    _rename_existing(run.folder / VIDEO_FILE)
     latents = read_latents(run.folder, run.request)
     assert latents is not None, "checked by _request_to_decode"
     try:
         yield from decode(run, latents)
     except PartialVideo:
-        (run.folder / VIDEO).unlink(missing_ok=True)  # incomplete: the next run decodes all frames again
+        (run.folder / VIDEO_FILE).unlink(missing_ok=True)  # incomplete: the next run decodes all frames again
         return _stop_message("decode", run)
     return None
 

@@ -95,6 +95,7 @@ class Denoising:
         self._step_state: StepState = None
         self._num_committed = 0  # number of chunks that have been committed to the step state
         self._skipped = resumed_from.skipped_steps if resumed_from else 0
+        self._earlier_blocks = resumed_from.block_counts if resumed_from else (0.0, 0.0)
         self._num_ahead = 0  # number of steps dispatched since the last wait for the devices
 
     @property
@@ -110,8 +111,9 @@ class Denoising:
     def uses_step_cache(self) -> bool:
         """True if the request uses the step cache, with which a step can reuse the output of an earlier step.
 
-        A saved state does not contain this output. Therefore the caller copies the sampler's states before a step, and saves the
-        copy only if the step then reused no output.
+        A saved state does not contain this output, so a resumed run must start with a step that does not reuse it. Whether a step
+        reuses the output is known only after the step. Therefore the caller copies the sampler's states before each step, and
+        saves the copy only if the step computed its own output.
         """
         return self._run.request.uses_step_cache
 
@@ -126,18 +128,19 @@ class Denoising:
 
     @property
     def num_sparse_steps(self) -> int:
-        """The number of steps with Sol-Attn so far."""
-        return sum(step.is_sparse for step in self._plan[: self.steps_done])
+        """The number of steps with Sol-Attn so far, in all chunks."""
+        return sum(self._plan[step % self.schedule.steps].is_sparse for step in range(self.steps_done))
 
     def count_blocks(self) -> tuple[float, float]:
-        """Return two numbers of blocks of keys, summed over the steps with Sol-Attn that this process ran.
+        """Return two numbers of blocks of keys, summed over the steps with Sol-Attn of this process and of earlier processes.
 
         The first number counts the blocks that attention computed exactly. The second counts the blocks above Sol-Attn's
         threshold that were approximated, because the list of exact blocks was full.
         """
-        if not isinstance(self._step_state, BlockCounts):
-            return 0.0, 0.0
-        exact, dropped = np.asarray(self._step_state.totals).tolist()
+        exact, dropped = self._earlier_blocks
+        if isinstance(self._step_state, BlockCounts):
+            own = np.asarray(self._step_state.totals).tolist()
+            exact, dropped = exact + own[0], dropped + own[1]
         return exact, dropped
 
     @property
@@ -150,7 +153,13 @@ class Denoising:
         """Return the sampler's states and the finished chunks after the steps so far."""
         states = self._states if self._states is not None else do(self._initial_states(self._chunks[0]))
         skipped = self._skipped + self._run.model.skipped_steps(self._step_state)
-        return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), skipped_steps=skipped)
+        return Denoised(
+            states=states,
+            steps_done=self.steps_done,
+            chunks=tuple(self._finished),
+            skipped_steps=skipped,
+            block_counts=self.count_blocks(),
+        )
 
     def copy_to_host(self) -> Denoised:
         """Return `current_state` with copies of the sampler's states on the host. The next step overwrites the states on the

@@ -143,13 +143,14 @@ class Denoised:
     """A denoising after `steps_done` steps, counted over all chunks.
 
     `states` are the sampler's states of the current chunk, `chunks` the clean latents of earlier chunks. `skipped_steps` is the
-    number of steps that reused an earlier step's output.
+    number of steps that reused an earlier step's output. `block_counts` is the result of `Denoising.count_blocks`.
     """
 
     states: States
     steps_done: int
     chunks: tuple[Latents, ...] = ()
     skipped_steps: int = 0
+    block_counts: tuple[float, float] = (0.0, 0.0)
 
     def join_latents(self, clean: bool) -> Latents:
         """Join the latents of all chunks. For the last chunk, use the clean estimate if `clean`, otherwise the last sample."""

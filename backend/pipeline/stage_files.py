@@ -141,6 +141,8 @@ def write_state(run: Run, denoised: Denoised) -> None:
             arrays[_array_name(stream, field.name)] = np.asarray(getattr(state, field.name))
     for index, chunk in enumerate(denoised.chunks):
         arrays |= {_array_name(stream, f"chunk_{index}"): array for stream, array in chunk.items()}
+    if any(denoised.block_counts):  # videos without Sol-Attn have the arrays that older versions can read
+        arrays["block_counts"] = np.array(denoised.block_counts, np.float32)
     counts = {"steps_done": denoised.steps_done, "spared_steps": denoised.skipped_steps}
     _save_arrays(STATE, arrays | {name: np.int32(count).reshape(1) for name, count in counts.items()}, run)
 
@@ -152,12 +154,19 @@ def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
         return None
     steps_done = int(arrays.pop("steps_done")[0])
     skipped_steps = int(arrays.pop("spared_steps", np.zeros(1))[0])
+    exact, dropped = arrays.pop("block_counts", np.zeros(2)).tolist()
     states, chunks = {}, {}
     for stream, own in _group_by_stream(arrays).items():
         chunks[stream] = [own.pop(f"chunk_{index}") for index in range(sum(name.startswith("chunk_") for name in own))]
         states[stream] = SamplerState(**{name: jnp.asarray(value) for name, value in own.items()})
     finished = tuple(dict(zip(chunks, arrays, strict=True)) for arrays in zip(*chunks.values(), strict=True))
-    return Denoised(states=states, steps_done=steps_done, chunks=finished, skipped_steps=skipped_steps)
+    return Denoised(
+        states=states,
+        steps_done=steps_done,
+        chunks=finished,
+        skipped_steps=skipped_steps,
+        block_counts=(exact, dropped),
+    )
 
 
 def write_latents(run: Run, latents: Latents) -> None:

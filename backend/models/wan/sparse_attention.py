@@ -39,9 +39,10 @@ def make_sparse_plan(config: Config, keep: float, tau: float = 0.0) -> SparsePla
     if method is None:
         return None
     if tau and method != "sol":
-        raise RequestError(
-            "sparse was given,", f"but this model was trained with another sparse attention ({method})", "leave it out"
+        rule = (
+            f"but this model was trained with another sparse attention ({method}), which keeps sparse_keep={keep:g} of the blocks"
         )
+        raise RequestError("sparse was given,", rule, "leave it out")
     usual = {"sol": SOL_BLOCKS, "vsa": VSA_TILE}.get(method, SLA_BLOCKS)
     sizes = config.get(BLOCKS, usual)
     if not isinstance(sizes, list | tuple) or len(sizes) != len(usual) or not all(type(one) is int and one > 0 for one in sizes):
@@ -103,7 +104,7 @@ def _split_heads(own: OwnHeads, num_tokens: int, first_query: jax.Array | int, h
 def _attend_sla(
     own: OwnHeads, first_query: jax.Array | int, *projection: jax.Array, plan: SparsePlan, num_tokens: int, head_width: int
 ) -> SparseHeadsResult:
-    """Compute SLA for the heads of one chip. Without `projection`, SLA's linear attention is left out."""
+    """Compute SLA, a sparse attention, for the heads of one chip. Without `projection`, leave out SLA's linear attention."""
     heads = _split_heads(own, num_tokens, first_query, head_width)
     blocks = select_key_blocks(heads, plan.keep, plan.block_q, plan.block_kv)
     attended = sla_attention(heads, blocks, (projection[0], projection[1]) if projection else None)

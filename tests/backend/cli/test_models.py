@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from backend.checkpoints.verify import verify
-from backend.cli.models import _DownloadLine, print_licence
+from backend.cli import stages_run
+from backend.cli.command_line import parse
+from backend.cli.generate import generate
+from backend.cli.models import _DownloadLine, print_licences
+from backend.errors import ModelError
 from backend.models import find_family, recognise
 from presets import list_presets
 from tests.fake_hub import REPOSITORY, FakeHub
@@ -183,8 +187,100 @@ def test_a_licence_is_said_before_its_model_comes(tmp_path, monkeypatch):
     """The notice appears only if the licence has one, and not if the model is already on this machine."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     said = io.StringIO()
-    for source in (str(tmp_path), "Wan-AI/Wan2.1-T2V-14B-Diffusers", "nobody/nothing"):
-        print_licence(source, said)
+    print_licences([str(tmp_path), "Wan-AI/Wan2.1-T2V-14B-Diffusers", "nobody/nothing", "style.safetensors"], said)
     assert said.getvalue() == ""
-    print_licence("hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-720p_t2v", said)
+    print_licences(["hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-720p_t2v"], said)
     assert said.getvalue().count("\n") == 1 and "European Union, the United Kingdom and South Korea" in said.getvalue()
+
+
+TURBO = "TurboDiffusion/TurboWan2.1-T2V-14B-480P"
+LONGLIVE = "Efficient-Large-Model/LongLive-1.3B"
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        (f"Wan-AI/Wan2.1-T2V-14B-Diffusers+{TURBO}:TurboWan2.1-T2V-14B-480P.pth", TURBO),  # the preset's own
+        (f"Wan-AI/Wan2.1-T2V-14B-Diffusers+{TURBO}:TurboWan2.1-T2V-14B-480P-quant.pth", TURBO),
+        (f"/models/base+{TURBO}:TurboWan2.1-T2V-14B-480P-quant.pth", TURBO),
+        (f"{TURBO}:TurboWan2.1-T2V-14B-480P-quant.pth", TURBO),
+        (f"Wan-AI/Wan2.1-T2V-1.3B-Diffusers+{LONGLIVE}:models/longlive_base.pt#generator", LONGLIVE),
+        (f"{LONGLIVE}:models/lora.pt", LONGLIVE),
+        ("FastVideo/Wan2.1-VSA-T2V-14B-720P-Diffusers", "FastVideo/Wan2.1-VSA-T2V-14B-720P-Diffusers"),
+        (
+            "Wan-AI/Wan2.2-T2V-A14B-Diffusers+lightx2v/Wan2.2-NVFP4-Sparse:a.safetensors+lightx2v/Wan2.2-NVFP4-Sparse:b.safetensors",
+            "lightx2v/Wan2.2-NVFP4-Sparse",
+        ),
+        ("Lightricks/LTX-2.5-Diffusers#transformer_full", "LTX-2 Community License"),
+        ("Lightricks/LTX-2.5-Diffusers+/models/own.safetensors", "LTX-2 Community License"),
+        ("tencent/HunyuanVideo-1.5:transformer/720p_i2v/diffusion_pytorch_model.safetensors", "South Korea"),
+    ],
+)
+def test_a_licence_is_printed_for_every_form_of_a_source(source, named, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    printed = io.StringIO()
+    print_licences([source, source], printed)
+    assert printed.getvalue().count("\n") == 1 and named in printed.getvalue()
+
+
+@pytest.mark.parametrize("source", ["Wan-AI/Wan2.1-T2V-14B-Diffusers", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers", f"/{TURBO}"])
+def test_a_licence_of_a_file_is_not_printed_for_another_repository(source, tmp_path, monkeypatch):
+    """Presets combine these checkpoints with files of other repositories, which have their own licences."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    print_licences([source], printed := io.StringIO())
+    assert printed.getvalue() == ""
+
+
+def test_a_file_on_this_machine_needs_no_licence_notice(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / f"models--{TURBO.replace('/', '--')}"
+    (folder / "snapshots" / "abc").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("abc")
+    (folder / "snapshots" / "abc" / "quant.pth").write_bytes(b"x")
+    print_licences([f"{TURBO}:quant.pth", f"/models/base+{TURBO}:quant.pth"], printed := io.StringIO())
+    assert printed.getvalue() == ""
+    print_licences([f"{TURBO}:high.pth"], printed)
+    assert TURBO in printed.getvalue()
+
+
+class EngineWithoutModels:
+    """An engine that refuses every video, because no model is on this machine."""
+
+    def __init__(self, folder: Path, *arguments, **options) -> None:
+        pass
+
+    def submit(self, *arguments, **options):
+        raise ModelError("The model", "is missing", "download it")
+
+    def close(self) -> None:
+        pass
+
+
+def test_generate_prints_licences_before_a_download(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    words = ["generate", "--preset", "wan2.1-t2v-14b-720p", "--prompt", "a", "--output", str(tmp_path / "out.mp4")]
+    words += ["--transformer", f"{TURBO}:quant.pth", "--lora", f"{LONGLIVE}:models/lora.safetensors", "--data-dir", str(tmp_path)]
+    with pytest.raises(ModelError):
+        generate(parse(words), EngineWithoutModels)
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 2 and TURBO in printed and LONGLIVE in printed
+
+
+def test_encode_prints_the_licence_before_a_download(tmp_path, monkeypatch, capsys):
+    def load(*arguments, **options):
+        raise ModelError("The model", "is missing", "download it")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(stages_run, "load", load)
+    words = ["encode", "--run", str(tmp_path / "run"), "--preset", "turbowan2.1-t2v-14b-480p", "--prompt", "a"]
+    with pytest.raises(ModelError):
+        stages_run.run_in_this_process(parse([*words, "--data-dir", str(tmp_path / "data")]))
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1 and TURBO in printed
+
+
+def test_serve_prints_the_licence_of_its_model(tmp_path):
+    words = ["serve", "--model", "FastVideo/Wan2.1-VSA-T2V-14B-720P-Diffusers", "--workers", "0"]  # 0 ends the command at once
+    done = app(tmp_path, NOWHERE, *words)
+    assert done.returncode == 2 and done.stderr.startswith("We do not know the licence of FastVideo/Wan2.1-VSA")

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from safetensors.numpy import load_file
 
+from backend.pipeline import denoising
 from backend.pipeline import generate as pipeline
 from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE
 from backend.schemas.events import Cancelled, Decoding, Encoding, Finished, Step
@@ -55,6 +56,18 @@ def test_the_caches_count_the_steps_of_both_processes(loaded, tmp_path, at_every
     make_with_copies(request, loaded, whole, {killed: lambda event: isinstance(event, Step) and event.index == 9})
     resumed, fresh = (list(events_of(request, loaded, one))[-1].result.notes[-1] for one in (killed, tmp_path / "fresh"))
     assert resumed == fresh and "of 12 steps" in fresh
+
+
+def test_sol_attn_counts_the_blocks_of_both_processes(loaded, tmp_path, at_every_step, monkeypatch):
+    counts = []
+    monkeypatch.setattr(denoising, "_describe_sparse", lambda *given: str(counts.append(given)))
+    request = a_request(sparse=1.5)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    make_with_copies(request, loaded, whole, {killed: lambda event: isinstance(event, Step) and event.index == 5})
+    list(events_of(request, loaded, killed))
+    (blocks, num_sparse, total), resumed = counts
+    assert blocks[0] > 0 and (num_sparse, total) == (4, 6), "two dense steps come first"
+    assert resumed == (pytest.approx(blocks), num_sparse, total)
 
 
 def test_a_closed_iterator_keeps_the_last_step_though_no_file_was_due(loaded, tmp_path):

@@ -1,5 +1,7 @@
 """Sol-Attn: which presets offer it, combinations that are refused, and which steps are dense."""
 
+import re
+
 import pytest
 
 from backend.errors import RequestError
@@ -55,6 +57,29 @@ def test_guided_wan_with_dense_attention_takes_it_and_nothing_else():
 def test_it_is_refused_where_it_cannot_be_used(name, changes):
     with pytest.raises(RequestError, match="sparse"):
         example_request(load_preset(name), **{"sparse": 1.0} | changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("wan2.1-vace-14b-720p", "guided presets of wan2.1 and wan2.2 for text or image to video, without control clips; leave"),
+        ("wan2.1-t2v-14b-720p-fast", "it is for guided presets"),
+        ("ltx-2.3-704p", "it is for guided presets"),
+        (
+            "turbowan2.1-t2v-14b-720p",
+            "own sparse attention (sla), and the preset's sparse_keep=0.1 sets the share of blocks; leave",
+        ),
+        (
+            "fastwan2.1-t2v-1.3b-480p",
+            "own sparse attention (vsa), and the preset's sparse_keep=0.2 sets the share of blocks; leave",
+        ),
+        ("hunyuanvideo-1.5-i2v-720p-sparse", "trained with its own sparse attention (ssta); leave"),
+    ],
+)
+def test_the_refusal_names_the_reason(name, reason):
+    image = {"image": "/picture.png"} if "i2v" in name else {}
+    with pytest.raises(RequestError, match=re.escape(reason)):
+        example_request(load_preset(name), sparse=1.0, **image)
 
 
 def test_a_stored_request_restores_it_and_it_selects_the_programs():
