@@ -30,13 +30,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
+from benchmarks.attention_shapes import SHAPES, AttentionShape
 from benchmarks.static_schedule import ScheduleReader
 from benchmarks.tune_attention import read_schedule
 from kernels.attention.api import attention
 from kernels.attention.block_sizes import VMEM_LIMIT_BYTES, BlockSizes, Chip, Form, block_sizes
 from kernels.attention.pallas_tpu import KernelOptions, constant_maximum_is_safe, tpu_attention
 from kernels.attention.reference import reference_attention
-from kernels.attention.shapes import SHAPES, AttentionShape
 
 # Bundles per score tile on v6e at 75,600 tokens, published with the first open Wan kernels for TPU, counted as here.
 PUBLISHED = {

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from typing import Any
 from backend.cli.module_process import write_message
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import find_preset
-from backend.settings import PROJECT_FOLDER, gpu_sharing_environment
+from backend.settings import PROJECT_FOLDER
 from presets import Preset
 
 PRESETS = ("wan2.1-t2v-14b-480p", "wan2.1-t2v-14b-720p")
@@ -159,7 +160,8 @@ def compare(preset: str, repeats: int, peak_tflops: float) -> dict[str, Any]:
 
 def _apart(side: str, preset: str, repeats: int) -> dict[str, Any]:
     words = [sys.executable, "-m", "benchmarks.step_on_gpu", "--side", side, "--presets", preset, "--repeats", str(repeats)]
-    process = subprocess.run(words, cwd=PROJECT_FOLDER, env=gpu_sharing_environment(), stdout=subprocess.PIPE, text=True)
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # jax leaves the rest of the memory to PyTorch
+    process = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment, stdout=subprocess.PIPE, text=True)
     messages = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
     for message in messages:
         sys.stderr.write(f"{side}: {message['progress']}\n" if "progress" in message else "")

@@ -18,6 +18,7 @@ from typing import get_args
 import jax
 import jax.numpy as jnp
 
+from benchmarks.attention_shapes import SHAPES, AttentionShape
 from benchmarks.static_schedule import Schedule, ScheduleReader
 from kernels.attention.block_sizes import (
     CHUNK,
@@ -32,7 +33,6 @@ from kernels.attention.block_sizes import (
     write_table,
 )
 from kernels.attention.pallas_tpu import Problem, attend_heads
-from kernels.attention.shapes import SHAPES, AttentionShape
 
 MOST_TILES = 20_480  # score tiles of a grid step: programs beyond 30,000 bundles take minutes to compile
 MOST_PADDING = 0.01  # share of the length

@@ -45,6 +45,12 @@ def ratios(loaded: LoadedModel, prompt: str, seed: int, num_frames: int) -> np.n
     return changes[:: PRESET.vae_scale_temporal] / np.median(changes)
 
 
+def window_edges(num_latent_frames: int, length: int) -> list[int]:
+    """Return the latent frames at which windows of the first step start or end, without the video's own start and end."""
+    begins = {window.begin for window in windows.windows_at(0, num_latent_frames, length)}
+    return sorted((begins | {begin + length for begin in begins}) - {0, num_latent_frames})
+
+
 def summary(videos: Iterable[np.ndarray]) -> dict:
     """Summarise the ratios of several videos."""
     videos = list(videos)
@@ -62,7 +68,7 @@ def summary(videos: Iterable[np.ndarray]) -> dict:
 def measure(loaded: LoadedModel, num_frames: int) -> dict:
     """Measure a video for each of the preset's moving examples."""
     prompts = [prompt for prompt in PRESET.examples if "standing still" not in prompt]
-    seams = [edge - 1 for edge in windows.window_edges(latent_frames(num_frames), LENGTH)]
+    seams = [edge - 1 for edge in window_edges(latent_frames(num_frames), LENGTH)]
 
     def all_of(count: int) -> list[np.ndarray]:
         return [ratios(loaded, prompt, seed, count) for seed, prompt in enumerate(prompts)]

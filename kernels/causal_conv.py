@@ -4,14 +4,15 @@ The convolution is causal over frames: a result depends on no later frame. The k
 filter is the convolution's 3 x 3 window over rows and columns, and the kernel is the Pallas kernel.
 
 Arrays are [frames, columns, rows, channels]: [F, W, H, C] before the convolution, [F, W, H, N] after it. C' and N' are the
-numbers of channels with padding. T is the number of earlier frames that the convolution sees for each frame. Channels are along
-the lanes and rows along the sublanes. Therefore a neighbouring column or an earlier frame is only another address.
+numbers of channels with padding. T is the number of earlier frames that the convolution sees for each frame. In the vector
+registers, channels are along the lanes and rows along the sublanes. Therefore the kernel reads a neighbouring column or an
+earlier frame from another address, without moving values within registers.
 
-A grid step computes some columns of every frame. For each result, it joins the channels of three columns in T + 1 frames. They
-are the depth of a matrix product. The product has a part for each of the filter's three rows. The parts for the upper and lower
-row are shifted by one row, then the three parts are added. Before the grid step writes, it also applies the operations that
-follow in the network (bias, residual, next norm, SiLU). A weight that is too large for the vector memory is divided into blocks
-of output channels. This module does not depend on a network.
+A grid step computes some columns of every frame, with matrix products. The depth of a product is the channels of three columns in
+T + 1 frames, joined. The product has three parts, one for each row of the filter. The parts for the upper and lower row are
+shifted by one row, then the three parts are added. Before the grid step writes, it also applies the operations that follow in the
+network (bias, residual, next norm, SiLU). A weight that is too large for the vector memory is divided into blocks of output
+channels. This module does not depend on a particular network.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Epilogue:
         residuals: arrays [F', W', H, N] that are added. At most one array, or two if the convolution doubles rows: one for the
             upper and one for the lower row of each pair. F' divides F and W' divides W. Each value is added to F / F' frames and
             W / W' columns of the sum.
-        norm: [N] float32, the weight of an RMS norm over `norm_width` channels, followed by SiLU. The kernel then writes the
-            result of norm and SiLU. None: no norm and no SiLU.
+        norm: [N] float32, the weight of an RMS norm over the first `norm_width` channels. The kernel writes the result of this
+            norm and of SiLU. None: no norm and no SiLU.
         keeps_sum: the kernel also writes the sum before the norm.
     """
 
@@ -65,8 +66,8 @@ class Epilogue:
 class Edges:
     """The columns left and right of the convolved frames and of the T earlier frames, [T + F, 1, H, C] each.
 
-    If wider frames are divided over chips, the edges are columns of the neighbouring chips. At the border of the wider frames,
-    the caller chooses the padding.
+    If the frames are parts of wider frames that are divided over chips, the edges are columns of the neighbouring chips. At the
+    border of the wider frames, the edges are padding that the caller chooses.
     """
 
     left: jax.Array
@@ -74,7 +75,7 @@ class Edges:
 
 
 def arrange_weight(weight: jax.Array) -> jax.Array:
-    """Arrange PyTorch's weight [N, C, T + 1, 3 rows, 3 columns] as matrices [B, (T + 1) * 3 * C', 3 * N' / B].
+    """Arrange PyTorch's weight [N, C, T + 1, 3 rows, 3 columns] as B matrices, [B, (T + 1) * 3 * C', 3 * N' / B].
 
     T is the number of earlier frames that the convolution sees. B is the number of blocks of output channels. C' and N' are the
     numbers of channels with padding.
@@ -90,8 +91,7 @@ def arrange_weight(weight: jax.Array) -> jax.Array:
 def swap_rows_and_columns(weight: jax.Array, frames: int) -> jax.Array:
     """Swap the filter's rows and columns in a result of `arrange_weight`, for frames whose rows and columns are swapped.
 
-    `frames` is the number of frames that the filter spans, T + 1. The order of channels stays the same, so that only whole tiles
-    move.
+    `frames` is T + 1, the number of frames that the convolution sees for each frame.
     """
     blocks, depth, width = weight.shape
     parts = weight.reshape(blocks, frames, TAPS, depth // frames // TAPS, TAPS, width // TAPS)
@@ -113,12 +113,13 @@ def causal_conv(
 ) -> tuple[jax.Array | None, jax.Array | None]:
     """Convolve `frames`, then apply the epilogue.
 
-    Returns: the sum of convolution, bias and residuals (None without `epilogue.keeps_sum`), and the sum after norm and SiLU (None
+    Returns: the sum of convolution, bias and residuals (None without `epilogue.keeps_sum`), and the result of norm and SiLU (None
     without `epilogue.norm`). Each is [F, W, H, N'].
 
     Args:
         frames: [F, W, H, C'].
-        before: the T frames before `frames`, [T, W, H, C']. If it has a multiple of T frames, the last T are used. None if T = 0.
+        before: the T frames before `frames`, [T, W, H, C']. It can have a multiple of T frames; the last T are then used. None if
+            T = 0.
         weight: result of `arrange_weight` for T + 1 frames.
         bias: [N'] float32.
         edges: the columns left and right of the frames.
@@ -177,21 +178,21 @@ def causal_conv(
 
 
 def norm_and_silu(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
-    """Apply `rms_norm`, then SiLU."""
+    """Apply `rms_norm`, then SiLU, to [..., N'] float32."""
     scaled = rms_norm(total, weight, width)
     return scaled * jax.nn.sigmoid(scaled)
 
 
 def rms_norm(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
-    """Apply the RMS norm over the first `width` channels of [..., N'] float32. The padded channels must be zero, and stay
-    zero."""
+    """Apply the RMS norm over the first `width` channels of [..., N'] float32. The other channels are padding: they must be zero,
+    and stay zero."""
     length = jnp.sqrt(jnp.sum(total * total, axis=-1, keepdims=True))
     return total * (width**0.5 / jnp.maximum(length, NORM_EPS)) * weight
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Flags:
-    """The options of an `Epilogue`, without its arrays."""
+    """The options of an `Epilogue` for the kernel, which receives the arrays of the `Epilogue` separately."""
 
     norm_width: int
     has_norm: bool
@@ -223,8 +224,8 @@ def _make_inputs(
     for array, count in [(before, plan.earlier), (frames, plan.count)] if has_earlier else [(frames, plan.count)]:
         inputs += [array] * 3
         specs += [
-            # The first and the third BlockSpec read the columns left and right of the second one. At the borders, their clamped
-            # index reads a wrong column, which the kernel replaces by `edges`.
+            # The first and the third BlockSpec read the columns left and right of the columns of the second BlockSpec. At the
+            # borders, these columns do not exist. The BlockSpecs then read other columns, which the kernel replaces by `edges`.
             _columns_at(array, count, 1, lambda step: jnp.maximum(step * plan.columns - 1, 0)),
             _columns_at(array, count, plan.columns, lambda step: step),
             _columns_at(array, count, 1, lambda step: jnp.minimum((step + 1) * plan.columns, last)),
@@ -246,13 +247,14 @@ def _make_inputs(
 
 
 def _columns_at(array: jax.Array, count: int, size: int, place: Callable[[jax.Array], jax.Array]) -> pl.BlockSpec:
-    """Return the BlockSpec for `size` columns in the last `count` frames of `array`. The first column is `size * place(step)`."""
+    """Return the BlockSpec of `size` columns in the last `count` frames of `array`, starting at column `size * place(step)`."""
     last = array.shape[0] // count - 1
     return pl.BlockSpec((count, size, *array.shape[2:]), lambda part, step: (last, place(step), 0, 0))
 
 
 def _estimate_cost(plan: TilePlan, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
-    """Estimate the cost of computing `columns` columns: products in whole tiles, bytes read and written, normalised elements.
+    """Estimate the cost of computing `columns` columns: matrix products with padding, bytes read and written, normalised
+    elements.
 
     For comparison, libtpu's schedules for v6e take 1.1 times the cycles of these products, plus 3 cycles for each 1,024
     normalised elements (docs/lab/tpu-kernels.md).
@@ -277,7 +279,7 @@ def _estimate_cost(plan: TilePlan, columns: int, weight: tuple[int, ...], *, is_
 
 
 def _weight_for_doubled_rows(weight: jax.Array) -> jax.Array:
-    """Convert a result of `arrange_weight` for doubled rows, [B, K, 3 N] to [B, K, 4 N].
+    """Convert a result of `arrange_weight` [B, K, 3 N] for frames whose rows are doubled, [B, K, 4 N].
 
     B is the number of blocks of output channels, K the depth of the matrix product, and N the number of channels of a block.
 
@@ -324,11 +326,11 @@ def _compute_products(
     """Multiply a frame and its T earlier frames by their weights, and return the sum of the products, [columns * H, parts * N].
 
     N is the number of output channels in a block. `TilePlan.row_parts` describes the parts. `summed` is a buffer in which a loop
-    adds the products. None if a single product computes the sum.
+    adds the products. None means that a single product computes the sum.
     """
 
     if summed is None:
-        # One product for all T + 1 frames pads its depth to whole tiles once. A product for each frame would need more padding.
+        # The depth of a product is padded to a multiple of the matrix unit. One product for all T + 1 frames needs least padding.
         inputs = jnp.concatenate([gathered[frame + tap].reshape(-1, plan.depth) for tap in range(plan.earlier + 1)], axis=-1)
         return jnp.dot(inputs, weight[0], preferred_element_type=jnp.float32)
 
@@ -341,7 +343,8 @@ def _compute_products(
 
 
 def _gather(sources: list[list[jax.Ref]], edges: tuple[jax.Ref, jax.Ref], gathered: jax.Ref, plan: TilePlan) -> None:
-    """Copy the three input columns under the filter into adjacent channels, for each frame and each column of the result."""
+    """Fill `gathered`: for each frame and each column of the result, join the channels of the three input columns under the
+    filter."""
     is_first, is_last = pl.program_id(1) == 0, pl.program_id(1) == pl.num_programs(1) - 1
     places = [0, plan.earlier, plan.earlier + plan.count] if plan.earlier else [0, plan.count]
     for (left, middle, right), start, end in zip(sources, places[:-1], places[1:], strict=True):
@@ -365,7 +368,7 @@ def _block_slice(place: int, size: int) -> slice:
 
 
 def _read_residual(ref: jax.Ref, frame: jax.Array | int, plan: TilePlan) -> jax.Array:
-    """Read a frame's residual for the columns of the result, [columns, H, N] float32."""
+    """Read the residual of a frame for the columns that this grid step computes, [columns, H, N] float32."""
     frames, columns = ref.shape[:2]
     added = ref[frame // (plan.count // frames)].astype(jnp.float32)
     times = plan.output_columns // columns
@@ -396,7 +399,7 @@ def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.
 def _add_rows(products: jax.Array, added: list[jax.Array], plan: TilePlan) -> jax.Array:
     """Add the products of the filter's three rows and the residual: [columns * H, 3 N] to [columns, H, N].
 
-    The first third of a row's products belongs to the sum one row below, and the last third to the sum one row above. Therefore
+    The first third of the channels belongs to the result one row below, and the last third to the result one row above. Therefore
     these thirds are shifted by one row.
     """
     from_above, own, from_below = (products[:, _block_slice(part, plan.width)] for part in range(TAPS))
@@ -407,8 +410,8 @@ def _add_rows(products: jax.Array, added: list[jax.Array], plan: TilePlan) -> ja
 def _roll_rows(rows: jax.Array, by: int, plan: TilePlan) -> jax.Array:
     """Move the rows of each column down (`by` = 1) or up (`by` = -1) in [columns * H, N].
 
-    Moving down leaves the first row empty, moving up the last row. The empty row becomes zero, or keeps its value with
-    `repeats_rows`.
+    Moving down leaves the first row empty, moving up the last row. The empty row becomes zero. With `repeats_rows`, it keeps its
+    old value.
     """
     moved = pltpu.roll(rows, by % rows.shape[0], 0).reshape(plan.output_columns, plan.rows, plan.width)
     incoming = 0 if by > 0 else plan.num_rows - 1 if plan.repeats_rows else plan.rows - 1

@@ -1,4 +1,4 @@
-"""The tile plan of `kernels.causal_conv`: sizes of grid steps and of weight blocks that fit into the vector memory.
+"""The tile plan of `kernels.causal_conv`: sizes of grid steps and of blocks of the weight that fit into the vector memory.
 
 This module only computes numbers. The kernel itself is in `kernels.causal_conv`.
 """
@@ -13,36 +13,36 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
-ROW_ALIGNMENT = 16  # sublanes of a bfloat16 tile
+ROW_ALIGNMENT = 16  # rows of a bfloat16 vector register
 MATRIX_UNIT = 256  # depth and width of the matrix unit on v6e and v7x; matrices are padded to multiples of it
 TAPS = 3  # number of columns of the convolution's filter, and of its rows
 VMEM_LIMIT_BYTES = 52 * 2**20  # vector memory that the kernel requests; the smallest core has 64 MiB (v5p, v7x)
-PLANNED_BYTES = 46 * 2**20  # memory that a `TilePlan` may use; the compiler stores spilled registers in the rest
-MOST_WEIGHT_BYTES = 22 * 2**20  # largest weight that is not divided into blocks, bfloat16
+PLANNED_BYTES = 46 * 2**20  # memory that a `TilePlan` may use; the compiler needs the other part for spilled registers
+MOST_WEIGHT_BYTES = 22 * 2**20  # a larger weight is divided into blocks; bytes in bfloat16
 # Most cycles of the matrix unit that code without a loop may take. Longer code compiles too slowly: libtpu schedules about 2,000
 # bundles a second (2026-11-21, one core).
-UNROLLED_CYCLES = 10_000  # for all frames together; above this limit the program loops over the frames
-FRAME_CYCLES = 6_000  # for one frame; above this limit the program loops over the frame and its earlier frames
+UNROLLED_CYCLES = 10_000  # for all frames together; above this limit, the kernel loops over the frames
+FRAME_CYCLES = 6_000  # for one frame; above this limit, the kernel loops over the frame and its earlier frames
 ROWS_A_CYCLE = 4  # rows that v6e's two matrix units together multiply by a 256 x 256 tile in one cycle
 ENOUGH_ROWS = 192  # rows of an efficient product: loading a 256 x 256 tile takes as long as multiplying 128 rows
 
 
 def padded_channels(channels: int) -> int:
-    """Round up to a multiple of 128. Added channels are zero."""
+    """Round a number of channels up to a multiple of 128."""
     return math.ceil(channels / LANES) * LANES
 
 
 def padded_rows(rows: int) -> int:
-    """Round up to a multiple of 16. Added rows are zero."""
+    """Round a number of rows up to a multiple of 16."""
     return math.ceil(rows / ROW_ALIGNMENT) * ROW_ALIGNMENT
 
 
 def channel_blocks(channels: int, out: int) -> int:
     """Return the number of blocks of output channels into which a weight is divided.
 
-    Returns 1 if the weight has at most `MOST_WEIGHT_BYTES`. Otherwise two blocks must fit into the memory, because the next block
-    is loaded during a grid step. Blocks consist of whole tiles of the matrix unit, if possible. A weight of a single frame is
-    divided like a weight of three frames.
+    `channels` and `out` are the numbers of input and output channels. Returns 1 if the weight of three frames has at most
+    `MOST_WEIGHT_BYTES`. Otherwise two blocks must fit into the memory, because the next block is loaded during a grid step. If
+    possible, the channels of a block are a multiple of `MATRIX_UNIT`. A weight of a single frame is divided into as many blocks.
     """
     one = 2 * TAPS**3 * channels  # bytes of the weight for one output channel and three frames, bfloat16
     if one * out <= MOST_WEIGHT_BYTES:
@@ -59,13 +59,13 @@ class TilePlan:
         count: number of frames.
         earlier: number of earlier frames that the convolution sees for each frame.
         columns: number of input columns in a grid step.
-        rows: number of rows of the arrays, with padding.
-        num_rows: number of rows without padding.
+        rows: number of rows of the input frames, with padding.
+        num_rows: number of rows of the input frames, without padding.
         repeats_rows: pad above and below with the first and last row instead of zeros.
         channels: number of input channels.
         width: number of output channels in a block.
         factor: 2 if width and height of the frames are doubled, else 1.
-        residuals: number of residuals.
+        residuals: number of residual arrays.
         outputs: number of arrays that the kernel writes.
         weight_buffers: number of buffers for blocks of the weight. 2 if the next block is loaded during a grid step. 1 if the
             weight has one block, or if two blocks do not fit.
@@ -96,7 +96,7 @@ class TilePlan:
         residuals: int,
         outputs: int,
     ) -> TilePlan:
-        """Choose the plan for frames [F, W, H, C] and an arranged weight of these shapes.
+        """Choose the plan. `shape` is the shape of the frames [F, W, H, C], `weight` the shape of the arranged weight.
 
         The plan has enough columns to keep the matrix unit busy, or fewer if the memory is too small.
         """
@@ -130,7 +130,7 @@ class TilePlan:
 
     @property
     def output_rows(self) -> int:
-        """Number of rows of the results' arrays, with padding."""
+        """Number of rows of the result, with padding."""
         return padded_rows(2 * self.num_rows) if self.factor == 2 else self.rows
 
     @property
@@ -148,18 +148,18 @@ class TilePlan:
 
     @property
     def is_unrolled(self) -> bool:
-        """True if the program contains the code of every frame. False if it loops over frames."""
+        """True if the kernel has separate code for every frame. False if it loops over the frames."""
         return self.count == 1 or self.count * self.frame_cycles <= UNROLLED_CYCLES
 
     @property
     def loops_over_taps(self) -> bool:
-        """True if a loop computes a product for the frame and each earlier frame, and adds them. False if one product covers
-        all."""
+        """True if a loop computes one product for the frame and one for each earlier frame, and adds the products. False if a
+        single product covers all these frames."""
         return self.earlier > 0 and self.frame_cycles > FRAME_CYCLES
 
     @property
     def frame_cycles(self) -> int:
-        """Cycles of v6e's matrix units for the products of one frame, with matrices padded to whole tiles."""
+        """Cycles of v6e's matrix units for the products of one frame, with matrices padded to multiples of `MATRIX_UNIT`."""
         depth, width = (self.earlier + 1) * self.depth, self.row_parts * self.width
         tiles = math.ceil(depth / MATRIX_UNIT) * math.ceil(width / MATRIX_UNIT)
         return tiles * self.output_columns * self.rows // ROWS_A_CYCLE

@@ -1,12 +1,12 @@
 """The operations between the projections and the attention: norm, rotary embedding, head groups, bounds.
 
-Arrays [B, S, W] have S tokens with the W channels of all heads. A head has D channels. The all-to-all exchanges heads between
-chips. Therefore the results are split into head groups, one for each chip of the exchange.
+Arrays [B, S, W] have S tokens with the W channels of all heads. A head has D channels. After these operations, the chips exchange
+tokens for heads (all-to-all). Therefore the results are split into head groups, one for each chip of the exchange.
 
-On a TPU, Pallas passes read and write each array once, in the order of the head groups. If the mean key is subtracted, the keys
-need two passes. The passes also compute each head's bounds (`HeadBounds`). The bounds show whether the attention can use its
-constant form, which is faster because it subtracts no maximum from the scores. XLA's own program needs several times as many
-passes and copies; docs/lab/tpu-kernels.md has the figures.
+On a TPU, each Pallas pass reads an array once and writes it once, split into head groups. Keys need two passes if the mean key is
+subtracted. The passes also compute each head's bounds (`HeadBounds`). The bounds show whether the attention can use its constant
+form, which is faster because it subtracts no maximum from the scores. XLA's own program reads and writes the arrays several times
+as often; docs/lab/tpu-kernels.md has the figures.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ VMEM_LIMIT_BYTES = 48 * 2**20
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadBounds:
-    """The largest norms and values of each head, [B, H] float32. They bound the head's scores and sums.
+    """The largest norms and values of each head, [B, H] float32. They limit the head's scores and sums from above.
 
     Attributes:
-        query, key: the largest Euclidean norm of a scaled query and of a key.
+        query, key: the largest Euclidean norm of a query, which is multiplied by log2(e) * D ** -0.5, and of a key.
         value: the largest magnitude of a value.
     """
 
@@ -68,11 +68,11 @@ class Preparation:
     """The options of `prepare`.
 
     Attributes:
-        norms_heads: normalise over the channels of each head instead of over all channels.
+        norms_heads: the RMS norm is over the channels of each head instead of over all channels.
         centres_keys: the Pallas passes subtract the mean key. Must be False if the attention also sees other keys, from which
             this mean was not subtracted.
         groups: number of head groups in the result.
-        token_axis, channel_axis: mesh axes over which tokens and channels are divided, or None.
+        token_axis, channel_axis: the mesh axes over which tokens and channels are divided. None if they are not divided.
         use_pallas: use the Pallas passes for TPUs.
         head_width: the number of channels of a head, set only if each head has its own angles. `tables` are then [S, W / 2], and
             the rotation pairs channel i of a head with channel i + head_width / 2. If None, all heads have the same angles, and
@@ -104,12 +104,12 @@ def prepare(
     Args:
         projected: query, key and value, [B, S, W].
         norms: weights of the norms of query and key, [W], or [D] with `norms_heads`.
-        tables: cosine and sine [S, D] float32, in which both channels of a pair have the same value, as in diffusers' Wan. With
-            `head_width` [S, W / 2], as in diffusers' LTX-2.
+        tables: cosine and sine of the rotary embedding, float32. They are [S, D], with the same value for both channels of a
+            pair, as in diffusers' Wan. With `head_width`, they are [S, W / 2], as in diffusers' LTX-2.
         preparation: the options.
 
-    Raises: NotImplementedError if `use_pallas` is set together with a `channel_axis`, or if it is set and S is not a multiple of
-    128. A `head_width` with `use_pallas` must be 128, and the number of heads even.
+    Raises: NotImplementedError if the Pallas passes do not support the arguments. The passes need S to be a multiple of 128,
+    and no `channel_axis`. If `head_width` is set, it must be 128, and the number of heads must be even.
     """
     if preparation.use_pallas:
         return _prepare_with_pallas(projected, norms, tables, preparation)
@@ -125,12 +125,12 @@ def prepare(
 
 
 def group_heads(value: jax.Array, groups: int) -> jax.Array:
-    """Split [B, S, W] into [groups, B, S, W / groups]."""
+    """Split [B, S, W] into head groups, [groups, B, S, W / groups]."""
     return jnp.moveaxis(value.reshape(*value.shape[:2], groups, -1), 2, 0)
 
 
 def ungroup_heads(grouped: jax.Array, *, use_pallas: bool = False) -> jax.Array:
-    """Join [groups, B, S, W / groups] to [B, S, W]."""
+    """Join head groups [groups, B, S, W / groups] to [B, S, W]."""
     groups, batch, length, width = grouped.shape
     if not use_pallas or groups == 1:
         return jnp.moveaxis(grouped, 0, 2).reshape(batch, length, -1)
@@ -162,7 +162,7 @@ def _normalise(projected: jax.Array, weight: jax.Array, preparation: Preparation
 
 
 def _rotate(normal: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    """Rotate every pair of neighbouring channels of [B, S, W]: (a, b) -> (a cos - b sin, b cos + a sin)."""
+    """Rotate every pair of neighbouring channels of [B, S, W] with tables [S, D]: (a, b) -> (a cos - b sin, b cos + a sin)."""
     heads = normal.reshape(*normal.shape[:2], -1, cosine.shape[-1])
     pairs = heads.reshape(*heads.shape[:-1], -1, 2)
     turned = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(heads.shape)
@@ -216,10 +216,10 @@ def _prepare_with_pallas(
 
 
 def _reduce_to_heads(blocks: jax.Array, head: int, token_axis: str | None) -> jax.Array:
-    """Return each head's maximum over its channels and all tokens, [B, H].
+    """Return the maximum over all tokens and all channels of each head, [B, H].
 
-    `blocks` [B, N, 1, W] are the maxima of each channel in N blocks of tokens. With `token_axis`, the result includes the tokens
-    of the other chips.
+    `blocks` [B, N, 1, W] are the maxima of each channel in N blocks of tokens. With `token_axis`, the maximum includes the tokens
+    of the other chips on this mesh axis.
     """
     largest = blocks.max((1, 2)).reshape(blocks.shape[0], -1, head).max(2)
     return largest if token_axis is None else jax.lax.pmax(largest, token_axis)
@@ -245,9 +245,9 @@ def _rotating_pass(
     scale: float = 1.0,
     statistic: Statistic = "square",
 ) -> tuple[jax.Array, jax.Array]:
-    """Normalise, rotate and scale `projected` [B, S, W], and split it into head groups.
+    """Apply RMS norm and rotary embedding to `projected` [B, S, W], multiply it by `scale`, and split it into head groups.
 
-    Returns: the array [groups, B, S, W / groups], and a statistic of each of N blocks of tokens, [B, N, 1, W]. `_summarise_head`
+    Returns: the array [groups, B, S, W / groups], and a statistic for each of N blocks of tokens, [B, N, 1, W]. `_summarise_head`
     describes the statistics.
     """
     batch, length, width = projected.shape
@@ -277,7 +277,7 @@ def _shifting_pass(
 ) -> tuple[jax.Array, jax.Array]:
     """Subtract `shift` [B, 1, W] from `array` [B, S, W], and split the result into head groups.
 
-    Returns: the array [groups, B, S, W / groups], and a statistic of each of N blocks of tokens, [B, N, 1, W]. `_summarise_head`
+    Returns: the array [groups, B, S, W / groups], and a statistic for each of N blocks of tokens, [B, N, 1, W]. `_summarise_head`
     describes the statistics.
     """
     batch, length, width = array.shape
@@ -298,12 +298,13 @@ def _make_pass(
     specs: list[pl.BlockSpec],
     num_bytes: int | None = None,
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """Return a Pallas call over N blocks of tokens.
+    """Return a Pallas call that runs `kernel` on N blocks of tokens.
 
-    The call reads an array [B, S, W] and the arrays of `specs`. It writes the head groups [groups, B, S, W / groups] and a
-    statistic of every block [B, N, 1, W]. `shape` is (B, S, W, tokens per block, groups).
+    The call reads an array [B, S, W] and further arrays, whose BlockSpecs are `specs`. It writes the head groups
+    [groups, B, S, W / groups] and a statistic for every block, [B, N, 1, W]. `shape` is (B, S, W, tokens per block, groups).
 
-    `num_bytes` tells XLA how many bytes the call reads and writes. Set it if an array of `specs` is large.
+    `num_bytes` is the number of bytes that the call reads and writes, for XLA's estimates. Set it if one of the further arrays is
+    large.
     """
     batch, length, width, rows, groups = shape
     blocks = length // rows
@@ -340,7 +341,7 @@ def _rotating_kernel(
     statistic: Statistic,
     norms_heads: bool,
 ) -> None:
-    """Normalise, rotate and scale one block of tokens. The loop over heads keeps only one head's values in registers."""
+    """Normalise, rotate and scale one block of tokens. The code handles one head at a time, to need few registers."""
     whole = None if norms_heads else _inverse_norm(array_ref, head, eps)
     turned = turn(cosine_ref, sine_ref, head, scale)
     for start in range(0, array_ref.shape[1], head):
@@ -353,7 +354,7 @@ def _rotating_kernel(
 
 
 def _inverse_norm(array_ref: jax.Ref, head: int, eps: float) -> jax.Array:
-    """Compute 1 / root mean square of all channels of each row, [N, 1] float32. A loop adds the squares head by head."""
+    """Compute 1 / root mean square over all channels of each token, [N, 1] float32. A loop adds the squares head by head."""
     rows, width = array_ref.shape
     square = jnp.zeros((rows, head), jnp.float32)
     for start in range(0, width, head):
@@ -379,7 +380,8 @@ def _neighbour_rotation(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale
 def _halves_rotation(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
     """Return a function that rotates the two halves of a head and multiplies by `scale`. Each head has its own angles.
 
-    The tables are [N, W / 2], so that the angles of two heads are next to each other in as many lanes as one head has channels.
+    The tables are [N, W / 2]: they have half as many columns as the tokens have channels. Therefore a head's angles take half as
+    many lanes as its channels, and the function reads the angles of two heads at once.
     """
     half = head // 2
     is_first = jax.lax.broadcasted_iota(jnp.int32, (cosine_ref.shape[0], head), 1) < half
@@ -415,13 +417,13 @@ def _ungroup_kernel(grouped_ref: jax.Ref, out_ref: jax.Ref, *, groups: int) -> N
 
 
 def _store_head(out_ref: jax.Ref, values: jax.Array, start: int) -> None:
-    """Write the values of one head into its head group. `start` is the index of the head's first channel."""
+    """Write the values of one head, [N, D], into its head group. `start` is the index of the head's first channel."""
     width = out_ref.shape[2]
     out_ref[start // width, :, start % width : start % width + values.shape[1]] = values
 
 
 def _summarise_head(values: jax.Array, statistic: Statistic) -> jax.Array:
-    """Reduce the tokens of one head [N, D] to a statistic [1, D] float32.
+    """Compute a statistic [1, D] float32 of one head over N tokens. `values` is [N, D].
 
     The statistic is "sum" (the sum of each channel), "magnitude" (the largest magnitude of each channel), or "square" (D copies
     of the largest squared norm of a token).

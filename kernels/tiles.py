@@ -1,4 +1,4 @@
-"""The tiles of a video's tokens, for sparse attention that selects whole tiles. Does not import JAX."""
+"""The rule by which sparse attention selects tiles of a video's tokens. This module does not import JAX."""
 
 import dataclasses
 import math
@@ -14,10 +14,10 @@ class TileSelection:
     A tile sees the tiles in a window around it, and the `kept` tiles with the largest scores. A tile can be in both sets.
 
     Attributes:
-        tile: the sides of a tile, in tokens.
-        grid: the numbers of tiles along each axis. The last tiles of an axis can contain padding.
-        window: the sides of the window, odd numbers of tiles. At the video's border, the window is shifted to stay inside the
-            video.
+        tile: the number of tokens in a tile along time, height and width.
+        grid: the number of tiles along each axis. The last tile of an axis can contain padding.
+        window: the number of tiles in the window along each axis, odd. At the video's border, the window is shifted to stay
+            inside the video.
         kept: the number of tiles that are selected by score, from 1 to `num_tiles`.
     """
 

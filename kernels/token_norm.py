@@ -2,9 +2,9 @@
 
 Tokens are [B, S, W]: B samples of S tokens with W channels.
 
-On a TPU each norm is a Pallas pass that reads the tokens once and writes them once. XLA's own program reads the tokens a second
-time for the variance. It also repeats the norm in every tile of the following matrix product; docs/lab/tpu-kernels.md has the
-figures.
+On a TPU, each norm is a Pallas pass that reads the tokens once and writes them once. XLA's own program reads the tokens a second
+time for the variance. It also repeats the norm for every tile of the matrix product that follows. docs/lab/tpu-kernels.md has
+the figures.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LANES = 128
 # Tokens per grid step: the largest of these numbers that divides the number of tokens. A block of 256 tokens with 5,120
 # channels takes 2.6 MB of the vector memory in bfloat16.
 ROW_BLOCKS = (256, 128)
-ROWS_AT_ONCE = 64  # tokens that are normalised together; their sums fit into the registers
+ROWS_AT_ONCE = 64  # tokens that are normalised at once; the sums of so few tokens fit into the registers
 VMEM_LIMIT_BYTES = 48 * 2**20
 
 
 def layer_norm(tokens: jax.Array, scale: jax.Array, shift: jax.Array, *, eps: float, use_pallas: bool = False) -> jax.Array:
-    """Normalise `tokens` [B, S, W], multiply by `scale` and add `shift`, both [W] float32.
+    """Apply layer norm over the channels of `tokens` [B, S, W], multiply by `scale` and add `shift`, both [W] float32.
 
     The result is computed in float32 and rounded once, at the end.
     Raises: NotImplementedError if `use_pallas` is set and S or W is no multiple of 128.

@@ -15,14 +15,14 @@ from kernels.token_norm import LANES, ROW_BLOCKS, ROWS_AT_ONCE, VMEM_LIMIT_BYTES
 
 LARGEST = {jnp.dtype(jnp.int8): 127.0, jnp.dtype(jnp.float8_e4m3fn): 448.0}
 """The largest value of each format that is used. int8 is symmetric, so it does not use -128."""
-SMALLEST_PEAK = 1e-30  # replaces a largest absolute value of 0, so that no scale is 0
+SMALLEST_PEAK = 1e-30  # lower limit of a token's largest absolute value, so that no scale is 0
 
 
 def quantize_tokens(tokens: jax.Array, dtype: jnp.dtype, *, use_pallas: bool = False) -> tuple[jax.Array, jax.Array]:
     """Quantize `tokens` [..., W] to `dtype`. Return the quantized tokens and their scales [..., 1] float32.
 
-    A token's scale is its largest absolute value divided by the largest value of `dtype`. Values are rounded to the nearest
-    number, halves to the even number.
+    A token's scale is its largest absolute value divided by the largest value of `dtype`. Values are divided by the scale and
+    rounded to the nearest number of `dtype`.
 
     Raises: NotImplementedError if `use_pallas` is set and `can_run_pass` is false.
     """
@@ -43,7 +43,8 @@ def can_run_pass(shape: tuple[int, ...], dtype: jnp.dtype) -> bool:
 
 
 def _factor_and_scale(peak: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """Return the factor that quantizes a token's values, and its inverse, the token's scale."""
+    """Return the factor that quantizes a token's values, and the token's scale (1 / factor). `peak` is the largest absolute
+    value."""
     largest, peak = LARGEST[dtype], jnp.maximum(peak, SMALLEST_PEAK)
     return largest / peak, peak / largest
 

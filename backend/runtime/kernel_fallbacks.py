@@ -1,8 +1,8 @@
-"""The compile options and kernels that the runtime of this process refused, which are not used from then on.
+"""The compile options and Pallas kernels that this process no longer uses, because the compiler or the chip refused them.
 
-A chip or compiler other than those we compile for may refuse our options or kernels. A refused option is left out. A refused
-kernel is replaced by XLA's own operations, after the model is built again (`KernelRefused`). Kernels with the same use are
-replaced together. The uses are "attention", "passes" (the kernels that prepare arrays for the attention) and "convolution".
+A refused option is left out. When a kernel is refused, the error `KernelRefused` is raised. The model is then built again with
+XLA's own operations in place of the kernel. Each kernel has a use, and kernels with the same use are replaced together. The uses
+are "attention" (dense and block-sparse), "passes" (the kernels before and after the attention) and "convolution".
 """
 
 import logging
@@ -16,18 +16,27 @@ from kernels.attention import disable_implementation
 
 logger = logging.getLogger(__name__)
 
-KERNELS = {  # the use of each kernel, by the kernel's name in `pallas_call` and in the compiler's messages
+# The use of each kernel, by the start of the kernel's name. The name is given to `pallas_call`, and compiler messages contain it.
+KERNELS = {
     "attention_constant_maximum": "attention",
     "attention_online": "attention",
+    "block_sparse_": "attention",
     "normalise_and_rotate": "passes",
     "shift_and_group": "passes",
     "ungroup_heads": "passes",
+    "join_lots": "passes",
+    "block_means": "passes",
+    "largest_scores": "passes",
+    "sum_linear_attention": "passes",
+    "add_linear_attention": "passes",
+    "layer_norm": "passes",
+    "rms_norm": "passes",
     "quantize_tokens": "passes",
     "causal_conv": "convolution",
 }
 PLATFORMS = ("tpu",)  # platforms whose programs contain our kernels
 WITHDRAWN_TOGETHER = {"attention": ("attention", "passes"), "passes": ("passes",), "convolution": ("convolution",)}
-"""The uses that are withdrawn together: the passes only prepare arrays for the attention kernel."""
+"""The uses that are withdrawn together: most passes prepare arrays that only the attention kernels can read."""
 _WORDS = {
     "attention": "the attention kernel",
     "passes": "the kernels around the attention",
@@ -39,12 +48,12 @@ _KINDS = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND")  # first words of er
 
 def find_kernel_uses(text: str) -> frozenset[str]:
     """Return the uses of the kernels that the text of a lowered program contains."""
-    return frozenset(use for name, use in KERNELS.items() if name in text)
+    # In the program's text, a quotation mark precedes the name of a kernel, but not the name of a function.
+    return frozenset(use for name, use in KERNELS.items() if f'"{name}' in text)
 
 
 class KernelFallbacks:
-    """The compile options and kernels that one process does not use, each with a sentence for users. Kernels are named by their
-    use."""
+    """The compile options and the uses of kernels that one process has withdrawn, each with a sentence that tells users why."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,11 +64,11 @@ class KernelFallbacks:
         return name in self._sentences
 
     def sentences(self) -> tuple[str, ...]:
-        """Return the sentences in the order of the refusals, equal sentences once."""
+        """Return the sentences for users in the order of the refusals, without duplicates."""
         return tuple(dict.fromkeys(self._sentences.values()))
 
     def refuse_option(self, error: Exception, options: Iterable[str]) -> str | None:
-        """Return the compile option that caused this error, and leave it out from now on. None if the error has another cause."""
+        """Withdraw the compile option that caused this error, and return its name. Return None if the error has another cause."""
         text = str(error)
         name = next((name for name in options if name in text), None) if text.startswith(_KINDS) else None
         if name is not None:
@@ -69,9 +78,10 @@ class KernelFallbacks:
         return name
 
     def refuse_kernel(self, error: Exception) -> str | None:
-        """Withdraw the kernels that this error names, with all kernels of the same use. Return a phrase for the use.
+        """Withdraw the kernel that this error names, and all kernels with the same use. Return a phrase such as "the attention
+        kernel".
 
-        Return None if the error does not name one of our kernels, or if the use is already withdrawn.
+        Return None if the error names none of our kernels, or if the use is already withdrawn.
         """
         text = str(error)
         if "memory space hbm" in text:  # the program is too large; the message names kernels, but no kernel is refused
@@ -85,8 +95,8 @@ class KernelFallbacks:
         return _WORDS[use]
 
     def withdraw(self, uses: Iterable[str], why: str) -> None:
-        """Withdraw all kernels of these uses for a reason other than a compiler error. `why` continues a sentence that starts
-        with the kernel's name."""
+        """Withdraw all kernels with these uses. `why` is the rest of a sentence that starts with the name of the kernels, such as
+        "failed on another host"."""
         for use in sorted(uses, key=list(_WORDS).index):
             if use not in self:
                 self._withdraw(use, why)
@@ -96,7 +106,7 @@ class KernelFallbacks:
             WITHDRAWN_TOGETHER[use], f"{_WORDS[use].capitalize()} {why}, so XLA's slower operations serve instead{more}"
         )
         if use == "attention":
-            disable_implementation("pallas_tpu")  # affects the whole process, like JAX's caches of traces
+            disable_implementation("pallas_tpu")  # excludes the kernel in the whole process
         jax.clear_caches()  # otherwise cached traces would still run the kernel
 
     def _add_sentence(self, names: Iterable[str], sentence: str) -> None:

@@ -17,11 +17,14 @@ from jax.sharding import PartitionSpec as P
 
 from backend.errors import one_line
 from backend.schemas.check import Check
-from kernels.attention import AttentionOptions, KvLengths, TpuOptions, attention
+from kernels.attention import AttentionOptions, KvLengths, SparseHeads, TpuOptions, attention, sla_attention
+from kernels.attention.block_sparse import BlockSparseOptions, KeyBlocks, block_sparse_attention
+from kernels.attention.key_selection import block_means, largest
 from kernels.attention.reference import reference_attention
 from kernels.causal_conv import Edges, Epilogue, arrange_weight, causal_conv
-from kernels.qkv import LOG2_E, Preparation, group_heads, prepare, ungroup_heads
+from kernels.qkv import LOG2_E, HeadBounds, Preparation, group_heads, prepare, ungroup_heads
 from kernels.token_norm import layer_norm, rms_norm
+from kernels.token_quantize import quantize_tokens
 
 REPORT = "attach the JSON of `python app.py doctor --json FILE` to a bug report"
 HEADS, WIDTH = 2, 128
@@ -55,12 +58,19 @@ def kernel_checks(platform: str) -> dict[str, Comparison]:
         "attention, a window": functools.partial(own, window_size=(100, 50)),
         "attention, a bias a key": functools.partial(own, has_bias=True),
         "attention, keys that are counted": functools.partial(own, counted=200),
+        "block-sparse attention, constant maximum": _compare_block_sparse,
+        "block-sparse attention, loud heads": functools.partial(_compare_block_sparse, norm=30.0),
+        "block-sparse attention, short blocks": functools.partial(_compare_block_sparse, block_q=64),
+        "means of blocks": _compare_block_means,
+        "lists of the largest scores": _compare_lists,
+        "linear attention": _compare_linear_attention,
         "norm, rotation and head groups": _compare_preparation,
         "norm of each head": functools.partial(_compare_preparation, norms_heads=True),
         "rotation by each head's own angles": functools.partial(_compare_preparation, has_own_angles=True),
         "head groups joined": _compare_ungrouping,
         "layer norm of tokens": functools.partial(_compare_token_norm, is_centred=True),
         "RMS norm of tokens": functools.partial(_compare_token_norm, is_centred=False),
+        "8-bit tokens": _compare_quantization,
         "convolution": _compare_convolution,
         "convolution of a doubled picture": functools.partial(_compare_convolution, doubles=True),
     }
@@ -144,6 +154,77 @@ def _compare_attention(*, norm: float = 1.0, has_bias: bool = False, counted: in
         exact = cast(jax.Array, reference(*wide, bias))  # not a tuple, because return_lse is False
     share = 0.02 if norm == 1.0 else 0.5
     return Outcome(_largest_difference(ours, exact), share * float(jnp.abs(value).max()))
+
+
+def _compare_block_sparse(*, norm: float = 1.0, block_q: int = 128) -> Outcome:
+    """Compare the block-sparse attention of 300 queries with its plain form in float32. The lists have three of nine key
+    blocks. The limits are explained in `_compare_attention`.
+    """
+    query, key = (_draw_normal(number, 1, length, HEADS, WIDTH, scale=norm**0.5) for number, length in ((0, 300), (1, 520)))
+    value = _draw_normal(2, 1, 520, HEADS, WIDTH)
+    order = jax.random.uniform(jax.random.key(3), (1, HEADS, -(-300 // block_q), 9))
+    blocks = KeyBlocks(indices=largest(order, 3), block_q=block_q, block_kv=64)
+
+    def attend(query: jax.Array, key: jax.Array, value: jax.Array, *, implementation: str) -> jax.Array:
+        options = BlockSparseOptions(implementation=implementation)
+        return cast(jax.Array, block_sparse_attention(query, key, value, blocks, options))  # because return_lse is False
+
+    ours = jax.jit(functools.partial(attend, implementation="pallas_tpu"))(query, key, value)
+    with jax.default_matmul_precision("highest"):
+        exact = attend(*(array.astype(jnp.float32) for array in (query, key, value)), implementation="masked")
+    share = 0.02 if norm == 1.0 else 0.5
+    return Outcome(_largest_difference(ours, exact), share * float(jnp.abs(value).max()))
+
+
+def _compare_block_means() -> Outcome:
+    """Compare the means of blocks of tokens with XLA's means. Both round once to bfloat16. Values are below 1, so that the limit
+    is one step of 2^-8."""
+    tokens = _draw_normal(0, 1, 700, HEADS, WIDTH)
+    ours, plain = (
+        jax.jit(functools.partial(block_means, block=64, use_pallas=by))(tokens, num_tokens=650) for by in (True, False)
+    )
+    return Outcome(_largest_difference(ours, plain), 2**-8)
+
+
+def _compare_lists() -> Outcome:
+    """Compare the lists of the 13 largest scores with XLA's lists, which must be equal."""
+    scores = _draw_normal(0, 1, HEADS, 40, 297)
+    ours, plain = (jax.jit(functools.partial(largest, number=13, use_pallas=by))(scores) for by in (True, False))
+    return Outcome(_largest_difference(ours, plain), 0.0)
+
+
+def _compare_linear_attention() -> Outcome:
+    """Compare the passes of SLA's linear attention with the plain form in float32.
+
+    The projection multiplies by 16, so that the linear attention is larger than the attention to the listed keys. The passes
+    round features, sums and results to bfloat16. The limit is the limit of `_compare_attention`, a share of the largest result.
+    """
+    query, key, value = (_draw_normal(number, 1, 520, HEADS, WIDTH).astype(jnp.float32) for number in range(3))
+    plain = SparseHeads(query=query, key=key, value=value, num_keys=520, num_queries=520)
+    mean, factor, zeros = key.mean(1, keepdims=True), LOG2_E * WIDTH**-0.5, jnp.zeros((1, HEADS))
+    prepared = dataclasses.replace(
+        plain,
+        query=(query * factor).astype(jnp.bfloat16),
+        key=(key - mean).astype(jnp.bfloat16),
+        value=value.astype(jnp.bfloat16),
+        mean=mean,
+        bounds=HeadBounds(query=zeros, key=zeros, value=zeros),
+    )
+    blocks = KeyBlocks(indices=jnp.zeros((1, HEADS, 5, 1), jnp.int32), block_q=128, block_kv=64)
+    projection = 16 * jnp.eye(WIDTH), jnp.ones(WIDTH)
+    ours = sla_attention(prepared, blocks, projection, "masked")
+    with jax.default_matmul_precision("highest"):
+        exact = sla_attention(plain, blocks, projection, "masked")
+    return Outcome(_largest_difference(ours, exact), 0.02 * float(jnp.abs(exact).max()))
+
+
+def _compare_quantization() -> Outcome:
+    """Compare tokens in int8, multiplied by their scales, with XLA's result. The limit is the largest step of int8, because
+    chips may round a quotient differently."""
+    tokens = _draw_normal(0, 1, 256, HEADS * WIDTH, scale=2.0)
+    quantize = functools.partial(quantize_tokens, dtype=jnp.dtype(jnp.int8))
+    (ours, scale), plain = (jax.jit(functools.partial(quantize, use_pallas=by))(tokens) for by in (True, False))
+    return Outcome(_largest_difference(ours * scale, plain[0] * plain[1]), 1.01 * float(plain[1].max()))
 
 
 def _compare_token_norm(*, is_centred: bool) -> Outcome:

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention on B S H D arrays."""
+"""Scaled dot-product attention on arrays [B, S, H, D]: B samples, S tokens, H heads of D channels."""
 
 from kernels.attention.api import (
     IMPLEMENTATIONS,

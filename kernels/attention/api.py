@@ -28,8 +28,8 @@ Window = tuple[int, int]
 Attended = jax.Array | tuple[jax.Array, jax.Array]
 """The attention, with its log-sum-exp if requested."""
 
-SMALL_SCORES = 2**22  # scores per head, 16 MiB in float32; a CPU computes fewer scores faster at once than in blocks
-SMALL_SCORES_TPU = 2**16  # scores per head; with fewer scores, starting a kernel takes longer than storing them (not measured)
+SMALL_SCORES = 2**22  # scores per head, 16 MiB in float32; for fewer scores, a CPU is faster without blocks
+SMALL_SCORES_TPU = 2**16  # scores per head; starting a kernel takes longer than storing fewer scores in memory (not measured)
 BLOCK_Q = 1024
 BLOCK_KV = 512
 
@@ -43,6 +43,11 @@ def disable_implementation(implementation: ImplementationName) -> None:
     _disabled.add(implementation)
 
 
+def is_disabled(implementation: ImplementationName) -> bool:
+    """Return whether `disable_implementation` has excluded the implementation."""
+    return implementation in _disabled
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TpuOptions:
     """Options that only the TPU kernel uses.
@@ -53,10 +58,10 @@ class TpuOptions:
 
     Attributes:
         chip: the TPU generation. By default, it is taken from the mesh in context, or from this process's devices.
-        layout: the order in memory of the arrays around the attention. "heads" is head by head ([B, H, S, D] in memory), as XLA
+        layout: the order in memory of query, key, value and result. "heads" is head by head ([B, H, S, D] in memory), as XLA
             stores them on a TPU by default. "columns" is [B, S, H * D]. The wrong value costs copies, but the result is the same.
-        bounds: each head's bounds, set only if `kernels.qkv` prepared the arrays. Other implementations refuse prepared arrays.
-            If None, the bounds are computed.
+        bounds: each head's `HeadBounds`, set only if `kernels.qkv` prepared the arrays. Implementations other than the TPU kernel
+            refuse prepared arrays. If None, the TPU kernel computes the bounds.
         tests_bounds: if False, all heads use the online form, and bounds are neither computed nor tested.
         smooth_keys: subtract the mean key from all keys, so that more heads can use the constant form. The result does not
             change.
@@ -79,9 +84,9 @@ class AttentionOptions:
     Attributes:
         scale: factor of the scores, default D ** -0.5.
         implementation: the implementation to use. By default, it is chosen by platform and shape.
-        window_size: (before, after). Query i sees keys i - before to i + after. One number sets both.
+        window_size: (before, after). Query i sees keys i - before to i + after. An int sets both numbers.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite.
-        kv_lengths: like `num_keys`, but with a number for each sample, known only when the program runs.
+        kv_lengths: the number of leading keys that each sample's queries see, known only when the program runs.
         layer: index of a layer, a scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the queries attend to this
             layer. The TPU kernel reads the layer without a copy if `pallas_tpu.reads_layers` returns True.
     """
@@ -128,17 +133,18 @@ class Call:
         return self.query.shape[1] * self.key.shape[-3]
 
     def select_layer(self) -> Self:
-        """Return a call whose `key` and `value` have only the layer of the options. Return the same call if no layer is given."""
+        """Return a call with only the layer `options.layer` of `key` and `value`. The call stays the same if no layer is
+        given."""
         key, value = (select_layer(array, self.options.layer) for array in (self.key, self.value))
         return dataclasses.replace(self, key=key, value=value, options=dataclasses.replace(self.options, layer=None))
 
     def plain_arrays(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the query, and the keys and values of the layer without padding."""
+        """Return query, key and value, [B, S, H, D]. Key and value exclude padding and other layers than `options.layer`."""
         key, value = (select_layer(array, self.options.layer)[:, : self.num_keys] for array in (self.key, self.value))
         return self.query, key, value
 
     def plain_options(self) -> dict[str, Any]:
-        """Return the keyword arguments for the implementations in plain XLA."""
+        """Return the keyword arguments for `blocked_attention` and `reference_attention`."""
         lengths = None if self.options.kv_lengths is None else self.options.kv_lengths.values
         return {"scale": self.scale, "window": self.window, "kv_lengths": lengths, "return_lse": self.return_lse}
 
@@ -150,10 +156,10 @@ class Implementation(abc.ABC):
     that supports the arguments (`refuse` returns no reason).
 
     Attributes:
-        name: the name by which callers can request the implementation. It is then used without a test of `suits`.
+        name: the name by which callers can request the implementation. For such a request, `suits` is not tested.
         platform: the only platform for which the automatic choice takes the implementation. None for all platforms.
-        small_scores: up to this number of scores per head, the automatic choice skips the implementation, because a later one in
-            the list is faster.
+        small_scores: up to this number of scores per head, the automatic choice skips the implementation, because a later
+            implementation in the list is faster.
     """
 
     name: ClassVar[str]
@@ -324,7 +330,8 @@ def choose_implementation(
 ) -> Implementation:
     """Return the first implementation that suits the platform and does not refuse the call.
 
-    If the program will run on this platform, and the platform's own implementation refuses the call, the reason is logged once.
+    If the program will run on this platform, and an implementation for only this platform refuses the call, its reason is logged
+    once.
     Raises: NotImplementedError, with all reasons, if every implementation refuses.
     """
     reasons = []
@@ -348,7 +355,8 @@ def _log_once(message: str) -> None:
 
 
 def select_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
-    """Return the layer with index `layer` of `array` [layers, ...]. Return `array` unchanged if no layer is given."""
+    """Return the part of `array` [layers, ...] for the layer with index `layer`. Return `array` unchanged if no layer is
+    given."""
     return array if layer is None else jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)
 
 

@@ -1,8 +1,8 @@
 """Block sizes of the TPU kernel, with the number of instruction bundles that the TPU's compiler schedules for each size.
 
 `python -m benchmarks.tune_attention` writes the tuned sizes to the table `block_sizes.json`. This module reads the table, and
-computes default sizes for shapes that are not in the table. A bundle is the group of instructions that a TPU core issues in one
-cycle.
+computes default sizes for shapes that are not in the table. A shape is a number of queries and a number of keys. A bundle is the
+group of instructions that a TPU core issues in one cycle.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
     "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
     "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x", "TPU v7x": "v7x",
 }  # fmt: skip
-# Vector memory that the kernel may use. A core of these chips has 128, 64, 128 and 64 MiB (jax 0.10.2,
-# pallas/mosaic/tpu_info.py), and XLA needs a part of it.
+# Vector memory that the kernel may use. A core has 128 MiB (v5e, v6e) or 64 MiB (v5p, v7x), and XLA needs a part of it. Source:
+# pallas/mosaic/tpu_info.py of jax 0.10.2.
 VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
 LANES = 128
 # The matrix unit's depth on v6e and v7x. Default blocks are multiples of this number, unless one block contains all tokens. In
-# the kernel's form "constant", which subtracts no maximum from the scores, `chunk_q` is at most this number by default.
+# the form "constant", which subtracts no maximum from the scores, the default `chunk_q` is at most this number.
 CHUNK = 256
 # A pessimistic estimate for chips without rows in the table: bundles per 8 x 128 tile of scores, twice as many as on v6e.
 UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}
@@ -77,12 +77,13 @@ class TunedSizes:
     bundles: int
 
     def bundles_a_tile(self) -> float:
-        """Return the scheduled bundles per 8 x 128 tile of scores. The bundles include work on padding, but the tiles do not."""
+        """Return the scheduled bundles per 8 x 128 scores. The bundles include work on padding, but the scores exclude
+        padding."""
         return self.bundles * self.sizes.steps(self.length_q, self.length_kv) / (self.length_q * self.length_kv / 1024)
 
 
 def block_sizes(chip: Chip, length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
-    """Return the tuned sizes for this shape, or `default_sizes` if the table has no row for the shape.
+    """Return the tuned sizes for these numbers of queries and keys, or `default_sizes` if the table has no row for them.
 
     The sizes do not depend on the number of heads.
     """
@@ -91,10 +92,10 @@ def block_sizes(chip: Chip, length_q: int, length_kv: int, form: Form = "constan
 
 
 def _row_for(chip: Chip, length_q: int, length_kv: int, form: Form) -> TunedSizes | None:
-    """Return the table's row for this shape, None if the table has no such row.
+    """Return the table's row for these numbers of queries and keys, None if the table has no such row.
 
-    A row for another `length_q` serves too, if `length_kv` is equal and both numbers of queries need equally many blocks. The
-    kernel then does the same work.
+    A row for another number of queries is also returned, if both numbers of queries need equally many blocks. The kernel then
+    does the same work.
     """
     exact = _table().get((chip, form, length_q, length_kv))
     alike = (row for row in _table().values() if (row.chip, row.form, row.length_kv) == (chip, form, length_kv))
@@ -114,15 +115,11 @@ def predicted_bundles(chip: Chip, length_q: int, length_kv: int, heads: int, for
 def bundles_a_tile(chip: Chip, form: Form = "constant") -> float:
     """Estimate the bundles per 8 x 128 tile of scores, for shapes without a row in the table.
 
-    The estimate is the value of this chip's row with the most scores, or `UNTUNED_BUNDLES` for a chip without rows.
+    The estimate is `TunedSizes.bundles_a_tile` of this chip's row with the most scores, or `UNTUNED_BUNDLES` for a chip without
+    rows.
     """
     rows = [row for row in _table().values() if (row.chip, row.form) == (chip, form)]
     return max(rows, key=lambda row: row.length_q * row.length_kv).bundles_a_tile() if rows else UNTUNED_BUNDLES[form]
-
-
-def tuned_sizes() -> tuple[TunedSizes, ...]:
-    """Return all rows of the table."""
-    return tuple(_table().values())
 
 
 def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:

@@ -1,8 +1,9 @@
 """Block-sparse attention: each block of queries attends to its own list of key blocks.
 
-The lists are arrays, so that a program can compute them on the device. All lists of a call have the same fixed length; a count
-per list can mark the entries after a shorter list as unused. The TPU kernel (`block_sparse_tpu`) keeps all keys and values of one
-head in the vector memory, and reads the listed blocks there. The other implementations use plain XLA.
+The lists are arrays, so that a program can compute them on the device. All lists of a call have the same number of entries. If
+some lists need fewer entries, a count for each list determines how many of its entries are used. The TPU kernel
+(`block_sparse_tpu`) keeps all keys and values of one head in the vector memory, and reads the listed blocks there. The other
+implementations use plain XLA.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from kernels.attention import block_sparse_tpu
-from kernels.attention.api import SMALL_SCORES, target_chip, target_platform
+from kernels.attention.api import SMALL_SCORES, is_disabled, target_chip, target_platform
 from kernels.attention.block_sizes import VMEM_LIMIT_BYTES
 from kernels.attention.pallas_tpu import head_bounds, subtract_mean_key
 from kernels.qkv import LOG2_E, HeadBounds
 
-MASKED = -1e30  # finite, so that a query that sees no key yields 0 and not NaN
+MASKED = -1e30  # lower limit of the maximum score; it is finite, so that a query that sees no key yields 0 and not NaN
 
 
 @functools.partial(
@@ -32,7 +33,8 @@ class KeyBlocks:
     """The key blocks that each query block sees.
 
     Attributes:
-        indices: [B, H, query blocks, K] int32, a list of K key blocks for each query block. A list contains no block twice.
+        indices: [B, H, query blocks, K] int32, a list of K indices of key blocks for each query block. A list contains no index
+            twice.
         counts: [B, H, query blocks] int32, the number of entries that are used, from the start of each list. None uses all K
             entries.
         sizes: [key blocks] int32, the number of keys in each block. The keys of a block come first, then its padding. None if all
@@ -72,7 +74,8 @@ class BlockSparseOptions:
     Attributes:
         scale: factor of the scores, default D ** -0.5.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite. None or 0 means no padding.
-        bounds: each head's bounds, set only if `kernels.qkv` prepared the arrays for TPUs. The query is then already scaled.
+        bounds: each head's `HeadBounds`, set only if `kernels.qkv` prepared the arrays for TPUs. The query is then already
+            multiplied by log2(e) * D ** -0.5, and `scale` is ignored.
         return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, which `join_attentions` needs.
         implementation: "pallas_tpu", "gathered" or "masked". By default, it is chosen by platform and size.
         interpret: run the TPU kernel in Pallas' interpreter.
@@ -107,16 +110,20 @@ def block_sparse_attention(
     if name == "pallas_tpu":
         return _attend_on_tpu(query, key, value, blocks, dataclasses.replace(options, scale=scale, num_keys=num_keys), summaries)
     if options.bounds is not None:
-        scale = 1 / LOG2_E  # the query was multiplied by scale * log2(e) for exp2, but these implementations use exp
+        scale = 1 / LOG2_E  # the query was multiplied by scale * log2(e) for exp2, but these implementations compute exp
     attend = _masked if name == "masked" else _gathered
     attended, lse = attend(query, key, value, blocks, _sizes(blocks, num_keys), scale, summaries)
     return (attended, lse) if options.return_lse else attended
 
 
 def _choose(query: jax.Array, key: jax.Array, blocks: KeyBlocks, options: BlockSparseOptions) -> str:
-    """Return the name of the fastest implementation for these arguments."""
+    """Return the name of the fastest implementation for these arguments.
+
+    A process that does not use the dense TPU kernel (`disable_implementation`) does not use the block-sparse TPU kernel either.
+    """
     if (
         target_platform() == "tpu"
+        and not is_disabled("pallas_tpu")
         and block_sparse_tpu.find_unsupported(query, key, blocks.block_q, blocks.block_kv, _vmem_limit()) is None
     ):
         return "pallas_tpu"
@@ -129,7 +136,7 @@ def _vmem_limit() -> int:
 
 
 def _sizes(blocks: KeyBlocks, num_keys: int) -> jax.Array:
-    """Return the number of keys in each block, [key blocks] int32."""
+    """Return the number of keys in each block, without padding, [key blocks] int32."""
     if blocks.sizes is not None:
         return blocks.sizes
     starts = jnp.arange(0, num_keys, blocks.block_kv, dtype=jnp.int32)
@@ -137,7 +144,7 @@ def _sizes(blocks: KeyBlocks, num_keys: int) -> jax.Array:
 
 
 def _list_sizes(blocks: KeyBlocks, sizes: jax.Array) -> jax.Array:
-    """Return the number of visible keys for each list entry, [B, H, query blocks, K] int32. It is 0 for unused entries."""
+    """Return the number of visible keys in the block of each list entry, [B, H, query blocks, K] int32. 0 for unused entries."""
     listed = sizes[blocks.indices]
     if blocks.counts is None:
         return listed

@@ -1,11 +1,11 @@
 """The TPU kernel of block-sparse attention: bfloat16 in and out, float32 sums.
 
 All keys and values of one head stay in the vector memory while the kernel runs over the query blocks of the head. The kernel
-reads the listed key blocks there by index, so that memory bandwidth does not limit the kernel. One matrix product joins several
+reads the listed key blocks there by index, so that memory bandwidth does not limit the kernel. One matrix product covers several
 key blocks.
 
-The dense kernel (`pallas_tpu`) computes scores as [keys, queries]. This kernel computes them as [queries, keys], because a query
-block is too short to fill the matrix unit as the stationary operand.
+The dense kernel (`pallas_tpu`) computes scores as [keys, queries], with the queries as the operand that stays in the matrix unit.
+Here a query block is too short to fill the matrix unit. Therefore this kernel computes scores as [queries, keys].
 
 As in the dense kernel, heads with provably small scores use the constant form, which subtracts no maximum from the scores. The
 other heads use the online softmax.
@@ -26,9 +26,9 @@ from jax.experimental.pallas import tpu as pltpu
 from kernels.attention.pallas_tpu import LANES, LOWEST, bounds_are_safe, order_heads
 from kernels.qkv import LOG2_E, HeadBounds
 
-QUERY_BLOCKS = 8  # query blocks in a grid step; their lists are in the scalar memory together
-# Keys in one matrix product: usually the width of the matrix unit. Query blocks of at most `SHORT_BLOCK` queries use twice the
-# width, because loading the keys takes longer than a product with few queries.
+QUERY_BLOCKS = 8  # query blocks in a grid step; the scalar memory contains their lists
+# Keys in one matrix product: the width of the matrix unit, or twice the width for query blocks of at most `SHORT_BLOCK` queries.
+# For so few queries, loading the keys into the matrix unit takes longer than the product.
 PRODUCT_KEYS, SHORT_PRODUCT_KEYS, SHORT_BLOCK = 256, 512, 64
 LONGEST_UNROLLED = 192  # list entries; longer lists, and lists with counts, run in a loop of `LOOPED` entries per iteration
 LOOPED = 64
@@ -43,8 +43,8 @@ Summary = tuple[jax.Array, jax.Array, jax.Array]
 class SparseProblem:
     """The properties of a call that are known when the kernel is traced.
 
-    `num_keys` is the number of keys, without padding. `mean_count` is the expected mean number of used entries in a list, or None
-    if all entries are used.
+    `block_q` is the number of queries in a query block, `block_kv` the number of keys in a key block. `num_keys` is the number of
+    keys, without padding. `mean_count` is the expected mean number of used entries in a list, None if all entries are used.
     """
 
     block_q: int
@@ -78,7 +78,7 @@ def find_unsupported(query: jax.Array, key: jax.Array, block_q: int, block_kv: i
 
 
 def _resident_bytes(length: int, block_kv: int) -> int:
-    """Return the bytes of all keys and values of one head in bfloat16."""
+    """Return the bytes of `length` keys and values of one head in bfloat16, padded to whole blocks."""
     return 2 * math.ceil(length / block_kv) * block_kv * LANES * 2
 
 
@@ -130,7 +130,7 @@ def attend_blocks(
     )
     safe = bounds_are_safe(bounds, problem.num_keys).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
-    # The grid needs at least one head. If no head is safe, `replace_unsafe` replaces the result of this head.
+    # The grid needs at least one head. If no head is safe, one unsafe head is computed, and `replace_unsafe` replaces its result.
     written = run(order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1), uses_online_softmax=False)
 
     def replace_unsafe(written: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -145,13 +145,13 @@ def attend_blocks(
 
 
 def _span(entries: int, has_counts: bool, problem: SparseProblem) -> int:
-    """Return how many entries of a list the kernel unrolls: the whole list if it is short and has no count, else `LOOPED`."""
+    """Return how many list entries the unrolled code covers: the whole list if it is short and has no count, else `LOOPED`."""
     whole = _pad_length(entries, problem)
     return LOOPED if has_counts or whole > LONGEST_UNROLLED else whole
 
 
 def _pad_length(entries: int, problem: SparseProblem) -> int:
-    """Round the number of entries up, until the number of their keys is a multiple of 128."""
+    """Round the number of list entries up, so that the number of keys in their blocks is a multiple of 128."""
     multiple = LANES // math.gcd(problem.block_kv, LANES)
     return math.ceil(entries / multiple) * multiple
 
@@ -159,7 +159,7 @@ def _pad_length(entries: int, problem: SparseProblem) -> int:
 def _pad_lists(entries: jax.Array, counts: jax.Array | None, problem: SparseProblem) -> jax.Array:
     """Return the lists as [B * H, query blocks, K] int32, padded to whole grid steps and whole loop iterations.
 
-    The added entries have no visible keys. If `counts` is given, each list ends with its count.
+    The added entries have no visible keys. If `counts` is given, the count of each list is added as the list's last element.
     """
     batch, heads, blocks, length = entries.shape
     span = _span(length, counts is not None, problem)
@@ -257,7 +257,8 @@ def _run_heads(
 
 
 def _estimate_cost(lists: jax.Array, arrays: Sequence[jax.Array], problem: SparseProblem, has_counts: bool) -> pl.CostEstimate:
-    """Estimate the work for all heads. Each list has the expected mean length, plus half a loop iteration for rounding up."""
+    """Estimate the work for all heads. For each list, the expected mean count is used, plus half a loop iteration for rounding
+    up."""
     heads, blocks, entries = lists.shape[0], lists.shape[1], lists.shape[2] - has_counts
     if problem.mean_count is not None:
         entries = min(entries, problem.mean_count + LOOPED // 2)
@@ -310,9 +311,9 @@ def _kernel(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Product:
-    """The keys of one matrix product.
+    """N keys, whose scores one matrix product computes, and their N values.
 
-    Two functions read keys and values [N, D], and a third function masks scores [queries, N].
+    `read_keys` and `read_values` return arrays [N, D]. `mask` returns scores [queries, N] with the mask or the bias of the keys.
     """
 
     read_keys: Callable[[], jax.Array]
@@ -325,7 +326,7 @@ def _list_products(
 ) -> Callable[[jax.Array | int], list[_Product]]:
     """Return a function `products(first)` for the list of the query block with index `block`.
 
-    `products(first)` describes the matrix products of `span` list entries, from the entry with index `first` on.
+    `products(first)` returns the `_Product`s of the `span` list entries from index `first` on.
     """
     size = problem.block_kv
     joined = max(1, (SHORT_PRODUCT_KEYS if problem.block_q <= SHORT_BLOCK else PRODUCT_KEYS) // size)
@@ -359,7 +360,7 @@ def _list_products(
 
 
 def _summary_products(key_ref: jax.Ref, value_ref: jax.Ref, bias_ref: jax.Ref, block: jax.Array) -> list[_Product]:
-    """Return the matrix products of the query block with index `block` and all summaries."""
+    """Return the `_Product`s of all summaries, with the bias for the query block with index `block`."""
     found = []
     for start in range(0, key_ref.shape[0], PRODUCT_KEYS):
         part = slice(start, start + PRODUCT_KEYS)
@@ -380,13 +381,13 @@ def _attend_products(
     query: jax.Array,
     weigh: Callable[..., tuple[jax.Array, jax.Array | None, tuple[jax.Array, ...]]],
 ) -> tuple[jax.Array, ...]:
-    """Attend to the keys of `products`, and return the state with the results added.
+    """Attend to the keys of `products`, and return the new state.
 
-    The state consists of the sum of weighted values [queries, D], and the sums of weights in 128 lanes [queries, 128]. For the
-    online softmax it also has the running maximum [queries, 1].
+    The state consists of the sum of weighted values [queries, D], and the sum of weights, as 128 partial sums [queries, 128]. For
+    the online softmax, it also contains the running maximum [queries, 1].
 
-    The loop is a software pipeline, unrolled so that the compiler can overlap the three stages. Iteration `index` computes the
-    scores of product `index`, the weights of product `index - 1`, and the weighted values of product `index - 2`.
+    The loop is a software pipeline, unrolled so that the compiler can overlap the three stages. Iteration i computes the scores
+    of product i, the weights of product i - 1, and the weighted values of product i - 2.
     """
     contract_width = (((1,), (1,)), ((), ()))
     scored, weighed = [], []
@@ -407,7 +408,7 @@ def _attend_products(
 
 
 def _weigh(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.Array, None, tuple[jax.Array, ...]]:
-    """Return the weights exp2(scores), None, and the state with the weights added.
+    """Return the weights exp2(scores), None (no factor is needed, see `_weigh_online`), and the state with the weights added.
 
     Used only for heads whose scores cannot overflow.
     """
@@ -416,10 +417,10 @@ def _weigh(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.Array, 
 
 
 def _weigh_online(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """Return the weights relative to the new running maximum, the factor for earlier weighted values, and the new state.
+    """Return the weights exp2(scores - new maximum), the factor for earlier weighted values, and the new state.
 
-    The factor rescales earlier weighted values to the new maximum. The caller applies it when it adds the weighted values of this
-    product. At this point, the pipeline has not yet added the weighted values of the previous product.
+    The factor rescales the sum of earlier weighted values to the new maximum. This function does not apply it, because the
+    pipeline has not yet added the weighted values of the previous product. The caller applies it later.
     """
     attended, total, maximum = state
     highest = jnp.maximum(maximum, scores.max(axis=1, keepdims=True))
@@ -428,6 +429,7 @@ def _weigh_online(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.
 
 
 def _sum_registers(weights: jax.Array) -> jax.Array:
-    """Sum [queries, N] to [queries, 128] by adding whole registers. The 128 lanes are added once, at the end of a query block."""
+    """Sum [queries, N] to [queries, 128] by adding whole registers. The kernel adds the 128 lanes once, after the last
+    product."""
     registers = [weights[:, start : start + LANES] for start in range(0, weights.shape[1], LANES)]
     return functools.reduce(jnp.add, registers)

@@ -31,8 +31,8 @@ def blocked_attention(
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Compute softmax(scale * Q K^T) V, [B, S_q, H, D] in the query's dtype, for any lengths.
 
-    One head is computed at a time, with block_q * block_kv * 4 bytes of scores in memory. Block sizes are made nearly even: 4,680
-    keys become ten blocks of 472, not nine blocks of 512 and a block of 72.
+    One head is computed at a time, with block_q * block_kv * 4 bytes of scores in memory. All blocks have nearly the same size:
+    4,680 keys become ten blocks of 472 (with padding), not nine blocks of 512 and a block of 72.
 
     Args:
         block_q, block_kv: largest number of queries and keys in a block.
@@ -53,7 +53,8 @@ def blocked_attention(
 
 
 def _even_block(length: int, most: int) -> int:
-    """Return the smallest multiple of 8 with which `length` needs no more blocks than with the block size `most`."""
+    """Return the smallest block size, in multiples of 8, that divides `length` tokens into as few blocks as the size `most`
+    does."""
     blocks = math.ceil(length / most)
     return math.ceil(length / blocks / 8) * 8
 
@@ -68,7 +69,7 @@ def _one_head(
     block_kv: int,
     window: tuple[int, int] | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attend with the queries [S_q, D] of one head to its first `count` keys [S_kv, D]. None means all keys.
+    """Attend with the queries [S_q, D] of one head to the first `count` of its keys [S_kv, D]. Without a `count`, attend to all.
 
     Returns: the attention [S_q, D] and the log-sum-exp [S_q].
     """
@@ -90,7 +91,7 @@ def _split_blocks(array: jax.Array, block: int) -> jax.Array:
 
 
 def _block_indices(length: int, block: int) -> jax.Array:
-    """Return the token index of each row of the blocks, [N, block] int32. Padding rows continue the count."""
+    """Return the token index of each row of the blocks, [N, block] int32. Rows of padding have the indices from `length` on."""
     blocks = -(-length // block)
     return jnp.arange(blocks * block).reshape(blocks, block)
 

@@ -1,7 +1,7 @@
 """Join two attentions of the same queries to different keys. The result is the attention to all of these keys.
 
-On a TPU one Pallas pass reads both attentions and writes the joined attention. XLA's own program first converts and copies both,
-which takes ten times as long.
+On a TPU, one Pallas pass reads both attentions and writes the joined attention. XLA's own program takes ten times as long,
+because it first converts and copies both attentions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 Part = tuple[jax.Array, jax.Array]
 """The attention of some queries, [B, S, H, D], and the log-sum-exp of each query, [B, S, H] float32."""
 
-ROWS, SUBLANES = 512, 16  # a grid step has at most ROWS queries, in multiples of SUBLANES, the rows of a bfloat16 tile
+ROWS, SUBLANES = 512, 16  # a grid step has at most ROWS queries, a multiple of SUBLANES (the rows of a bfloat16 register)
 
 
 def join_attentions(
@@ -28,7 +28,8 @@ def join_attentions(
     `attention_with_lse`. A log-sum-exp of -inf in `second` means that the query sees no key of `second`.
 
     `second` may have fewer queries than `first`: query i of `second` is then query `before` + i of `first`. The attention of all
-    other queries of `first` stays unchanged. `use_pallas` selects one Pallas pass if the numbers of queries allow it.
+    other queries of `first` stays unchanged. `use_pallas` selects the Pallas pass, if `before` and the number of
+    queries of `second` are multiples of 16.
     Source: FlashAttention (Dao et al., 2022, section 3.1), which joins blocks of keys in the same way.
     """
     (attended, lse), (others, others_lse) = first, second

@@ -1,4 +1,4 @@
-"""The operations that select key blocks for a query block: the means of blocks, and the largest of their scores."""
+"""Two operations to select key blocks for query blocks: compute the mean of each block, and find the largest scores."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kernels.attention import key_selection_tpu
 def block_means(array: jax.Array, block: int, num_tokens: jax.Array | int, use_pallas: bool = False) -> jax.Array:
     """Return the mean of each block of `block` tokens of [B, S, H, D], as [B, H, blocks, D] in the array's dtype.
 
-    Tokens from index `num_tokens` on are padding, which the means exclude. A block of only padding has the mean 0. Sums are in
-    float32. `use_pallas` selects the TPU kernel.
+    Tokens from index `num_tokens` on are padding. The means exclude padding. A block of only padding has the mean 0. Sums are
+    computed in float32. `use_pallas` selects the TPU kernel.
     """
     if use_pallas:
         return key_selection_tpu.block_means(array, block, num_tokens)
@@ -47,9 +47,9 @@ def largest(
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Return the indices of the `number` largest scores of each row of [..., N], as [..., number] int32.
 
-    The indices are in ascending order. Among equal scores, those with the lowest indices are selected. `counts` [...] int32
-    reduces a row's selection to its `counts` largest scores; the other indices of the row then have no meaning. `use_pallas`
-    selects the TPU kernel. `returns_mask`: also return whether each score is selected, [..., N] bool.
+    The indices are in ascending order. If scores are equal, the scores with the lowest indices are selected. With `counts` [...]
+    int32, each row has its own number of selected scores, at most `number`. Only the first `counts` indices of a row are then
+    valid. `use_pallas` selects the TPU kernel. `returns_mask`: also return whether each score is selected, [..., N] bool.
     """
     if use_pallas:
         return key_selection_tpu.largest(scores, number, counts, returns_mask=returns_mask)

@@ -11,12 +11,12 @@ from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
 ROWS = 512  # tokens in a grid step
-LIST_ROWS = 32  # rows of scores in a grid step of `largest`; their scores fit into the registers
-PREFIX = 256  # places of a row whose marks one matrix product counts
+LIST_ROWS = 32  # rows in a grid step of `largest`; the scores of so few rows fit into the registers
+PREFIX = 256  # `_running_count` divides rows into parts of this length, with one matrix product for each part
 
 
 def block_means(array: jax.Array, block: int, num_tokens: jax.Array | int, *, interpret: bool = False) -> jax.Array:
-    """Return the means of blocks of tokens, as `key_selection.block_means` does. Heads must have 128 channels."""
+    """Return the mean of each block of tokens, as `key_selection.block_means` does. Heads must have 128 channels."""
     batch, length, heads, width = array.shape
     blocks, step = pl.cdiv(length, block), ROWS // block
     means = pl.pallas_call(
@@ -101,10 +101,10 @@ def _largest_kernel(
     length: int,
     has_counts: bool,
 ) -> None:
-    """Select the largest scores of `LIST_ROWS` rows.
+    """Select the largest scores of each of `LIST_ROWS` rows.
 
-    Bisection finds each row's threshold, the smallest score to select. The kernel marks all larger scores, and as many scores
-    equal to the threshold as are still needed. Then it lists the indices of the marked scores.
+    Bisection finds each row's threshold, which is the smallest selected score. The kernel marks all larger scores. It also marks
+    the first scores that equal the threshold, until the row has enough marks. Then it lists the indices of the marked scores.
     """
     wide = scores_ref[...].astype(jnp.float32) + 0.0
     integers = jax.lax.bitcast_convert_type(wide, jnp.int32)
@@ -119,7 +119,8 @@ def _largest_kernel(
 
     start = jnp.full((rows, 1), -(2**31), jnp.int32)
     threshold = jax.lax.fori_loop(0, bits, narrow, start)
-    # A bfloat16 score determines only the upper 16 bits. All numbers from the threshold to `last` are therefore equal scores.
+    # A bfloat16 score sets only the upper 16 of 32 bits. Therefore all integers from `threshold` to `last` represent the same
+    # score.
     last = threshold | (1 << (32 - bits)) - 1
     is_above, is_equal = ordered > last, (ordered >= threshold) & (ordered <= last)
     room = wanted - is_above.astype(jnp.float32).sum(1, keepdims=True).astype(jnp.int32)
@@ -128,8 +129,9 @@ def _largest_kernel(
     lane = jax.lax.broadcasted_iota(jnp.int32, lists_ref.shape, 1)
 
     def place(mark: jax.Array, found: jax.Array) -> jax.Array:
-        # Marks are numbered from 0. The running count is at most `mark` at exactly the places before mark number `mark`.
-        # Therefore the number of these places is the index of the mark.
+        # `mark` is the number of a mark in its row, from 0. Before this mark, the running count is at most `mark`. From the mark
+        # on, the running count is larger. Therefore the number of positions with a count of at most `mark` is the index of the
+        # mark.
         index = (count <= mark.astype(jnp.float32)).astype(jnp.float32).sum(1, keepdims=True).astype(jnp.int32)
         return jnp.where(lane == mark, jnp.minimum(index, length - 1), found)
 
@@ -140,7 +142,7 @@ def _largest_kernel(
 
 
 def _running_count(mask: jax.Array, triangle_ref: jax.Ref) -> jax.Array:
-    """Return for each place of a row how many marks the row has up to and including this place, [rows, N] float32."""
+    """Return, for each position of `mask` [rows, N], the number of true values in the row up to and including the position."""
     parts, before = [], jnp.zeros((mask.shape[0], 1), jnp.float32)
     for start in range(0, mask.shape[1], PREFIX):
         marks = mask[:, start : start + PREFIX].astype(jnp.float32)

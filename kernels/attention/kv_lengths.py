@@ -14,8 +14,8 @@ class KvLengths:
     """The number of leading keys that each sample's queries see.
 
     Attributes:
-        values: [B] int32.
-        minimum: lower bound of `values`, known when the program is compiled. Keys with an index below `minimum` need no mask.
+        values: the number for each sample, [B] int32.
+        minimum: a lower bound of `values`, known when the program is compiled. Keys with an index below `minimum` need no mask.
     """
 
     values: jax.Array

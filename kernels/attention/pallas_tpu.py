@@ -1,12 +1,12 @@
-"""Attention for the TPU's matrix units: bfloat16 in and out, float32 sums, any lengths, no scores in memory.
+"""Attention for the TPU's matrix units: bfloat16 in and out, float32 sums, any lengths. Scores are not stored in HBM.
 
 Scores are computed transposed, [keys, queries] = K Q^T. The sums of the softmax then run over sublanes, and the probabilities P
-are the stationary operand of V^T P. The kernel reads and writes each head in place, as a block of [B, H, S, D] or as D columns of
-[B, S, H * D].
+are the operand of V^T P that stays in the matrix unit. The kernel reads and writes each head in place, as a block of [B, H, S, D]
+or as D columns of [B, S, H * D].
 
 The kernel has two forms. The constant form subtracts no maximum from the scores. It needs no rescaling, and only the matrix units
-limit its speed. It serves every head whose scores provably fit the exponents of float32 (`bounds_are_safe`, computed on the
-device). The online form, an online softmax, serves the other heads.
+limit its speed. It computes every head for which it provably neither overflows nor loses precision. `bounds_are_safe` tests this
+on the device. The online form, an online softmax, computes the other heads.
 
 The online form follows Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and FlashAttention (Dao et
 al., 2022, algorithm 1). Subtracting the mean key follows SageAttention (Zhang et al., 2024, section 4.2). This module does not
@@ -48,7 +48,7 @@ class Problem:
     Attributes:
         window: (before, after). Query i sees the keys i - before to i + after. None means all keys.
         layout: the shape in which the kernel reads its arrays: "heads" is [B, H, S, D], "columns" is [B, S, H * D].
-        min_kv_length: smallest number of keys that a sample sees. None if all samples see `length_kv` keys.
+        min_kv_length: a lower bound of the number of keys that a sample sees. None if all samples see `length_kv` keys.
         has_layers: keys and values are stacked over layers, [layers, B, S, H * D].
         return_lse: the kernel also writes the log-sum-exp of each query, [B, H, 1, S].
     """
@@ -79,7 +79,7 @@ class Problem:
     def steps_kv(self) -> int:
         """Number of grid steps over key blocks for one query block.
 
-        With a window, this is the largest number of key blocks that the window of a query block can touch.
+        With a window, this is the largest number of key blocks that one query block can see.
         """
         if self.window is None:
             return self.blocks_kv
@@ -89,7 +89,7 @@ class Problem:
     def kv_range(self, block_q: jax.Array) -> tuple[jax.Array | int, jax.Array | int]:
         """Return the indices of the first and the last key block that the query block with index `block_q` sees.
 
-        If it sees no block, the last index is smaller than the first.
+        If the query block sees no key block, the last index is smaller than the first.
         """
         if self.window is None:
             return 0, self.blocks_kv - 1
@@ -100,9 +100,9 @@ class Problem:
         return first, last
 
     def make_spec(self, block: int, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
-        """Return the BlockSpec of `block` queries or keys of one head.
+        """Return the BlockSpec of a block of `block` queries or keys of one head.
 
-        `row(block_q, step)` returns the index of the block that a grid step reads.
+        `row(block_q, step)` returns the index of the block that a grid step reads or writes.
         """
 
         def index(
@@ -115,8 +115,8 @@ class Problem:
         return pl.BlockSpec(shape, index)
 
     def make_key_spec(self, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
-        """Return the BlockSpec of keys or values. With `has_layers`, the last scalar-prefetch argument is the index of the layer
-        to read."""
+        """Return the BlockSpec of a key block or value block of one head. With `has_layers`, the last scalar-prefetch argument is
+        the index of the layer to read."""
         spec = self.make_spec(self.sizes.block_kv, row)
         if not self.has_layers:
             return spec
@@ -125,10 +125,10 @@ class Problem:
         return pl.BlockSpec((None, *shape), lambda *indices: (indices[-1][0], *index(*indices)))
 
     def num_unmasked_keys(self, start: int, stop: int) -> int:
-        """Return how many keys from `start` on need no mask. `start` and `stop` are indices within a key block.
+        """Return how many of the keys with indices from `start` to `stop` - 1 in a key block need no mask.
 
-        All key blocks run the same code. Therefore an index needs a mask if its key is masked in any key block. The indices
-        without a mask end at `stop` or at a multiple of 128.
+        All key blocks run the same code. Therefore a key needs a mask if the key with the same index in any key block needs a
+        mask. The keys without a mask end at `stop` or at a multiple of 128.
         """
         seen = self.length_kv if self.min_kv_length is None else self.min_kv_length
         num_unmasked = seen - (self.blocks_kv - 1) * self.sizes.block_kv
@@ -144,11 +144,11 @@ class KernelOptions:
         window: (before, after). Query i sees the keys i - before to i + after.
         smooth_keys: subtract the mean key from all keys. The result does not change, and more heads can use the constant form.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite.
-        bounds: each head's bounds, set only if `kernels.qkv` prepared the arrays: it has scaled the query, and may have
-            subtracted the mean key. `scale` and `smooth_keys` are then ignored. If None, the bounds are computed.
+        bounds: each head's `HeadBounds`, set only if `kernels.qkv` prepared the arrays. It has then scaled the query, and may
+            have subtracted the mean key, so that `scale` and `smooth_keys` are ignored. If None, the bounds are computed.
         tests_bounds: if False, every head uses the online form. For few keys, this costs less than computing the bounds.
-        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, for `key` as it is passed. `smooth_keys` must
-            then be False or ignored, because subtracting the mean key changes the log-sum-exp.
+        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32. `smooth_keys` must then be False or ignored,
+            because subtracting the mean key changes the log-sum-exp.
     """
 
     scale: float
@@ -181,11 +181,11 @@ def tpu_attention(
         query: [B, S_q, H, D] bfloat16, D a multiple of 128.
         key, value: [B, S_kv, H, D] bfloat16.
         bias: one number for each key, broadcasts to [B, 1, 1, S_kv].
-        kv_lengths: like `num_keys`, but with a number for each sample. Cannot be combined with `bias` or `window`.
+        kv_lengths: the number of leading keys that each sample's queries see. Cannot be combined with `bias` or `options.window`.
         layer: index of a layer, a scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the kernel reads the layer in
             place. Allowed only if `reads_layers` returns True.
 
-    Raises: NotImplementedError for other types and shapes.
+    Raises: NotImplementedError for types and shapes other than these.
     """
     layout, bounds, tests_bounds = options.layout, options.bounds, options.tests_bounds
     num_keys = options.num_keys or key.shape[-3]
@@ -196,8 +196,8 @@ def tpu_attention(
         raise NotImplementedError(reason)
     assert layer is None or reads_layers(layout, bounds, tests_bounds), "api selects the layer"
     if layout == "heads":
-        # Fixes the order of the values in memory to the order in which the kernel reads them. Otherwise XLA chooses another
-        # order for `head_bounds` and copies the values twice, which takes 2.4 % of the kernel's time.
+        # Stores the values in the order in which the kernel reads them. Otherwise XLA chooses another order for `head_bounds` and
+        # copies the values twice, which takes 2.4 % of the kernel's time.
         value = with_layout_constraint(value, MemoryLayout((0, 2, 1, 3)))
     bias = None if bias is None else _bias_column(bias, query.shape[0], key.shape[1])
     scaled = query
@@ -238,7 +238,7 @@ def tpu_attention(
     assert bounds is not None, "computed above"
     safe = bounds_are_safe(bounds, num_keys, bias).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
-    # The grid needs at least one head. If no head is safe, `replace_unsafe` replaces the result of this head.
+    # The grid needs at least one head. If no head is safe, one unsafe head is computed, and `replace_unsafe` replaces its result.
     written = call(
         problem(uses_online_softmax=False, sizes=options.sizes), order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1)
     )
@@ -253,7 +253,7 @@ def tpu_attention(
 
 
 def _restore_layout(written: tuple[jax.Array, ...], query: jax.Array, layout: Layout) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Return the attention as [B, S_q, H, D]. If the kernel wrote the log-sum-exp, also return it as [B, S_q, H] to base e."""
+    """Return the attention as [B, S_q, H, D]. Also return the log-sum-exp as [B, S_q, H], to base e, if the kernel wrote it."""
     attended = jnp.swapaxes(written[0], 1, 2) if layout == "heads" else written[0].reshape(query.shape)
     return (attended, jnp.swapaxes(written[1][:, :, 0], 1, 2) / LOG2_E) if len(written) > 1 else attended
 
@@ -267,15 +267,15 @@ def _broadcast_flags(flags: jax.Array, query: jax.Array, layout: Layout) -> jax.
 
 
 def _to_kernel_layout(array: jax.Array, layout: Layout) -> jax.Array:
-    """Return [B, S, H, D] in the shape of the layout. Copies nothing if the array already has this order in memory."""
+    """Return `array` [B, S, H, D] in the shape of `layout` (see `Problem`). Copies nothing if memory already has this order."""
     return jnp.swapaxes(array, 1, 2) if layout == "heads" else array.reshape(*array.shape[:-2], -1)
 
 
 def reads_layers(layout: Layout, bounds: HeadBounds | None, tests_bounds: bool) -> bool:
     """Return whether the kernel can read one layer of stacked keys and values in place.
 
-    The layout must be "columns", and the bounds must be given or not tested. Otherwise all keys of the layer would be read to
-    compute bounds before the kernel runs.
+    The layout must be "columns". The bounds must be given or not tested. Otherwise the bounds would be computed from the layer's
+    keys before the kernel runs.
     """
     return layout == "columns" and (bounds is not None or not tests_bounds)
 
@@ -302,33 +302,36 @@ def subtract_mean_key(key: jax.Array) -> jax.Array:
 
 
 def head_bounds(scaled: jax.Array, key: jax.Array, value: jax.Array) -> HeadBounds:
-    """Compute each head's largest norm of a query and of a key, and the largest magnitude in `value`.
+    """Compute the `HeadBounds` of query, key and value, each [B, S, H, D].
 
-    The arrays are [B, S, H, D]. `scaled` is the query, multiplied by log2(e) * scale.
+    `scaled` is the query, multiplied by log2(e) and by the factor of the scores.
     """
     largest_value = jnp.abs(value).max(axis=(1, 3)).astype(jnp.float32)
     return HeadBounds(query=_largest_norm(scaled), key=_largest_norm(key), value=largest_value)
 
 
 def constant_maximum_is_safe(scaled: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """Return the result of `bounds_are_safe` for these arrays, [B, H] bool. `bias` [B, S_kv, 1] is the bias times log2(e)."""
+    """Return `bounds_are_safe` for the `head_bounds` of these arrays, [B, H] bool. `bias` [B, S_kv, 1] is multiplied by
+    log2(e)."""
     return bounds_are_safe(head_bounds(scaled, key, value), key.shape[1], bias)
 
 
 def bounds_are_safe(bounds: HeadBounds, num_keys: int, bias: jax.Array | None = None) -> jax.Array:
     """Return whether the constant form is safe for each head, [B, H] bool.
 
-    It is safe if its sums of exp2(scores) neither overflow nor lose significant values. The caller must have multiplied the query
-    of `bounds` by log2(e) * scale, and `bias` [B, S_kv, 1] by log2(e). By Cauchy-Schwarz, every score is between -m and m, where
-    m is max |q_i| * max |k_j| + max |bias|. Let N be the number of keys and w = max |value|.
+    It is safe if its sums of exp2(scores) neither overflow nor lose significant values. `bounds` must be computed from a query
+    that was multiplied by log2(e) and by the factor of the scores. `bias` [B, S_kv, 1] must be multiplied by log2(e). By
+    Cauchy-Schwarz, every score is between -m and m, where m is max |q_i| * max |k_j| + max |bias|. Let N be the number of keys
+    and w = max |value|.
 
-    - Overflow: sums stay below N * 2^m * max(w, 1), which must be below 2^127.
-    - Underflow: float32 and bfloat16 flush values below 2^-126 to 0. The sum of weights loses at most N * 2^-126, and its product
-      with the values loses the same amount again. The first loss is compared with the smallest weight, 2^-m, and the second with
-      2^-m * w. Both stay below 2^-10, a quarter of bfloat16's own rounding, if m + max(-log2 w, 0) <= 126 - log2 N - 10.
+    - Overflow: the sums of weights and of weighted values are at most N * 2^m * max(w, 1). This must be below 2^127.
+    - Underflow: float32 and bfloat16 flush values below 2^-126 to 0. The sum of weights loses at most N * 2^-126 by this, and the
+      sum of weighted values loses at most the same amount. The first loss is compared with the smallest weight, 2^-m, the second
+      with 2^-m * w. Both relative losses must be at most 2^-10, a quarter of bfloat16's own rounding. This is true if
+      m + max(-log2 w, 0) <= 126 - log2 N - 10.
 
-    Both conditions hold if m + |log2 w| <= 116 - log2 N. The code subtracts one more for the rounding of norms and sums. For
-    75,600 keys and w = 1, m may be up to 98.
+    Both conditions hold if m + |log2 w| <= 116 - log2 N. The code uses 115 because of the rounding of norms and sums. For 75,600
+    keys and w = 1, m may be up to 98.
     """
     bound = bounds.query * bounds.key
     if bias is not None:
@@ -338,7 +341,7 @@ def bounds_are_safe(bounds: HeadBounds, num_keys: int, bias: jax.Array | None = 
 
 
 def _largest_norm(array: jax.Array) -> jax.Array:
-    """Return each head's largest Euclidean norm of a token of [B, S, H, D], as [B, H] float32."""
+    """Return the largest Euclidean norm among the tokens of each head in [B, S, H, D], as [B, H] float32."""
     return jnp.sqrt(jnp.square(array.astype(jnp.float32)).sum(axis=3).max(axis=1))
 
 
@@ -364,9 +367,9 @@ def attend_heads(
     kv_lengths: jax.Array | None = None,
     layer: jax.Array | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Run the kernel for the first `count` heads in `order`. Without a count, run it for all heads in `order`.
+    """Run the kernel for the first `count` heads in `order`. Without a `count`, run it for all heads in `order`.
 
-    In `order`, a head has the number sample * H + head. The results of heads that are not run are undefined.
+    `order` contains the numbers sample * H + head. The results of heads for which the kernel does not run are undefined.
 
     Args:
         arrays: query, key, value and, if used, the bias [B, S_kv, 1]. The first three have the shape of `problem.layout`.
@@ -412,7 +415,7 @@ def _query_spec(problem: Problem) -> pl.BlockSpec:
 
 
 def _lse_spec(problem: Problem) -> pl.BlockSpec:
-    """Return the BlockSpec of one head's query block in the log-sum-exp, [B, H, 1, S]."""
+    """Return the BlockSpec for the log-sum-exp [B, H, 1, S] of one query block of one head."""
 
     def index(
         block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
@@ -442,11 +445,12 @@ def _input_specs(problem: Problem) -> list[pl.BlockSpec]:
 def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -> None:
     """Run one grid step: attend with one query block of one head to one key block.
 
-    The sums stay in scratch memory over all steps of a query block. `attended` [D, block_q] is the sum of weighted values.
-    `total` [8, block_q] has a sum of weights for each sublane. The online form also has the running `maximum` [1, block_q].
+    Running sums stay in scratch memory over all steps of a query block. The first is the sum of weighted values [D, block_q]. The
+    second is the sum of weights [8, block_q], as a partial sum for each sublane. The online form has a third array, the running
+    maximum [1, block_q].
     """
     kv_lengths_ref, refs = (None, refs) if problem.min_kv_length is None else (refs[0], refs[1:])
-    refs = refs[1:] if problem.has_layers else refs  # drops the layer's index, which only the index maps need
+    refs = refs[1:] if problem.has_layers else refs  # removes the index of the layer, which only the BlockSpecs need
     output_ref, *refs_after = refs[inputs:]
     lse_ref, (value_t_ref, *sum_refs) = (refs_after[0], refs_after[1:]) if problem.return_lse else (None, refs_after)
     sums = list(zip(sum_refs, (0.0, 0.0, LOWEST), strict=False))
@@ -477,7 +481,7 @@ def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -
 class _Position:
     """The indices of a grid step's query block and key block.
 
-    `num_keys` is the number of keys that the sample sees. `is_first`: the step is the first step of its query block.
+    `num_keys` is the number of keys that the sample sees. `is_first` is true in the first step of a query block.
     """
 
     block_q: jax.Array
@@ -487,7 +491,8 @@ class _Position:
 
 
 def _transpose_values(value_ref: jax.Ref, value_t_ref: jax.Ref, position: _Position, problem: Problem) -> None:
-    """Transpose the values to [D, block_kv], once per grid step. Values after the last key become 0, because they may be NaN."""
+    """Transpose the values of a key block to [D, block_kv]. Values after the last visible key become 0, because they may be
+    NaN."""
     block = problem.sizes.block_kv
     num_unmasked = problem.num_unmasked_keys(0, block)
     if num_unmasked:
@@ -505,9 +510,9 @@ def _attend_block(
     position: _Position,
     problem: Problem,
 ) -> None:
-    """Add the key block's weights and weighted values to the sums, in an unrolled loop over chunks.
+    """Add the key block's weights and weighted values to the running sums, in an unrolled loop over chunks.
 
-    The loop is a software pipeline: the scores of one chunk are computed next to the weights and weighted values of earlier
+    The loop is a software pipeline: one iteration computes the scores of a chunk, and the weights and weighted values of earlier
     chunks. The compiler's scheduler can therefore overlap exponentials with matrix products (docs/lab/tpu-kernels.md).
     """
     sizes = problem.sizes
@@ -533,8 +538,7 @@ def _attend_block(
 
 
 def _load_sum(ref: jax.Ref, columns: slice, start: float, position: _Position) -> jax.Array:
-    """Return the `columns` of the running sum in `ref`. In the first step of a query block, return the initial value `start`
-    instead."""
+    """Return the `columns` of a running sum in `ref`, or the initial value `start` in the first step of a query block."""
     return jnp.where(position.is_first, start, ref[:, columns])
 
 
@@ -556,7 +560,7 @@ def _compute_scores(inputs: Sequence[jax.Ref], position: _Position, starts: tupl
 def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
     """Set scores to -inf where the key is after the last visible key or outside the window.
 
-    The mask leaves out the first keys of the chunk if they are always visible, see `Problem.num_unmasked_keys`.
+    The first keys of the chunk are not tested if they are visible in every key block (`Problem.num_unmasked_keys`).
     """
     start_q, start_kv = starts
     num_unmasked = problem.num_unmasked_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
@@ -576,9 +580,9 @@ def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int]
 
 
 def _weigh(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, None]:
-    """Return the weights exp2(scores) and None. Add the sums of the weights to the running sums in `state`.
+    """Return the weights exp2(scores) and None (no factor is needed, see `_weigh_online`). Add the weights to their running sum.
 
-    Used only for heads whose scores cannot overflow.
+    `state` is [sum of weighted values, sum of weights]. Used only for heads whose scores cannot overflow.
     """
     weights = jnp.exp2(scores)
     state[1] = state[1] + _sum_by_sublane(weights)
@@ -586,10 +590,9 @@ def _weigh(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, None]:
 
 
 def _weigh_online(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the weights relative to the running maximum, and the factor that rescales earlier weighted values to the new
-    maximum.
+    """Return the weights exp2(scores - new maximum), and the factor that rescales earlier weighted values to the new maximum.
 
-    Update the maximum and the sums of weights in `state`.
+    `state` is [sum of weighted values, sum of weights, running maximum]. The sum of weights and the maximum are updated.
     """
     maximum = jnp.maximum(state[2], scores.max(axis=0, keepdims=True))
     weights = jnp.exp2(scores - maximum)
@@ -607,7 +610,7 @@ def _add_values(state: list[jax.Array], value_t: jax.Array, weights: jax.Array, 
 
 
 def _sum_by_sublane(weights: jax.Array) -> jax.Array:
-    """Sum [keys, queries] to [8, queries] by adding whole registers. The 8 sublanes are added once, at the end of a query
+    """Sum [keys, queries] to [8, queries] by adding whole registers. The 8 rows are added once, in the last step of a query
     block."""
     return weights.reshape(-1, SUBLANES, weights.shape[1]).sum(axis=0)
 
@@ -630,6 +633,6 @@ def _write_output(output_ref: jax.Ref, attended_ref: jax.Ref, total_ref: jax.Ref
 
 
 def _write_lse(lse_ref: jax.Ref, total_ref: jax.Ref, maximum_ref: jax.Ref | None = None) -> None:
-    """Write the base-2 logarithms of the sums of weights, [1, block_q]. For the online form, add the running maximum."""
+    """Write the log-sum-exp to base 2, [1, block_q]: log2(sum of weights), plus the running maximum in the online form."""
     lse = jnp.log2(total_ref[...].sum(axis=0, keepdims=True))
     lse_ref[...] = lse if maximum_ref is None else lse + maximum_ref[...]

@@ -1,4 +1,4 @@
-"""Attention exactly as in the formula, in float32. Tests compare every other implementation with it."""
+"""Attention exactly as in the formula, in float32. Tests compare all other implementations with this one."""
 
 from __future__ import annotations
 

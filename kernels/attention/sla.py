@@ -1,10 +1,10 @@
 """Sparse-linear attention (SLA): attention to the most important key blocks, plus linear attention to all keys.
 
 A block of queries attends to the key blocks whose mean keys have the largest products with the block's mean query. Linear
-attention adds what the other blocks contribute. Its feature map is the softmax over channels, and a trained projection follows.
-Source: "SLA: Beyond Sparsity in Diffusion Transformers via Fine-Tunable Sparse-Linear Attention" (Zhang et al., 2025), as
-thu-ml/TurboDiffusion runs it (turbodiffusion/SLA/core.py). LightX2V's sparse models attend to the selected blocks in the same
-way, without linear attention.
+attention approximates the contribution of the other key blocks. Its feature map is the softmax over channels. A trained linear
+layer, the projection, is applied to its result. Source: "SLA: Beyond Sparsity in Diffusion Transformers via Fine-Tunable
+Sparse-Linear Attention" (Zhang et al., 2025), as thu-ml/TurboDiffusion runs it (turbodiffusion/SLA/core.py). LightX2V's sparse
+models attend to the selected blocks in the same way, without linear attention.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SparseHeads:
         query: [B, S_q, H, D].
         key, value: [B, S_kv, H, D].
         num_keys: keys from this index on are padding.
-        num_queries: queries from this index on are padding. An int, or an array if the number is known only at run time.
+        num_queries: queries from this index on are padding. It is an array if the number is known only when the program runs.
         bounds, mean: set only if `kernels.qkv` prepared the arrays for TPUs. The query is then multiplied by log2(e) * D ** -0.5,
             and `mean` [B, 1, H, D] was subtracted from the keys.
     """
@@ -47,12 +47,12 @@ class SparseHeads:
 
     @property
     def uses_pallas(self) -> bool:
-        """True if `kernels.qkv` prepared the arrays with Pallas. Sparse attention then uses Pallas kernels too."""
+        """True if Pallas passes of `kernels.qkv` prepared the arrays. Sparse attention then uses Pallas kernels too."""
         return self.bounds is not None
 
     @property
     def query_factor(self) -> float:
-        """The factor by which to multiply the query to remove its scale. It is 1 if the query is not prepared."""
+        """The factor that undoes the multiplication of `query` by log2(e) * D ** -0.5. 1 if `query` was not multiplied by it."""
         return 1.0 if self.bounds is None else self.query.shape[-1] ** 0.5 / LOG2_E
 
 
@@ -64,8 +64,8 @@ def num_kept(keep: float, blocks: int) -> int:
 def select_key_blocks(heads: SparseHeads, keep: float, block_q: int = BLOCK_Q, block_kv: int = BLOCK_KV) -> KeyBlocks:
     """Select for each query block the key blocks whose mean keys have the largest products with the block's mean query.
 
-    The mean of all keys is subtracted first, unless `kernels.qkv` has subtracted it. All scores of a query block then change by
-    the same amount, so that the selection stays the same. The scores stay small, and therefore precise in bfloat16.
+    The mean of all keys is subtracted first, unless `kernels.qkv` has subtracted it. This changes all scores of a query block by
+    the same amount, so that the selection stays the same. The scores become small, and therefore precise in bfloat16.
     """
     use_pallas, key = heads.uses_pallas, heads.key
     if heads.mean is None:
@@ -83,9 +83,9 @@ def sla_attention(
     projection: tuple[jax.Array, jax.Array] | None,
     implementation: str | None = None,
 ) -> jax.Array:
-    """Compute the attention to the listed blocks plus projected linear attention to all keys, [B, S_q, H, D].
+    """Compute the attention to the key blocks in `blocks`, plus the projected linear attention to all keys, [B, S_q, H, D].
 
-    `projection` is (weight [D, D] as [out, in], bias [D]), for all heads. Without a projection, there is no linear attention.
+    `projection` is (weight [D, D] as [out, in], bias [D]), equal for all heads. Without it, linear attention is left out.
     """
     options = BlockSparseOptions(num_keys=heads.num_keys, bounds=heads.bounds, implementation=implementation)
     attended = block_sparse_attention(heads.query, heads.key, heads.value, blocks, options)

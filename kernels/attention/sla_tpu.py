@@ -21,10 +21,11 @@ Products = tuple[jax.Array, jax.Array]
 
 
 def sum_products(key: jax.Array, value: jax.Array, mean: jax.Array | None, num_keys: int, *, interpret: bool = False) -> Products:
-    """Sum over all keys: the features of the keys, and the products of features and values. See `Products`.
+    """Compute two sums over all keys of a head: the features of the keys, and the products of features and values. The features
+    of a key are the softmax over its channels.
 
     `key` and `value` are [B, S, H, 128]. `mean` [B, 1, H, 128] was subtracted from the keys, and is added again before the
-    features are computed. None if no mean was subtracted.
+    features are computed. None means that no mean was subtracted.
     """
     batch, length, heads, width = key.shape
     mean = jnp.zeros((batch, 1, heads, width), jnp.float32) if mean is None else mean
@@ -88,13 +89,13 @@ def add_linear(
 ) -> jax.Array:
     """Compute the projected linear attention of `query` [B, S, H, 128], and add it to `attended` [B, S, H, 128].
 
-    `products` is the result of `sum_products`. `factor` removes the scale from the query (`SparseHeads.query_factor`).
-    `projection` is described in `sla.sla_attention`. `smallest_sum` is added to the denominators.
+    `products` is the result of `sum_products`. `factor` is `SparseHeads.query_factor`. `projection` is described in
+    `sla.sla_attention`. `smallest_sum` is added to the denominators of linear attention.
     """
     batch, length, heads, width = query.shape
     dtype = query.dtype
     sums, totals = (array.astype(dtype) for array in products)
-    # Appends the totals to the sums as 128 equal columns, so that the matrix unit also computes the denominators.
+    # `totals` is appended to `sums` as 128 equal columns, so that one matrix product also computes the denominators.
     sums = jnp.concatenate([sums, jnp.broadcast_to(jnp.swapaxes(totals, 2, 3), sums.shape)], axis=3)
     weight, bias = projection[0].T.astype(dtype), projection[1].astype(dtype).astype(jnp.float32).reshape(1, width)
     tokens = pl.BlockSpec((None, ROWS, heads * width), lambda sample, part: (sample, part, 0))

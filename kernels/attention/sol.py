@@ -1,8 +1,9 @@
-"""Sol-Attn: exact attention to key blocks with high scores, and attention to the mean of each other block. Needs no training.
+"""Sol-Attn: exact attention to all keys of the blocks with high scores, and approximate attention to all other blocks.
 
-A block's mean is weighted by the number of keys in the block. Source: "Sol-Attn" (arXiv:2607.24027), as NVlabs/Sana runs it
-(techniques/sparse_backends/sol_attn). The published kernels have blocks of 64 queries. The default here is 128, because a TPU
-needs longer query blocks to use its matrix unit. The exact blocks are then selected by the mean of 128 queries, not of 64.
+A block with approximate attention is replaced by its mean key and mean value, weighted by its number of keys. The method needs no
+training. Source: "Sol-Attn" (arXiv:2607.24027), as NVlabs/Sana runs it (techniques/sparse_backends/sol_attn). The published
+kernels have blocks of 64 queries. The default here is 128, because a TPU needs longer query blocks to use its matrix unit. The
+exact blocks are then selected by the mean of 128 queries, not of 64.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ distributed scores above the threshold. The authors' repository measured the mea
 
 
 def mean_exact_blocks(tau: float, blocks: int) -> int:
-    """Return the expected mean number of exact key blocks per query block, for estimates of the cost."""
+    """Return the expected mean number of exact key blocks, out of `blocks`, per query block. It is used to estimate the cost."""
     return min(blocks, math.ceil(MEAN_DENSITY * _normal_share(tau) * blocks))
 
 
 def most_exact_blocks(tau: float, blocks: int, block_q: int = BLOCK_Q, block_kv: int = BLOCK_KV) -> int:
     """Return the default for the largest number of exact key blocks per query block.
 
-    It always includes the key blocks that contain the query block's own tokens, and one neighbour on each side.
+    It is large enough for the key blocks that contain the query block's own tokens, and for one neighbour on each side.
     """
     return min(blocks, math.ceil(MOST_DENSITY * _normal_share(tau) * blocks) + 2 + math.ceil(block_q / block_kv))
 
@@ -57,8 +58,8 @@ def sol_attention(
 
     Args:
         heads: the queries, keys and values.
-        tau: a key block is exact if its score is more than `tau` standard deviations above the query block's mean score. Higher
-            values are sparser. Blocks next to the queries are always exact.
+        tau: a key block is exact if its score is more than `tau` standard deviations above the query block's mean score. The key
+            blocks of the query block's own tokens, and their neighbours, are always exact.
         first_query: the index of the first query's token, a multiple of `block_q`.
         space: the largest number of exact key blocks per query block, by default `most_exact_blocks`. If more blocks qualify,
             only the blocks with the largest scores are exact.
@@ -103,7 +104,8 @@ def sol_attention(
 def _thresholds(query: jax.Array, key: jax.Array, scale: float, tau: float) -> jax.Array:
     """Return for each query block the score above which key blocks are exact, [B, H, query blocks, 1] float32.
 
-    The variance of the scores is estimated from the variance of each channel of the mean keys ("diag" in the authors' code).
+    This score is the mean score plus `tau` standard deviations. The variance of the scores is estimated from the variance of each
+    channel of the mean keys ("diag" in the authors' code).
     """
     query, key = query.astype(jnp.float32), key.astype(jnp.float32)
     mean = scale * jnp.einsum("bhqd,bhd->bhq", query, key.mean(2))
@@ -112,9 +114,9 @@ def _thresholds(query: jax.Array, key: jax.Array, scale: float, tau: float) -> j
 
 
 def _find_neighbours(query_blocks: int, blocks: int, block_q: int, block_kv: int, first_query: jax.Array | int) -> jax.Array:
-    """Return whether a key block is exact by its position, [query blocks, key blocks] bool.
+    """Return whether a key block contains tokens of the query block or is next to such a key block, [query blocks, blocks] bool.
 
-    These are the key blocks that contain tokens of the query block, and the blocks next to them.
+    The attention to these key blocks is always exact.
     """
     starts = first_query + jnp.arange(query_blocks)[:, None] * block_q
     index = jnp.arange(blocks)

@@ -1,12 +1,13 @@
-"""Selective and sliding tile attention (SSTA): a tile of a video sees a window of tiles, the best other tiles, and the context.
+"""Selective and sliding tile attention (SSTA): a tile of a video sees nearby tiles, the tiles with the best scores, and the
+context.
 
-The context is, for example, the text, whose tokens follow the tokens of the video. Source: Tencent-Hunyuan/HunyuanVideo-1.5,
+The context is, for example, the text. Its tokens follow the tokens of the video. Source: Tencent-Hunyuan/HunyuanVideo-1.5,
 hyvideo/models/transformers/modules/ssta_attention.py at commit 60783e70, with the arguments that its transformer uses: sampling
 by importance, separate tiles for each head, and padding with zeros.
 
-As in the published code, padding takes part in the attention. A tile at the video's border ends with padding whose queries, keys
-and values are zero. These keys have the score 0, so that they reduce the weight of the other keys. The context is also divided
-into tiles. In a visible tile of the context, all keys are visible, including padding.
+As in the published code, padding is not masked. A tile at the video's border ends with padding, whose queries, keys and values
+are zero. The padding keys have the score 0, so that they reduce the weights of the other keys. The context is also divided into
+tiles. If a query sees a tile of the context, it sees all keys of the tile, including padding.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kernels.tiles import TileSelection
 
 SIMILARITY_SHARE = 0.7
 """The weight of similarity to the query in a tile's score. Similarity to other keys is subtracted with the rest of the weight."""
-ROWS = 128  # queries in a block for which the TPU kernel is fastest; a tile of several such blocks repeats its list for each
+ROWS = 128  # queries in a block for which the TPU kernel is fastest; larger tiles are divided into such blocks, if possible
 
 
 def ssta_attention(
@@ -34,12 +35,13 @@ def ssta_attention(
     """Compute SSTA of the video's queries, [B, S_q, H, D].
 
     Args:
-        heads: queries in whole tiles. Keys and values of all tiles of the video, then of the context in whole tiles, together
-            `num_keys`. In the padding of the video's tiles, queries, keys and values must be zero. The keys must be zero before a
-            mean is subtracted from them. `num_queries` is not used.
+        heads: the queries, keys and values. The queries are whole tiles of the video. The first `num_keys` keys are all tiles of
+            the video, then the tiles of the context. In the padding of the video's tiles, queries, keys and values must be zero
+            (keys before the mean key is subtracted). `num_queries` is not used.
         tiles: the rule by which tiles are selected.
-        context_tiles: [B] int32, the number of the context's tiles that the queries of each sample see.
-        first_tile: the index of the first query tile. Query tiles after the video's last tile have undefined results.
+        context_tiles: [B] int32, how many of the context's tiles the queries of each sample see.
+        first_tile: the index in the video of the first query tile. Query tiles after the video's last tile have undefined
+            results.
         implementation: see `BlockSparseOptions`.
     """
     blocks = select_tiles(heads, tiles, context_tiles, first_tile)
@@ -54,8 +56,8 @@ def select_tiles(
 ) -> KeyBlocks:
     """Return the tiles of keys that each block of queries sees. The arguments are the arguments of `ssta_attention`.
 
-    A best tile can also be in the window, so that the number of visible tiles varies. All lists have the length of the largest
-    possible number.
+    A tile can be in the window and also have one of the best scores, so that the number of visible tiles varies. All lists have
+    space for the largest possible number.
     """
     scores = _score_tiles(heads, tiles)
     _, is_best = largest(scores, tiles.kept, use_pallas=heads.uses_pallas, returns_mask=True)
@@ -77,8 +79,8 @@ def _score_tiles(heads: SparseHeads, tiles: TileSelection) -> jax.Array:
 
     The score is 0.7 s - 0.3 r. The similarity s is (1 + c) / 2, with the cosine c of the angle between the tile's mean key and
     the mean query. The redundancy r is the mean of (1 + c) / 2 over all other tiles of keys, with the cosine c between the two
-    mean keys. If there is no other tile, r is 0.5. The published code includes padding in the means, which does not change their
-    direction.
+    mean keys. If there is no other tile, r is 0.5. The means include padding, as in the published code. Padding is zero and does
+    not change the direction of a mean.
     """
     queries = _mean_directions(heads.query, tiles.size, heads.query.shape[1] // tiles.size, None, heads.uses_pallas)
     keys = _mean_directions(heads.key, tiles.size, tiles.num_tiles, heads.mean, heads.uses_pallas)
@@ -103,9 +105,9 @@ def _mean_directions(array: jax.Array, size: int, number: int, mean: jax.Array |
 
 
 def _find_window(numbers: jax.Array, tiles: TileSelection) -> jax.Array:
-    """Return whether each tile of the video is in the window of each query tile, [Q, tiles] bool.
+    """Return whether each tile of the video is in the window around each query tile, [Q, tiles] bool.
 
-    `numbers` [Q] are the indices of the query tiles.
+    `numbers` [Q] are the indices of the query tiles in the video.
     """
     _, height, width = tiles.grid
     is_near = jnp.ones((len(numbers), tiles.num_tiles), bool)

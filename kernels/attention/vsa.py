@@ -1,10 +1,11 @@
-"""Video sparse attention (VSA): attention between tiles of tokens, plus attention to the tokens of the best tiles.
+"""Video sparse attention (VSA): attention between tiles of tokens, plus attention to all tokens of the tiles with the best
+scores.
 
-A trained gate multiplies the result of the attention between tiles.
+The attention between tiles uses each tile's mean query, key and value. A trained gate multiplies its result.
 
 Source: "VSA: Faster Video Diffusion with Trainable Sparse Attention" (arXiv:2505.13389), as hao-ai-lab/FastVideo runs it
-(fastvideo/attention/backends/video_sparse_attn.py). The tokens are in the order of tiles: `size` consecutive places are a tile. A
-tile at the video's border can have fewer tokens. Its tokens come first, followed by padding.
+(fastvideo/attention/backends/video_sparse_attn.py). The tokens are sorted by tiles: each tile takes `size` consecutive places. A
+tile at the video's border can have fewer tokens, followed by padding.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ def vsa_attention(
     """Compute the two attentions of VSA.
 
     Args:
-        heads: queries in whole tiles, and the keys and values of at least all tiles. `num_queries` is not used.
-        keep: the share of the tiles whose tokens a query tile sees.
+        heads: the queries, keys and values. The queries are whole tiles. The keys are the tokens of all tiles. Keys after the
+            last tile are ignored. `num_keys` and `num_queries` are not used.
+        keep: the share of all tiles whose tokens a query tile sees.
         size: the number of tokens in a tile, with padding.
         counts: the number of tokens in each tile, without padding, [tiles] int32.
-        first_tile: the index of the first query tile.
+        first_tile: the index in `counts` of the first query tile.
 
     Returns: the attention to the tokens of the selected tiles [B, S_q, H, D], and the attention between tiles
     [B, query tiles, H, D]. `add_gated_tiles` adds both.
@@ -63,7 +65,7 @@ def vsa_attention(
 def add_gated_tiles(fine: jax.Array, coarse: jax.Array, gate: jax.Array) -> jax.Array:
     """Add the attention between tiles `coarse` [B, tiles, W] to the attention to tokens `fine` [B, S, W].
 
-    Each token receives the row of its tile, multiplied by the token's `gate` [B, S, W].
+    For each token, the row of its tile in `coarse` is multiplied by the token's row in `gate` [B, S, W] and added.
     """
     batch, length, width = fine.shape
     gates = gate.reshape(batch, coarse.shape[1], -1, width)
@@ -71,8 +73,8 @@ def add_gated_tiles(fine: jax.Array, coarse: jax.Array, gate: jax.Array) -> jax.
 
 
 def _tile_means(array: jax.Array, size: int, counts: jax.Array) -> jax.Array:
-    """Return the mean of each tile's tokens in [B, S, H, D], as [B, tiles, H, D] in the array's dtype. It is 0 for an empty
-    tile."""
+    """Return the mean of each tile's tokens in [B, S, H, D], as [B, tiles, H, D] in the array's dtype. The mean of an empty tile
+    is 0."""
     batch, _, heads, width = array.shape
     # The heads stay in the channel axis, because a TPU pads a separate axis of a few heads to eight.
     flat = array.reshape(batch, -1, heads * width)[:, : counts.shape[0] * size].reshape(batch, -1, size, heads * width)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels.attention import key_selection, key_selection_tpu, reference, sla_tpu
+from kernels.attention import api, block_sparse, block_sparse_tpu, key_selection, key_selection_tpu, reference, sla_tpu
 from kernels.attention.block_sparse import BlockSparseOptions, KeyBlocks, Summaries, block_sparse_attention
+from kernels.attention.pallas_tpu import bounds_are_safe
 from kernels.attention.sla import SMALLEST_SUM, SparseHeads, select_key_blocks, sla_attention
 from kernels.qkv import LOG2_E, HeadBounds
 from tests.kernels.sparse_reference import block_attention, linear_attention, sla_lists
@@ -18,7 +19,9 @@ HEADS, WIDTH = 2, 128
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Lengths, entries of a list, and block sizes. `uneven`: key blocks with few keys. `short`: lists of different lengths."""
+    """Lengths, entries of a list, and block sizes. `uneven`: key blocks with few keys. `short`: lists of different lengths.
+
+    `scale` multiplies the arrays of all heads, except the first `quiet_heads` heads of the first samples."""
 
     queries: int
     keys: int
@@ -29,16 +32,20 @@ class Case:
     short: bool = False
     summaries: bool = False
     scale: float = 1.0
+    quiet_heads: int = 0
+    batch: int = 1
 
     def make(self, dtype):
         rng = np.random.default_rng(self.queries + self.entries)
+        scale = np.where(np.arange(self.batch * HEADS) < self.quiet_heads, 1, self.scale).reshape(self.batch, 1, HEADS, 1)
         arrays = [
-            jnp.asarray(rng.standard_normal((1, length, HEADS, WIDTH)) * self.scale, dtype)
+            jnp.asarray(rng.standard_normal((self.batch, length, HEADS, WIDTH)) * scale, dtype)
             for length in (self.queries, self.keys, self.keys)
         ]
         blocks_q, blocks_kv = -(-self.queries // self.block_q), -(-self.keys // self.block_kv)
-        shape = (1, HEADS, blocks_q, self.entries)
-        lists = np.stack([np.sort(rng.permutation(blocks_kv)[: self.entries]) for _ in range(HEADS * blocks_q)]).reshape(shape)
+        shape = (self.batch, HEADS, blocks_q, self.entries)
+        lists = [np.sort(rng.permutation(blocks_kv)[: self.entries]) for _ in range(self.batch * HEADS * blocks_q)]
+        lists = np.stack(lists).reshape(shape)
         counts = rng.integers(0, self.entries + 1, shape[:3]) if self.short else np.full(shape[:3], self.entries)
         sizes = np.minimum(self.keys - np.arange(blocks_kv) * self.block_kv, self.block_kv)
         if self.uneven:
@@ -50,11 +57,11 @@ class Case:
             block_q=self.block_q,
             block_kv=self.block_kv,
         )
-        plain = [[[lists[0, h, i, : counts[0, h, i]] for i in range(blocks_q)] for h in range(HEADS)]]
+        plain = [[[lists[b, h, i, : counts[b, h, i]] for i in range(blocks_q)] for h in range(HEADS)] for b in range(self.batch)]
         summaries = None
         if self.summaries:
-            key, value = (jnp.asarray(rng.standard_normal((1, HEADS, blocks_kv, WIDTH)), dtype) for _ in range(2))
-            bias = np.where(rng.random((1, HEADS, blocks_q, blocks_kv)) < 0.5, -np.inf, np.log(self.block_kv))
+            key, value = (jnp.asarray(rng.standard_normal((self.batch, HEADS, blocks_kv, WIDTH)), dtype) for _ in range(2))
+            bias = np.where(rng.random((self.batch, HEADS, blocks_q, blocks_kv)) < 0.5, -np.inf, np.log(self.block_kv))
             summaries = Summaries(key=key, value=value, bias=jnp.asarray(bias, jnp.float32))
         return arrays, blocks, plain, sizes, summaries
 
@@ -69,6 +76,9 @@ CASES = {
     "summaries": Case(200, 300, 4, short=True, summaries=True),
     "wide tiles": Case(400, 800, 2, block_q=384, block_kv=384),
     "large scores": Case(200, 300, 4, scale=3.5),
+    "two samples": Case(200, 300, 4, scale=3.5, quiet_heads=3, batch=2),
+    "long lists": Case(60, 20 * 64 - 7, 20, block_q=16, short=True, summaries=True, scale=3.5, quiet_heads=1),
+    "long whole lists": Case(20, 30 * 64 - 7, 30),
 }
 
 
@@ -91,13 +101,23 @@ def test_plain_implementations_equal_numpy(name, implementation):
     assert (np.asarray(attended)[~seen] == 0).all()
 
 
-@pytest.mark.parametrize("name", ["ragged", "uneven tiles", "summaries", "large scores"])
-def test_the_tpu_kernel_equals_numpy(name):
-    """The kernel runs in Pallas' interpreter. With large scores, the heads use the online softmax."""
+@pytest.mark.parametrize(
+    "name", ["ragged", "uneven tiles", "summaries", "large scores", "two samples", "long lists", "long whole lists"]
+)
+def test_the_tpu_kernel_equals_numpy(name, monkeypatch):
+    """The kernel runs in Pallas' interpreter. Heads with large scores use the online softmax. Long lists need several iterations
+    of the kernel's loop, which are short here because they then compile faster."""
+    if name.startswith("long"):
+        monkeypatch.setattr(block_sparse_tpu, "LOOPED", 8)
+        monkeypatch.setattr(block_sparse_tpu, "LONGEST_UNROLLED", 16)
     arrays, blocks, lists, sizes, summaries = CASES[name].make(jnp.bfloat16)
     scaled = (arrays[0].astype(jnp.float32) * (LOG2_E * WIDTH**-0.5)).astype(jnp.bfloat16)
     norms = [jnp.linalg.norm(array.astype(jnp.float32), axis=3).max(1) for array in (scaled, arrays[1])]
     bounds = HeadBounds(query=norms[0], key=norms[1], value=jnp.abs(arrays[2]).max((1, 3)).astype(jnp.float32))
+    longest = max(len(entries) for sample in lists for head in sample for entries in head)
+    assert (longest > block_sparse_tpu.LOOPED) == name.startswith("long")
+    is_safe = np.asarray(bounds_are_safe(bounds, CASES[name].keys)).reshape(-1)
+    np.testing.assert_array_equal(is_safe, (np.arange(is_safe.size) < CASES[name].quiet_heads) | (CASES[name].scale == 1))
     options = BlockSparseOptions(implementation="pallas_tpu", return_lse=True, interpret=True, bounds=bounds)
     attended, lse = attend((scaled, *arrays[1:]), blocks, options, summaries)
     given = None if summaries is None else (summaries.key, summaries.value, summaries.bias)
@@ -117,6 +137,15 @@ def test_the_tpu_kernel_refuses_key_blocks_that_it_cannot_compute(block_kv, reas
     arrays, blocks, *_ = Case(128, 2 * block_kv, 1, block_kv=block_kv).make(jnp.bfloat16)
     with pytest.raises(NotImplementedError, match=reason):
         attend(arrays, blocks, BlockSparseOptions(implementation="pallas_tpu", interpret=True))
+
+
+def test_a_process_that_does_not_use_the_dense_tpu_kernel_does_not_choose_the_block_sparse_kernel(monkeypatch):
+    arrays, blocks, *_ = Case(128, 128, 1).make(jnp.bfloat16)
+    monkeypatch.setattr(block_sparse, "target_platform", lambda: "tpu")
+    monkeypatch.setattr(api, "_disabled", set())
+    assert block_sparse._choose(*arrays[:2], blocks, BlockSparseOptions()) == "pallas_tpu"
+    api.disable_implementation("pallas_tpu")
+    assert block_sparse._choose(*arrays[:2], blocks, BlockSparseOptions()) == "masked"
 
 
 def test_two_lists_join_to_one_by_their_log_sum_exp():

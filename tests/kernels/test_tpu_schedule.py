@@ -19,27 +19,27 @@ import pytest
 
 from backend.chips import chip_of
 from backend.settings import PROJECT_FOLDER
+from benchmarks.attention_shapes import SHAPES
 from kernels.attention import predicted_bundles
 from kernels.attention.block_sizes import (
+    TABLE,
     VMEM_LIMIT_BYTES,
     block_sizes,
     default_sizes,
     longest_chunk,
     read_table,
     snug_block,
-    tuned_sizes,
     write_table,
 )
-from kernels.attention.shapes import SHAPES
 from tests.kept import digest
 from tests.many_devices import without_quick
 
 COMPILE = """
 import json, sys
+from benchmarks.attention_shapes import SHAPES, AttentionShape
 from benchmarks.static_schedule import ScheduleReader
 from benchmarks.tune_attention import read_schedule
 from kernels.attention.block_sizes import BlockSizes
-from kernels.attention.shapes import SHAPES, AttentionShape
 
 small = AttentionShape(name="small", length_q=1000, length_kv=1000, heads=2)
 cases = {
@@ -99,7 +99,7 @@ print(json.dumps(found))
 # jax 0.10.2, libtpu 0.0.51; 2 % is left for another version's scheduler
 CEILINGS = {"small-constant": 1625, "small-online": 1979}
 HEADROOM = 1.02
-READERS = [PROJECT_FOLDER / "benchmarks" / name for name in ("static_schedule.py", "tune_attention.py")]
+READERS = [PROJECT_FOLDER / "benchmarks" / name for name in ("attention_shapes.py", "static_schedule.py", "tune_attention.py")]
 ATTENTION = [*sorted((PROJECT_FOLDER / "kernels/attention").glob("*.*")), *READERS]
 TOKEN_NORM = [PROJECT_FOLDER / "kernels/token_norm.py", *READERS]
 KNOWN = Path(__file__).with_name("schedules.json")
@@ -148,7 +148,7 @@ again = pytest.mark.parametrize("is_again", [False, pytest.param(True, marks=pyt
 def test_the_schedule_is_no_longer_than_the_stored_one(is_again):
     sizes = json.dumps(dataclasses.astuple(block_sizes("v6e", 75600, 75600)))
     bundles = compiled("attention", is_again, COMPILE, sizes, sources=ATTENTION)
-    stored = {(row.chip, row.form, row.length_q): row.bundles for row in tuned_sizes()}["v6e", "constant", 75600]
+    stored = {(row.chip, row.form, row.length_q): row.bundles for row in read_table(TABLE)}["v6e", "constant", 75600]
     ceilings = CEILINGS | {"full-constant": stored}
     assert all(bundles[name] <= HEADROOM * ceiling for name, ceiling in ceilings.items()), (bundles, ceilings)
 
@@ -169,7 +169,7 @@ def test_a_norm_of_tokens_waits_for_memory_alone(is_again):
 
 
 def test_the_table_holds_the_target_at_75600_tokens():
-    row = next(row for row in tuned_sizes() if (row.chip, row.form, row.length_q) == ("v6e", "constant", 75600))
+    row = next(row for row in read_table(TABLE) if (row.chip, row.form, row.length_q) == ("v6e", "constant", 75600))
     assert row.bundles_a_tile() <= TARGET
     tiles = SHAPES["self-720p"].score_tiles
     assert predicted_bundles("v6e", 75600, 75600, 10) == pytest.approx(row.bundles_a_tile() * tiles)
@@ -203,7 +203,7 @@ def test_snug_blocks_and_chunks():
 
 
 def test_the_table_survives_being_written(tmp_path):
-    rows = list(tuned_sizes())
+    rows = read_table(TABLE)
     write_table(tmp_path / "table.json", rows[::-1])
     assert read_table(tmp_path / "table.json") == rows
     (tmp_path / "table.json").write_text((tmp_path / "table.json").read_text().replace("v6e", "v9"))
@@ -212,4 +212,4 @@ def test_the_table_survives_being_written(tmp_path):
 
 
 def test_every_chip_has_a_memory_limit():
-    assert {row.chip for row in tuned_sizes()} <= set(VMEM_LIMIT_BYTES)
+    assert {row.chip for row in read_table(TABLE)} <= set(VMEM_LIMIT_BYTES)

@@ -1,4 +1,7 @@
-"""Transformers with sparse attention: every mesh equals one device, and with all keys the attention is dense."""
+"""Transformers with sparse attention: every mesh equals one device, and with all keys the attention is dense.
+
+Sol-Attn equals the published formulas in all layers except the first.
+"""
 
 import pytest
 
@@ -22,6 +25,21 @@ def test_sparse_attention_to_all_keys_is_dense(differences, case):
     difference, effect = differences[case]
     assert difference <= 1e-4  # float32 sums in another order
     assert effect > 1e-2, "with fewer keys, the attention differs"
+
+
+@pytest.mark.parametrize("case", ["sol-one-layer"])
+def test_the_first_layer_with_sol_attn_is_dense(differences, case):
+    difference, count = differences[case]
+    assert difference <= 1e-4  # float32 sums in another order
+    assert count == 0
+
+
+@pytest.mark.parametrize("case", ["sol-plain"])
+def test_the_other_layers_with_sol_attn_equal_the_formulas(differences, case):
+    difference, other_counts, effect = differences[case]
+    assert difference <= 1e-4  # float32 sums in another order
+    assert other_counts == 0
+    assert effect > 1e-2, "dense attention differs"
 
 
 @pytest.mark.parametrize("case", [*MESHES, *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in MORE_MESHES)])

@@ -1,4 +1,4 @@
-"""The attention shapes of real presets on real slices, shared by the tuner, the benchmarks and the tests.
+"""The attention shapes of real presets on real slices, shared by the benchmarks and the tests.
 
 The number of tokens is latent frames x (height / 16) x (width / 16). 81 frames are 21 latent frames. Therefore 1280 x 720 has
 21 * 45 * 80 = 75,600 tokens and 832 x 480 has 21 * 30 * 52 = 32,760 tokens. `heads` counts the heads of one chip. In
