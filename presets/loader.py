@@ -344,6 +344,8 @@ class Preset(BaseModel):
             raise ValueError("nag needs takes_nag")
         if self.quantize != "off" and not self.takes_quantize:
             raise ValueError("quantize needs takes_quantize")
+        if self.step_cache and not self.takes_step_cache:
+            raise ValueError("step_cache needs a model without audio, live blocks and segments")
         if self.steps > self.max_steps or self.fps > self.max_fps:
             raise ValueError("the default steps or fps are outside this preset's limits")
         return self

@@ -23,6 +23,7 @@ from backend.engine.lock import EngineLock
 from backend.engine.sizes import PREVIEWS, Size, files_below, folder_size, is_intermediate
 from backend.engine.store import Store
 from backend.errors import DataFolderError, JobNotFound, RequestError
+from backend.schemas.events import VIDEO_FILE
 from backend.settings import Settings
 
 Category = Literal["videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store"]
@@ -363,7 +364,7 @@ class Cleaner:
             for folder in _list_paths(self._settings.runs_dir, "*")
             if folder.name not in known and _age_seconds(folder) > _DAY
         ]
-        return sum(self._remove_files(folder) for folder in folders if not (folder / "video.mp4").exists())
+        return sum(self._remove_files(folder) for folder in folders if not (folder / VIDEO_FILE).exists())
 
     def _is_in_runs_folder(self, folder: Path) -> bool:
         """Return whether the folder is in `runs_dir`. A copied data folder can contain paths of the original data folder."""

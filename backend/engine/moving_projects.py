@@ -16,12 +16,11 @@ from backend.engine.store import Store
 from backend.errors import RequestError, StudioError
 from backend.media.project_archive import MOST_VIDEOS, ArchiveEntry, unpack_archive, write_archive
 from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
-from backend.schemas.events import Finished, VideoResult
+from backend.schemas.events import VIDEO_FILE, Finished, VideoResult
 from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest, check_imported_size
 from backend.schemas.settings import INPUTS, to_input_fields
 from backend.schemas.shots import check_shots
 
-VIDEO = "video.mp4"
 _LONGEST_TABLE = 50  # the most entries that are imported from a video's `seconds`, and from its `versions`
 _LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # limits of one entry: the characters of a text, and the value of a number
 
@@ -33,7 +32,7 @@ def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
     Raises: RequestError; Busy; OSError, also if the disk has not enough space.
     """
     selection = Selection(owner=project.owner, project=project.id, order="oldest", most=MOST_VIDEOS + 1)
-    jobs = [job for job in store.library.videos(selection) if (job.folder / VIDEO).is_file()]
+    jobs = [job for job in store.library.videos(selection) if (job.folder / VIDEO_FILE).is_file()]
     if not jobs:
         raise RequestError(f"the project {project.name!r}", "has no videos", "move some into it first")
     if len(jobs) > MOST_VIDEOS:
@@ -57,7 +56,7 @@ def _archive_entry(job: Job, result: VideoResult | None) -> ArchiveEntry:
         "tags": list(job.tags),
         **told,
     }
-    return ArchiveEntry(video=job.folder / VIDEO, inputs=inputs, metadata=metadata)
+    return ArchiveEntry(video=job.folder / VIDEO_FILE, inputs=inputs, metadata=metadata)
 
 
 def import_project(store: Store, runs: Path, engine: str, owner: str, archive: Path, folder: Path) -> Steps[tuple[Project, int]]:
@@ -77,7 +76,7 @@ def import_project(store: Store, runs: Path, engine: str, owner: str, archive: P
             place.mkdir(parents=True)
             made.append(job_id)
             request = yield from write_request_steps(_imported_request(one), place)
-            shutil.copyfile(one["video"], place / VIDEO)
+            shutil.copyfile(one["video"], place / VIDEO_FILE)
             created, now = one["metadata"].get("created"), time.time()
             created = float(created) if isinstance(created, int | float) and 0 < created <= now else now
             tags = _read_tags(one["metadata"].get("tags"))
@@ -100,7 +99,7 @@ def _imported_result(one: Mapping[str, Any], job: Job) -> VideoResult:
     metadata, fps = one["metadata"], max(1, round(one["fps"]))
     notes = metadata.get("notes")
     return VideoResult(
-        path=str(job.folder / VIDEO),
+        path=str(job.folder / VIDEO_FILE),
         fps=fps,
         num_frames=max(1, round(one["seconds"] * fps)),
         width=one["width"],

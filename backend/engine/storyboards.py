@@ -13,10 +13,10 @@ from backend.errors import JobNotFound, RequestError
 from backend.files import link_or_copy
 from backend.media.film import write_storyboard_film
 from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
-from backend.schemas.events import Finished, ShotFinished, VideoResult
+from backend.schemas.events import VIDEO_FILE, Finished, ShotFinished, VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import Shot
-from backend.schemas.shots import FILES, FOLDER, LAST, LAST_FRAMES, LOOK, RESULT, VIDEO
+from backend.schemas.shots import FILES, FOLDER, LAST, LAST_FRAMES, LOOK, RESULT
 
 
 def shot_id(story_id: str, number: int) -> str:
@@ -48,9 +48,9 @@ def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: 
     folder.mkdir(parents=True)
     request = event.result.request
     request = write_request(request, open_inputs(request), folder)
-    link_or_copy(Path(event.result.path), folder / VIDEO)
+    link_or_copy(Path(event.result.path), folder / VIDEO_FILE)
     seconds = {"total": round(sum(event.result.seconds.values()), 3)} | event.result.seconds
-    made = Finished(replace(event.result, path=str(folder / VIDEO), request=request, seconds=seconds))
+    made = Finished(replace(event.result, path=str(folder / VIDEO_FILE), request=request, seconds=seconds))
     add_finished_job(store, story.owner, made, engine, story.project)
 
 
@@ -67,7 +67,7 @@ def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:
 
     Yield the sandbox calls that the caller must run. Raises: StudioError.
     """
-    path = folder / VIDEO
+    path = folder / VIDEO_FILE
     made = yield SandboxCall(work=write_storyboard_film, arguments=(request, path), seconds=EXPORT_SECONDS, task="film")
     return Finished(
         VideoResult(
@@ -128,7 +128,7 @@ def copy_shots(before: Path, folder: Path, count: int) -> None:
     for number in range(1, count + 1):
         source, place = before / FOLDER / str(number), folder / FOLDER / str(number)
         place.mkdir(parents=True)
-        for name in (LAST, LAST_FRAMES, LOOK, VIDEO):
+        for name in (LAST, LAST_FRAMES, LOOK, VIDEO_FILE):
             if (source / name).exists():
                 link_or_copy(source / name, place / name)
         kept = json.loads((source / RESULT).read_text("utf-8")) | {"is_kept": True}

@@ -19,6 +19,7 @@ from backend.schemas.windows import equivalent_tokens
 from backend.schemas.worker import WorkerView
 
 MOST_TIMINGS = 500  # older timings are deleted
+MOST_ESTIMATES = 1000  # cached estimates
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +72,11 @@ class Timings:
             return self._estimate_upscaled(request, shape, worker, is_warm, is_model_cached)
         if request.shots:
             return self._estimate_shots(request, shape, worker, is_warm, is_model_cached)
-        key = (shape, request.num_steps, is_warm, is_model_cached, worker.device_kind)
+        same = request.model_copy(update={"prompt": "", "seed": 0})  # neither changes the time
+        key = (same, shape, is_warm, is_model_cached, worker.device_kind)
         if key not in self._estimates:
+            if len(self._estimates) >= MOST_ESTIMATES:
+                self._estimates.clear()
             learned = estimate(request, shape, runs_on(worker.device_kind, self._runs.load()), is_warm, is_model_cached)
             if learned is None and (seconds := predicted_seconds(request, worker.facts.devices)) is not None:
                 learned = Estimate(

@@ -6,17 +6,14 @@ Source: Fan et al. 2025, arXiv:2503.18886, "CFG-Zero*"; its authors skip the fir
 from backend.errors import RequestError
 from backend.schemas.combinations import check_combinations
 from backend.schemas.settings import VideoSettings
-from presets import Preset
 
 SHARE = 0.04  # share of all steps that CFG-Zero* skips at the start, at least one step
 
 
-def check_cfg_zero(request: VideoSettings, preset: Preset) -> None:
+def check_cfg_zero(request: VideoSettings) -> None:
     """Check that CFG-Zero* can be used. Raises: RequestError."""
     if not request.cfg_zero:
         return
-    if not preset.takes_cfg_zero:
-        raise RequestError("cfg_zero was given,", f"and {preset.name} has no plain guidance", "leave it out")
     if not request.is_guided:
         raise RequestError("cfg_zero", "cannot be combined with guidance of 1 or less", "give guidance above 1")
     check_combinations("cfg_zero", request, "step_cache", "context windows")

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from backend.errors import RequestError
-from backend.schemas.geometry import nearest_frame_counts
-from backend.schemas.numbers import check_range
+from backend.schemas.numbers import check_range, nearest_lengths
 from backend.schemas.settings import VideoSettings, subject_defaults
 from presets import Preset
 
@@ -182,7 +181,7 @@ def check_trim(request: VideoSettings, preset: Preset) -> None:
     check_time_range(request.trim)
     start, end = request.trim
     frames = clip_frames(end - start, request.fps)
-    counts = nearest_frame_counts(frames, preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)
+    counts = nearest_lengths(frames, preset)
     if frames != request.num_frames or frames not in counts:
         wanted = counts if frames == request.num_frames else [request.num_frames]
         ends = " or ".join("{:g},{:g} ({} frames)".format(*make_trim(start, count, request.fps), count) for count in wanted)

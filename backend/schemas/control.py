@@ -6,7 +6,7 @@ from typing import Any, get_args
 from backend.errors import RequestError
 from backend.schemas.clip import check_time_range, check_trim, clip_frames, infer_clip_settings, required_overlap
 from backend.schemas.keyframes import check_keyframes
-from backend.schemas.numbers import check_range
+from backend.schemas.numbers import check_count, check_range
 from backend.schemas.settings import Extend, VideoSettings, subject_defaults
 from presets import Preset
 
@@ -79,9 +79,7 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
     _check_combinations(request)
     _check_clip_parts(request, preset)
     _check_margins(request)
-    count, most = len(request.references), preset.max_references
-    if count > most:
-        raise RequestError(f"{count} references were given, and", f"at most {most} can be", "leave some out")
+    check_count("references", len(request.references), preset.max_references)
     check_keyframes(request)
 
 

@@ -5,6 +5,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from backend.schemas.request import GenerationRequest
 
+VIDEO_FILE = "video.mp4"
+"""The name of the finished video in the folder of a job, and in the folder of each shot."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:

@@ -1,6 +1,7 @@
 """The LoRAs of a request."""
 
 from backend.errors import RequestError
+from backend.schemas.numbers import check_count
 from presets import LoraChoice, Preset
 
 MAX_LORAS = 8  # most LoRAs of a request, because merging each LoRA takes seconds; we know of no use of more
@@ -8,8 +9,7 @@ MAX_LORAS = 8  # most LoRAs of a request, because merging each LoRA takes second
 
 def check_loras(loras: tuple[LoraChoice, ...], preset: Preset) -> None:
     """Check the number of LoRAs and their experts. Raises: RequestError."""
-    if len(loras) > MAX_LORAS:
-        raise RequestError(f"{len(loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
+    check_count("LoRAs", len(loras), MAX_LORAS)
     for lora in loras:
         if lora.expert != "both" and preset.num_experts == 1:
             raise RequestError(

@@ -10,10 +10,8 @@ import functools
 import math
 from collections.abc import Sequence
 
-from backend.errors import RequestError
 from backend.schemas.combinations import check_combinations
 from backend.schemas.settings import VideoSettings
-from presets import Preset
 from presets.magnitude_files import BranchRatios, Magnitudes, published_magnitudes
 
 REUSED_COST = 0.02
@@ -36,14 +34,10 @@ class _Rule:
     ratios: tuple[tuple[float, float], ...]  # for each step that runs, the ratios (prompt branch, other branch)
 
 
-def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
+def check_mag_cache(request: VideoSettings) -> None:
     """Check that MagCache can be used. Raises: RequestError."""
-    if not request.mag_cache:
-        return
-    if not preset.takes_mag_cache:
-        rule = f"and {preset.name} does not support it: the model has few steps, blocks or audio"
-        raise RequestError("mag_cache was given,", rule, "leave it out")
-    check_combinations("mag_cache", request, "step_cache", "cfg_zero", "context windows")
+    if request.mag_cache:
+        check_combinations("mag_cache", request, "step_cache", "cfg_zero", "context windows")
 
 
 def find_magnitudes(request: VideoSettings) -> Magnitudes | None:

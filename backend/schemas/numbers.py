@@ -35,8 +35,19 @@ def _check_frames(num_frames: int, preset: Preset) -> None:
     if not preset.min_frames <= num_frames <= preset.max_frames:
         rules.append(f"between {preset.min_frames} and {preset.max_frames} for {preset.name}")
     if rules:
-        nearest = nearest_frame_counts(num_frames, preset.min_frames, preset.max_frames, step, first)
+        nearest = nearest_lengths(num_frames, preset)
         raise RequestError(f"num_frames={num_frames}", f"must be {' and '.join(rules)}", _format_nearest(nearest))
+
+
+def nearest_lengths(num_frames: int, preset: Preset) -> list[int]:
+    """Return the one or two numbers of pixel frames next to `num_frames` that the preset allows, smaller first."""
+    return nearest_frame_counts(num_frames, preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)
+
+
+def check_count(what: str, count: int, most: int) -> None:
+    """Check that at most `most` things are given. `what` is their name in the plural. Raises: RequestError."""
+    if count > most:
+        raise RequestError(f"{count} {what} were given, and", f"at most {most} can be", "leave some out")
 
 
 def check_range(name: str, value: int, smallest: int, largest: int, usual: int) -> None:
@@ -83,13 +94,6 @@ def check_guidance_interval(interval: tuple[float, float]) -> None:
             "must be two shares of the steps, 0 <= first <= second <= 1",
             "0,1 runs guidance throughout",
         )
-
-
-def check_nag(nag: float, preset: Preset) -> None:
-    """Check that the preset supports NAG. Raises: RequestError."""
-    if nag and not preset.takes_nag:
-        fix = "leave it out, or choose a preset with few steps that supports it"
-        raise RequestError(f"nag={nag:g}", f"is not supported by {preset.name}", fix)
 
 
 def _format_nearest(values: list[int]) -> str:

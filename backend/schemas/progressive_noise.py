@@ -12,19 +12,16 @@ from backend.errors import RequestError
 from backend.schemas.combinations import check_combinations
 from backend.schemas.noise_levels import noise_levels
 from backend.schemas.settings import VideoSettings
-from presets import Preset
 from presets.loader import FEW_STEPS, Solver
 
 TOLERANCES = (0.01, 0.02, 0.05, 0.10)
 """The share of a frequency's power that may be ignored, by level from 1. A larger share gives more steps at half the size."""
 
 
-def check_progressive(request: VideoSettings, preset: Preset) -> None:
+def check_progressive(request: VideoSettings) -> None:
     """Check that progressive resolution can be used. Raises: RequestError."""
     if not request.progressive:
         return
-    if not preset.takes_progressive:
-        raise RequestError("progressive was given,", f"and {preset.name} does not support it", "leave it out")
     if request.solver in FEW_STEPS:
         raise RequestError("progressive", f"cannot be combined with the solver {request.solver}", "leave it out")
     check_combinations("progressive", request, "mag_cache", "context windows")

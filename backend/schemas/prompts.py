@@ -10,6 +10,11 @@ MAX_CHARACTERS = 50_000  # longest text in a request from a link, video or brows
 CHARACTERS_PER_TOKEN = 8
 
 
+def has_surrogates(text: str) -> bool:
+    """Return whether the text has halves of characters, which cannot be written as UTF-8."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def check_text(name: str, text: str, preset: Preset) -> None:
     """Check that a text is not too long for the preset's model and has no control characters. Raises: RequestError."""
     most = preset.max_prompt_tokens * CHARACTERS_PER_TOKEN

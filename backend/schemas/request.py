@@ -21,10 +21,10 @@ from backend.schemas.guidance_steps import guide_first_steps
 from backend.schemas.loras import MAX_LORAS, check_loras
 from backend.schemas.mag_cache import check_mag_cache
 from backend.schemas.numbers import (
+    check_count,
     check_flow_shift,
     check_guidance,
     check_guidance_interval,
-    check_nag,
     check_range,
     check_size,
     check_solver_steps,
@@ -32,7 +32,7 @@ from backend.schemas.numbers import (
 from backend.schemas.progressive import check_refining
 from backend.schemas.progressive_noise import check_progressive
 from backend.schemas.prompt_cues import check_cues
-from backend.schemas.prompts import MAX_CHARACTERS, check_text
+from backend.schemas.prompts import MAX_CHARACTERS, check_text, has_surrogates
 from backend.schemas.settings import (
     FIELDS,
     GUIDED_STEPS,
@@ -41,6 +41,7 @@ from backend.schemas.settings import (
     SETTINGS,
     VideoSettings,
     to_input_fields,
+    unsupported_settings,
 )
 from backend.schemas.shots import check_file_indexes, check_shots, read_shots
 from backend.schemas.sound import check_sound
@@ -156,6 +157,9 @@ def check_request(request: GenerationRequest, preset: Preset) -> None:
     check_control(request, preset)
     if not preset.has_control_blocks and not request.drive:
         check_clip(request, preset)
+    check_sparse(request, preset)  # before `unsupported_settings`, because its error names the reason
+    for name in unsupported_settings(request):
+        raise RequestError(f"{name} was given,", f"and {preset.name} does not support it", "leave it out")
     check_sound(request, preset)
     check_drive(request, preset)
     check_size(preset, request.width, request.height, request.num_frames)
@@ -171,14 +175,10 @@ def check_request(request: GenerationRequest, preset: Preset) -> None:
     check_solver_steps(request.solver, request.steps)
     check_guidance_interval(request.guidance_interval)
     _check_new_limits(request, preset)
-    check_nag(request.nag, preset)
-    check_cfg_zero(request, preset)
-    check_progressive(request, preset)
+    check_cfg_zero(request)
+    check_progressive(request)
     _check_exclusions(request)
-    check_mag_cache(request, preset)
-    check_sparse(request, preset)
-    if request.quantize != "off" and not preset.takes_quantize:
-        raise RequestError(f"quantize={request.quantize} was given", f"but {preset.name} does not support it", "leave it out")
+    check_mag_cache(request)
     check_loras(request.loras, preset)
     check_cues(request, preset)
     check_windows(preset, request.context_windows)
@@ -234,7 +234,7 @@ def check_imported_size(request: GenerationRequest) -> None:
     if len(text) > MOST_STORED_CHARACTERS:
         what = f"the settings of an imported video have {len(text):,} characters and"
         raise RequestError(what, f"may have {MOST_STORED_CHARACTERS:,}")
-    if any("\ud800" <= character <= "\udfff" for character in text):
+    if has_surrogates(text):
         raise RequestError("the settings of an imported video", "must be plain text, without halves of characters")
 
 
@@ -260,28 +260,24 @@ def _check_stored_limits(request: GenerationRequest) -> None:
         raise RequestError(f"guidance has {len(request.guidance)} values and", f"must have 1 to {MAX_EXPERTS}", "give one")
     if len(request.mag_ratios) % 2 or len(request.mag_ratios) > 2 * MOST_STEPS:
         raise RequestError("mag_ratios", f"must be pairs for at most {MOST_STEPS} steps", "leave them out")
-    if len(request.loras) > MAX_LORAS:
-        raise RequestError(f"{len(request.loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
+    check_count("LoRAs", len(request.loras), MAX_LORAS)
     for setting in INPUTS:
-        if setting.is_list and len(setting.value_in(request)) > MAX_KEYFRAMES:
-            raise RequestError(f"too many {setting.name} were given, and", f"at most {MAX_KEYFRAMES} can be", "leave some out")
+        if setting.is_list:
+            check_count(setting.name, len(setting.value_in(request)), MAX_KEYFRAMES)
     _check_stored_shot_limits(request)
     check_names(request)
-    if len(request.cues) > MAX_CUES:
-        raise RequestError(f"{len(request.cues)} cues were given, and", f"at most {MAX_CUES} can be", "leave some out")
+    check_count("cues", len(request.cues), MAX_CUES)
     texts = [(name, getattr(request, name)) for name in ("preset", "prompt", "negative_prompt", "drive_prompt", "upscaler")]
     said = [("cues", cue.prompt or "") for cue in request.cues] + [("shots", shot.prompt) for shot in request.shots]
     for name, text in (*texts, *said):
-        if len(text) > MAX_CHARACTERS or any("\ud800" <= character <= "\udfff" for character in text):
+        if len(text) > MAX_CHARACTERS or has_surrogates(text):
             rule = f"must be plain text of at most {MAX_CHARACTERS} characters"
             raise RequestError(f"{name} has {len(text)} characters and", rule, f"correct {name}")
 
 
 def _check_stored_shot_limits(request: GenerationRequest) -> None:
-    shots = request.shots
-    if len(shots) > MAX_CUES:
-        raise RequestError(f"{len(shots)} shots were given, and", f"at most {MAX_CUES} can be", "leave some out")
-    for number, shot in enumerate(shots, 1):
+    check_count("shots", len(request.shots), MAX_CUES)
+    for number, shot in enumerate(request.shots, 1):
         check_file_indexes(request, shot, number)
         check_times(shot.trim, shot.fade, f"shot {number}")
         for name in ("num_frames", "seed"):

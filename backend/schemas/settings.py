@@ -100,7 +100,7 @@ class Setting:
     is the help of the command line. The commands `generate` and `encode` have an option for each setting with a `stage`. If
     `stage` is "denoise", the command `denoise` has the option too. The option has the setting's name unless `flag` is set.
     Programs can set settings that are `for_programs`. The form shows settings that have a `label`, the name of the label in
-    `wan_ui.i18n`. If `needs` names a field of presets, the form shows the setting only for presets whose field is true.
+    `wan_ui.i18n`. `needs` names a field of presets: only presets whose field is true support the setting, see `is_supported_by`.
     `excludes` names other fields of the request: a request that sets such a field cannot use this setting, and no view shows it.
     `offered` is (smallest, largest, step) of the form's slider, if its range is narrower than `limits`. User presets leave out
     `personal` settings. `default` is `...` for settings that every request must set.
@@ -164,6 +164,11 @@ class Setting:
         """Return the JSON schema of the value, with the description."""
         kind = "array" if self.is_list else _JSON_TYPES.get(self.type, "string")
         return {"type": kind, "description": self.description} | ({"enum": [*self.choices]} if self.choices else {})
+
+    def is_supported_by(self, preset: Preset) -> bool:
+        """Return whether models of this preset use the setting: whether the preset's field `needs`, by default `takes_NAME`, is
+        true. Presets without such a field support the setting."""
+        return bool(getattr(preset, self.needs or f"takes_{self.name}", True))
 
     def value_in(self, source: object) -> Any:
         """Return the setting's value in a request or preset."""
@@ -318,7 +323,7 @@ class VideoSettings(BaseModel):
         "sets it. 0.5 and 0.5 are the centre.")
     image_crf: int = _setting(
         0, limits=(0, 51), usual="33 is usual for LTX-2, 0 is off", stage="encode", metavar="N",
-        label="image_crf", needs="image_crf",
+        label="image_crf",
         description="H.264 compression of input images before the model sees them; 0 is off. Keep the preset's own: LTX-2 was "
         "trained on such images (33, for 2.5 18). A higher number removes more detail from the image.")
     loras: tuple[LoraChoice, ...] = _setting(
@@ -331,7 +336,7 @@ class VideoSettings(BaseModel):
         description="The share of the steps that guidance runs on, from start to end, such as 0 to 0.6. Shorten it to save "
         "time: a step without guidance takes half. The first steps determine the motion, so keep guidance there.")
     cfg_zero: bool = _setting(
-        False, label="cfg_zero", needs="takes_cfg_zero",
+        False, label="cfg_zero",
         description="CFG-Zero*: scales the branch without the prompt before guidance, and skips the first 4 % of the steps, "
         "at least one. Its authors report better images, and the skipped steps save time. It excludes caches and "
         "context windows.")
@@ -344,7 +349,6 @@ class VideoSettings(BaseModel):
     step_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",
         offered=(0, 0.3, 0.01),
-        excludes=("drive",),
         description="Relative change below which a step reuses the previous step's work; 0 is off. 0.05 to 0.15 is usual. "
         "Higher numbers save more time and cost fine detail and fast motion. Its authors report twice the speed, "
         "without quality figures.")
@@ -364,15 +368,15 @@ class VideoSettings(BaseModel):
     sparse: float = _setting(
         0.0, limits=(0, 3), usual="0 is off, 1.5 is usual", metavar="LEVEL", label="sparse", offered=(0, 2, 0.25),
         description="Sol-Attn: attention to the means of blocks of tokens, except important blocks; 0 is off. A higher level, "
-        "usually 0.75 to 2, has fewer exact blocks and is faster. It costs quality: published are 2.02 times for one model, and "
-        "13 to 26 dB for another model by others.")
+        "usually 0.75 to 2, has fewer exact blocks and is faster. Level 1.5 is predicted to be 1.49 times as fast (14B at 720p, "
+        "v6e-8). Published are 2.02 times at level 1 on a GPU, and a loss to 13 to 26 dB for another model.")
     quantize: Quantize = _setting(
         "off", label="quantize",
         description="Number format of large matrices: `int8`, `fp8`, or `off` for 16 bits. 8 bits take half the memory and "
         "nearly the same time: 14B at 720p, 2.71 s a step instead of 2.73 (predicted, v6e-8). `int8` suits TPU v5e, v5p and v6e, "
         "`fp8` v7x. The images differ, more with `fp8`.")
     keeps_sound: bool = _setting(
-        True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",
+        True, stage="encode", flag="--no-sound", label="keeps_sound",
         excludes=("make",),
         description="Keep the audio of the model or of the clip. Turn it off for a silent video. If the model generates no "
         "audio, the audio is the clip's own.")
@@ -385,7 +389,7 @@ class VideoSettings(BaseModel):
         description="The moment of the given audio at which the video starts, in seconds. Raise it to use a later part. After "
         "the end of the audio, the video is silent.")
     make: Made = _setting(
-        "video", subject="sound", stage="encode",
+        "video", subject="sound", stage="encode", needs="makes_sound",
         description="What to generate: a video, or audio for the clip. With audio, the clip's frames stay unchanged and the "
         "prompt describes the audio. It needs a model with audio.")
     drive: str | None = _setting(
@@ -470,8 +474,9 @@ class VideoSettings(BaseModel):
         return {role: (value,) if isinstance(value, str) else tuple(value) for role, value in given.items() if value}
 
     def with_changes(self, **changes: Any) -> Self:
-        """Return a validated copy with these fields replaced."""
-        return type(self)(**{**self.model_dump(), **changes})
+        """Return a validated copy with these fields replaced. The other `unsupported_settings` get the preset's own values."""
+        own = {name: SETTINGS[name].value_in(find_preset(self.preset)) for name in unsupported_settings(self)}
+        return type(self)(**{**self.model_dump(), **own, **changes})
 
     def for_sharing(self) -> dict[str, object]:
         """Return `to_json` with file names instead of paths. A shared video must not reveal folder names."""
@@ -625,6 +630,16 @@ def find_preset(name: str) -> Preset:
         return load_preset(name)
     except UnknownPreset as error:
         raise RequestError(error.what, error.allowed, error.fix) from None
+
+
+def unsupported_settings(request: VideoSettings) -> list[str]:
+    """Return the names of the settings that the request changes and the request's preset does not support.
+
+    A value is a change if it is neither the default nor the preset's own. Raises: RequestError for an unknown preset.
+    """
+    preset = find_preset(request.preset)  # not `resolved_preset`, which has the request's `quantize`
+    refused = (one for one in FIELDS if not one.is_supported_by(preset))
+    return [one.name for one in refused if one.value_in(request) not in (one.default, one.value_in(preset))]
 
 
 def window_frames(preset: Preset, num_frames: int, wanted: bool | None) -> int | None:

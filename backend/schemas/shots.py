@@ -13,18 +13,17 @@ from backend.errors import RequestError, shorten
 from backend.schemas.characters import check_characters, shot_references
 from backend.schemas.clip import make_trim
 from backend.schemas.control import extend_directions, fills_latent_frames
-from backend.schemas.geometry import nearest_frame_counts
-from backend.schemas.numbers import check_size
-from backend.schemas.prompts import MAX_CHARACTERS
+from backend.schemas.numbers import check_count, check_size, nearest_lengths
+from backend.schemas.prompts import MAX_CHARACTERS, has_surrogates
 from backend.schemas.settings import FIELDS, Settings, Shot, VideoSettings
 from presets import Preset
 
 MAX_SHOTS = 24
 FOLDER = "shots"  # a folder in the job's folder. It contains a folder for each shot, named by the shot's number from 1
-# Files in a shot's folder: the last visible frame, a lossless clip of the last visible frames, and the median colours of the
-# shot.
+# Files in a shot's folder, besides its video: the last visible frame, a lossless clip of the last visible frames, and the median
+# colours of the shot.
 LAST, LAST_FRAMES, LOOK = "last.png", "last.mp4", "look.json"
-RESULT, VIDEO = "shot.json", "video.mp4"
+RESULT = "shot.json"
 # File of a shot's frames, uint8 [F, H, W, 3]. The storyboard's video is encoded from these frames, because the shot's mp4 has
 # lost detail. Then the file is deleted.
 FRAMES = "frames.npy"
@@ -100,8 +99,7 @@ def _nearest_length(seconds: Any, number: int, preset: Preset, fps: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         rule = f"must last {shortest:.3g} to {longest:.3g} seconds for {preset.name}"
         raise RequestError(f"shot {number} lasts {str(seconds)[:20]!r} seconds and", rule, "correct it") from None
-    counts = nearest_frame_counts(int(wanted), preset.min_frames, preset.max_frames, step, preset.first_frames)
-    return min(counts, key=lambda count: abs(count - wanted))
+    return min(nearest_lengths(int(wanted), preset), key=lambda count: abs(count - wanted))
 
 
 def check_shots(request: VideoSettings, preset: Preset) -> None:
@@ -112,8 +110,7 @@ def check_shots(request: VideoSettings, preset: Preset) -> None:
         if given is not None:
             raise RequestError(f"{given} was given", "but needs shots", "give shots, or leave this out")
         return
-    if len(shots) > MAX_SHOTS:
-        raise RequestError(f"{len(shots)} shots were given, and", f"at most {MAX_SHOTS} can be", "leave some out")
+    check_count("shots", len(shots), MAX_SHOTS)
     starts_from_picture = "i2v" in preset.tasks and not preset.needs_last_image
     is_alone = all(not continues_previous(request, index) for index in range(len(shots)))
     if preset.live or not (starts_from_picture or extend_directions(preset) or is_alone):
@@ -160,7 +157,7 @@ def _check_finished_shot(request: VideoSettings, shot: Shot, number: int) -> Non
     given = next((name for name in ("seed", "image", "drive") if getattr(shot, name) is not None), None)
     if given is not None:
         raise RequestError(f"shot {number} has {given}", "together with a finished video", "leave one out")
-    if len(shot.prompt) > MAX_CHARACTERS or any("\ud800" <= character <= "\udfff" for character in shot.prompt):
+    if len(shot.prompt) > MAX_CHARACTERS or has_surrogates(shot.prompt):
         rule = f"and must have plain text of at most {MAX_CHARACTERS}"
         raise RequestError(f"shot {number} has a prompt of {len(shot.prompt)} characters", rule, "shorten it")
     if not 1 <= shot_length(request, number - 1) <= 100_000:

@@ -9,8 +9,6 @@ from backend.schemas.clip import Part, check_trim
 from backend.schemas.settings import VideoSettings
 from presets import Preset
 
-ONLY_WITH_SOUND = ("sound_guidance", "perturbed_guidance", "modality_guidance", "guidance_rescale", "make")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SoundPart:
@@ -44,10 +42,7 @@ def keeps_clip_audio(request: VideoSettings) -> bool:
 
 
 def check_sound(request: VideoSettings, preset: Preset) -> None:
-    """Check the audio settings against the preset and against each other. Raises: RequestError."""
-    for name in ONLY_WITH_SOUND if not preset.makes_sound else ():
-        if getattr(request, name) != getattr(preset, name, "video"):
-            raise RequestError(f"{name} was given", f"and {preset.name} has no audio", "leave it out")
+    """Check the audio settings against each other. Raises: RequestError."""
     if request.sound_start and request.sound is None:
         raise RequestError("sound_start was given", "but needs sound", "give sound too, or leave this out")
     if not (math.isfinite(request.sound_start) and request.sound_start >= 0):

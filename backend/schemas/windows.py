@@ -98,13 +98,6 @@ def mean_step_calls(request: VideoSettings) -> float:
     return sum(step_calls(request)) / max(request.num_steps, 1)
 
 
-def window_edges(num_latent_frames: int, length: int) -> list[int]:
-    """Return the latent frames at which windows of the first step start or end, without the video's own start and end."""
-    windows = windows_at(0, num_latent_frames, length)
-    places = {window.begin for window in windows} | {window.begin + length for window in windows}
-    return sorted(places - {0, num_latent_frames})
-
-
 def _ramp_weights(length: int, overlap: int, rises: bool, falls: bool) -> list[float]:
     """Return a window's unscaled weights: 1 in the middle, and a ramp on each side that overlaps another window.
 

@@ -169,7 +169,7 @@ def test_what_a_mode_cannot_use_is_not_shown(any_upload):
     for preset in clip_presets(lambda _: True):
         for mode in supported_modes(preset):
             hidden = {"progressive", "step_cache"} - shown_settings(preset, MODE_FIELDS[mode])
-            for name in hidden if preset.takes_progressive else ():
+            for name in hidden:
                 with pytest.raises(RequestError):
                     values = edit_values(preset, mode, {name: 1 if name == "progressive" else 0.1})
                     GenerationRequest.from_preset(preset, **read_request(values)[1])
@@ -252,6 +252,21 @@ def test_create_storyboard_batch_and_compare_send_it_and_load_it_again(form, nam
         film = read_form(form, form.show_settings(request, ENGLISH, lambda _: True), prompt, {form.prompt.shots.timeline: lines})
         check_stored(film, expected)
         assert len(film.shots) == 2
+
+
+def test_every_control_updates_the_estimate(form):
+    assert {form.settings.preset, *form.settings.controls.values()} == {*form.settings.estimate_inputs}
+
+
+@pytest.mark.parametrize(
+    "name, ignored", [("ltx-2.3-704p", {"step_cache": 0.1}), ("turbowan2.1-t2v-1.3b-480p", {"flow_shift": 3.5})]
+)
+def test_a_stored_value_that_the_model_ignores_opens_and_is_left_out(form, name, ignored):
+    own = GenerationRequest.from_preset(load_preset(name), prompt="a red circle", seed=5)
+    stored = GenerationRequest.from_stored(own.to_json() | ignored)
+    prompt = {form.prompt.prompt: own.prompt, form.settings.seed: own.seed, form.settings.is_seed_random: False}
+    for loaded in (stored, decode_settings(encode_settings(stored)), check_settings(preset_settings(stored))):
+        assert read_form(form, form.show_settings(loaded, ENGLISH, lambda _: True), prompt) == own
 
 
 def _form_requests(form: Form, name: str) -> tuple[Preset, dict[str, Any], GenerationRequest]:

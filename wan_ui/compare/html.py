@@ -7,11 +7,12 @@ from typing import Any
 from backend.engine.job import Job
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
-from backend.schemas.settings import SETTINGS
+from backend.schemas.settings import FIELDS, MOST_PROMPT
 from wan_ui.components.buttons import icon_button, play_button, sound_button
 from wan_ui.components.icons import icon
 from wan_ui.components.progress import StageView, format_duration
-from wan_ui.components.values import NO_PICTURE, format_value
+from wan_ui.components.values import NO_PICTURE
+from wan_ui.form.unused_settings import setting_label, setting_text, value_text
 from wan_ui.i18n.english import Texts
 from wan_ui.services.media import BEFORE, media_url
 
@@ -142,7 +143,10 @@ def _bar_html(content: CompareContent, labels: list[str], done: int, texts: Text
 def _table_html(content: CompareContent, texts: Texts) -> str:
     """Render the table of the settings that differ, with the generation time of each video."""
     requests = [cell.job.request for cell in content.cells]
-    rows = [(name, [format_value(value) or texts.compare_off for value in values]) for name, values in differences(requests)]
+    rows = [
+        (setting_label(name, texts), [value_text(name, value, texts, MOST_PROMPT) for value in values])
+        for name, values in differences(requests)
+    ]
     note = f'<p class="hint">{escape(texts.compare_same)}</p>' if not rows else ""
     if content.has_original:
         strength = [] if requests[-1].strength is None else [(texts.edit_strength, ["", f"{requests[-1].strength:g}"])]
@@ -158,20 +162,19 @@ def _table_html(content: CompareContent, texts: Texts) -> str:
 
 
 def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]]:
-    """Return the fields that differ between the requests, with the value of each request."""
+    """Return the names of the settings that differ between the requests, with the value of each request.
+
+    Files are compared by their names, without folders.
+    """
     shared = [request.for_sharing() for request in requests]
-    names = dict.fromkeys(name for data in shared for name in data)
-    rows = {name: [data.get(name, SETTINGS[name].default) for data in shared] for name in names}
-    return [(name, values) for name, values in rows.items() if len(set(map(str, values))) > 1]
+    differing = (one for one in FIELDS if len({str(data.get(one.name, one.default)) for data in shared}) > 1)
+    return [(one.name, [one.value_in(request) for request in requests]) for one in differing]
 
 
 def difference_labels(requests: list[GenerationRequest], texts: Texts) -> list[str]:
     """Label each request with its values of one or two differing fields, or with its number if no field differs."""
-    differing = differences(requests)
+    differing = [name for name, _ in differences(requests)]
     if not differing:
         return [str(number) for number in range(1, len(requests) + 1)]
-    shown = differing if len(differing) == 2 else [row for row in differing if row[0] != "seed"][:2] or differing[:1]
-    return [
-        " · ".join(f"{name.replace('_', ' ')} {format_value(values[number]) or texts.compare_off}" for name, values in shown)
-        for number in range(len(requests))
-    ]
+    shown = differing if len(differing) == 2 else [name for name in differing if name != "seed"][:2] or differing[:1]
+    return [" · ".join(setting_text(name, request, texts) for name in shown) for request in requests]

@@ -18,10 +18,11 @@ from backend.engine.user_presets import Comparison
 from backend.errors import Busy, StudioError
 from backend.media.sandbox import EXPORT_SECONDS, Requester, SandboxCall
 from backend.media.tiles import Tile, write_side_by_side
+from backend.schemas.events import VIDEO_FILE
 from wan_ui.compare.html import difference_labels
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.services.media import VIDEO, busy_response, file_response, make_before_video
+from wan_ui.services.media import busy_response, file_response, make_before_video
 from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_request
 
 
@@ -95,12 +96,12 @@ def _find_audio_source(engine: Engine, comparison: Comparison, tile: str) -> Pat
     if len(jobs) == 1 and jobs[0].request.has_original:
         tiles = {"2": jobs[0]}
     job = tiles.get(tile)
-    return job.folder / VIDEO if job and engine.library.with_sound([job.id]) else None
+    return job.folder / VIDEO_FILE if job and engine.library.with_sound([job.id]) else None
 
 
 def _make_tiles(jobs: Sequence[Job], original: Path | None) -> list[Tile]:
     if original is not None:
-        video = jobs[0].folder / VIDEO  # without `fps`, both tiles play at the frame rate of the combined video
+        video = jobs[0].folder / VIDEO_FILE  # without `fps`, both tiles play at the frame rate of the combined video
         return [Tile(path=original, label=ENGLISH.compare_before), Tile(path=video, label=ENGLISH.compare_after)]
     labels = difference_labels([job.request for job in jobs], ENGLISH)
-    return [Tile(path=job.folder / VIDEO, label=label, fps=job.request.fps) for job, label in zip(jobs, labels, strict=True)]
+    return [Tile(path=job.folder / VIDEO_FILE, label=label, fps=job.request.fps) for job, label in zip(jobs, labels, strict=True)]

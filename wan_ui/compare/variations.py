@@ -112,8 +112,8 @@ def _with_other_preset(base: GenerationRequest, preset: Preset) -> GenerationReq
 def find_varied_setting(requests: list[GenerationRequest]) -> tuple[str, list[str]]:
     """Return the name and the values of the first setting that differs between the requests.
 
-    Only seed, steps, flow shift, preset, guidance and LoRAs are compared. LoRAs have no values: the bar varies them on and off.
-    Return ("seed", []) if they are equal.
+    Only seed, steps, flow shift, preset, guidance and LoRAs are compared. For LoRAs the list
+    of values is empty, because a comparison only turns all LoRAs on or off. Return ("seed", []) if no compared setting differs.
     """
     for name, values in differences(requests):
         if name in ("seed", "steps", "flow_shift", "preset"):

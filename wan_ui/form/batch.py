@@ -14,13 +14,14 @@ from backend.errors import StudioError
 from backend.media.sandbox import Steps
 from backend.schemas.batch_table import LONGEST_TABLE, build_requests, read_table
 from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import FIELDS
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import RAW, Updates, Values
 from wan_ui.components.field_errors import error_sentence, note_html
 from wan_ui.components.progress import format_duration
 from wan_ui.components.toast import Message
-from wan_ui.components.values import format_value
 from wan_ui.form.form import Batch, Form
+from wan_ui.form.unused_settings import setting_text
 from wan_ui.i18n.english import Texts
 from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
@@ -58,7 +59,7 @@ def batch_plan_html(
 ) -> str:
     """Render the list of videos, their total time, and the button that queues them."""
     rows = "".join(
-        f"<tr><td>{number}</td><td>{escape(request.prompt)}</td><td>{escape(_changed_settings_text(request, base))}</td>"
+        f"<tr><td>{number}</td><td>{escape(request.prompt)}</td><td>{escape(_changed_settings_text(request, base, texts))}</td>"
         f"<td>{escape(format_duration(estimate.seconds) if estimate else '')}</td></tr>"
         for number, (request, estimate) in enumerate(zip(requests, estimates, strict=True), 1)
         if number <= MOST_SHOWN
@@ -80,11 +81,11 @@ def batch_plan_html(
     )
 
 
-def _changed_settings_text(request: GenerationRequest, base: GenerationRequest) -> str:
+def _changed_settings_text(request: GenerationRequest, base: GenerationRequest, texts: Texts) -> str:
     """Return a text with the first six settings, without prompts, that differ from the form's settings."""
-    own, shared = request.for_sharing(), base.for_sharing()
-    names = [name for name in own if own[name] != shared.get(name) and name not in ("prompt", "negative_prompt")]
-    return ", ".join(f"{name.replace('_', ' ')} {format_value(own[name])}" for name in names[:6])
+    changed = (one for one in FIELDS if one.value_in(request) != one.value_in(base))
+    names = [one.name for one in changed if one.name not in ("prompt", "negative_prompt")]
+    return texts.list_separator.join(setting_text(name, request, texts) for name in names[:6])
 
 
 @dataclass(frozen=True, kw_only=True)

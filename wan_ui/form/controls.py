@@ -186,13 +186,12 @@ def is_shown(name: str, preset: Preset, given: Collection[str] = ()) -> bool:
             return len(preset.solvers) > 1
         case "context_windows":
             return preset.trained_frames is not None
-        case "keeps_sound" if {"video", "drive"} & {*given} and not {"make", "extend"} & {*given}:
-            return True  # even if the model generates no audio, the video can keep the audio of its clip
-    for setting in map(SETTINGS.__getitem__, _settings_of(name)):
-        needs = setting.needs or f"takes_{setting.name}"
-        if {*setting.excludes} & {*given} or not getattr(preset, needs, True):
-            return False
-    return True
+        case "image_crf" if not preset.image_crf:
+            return False  # only models that were trained on compressed images benefit
+        case "keeps_sound" if not preset.makes_sound and ("extend" in given or not {"video", "drive"} & {*given}):
+            return False  # the video has no audio: the model generates none, and the video keeps none of a clip
+    settings = [SETTINGS[one] for one in _settings_of(name)]
+    return all(one.is_supported_by(preset) and not {*one.excludes} & {*given} for one in settings)
 
 
 def _describe_control(name: str, values: Mapping[str, Any], preset: Preset, texts: Texts, given: Collection[str]) -> Control:

@@ -19,6 +19,7 @@ from backend.errors import RequestError, StudioError
 from backend.media.image_inputs import write_frame
 from backend.media.sandbox import LONG_SECONDS, SandboxCall, Steps
 from backend.media.video import read_stored_request
+from backend.schemas.events import VIDEO_FILE
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, find_preset
 from presets import Preset
@@ -192,7 +193,7 @@ class LoadHandlers:
     def _continue_video(self, job: Job, caller: Caller) -> Steps[Updates]:
         """Load settings of "Image to video" into the form, with the video's last frame as the first frame."""
         texts = caller.texts
-        picture = yield from _extract_frame(job.folder / "video.mp4", -1)
+        picture = yield from _extract_frame(job.folder / VIDEO_FILE, -1)
         preset = self._choose_image_preset(job.request)
         same = job.request.preset == preset.name
         base = (

@@ -12,23 +12,6 @@ export const startPictureExamples = ({ element, trigger }, [choose]) =>
     if (button) trigger(choose, { index: Number(button.dataset.index) });
   });
 
-/** Keeps the menu of the visitor's presets open when it is rendered again. @param {GradioComponent} component */
-export const startOwnPresets = ({ element, watch }) => {
-  let isOpen = false;
-  on(
-    element,
-    'toggle',
-    target => {
-      isOpen = target instanceof HTMLDetailsElement && target.open;
-    },
-    true,
-  );
-  watch('value', () => {
-    const menu = find('details', element);
-    if (isOpen && menu instanceof HTMLDetailsElement) menu.open = true;
-  });
-};
-
 export const startPanel = () => {
   on(document, 'click', target => {
     const button = target.closest('.batch-toggle');

@@ -1,6 +1,6 @@
 """Build the form: the panels, and the buttons below them.
 
-Element ids: `tabs`, `generate`, `stop`, `leave`, `estimate`, `goes-into`. Each panel's file lists its own ids.
+Element ids: `tabs`, `generate`, `stop`, `leave`, `estimate`, `goes-into`.
 """
 
 import gradio as gr

@@ -1,10 +1,6 @@
 """The settings of the form as Gradio components: model, size, length and sampling. `controls.py` describes them.
 
 Functions take `Texts` in two forms: `texts` has texts for HTML, `labels` has keys that Gradio translates in the browser.
-
-Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance`, `guidance-low`, `flow-shift`, `seed`,
-`seed-random`, `guided-steps`, `nag`, `settings-note`, and inside `more`: `negative-prompt`, `fps`, `solver`, `guidance-start`,
-`guidance-end`, `progressive`, `sparse`, `step-cache`, `mag-cache`, `quantize`, `context-windows`, `loras`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -55,9 +51,7 @@ class SettingsPanel:
     @property
     def estimate_inputs(self) -> list[Component]:
         """Return the components that change the expected time."""
-        names = ["resolution", "length", "steps", "guidance", "guidance_low", "guidance_end", "mag_cache", "progressive"]
-        names += ["sparse", "quantize", "upscale", "upscaler"]
-        return [self.preset, *(self.controls[name] for name in names)]
+        return [self.preset, *self.controls.values()]
 
     @property
     def guidance_controls(self) -> list[Component]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Setting, find_preset
-from presets import LoraChoice
 from wan_ui.form.controls import shown_settings
 from wan_ui.i18n.english import Texts
 
@@ -48,21 +47,23 @@ def unused_settings_text(request: GenerationRequest, shown: Collection[str], tex
 
     Raises: RequestError for an unknown preset.
     """
-    named = [
-        f"{setting_label(one.name, texts)} {_value_text(one.name, one.value_in(request), texts)}"
-        for one in changed_settings(request)
-        if one.name not in shown
-    ]
+    named = [setting_text(one.name, request, texts) for one in changed_settings(request) if one.name not in shown]
     return texts.not_used.format(settings=texts.list_separator.join(named)) if named else ""
 
 
+def setting_text(name: str, request: GenerationRequest, texts: Texts) -> str:
+    """Return a setting's label and its value in the request, such as "steps 20"."""
+    return f"{setting_label(name, texts)} {value_text(name, SETTINGS[name].value_in(request), texts)}"
+
+
 def setting_label(name: str, texts: Texts) -> str:
-    """Return a setting's short label, else the label of its control in the form, else its name."""
-    return texts.with_prefix("setting_").get(name) or getattr(texts, SETTINGS[name].label, "") or name.replace("_", " ")
+    """Return a setting's short label, else the label of its control with a small first letter, else its name."""
+    label = getattr(texts, SETTINGS[name].label, "") or name.replace("_", " ")
+    return texts.with_prefix("setting_").get(name) or label[:1].lower() + label[1:]
 
 
-def _value_text(name: str, value: Any, texts: Texts) -> str:
-    value = tuple(value) if isinstance(value, list) else value
+def value_text(name: str, value: Any, texts: Texts, longest: int = LONGEST) -> str:
+    """Return a setting's value in a request as text. Prompts with more than `longest` characters are shortened."""
     if value is None or value is False or value == "" or value == ():
         return texts.setting_off
     if value is True:
@@ -71,15 +72,16 @@ def _value_text(name: str, value: Any, texts: Texts) -> str:
         return texts.list_separator.join(Path(path).name for path in ((value,) if isinstance(value, str) else value))
     match name:
         case "loras":
-            return texts.list_separator.join(f"{one.source} × {one.scale:g}" for one in map(LoraChoice.model_validate, value))
+            return texts.list_separator.join(f"{one.source} × {one.scale:g}" for one in value)
         case "figures":
             return texts.list_separator.join(one.name for one in value)
         case "shots" | "cues":
-            return str(len(value))
+            parts = (one.prompt or getattr(one, "action", None) or "" for one in value)
+            return _shorten(f"{len(value)} ({'; '.join(parts)})", longest)
     if isinstance(value, tuple):
         return texts.list_separator.join(f"{one:g}" for one in value)
-    return f"{value:g}" if isinstance(value, float) else _shorten(str(value))
+    return f"{value:g}" if isinstance(value, float) else _shorten(str(value), longest)
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+def _shorten(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"

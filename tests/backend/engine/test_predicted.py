@@ -1,10 +1,14 @@
 """Published rates predict the duration before the first run on TPUs. Other devices get no prediction."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from backend.engine.estimate import predicted_seconds
+from backend.engine.timings import Timings
 from backend.schemas.request import example_request
 from backend.schemas.settings import find_preset
+from backend.schemas.shape import Shape
 from backend.schemas.windows import mean_step_calls
 from backend.schemas.worker import Device
 from presets import list_presets
@@ -56,3 +60,17 @@ def test_a_long_video_takes_as_long_as_its_windows():
 @pytest.mark.parametrize("devices", [(), (Device(name="cpu:0", kind="cpu"),), (*EIGHT, Device(name="x", kind="TPU v5 lite"))])
 def test_unknown_or_mixed_devices_give_no_number(devices):
     assert predicted_seconds(WAN, devices) is None
+
+
+def test_every_setting_counts_in_a_cached_estimate_except_prompt_and_seed():
+    loads = []
+    timings = Timings(SimpleNamespace(load=lambda: loads.append(1) or []))
+    worker = SimpleNamespace(device_kind="8 TPU v6 lite", facts=SimpleNamespace(devices=EIGHT))
+
+    def seconds(**changes: object) -> float:
+        request = WAN.with_changes(**changes)
+        return timings.estimate(request, Shape.from_request(request), worker, True, True).seconds
+
+    low, high = seconds(progressive=1), seconds(progressive=4)
+    assert low > 1.2 * high
+    assert seconds(progressive=1, prompt="another", seed=5) == low and len(loads) == 2

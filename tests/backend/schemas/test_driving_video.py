@@ -65,7 +65,7 @@ def test_segments_of_any_number_share_their_programs():
         (ANIMATE, {"image": None}, "task=t2v is not supported by wan2.2-animate-2-14b"),
         (ANIMATE, {"num_frames": 4}, "trim=0,0.166667 is 4 frames at 24 fps and must be 5"),
         (ANIMATE, {"num_frames": 7201}, "must be 7200 for wan2.2-animate-2-14b"),
-        (ANIMATE, {"step_cache": 0.1}, "step_cache cannot be combined with drive; leave one out"),
+        (ANIMATE, {"step_cache": 0.1}, "step_cache was given, and wan2.2-animate-2-14b does not support it; leave it out"),
         (ANIMATE, {"mag_cache": 0.1}, "mag_cache"),
         (ANIMATE, {"face": "/f.mp4"}, "face was given but wan2.2-animate-2-14b does not take it"),
         (ANIMATE, {"mask": "/m.png"}, "mask was given but wan2.2-animate-2-14b does not take it"),

@@ -52,9 +52,10 @@ def test_stored_values_that_no_preset_allows_are_refused_before_they_are_planned
 
 @pytest.mark.parametrize("solver", ["rcm", "rcm-ode", "dmd"])
 def test_the_flow_shift_does_not_change_the_levels(solver, make_preset):
-    preset = make_preset(solver, steps=3)
-    plans = [plan_steps(GenerationRequest.from_preset(preset, prompt="x", seed=1, flow_shift=shift)) for shift in (1.0, 9.0)]
+    presets = [make_preset(solver, steps=3, name=f"few-steps-{shift}", flow_shift=shift) for shift in (1.0, 9.0)]
+    plans = [plan_steps(GenerationRequest.from_preset(preset, prompt="x", seed=1)) for preset in presets]
     assert plans[0] == plans[1] and len(plans[0]) == 3
+    assert refusal(presets[0], flow_shift=9.0) == "flow_shift was given, and few-steps-1.0 does not support it; leave it out"
 
 
 def test_a_restyled_clip_takes_the_last_levels(make_preset):

@@ -9,7 +9,7 @@ import pytest
 from backend.errors import RequestError
 from backend.schemas.request import SEED_LIMIT, GenerationRequest
 from backend.schemas.settings import find_preset
-from presets import load_preset
+from presets import Preset, load_preset
 
 TINY, WAN = load_preset("wan-tiny"), load_preset("wan2.1-t2v-14b-720p")
 
@@ -126,7 +126,30 @@ def test_a_wrong_type_is_a_request_error_too(changes, beginning):
     [{"sound_guidance": 7}, {"perturbed_guidance": (1, 1)}, {"modality_guidance": (3, 3)}, {"guidance_rescale": (0.7, 0)}],
 )
 def test_what_is_for_models_with_a_sound_is_refused_elsewhere(changes):
-    assert refusal(**changes) == f"{next(iter(changes))} was given and wan-tiny has no audio; leave it out"
+    assert refusal(**changes) == f"{next(iter(changes))} was given, and wan-tiny does not support it; leave it out"
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("ltx-2.3-704p", {"step_cache": 0.1}),
+        ("wan-live-tiny", {"step_cache": 0.1}),
+        ("fastwan2.1-t2v-1.3b-480p", {"flow_shift": 3.0}),
+        ("turbowan2.1-t2v-1.3b-480p", {"flow_shift": 3.0}),
+    ],
+)
+def test_a_value_that_the_model_ignores_is_refused_in_new_requests_only(name, changes):
+    preset, (setting,) = load_preset(name), changes
+    assert refusal(preset, **changes) == f"{setting} was given, and {name} does not support it; leave it out"
+    own = request(preset, **{setting: getattr(preset, setting)})
+    stored = GenerationRequest.from_stored(own.to_json() | changes)  # an older version stored it
+    assert getattr(stored, setting) == changes[setting]
+    assert stored.with_changes(seed=8) == own.with_changes(seed=8)
+
+
+def test_a_preset_cannot_have_a_step_cache_that_its_model_ignores():
+    with pytest.raises(ValueError, match="step_cache needs a model without audio"):
+        Preset(**load_preset("ltx-tiny").model_dump() | {"step_cache": 0.1})
 
 
 def test_a_missing_field_is_named():

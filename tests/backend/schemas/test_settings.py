@@ -42,7 +42,7 @@ def test_the_command_line_shows_the_help_of_each_option(capsys):
 
 
 def test_programs_get_each_description():
-    tool = describe_tools(["wan-tiny"])[0]["inputSchema"]["properties"]["settings"]["properties"]
+    tool = describe_tools(["wan-tiny"], "wan-tiny")[0]["inputSchema"]["properties"]["settings"]["properties"]
     assert {name: one["description"] for name, one in tool.items()} == {name: SETTINGS[name].description for name in FOR_PROGRAMS}
     assert tool["steps"]["type"] == "integer" and tool["make"]["enum"] == ["video", "sound"]
     assert [name for name in FOR_PROGRAMS if SETTINGS[name].description not in describe_endpoint()] == []

@@ -48,7 +48,7 @@ def test_a_video_that_continues_hears_its_clip_unless_it_is_silent_or_has_a_soun
         (LTX, dict(GOES_ON, image="/a.png"), "image was given together with video"),
         (LTX, dict(GOES_ON, keyframes=("/k.png",), keyframe_at=(16,)), "the keyframe at 16 must be after the 17 frames"),
         (WAN, dict(sound="/song.mp3"), "sound was given but wan-tiny does not take it"),
-        (WAN, CLIP, "make was given and wan-tiny has no audio"),
+        (WAN, CLIP, "make was given, and wan-tiny does not support it"),
         (WAN, dict(sound_start=1.0), "sound_start was given but needs sound"),
         (LTX, dict(sound_start=1.0), "sound_start was given but needs sound"),
         (LTX, dict(sound="/song.mp3", sound_start=-1.0), "must be a time of the audio"),

@@ -1,12 +1,17 @@
 """Tests of the table and the labels of compared settings."""
 
 import re
+from html import escape
+
+import pytest
 
 from presets import load_preset
 from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.compare.html import Cell, CompareContent, compare_html, difference_labels, differences
 from wan_ui.components.progress import StageView
+from wan_ui.form.unused_settings import setting_label
 from wan_ui.i18n.english import ENGLISH
+from wan_ui.i18n.languages import LANGUAGES
 
 
 def test_the_table_has_what_differs_and_nothing_else():
@@ -27,7 +32,28 @@ def test_a_setting_that_only_some_videos_have_is_compared_with_its_default():
 def test_a_video_is_named_by_what_is_its_own():
     tiny = a_request()
     large = type(tiny).from_preset(load_preset("wan2.1-t2v-1.3b-480p"), prompt=tiny.prompt, seed=tiny.seed)
-    assert "preset wan-tiny" in difference_labels([tiny, large], ENGLISH)[0]
+    assert "model wan-tiny" in difference_labels([tiny, large], ENGLISH)[0]
+
+
+@pytest.mark.parametrize("texts", LANGUAGES.values(), ids=LANGUAGES)
+def test_the_names_and_values_of_settings_are_in_the_pages_language(texts):
+    requests = [a_request(flow_shift=2.5), a_request(flow_shift=3.0, cfg_zero=True)]
+    assert (
+        difference_labels(requests, texts)[1]
+        == f"{setting_label('flow_shift', texts)} 3 · {texts.setting_cfg_zero} {texts.setting_on}"
+    )
+    cells = tuple(Cell(job=a_job(**changes), view=StageView(phase="queued")) for changes in ({}, {"cfg_zero": True}))
+    html = compare_html(CompareContent(id="abc", cells=cells), texts)
+    values = f"<td>{texts.setting_off}</td><td>{texts.setting_on}</td>"
+    assert f'<th scope="row">{escape(texts.setting_cfg_zero)}</th>{values}' in html and "cfg_zero" not in html
+
+
+def test_a_long_prompt_is_whole_in_the_table_and_short_in_the_labels():
+    long = "a red circle and " * 20
+    jobs = [a_job(prompt=long), a_job(shots=[{"prompt": "a"}, {"prompt": "b", "cut": True}])]
+    requests, cells = [job.request for job in jobs], tuple(Cell(job=job, view=StageView(phase="queued")) for job in jobs)
+    assert f"<td>{long}</td>" in compare_html(CompareContent(id="abc", cells=cells), ENGLISH)
+    assert long not in difference_labels(requests, ENGLISH)[0] and "shots 2 (a; b)" in difference_labels(requests, ENGLISH)[1]
 
 
 def test_a_video_stands_beside_the_clip_that_it_was_made_from():

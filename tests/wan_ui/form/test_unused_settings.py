@@ -16,6 +16,7 @@ from wan_ui.compare.variations import SAME_FOR_MODELS
 from wan_ui.components.toast import Message
 from wan_ui.edit.handlers import EditHandlers, page_settings
 from wan_ui.edit.modes import loaded_settings
+from wan_ui.form.batch import batch_plan_html
 from wan_ui.form.load_settings import LoadHandlers
 from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.form.unused_settings import FILES_OF_SHOTS, changed_settings, setting_label, shown_by_form, unused_settings_text
@@ -73,8 +74,9 @@ def test_every_setting_is_shown_kept_or_named(setting, language):
     for taken in (shown_by_form(request), loaded_settings(request), SAME_FOR_MODELS):
         assert setting.name in taken or label in unused_settings_text(request, taken, texts)
     assert label in unused_settings_text(request, (), texts), "with nothing shown, all of it is named"
-    own = [f"setting_{setting.name}", SETTINGS[setting.name].label]
-    assert label in [getattr(texts, name, None) for name in own], "a label is a text of the language"
+    of_control = getattr(texts, SETTINGS[setting.name].label, "")
+    own = getattr(texts, f"setting_{setting.name}", None), of_control[:1].lower() + of_control[1:]
+    assert label in own, "a label is a text of the language"
 
 
 def test_values_are_written_as_people_write_them():
@@ -83,6 +85,14 @@ def test_values_are_written_as_people_write_them():
     said = unused_settings_text(request, {"prompt", "seed"}, ENGLISH)
     assert said == "Not used here: flow shift 5, sampler euler, LoRA style.safetensors × 0.8, CFG-Zero* on, upscaling factor 2."
     assert unused_settings_text(a_request(), {"prompt", "seed"}, ENGLISH) == ""
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_preview_of_a_batch_names_what_each_row_changes(language):
+    texts, base = LANGUAGES[language], a_request()
+    html = batch_plan_html([a_request(prompt="b", flow_shift=5.5, cfg_zero=True)], [None], base, texts)
+    changed = f"{setting_label('flow_shift', texts)} 5.5{texts.list_separator}{texts.setting_cfg_zero} {texts.setting_on}"
+    assert f"<td>b</td><td>{escape(changed)}</td>" in html
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
