@@ -223,11 +223,6 @@ def module_environment(environment: Mapping[str, str] = os.environ) -> dict[str,
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def gpu_sharing_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment in which jax allocates GPU memory only as needed, so that PyTorch can use the rest."""
-    return {**environment, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-
-
 def tpu_compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment in which libtpu compiles without a TPU. The caller must set it before jax is imported."""
     return {

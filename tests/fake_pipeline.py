@@ -84,6 +84,32 @@ class FakeModel:
     model: str
 
 
+class NoModelCache:
+    """A cache without models, with the methods of `ModelCache` that workers call."""
+
+    def activate(self, key: tuple[str, str]) -> None: ...
+
+    def peek(self, key: tuple[str, str]) -> None: ...
+
+    def set_expected(self, models: Sequence[str]) -> None: ...
+
+    def pin(self, model: str, is_pinned: bool) -> None: ...
+
+    def unload(self, key: tuple[str, str]) -> None: ...
+
+    def unload_idle(self, model: str | None = None) -> bool:
+        return False
+
+    def list_models(self) -> tuple[()]:
+        return ()
+
+    def count_bytes(self) -> tuple[int, int]:
+        return 0, 0
+
+
+model_cache, keeps_models = NoModelCache(), False
+
+
 def check(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -> None:
     """Pretend to check a checkpoint: "missing" and the checkpoint of `MISSING_PRESET` do not exist."""
     if model == "missing" or preset.name == MISSING_PRESET:

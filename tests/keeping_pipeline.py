@@ -10,7 +10,6 @@ from pathlib import Path
 from backend.schemas.events import Event
 from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import CachedModel
-from backend.workers.pipeline import Key
 from presets import Preset
 from tests import fake_pipeline
 from tests.fake_pipeline import FakeModel
@@ -18,6 +17,7 @@ from tests.fake_pipeline import FakeModel
 __getattr__ = functools.partial(getattr, fake_pipeline)  # other names come from the stand-in pipeline
 
 MOST = 3
+Key = tuple[str, str]
 
 
 class FakeModelCache:
@@ -67,7 +67,7 @@ class FakeModelCache:
         return 4 * len(self._models), 0
 
 
-model_cache = FakeModelCache()
+model_cache, keeps_models = FakeModelCache(), True
 
 
 def load(preset: Preset, model: str | None, on_event: Callable[[Event], None], is_used: bool = True, **rest: object) -> FakeModel:

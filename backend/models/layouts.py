@@ -14,9 +14,9 @@ from backend.runtime.mesh import Layout, plan_copies, plan_mesh
 def plan_layouts(plan: ModelPlan, layer_matrix_bytes: Callable[[Config, int], dict[str, int]]) -> tuple[Layout, Layout]:
     """Return the layouts for guided and for unguided steps. Weights have the same shardings in both layouts.
 
-    The mesh has the axis sizes in `plan.mesh`. If `plan.mesh` sets no size, the sizes are read from the table `plans.json`, if it
-    has a plan for the model and the devices. `backend.runtime.mesh` chooses all other sizes. For unguided steps, only the size of
-    tp is taken from `plan.mesh` or from the table.
+    The mesh has the axis sizes in `plan.mesh`. If `plan.mesh` sets no size, the sizes are read from the table `plans.json`, if
+    the table has a plan for the model and the devices. `backend.runtime.mesh` chooses all other sizes. For unguided steps, only
+    the size of tp is taken from `plan.mesh` or from the table.
 
     Some matrices of a layer are copied to every chip. `plan.num_copies` sets the number of these matrices. Without
     `plan.num_copies`, the table sets the number if the mesh of guided steps is the table's mesh and the matrices are not

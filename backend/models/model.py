@@ -41,7 +41,7 @@ class PromptConditions:
 
     Attributes:
         full: the conditions for steps at the video's full size.
-        half: conditions for steps at half size, which replace conditions of the same name. All others are as in `full`.
+        half: conditions for steps at half size, which replace conditions of the same name. All other conditions are as in `full`.
     """
 
     full: Conditions
@@ -79,7 +79,7 @@ class Network:
 
     Attributes:
         part: the name of the network's folder in the checkpoint.
-        stages: the stages that use the network.
+        stages: the stages that use the network: "encode", "denoise", "decode".
         described: shapes, dtypes and shardings of the weights as the checkpoint has them.
         arrange: function that converts the weights to the form that programs use, None if both forms are equal.
         arranged: shapes, dtypes and shardings of the result of `arrange`.
@@ -110,7 +110,7 @@ class ModelPlan:
     Attributes:
         folder: the folder of the checkpoint, None if no checkpoint is read.
         mesh: fixed sizes of the mesh axes by name, None for an axis whose size `layouts.plan_layouts` chooses.
-        stages: the stages whose networks are loaded.
+        stages: the stages ("encode", "denoise", "decode") whose networks are loaded.
         quantize: number format of the transformers' large matrices, "off" for `dtype`.
         num_copies: number of matrices of a layer of which every chip has a copy. If None, `layouts.plan_layouts` chooses it.
     """
@@ -176,7 +176,10 @@ class Model(Protocol):
         """Return the layout of guided or unguided steps. Weights have the same shardings in both layouts."""
 
     def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each stream's latents by name, video first. Noise is drawn for the streams in this order."""
+        """Return the shape of the latents of each stream ("video", "sound") by name, video first.
+
+        Noise is drawn for the streams in this order.
+        """
 
     def notes(self, request: GenerationRequest) -> list[str]:
         """Return sentences for the user about how the model reads the request, such as prompts that are cut."""
@@ -185,7 +188,7 @@ class Model(Protocol):
         """Return prompts, built from `example`: one for each length of text that has its own compiled programs."""
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """Encode the prompts and the opened inputs to the conditions of the denoiser. Yields work."""
+        """Encode the prompts and `inputs` to the conditions: the denoiser's inputs besides noise. Yields work."""
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
@@ -219,7 +222,7 @@ class Model(Protocol):
         step_state: StepState,
         index: int,
     ) -> Effects[tuple[States, StepState]]:
-        """Take step `index` (0 is the first) of the solver for all streams. Yields work.
+        """Take step `index` (0 is the first) of the solver for all streams (video, audio). Yields work.
 
         The positions of context windows, the steps that CFG-Zero* skips, and the fresh noise depend on `index`.
         """

@@ -1,4 +1,6 @@
-"""The table of mesh plans, `plans.json`: meshes and copied matrices, with predicted seconds and bytes.
+"""The table of mesh plans, `plans.json`, with predicted seconds and bytes for each plan.
+
+A plan is a mesh, and the number of a layer's matrices that are replicated: each chip has a whole copy of them.
 
 `python -m benchmarks.tune_plan` writes the table. This module reads the table and chooses the best plan. For slices and models
 that are not in the table, `backend/models/layouts.py` has a rule.
@@ -33,7 +35,7 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TriedPlan:
-    """A plan that the tuner compiled.
+    """A plan that `benchmarks.tune_plan` compiled.
 
     Attributes:
         copies: number of matrices of a layer of which every chip has a copy.
@@ -49,7 +51,10 @@ class TriedPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunedPlan:
-    """One row of the table: the plans that the tuner tried for a subject. For each plan it compiled a guided step of `preset`."""
+    """One row of the table: the plans that `benchmarks.tune_plan` tried for a `Subject`.
+
+    For each plan, the tuner compiled a guided step of the preset `preset`.
+    """
 
     subject: Subject
     preset: str
@@ -69,7 +74,9 @@ class TunedPlan:
 def describe_subject(
     device_kind: str, num_devices: int, sizes: Mapping[str, int], num_layers: int, num_transformers: int
 ) -> Subject | None:
-    """Return the subject for these devices and this model. `sizes` are the bytes of a layer's matrices by name.
+    """Return the `Subject` under which the table has the plans for these devices and this model.
+
+    `sizes` are the bytes of a layer's matrices by name.
 
     Returns None for an unknown kind of device.
     """

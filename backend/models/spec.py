@@ -52,11 +52,11 @@ class ModelSpec:
         from_inputs: names of the conditions that depend only on the inputs. All prompts of a video share these conditions.
         sound_rate: samples per second of the generated audio, None if the model generates no audio.
         other_series: series of presets that belong to other versions of the model.
-        refines: the checkpoint has a network that doubles the size of latents.
-        has_control_blocks: the model takes a clip with a mask in additional layers.
+        refines: true if the checkpoint has a network that doubles the size of latents.
+        has_control_blocks: true if additional layers (control blocks) read a clip with a mask.
         sparse_attention: the transformers' method of sparse attention, the entry `sparse_attention` of their configurations. None
             for dense attention.
-        takes_quantize: the large matrices of the transformers can be stored in 8 bits.
+        takes_quantize: true if the large matrices of the transformers can be stored in 8 bits.
         over_floor: the expected time of a step, divided by the time that its operations (`chips.StepFlops`) need at the chip's
             peak speed. Used for estimates.
     """
@@ -84,7 +84,7 @@ class ModelSpec:
     has_control_blocks: bool = False
     sparse_attention: SparseAttention | None = None
     takes_quantize: bool = False
-    # The default is between check-tpu's predictions for v6e: 1.12 (720p) to 1.31 (480p, small models), see docs/performance.md.
+    # The default is between check-tpu's predictions for v6e, 1.12 (720p) and 1.31 (480p, small models). See docs/performance.md.
     over_floor: float = 1.2
 
     @property
@@ -149,7 +149,7 @@ no more of an "offered" fact than the spec has: some of the tasks, or all requir
 
 
 def check_preset(spec: ModelSpec, preset: Preset, source: str) -> None:
-    """Check that a checkpoint can replace the preset's own model: its spec fits the preset in all `FACTS`.
+    """Check that a checkpoint can replace the preset's own model: the spec fits the preset in all fields that `FACTS` lists.
 
     Raises: ModelError for the first fact that does not fit, and for a preset of another version of the model.
     """
@@ -157,7 +157,7 @@ def check_preset(spec: ModelSpec, preset: Preset, source: str) -> None:
         raise _misfit(spec, preset, source, "series", spec.name, preset.series)
     for fact, rule in FACTS.items():
         found, asked = getattr(spec, fact), getattr(preset, fact)
-        if isinstance(found, Mapping):  # the error names only the roles of inputs that break the rule
+        if isinstance(found, Mapping):  # compare each input separately, so that the error lists only inputs that do not fit
             roles = [role for role in {**found, **asked} if found.get(role) not in ("may", asked.get(role))]
             found, asked = (tuple(f"{role}={value.get(role, 'no')}" for role in roles) for value in (found, asked))
             fits = not roles
@@ -196,14 +196,14 @@ class Family:
     body: ClassVar[str]
 
     def read_spec(self, index: Config, configs: Configs) -> ModelSpec:
-        """Return the spec of a checkpoint from its model_index.json and its configurations. The pipeline is one of `pipelines`.
+        """Return the spec of a checkpoint from its model_index.json and its configurations.
 
-        Raises: ModelError if the checkpoint is not supported.
+        The pipeline that model_index.json names is one of `pipelines`. Raises: ModelError if the checkpoint is not supported.
         """
         raise NotImplementedError
 
     def complete_folder(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Add facts to a checkpoint's configurations that only its tensors show. By default, return the checkpoint unchanged.
+        """Add facts that only a checkpoint's tensors show to its configurations. By default, return the checkpoint unchanged.
 
         The weights may be missing, because a checkpoint is recognised before its weights are downloaded. Raises: ModelError for
         broken files.

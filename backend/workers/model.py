@@ -17,13 +17,14 @@ from backend.schemas.shape import Shape
 from backend.schemas.worker import CacheAction, UnusedAccelerator, WorkerFacts
 from backend.workers.failures import failure_outcome
 from backend.workers.multihost_sync import MultihostSync
-from backend.workers.pipeline import Key, Pipeline
+from backend.workers.pipeline import Pipeline
 from backend.workers.prefetch import Prefetch
 from backend.workers.reports import Reports
 from presets import Preset
 
 if TYPE_CHECKING:
     from backend.pipeline.loaded import LoadedModel
+    from backend.pipeline.model_cache import Key
     from backend.pipeline.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)
@@ -138,7 +139,10 @@ class WorkerModel:
         return True
 
     def expect_models(self, models: Sequence[str], preset: str | None) -> None:
-        """Record which checkpoints' models queued jobs need. Start to load the model of `preset` next to the model in use."""
+        """Record the checkpoints that queued jobs need.
+
+        Start to load the model of `preset`. The current model stays loaded.
+        """
         self._next_preset = preset
         if self.pipeline is not None:
             self.started.model_cache.set_expected(models)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from backend.schemas.events import Event, Proposal
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
-from backend.schemas.worker import CachedModel, Device, HostPlace, UnusedAccelerator
+from backend.schemas.worker import Device, HostPlace, UnusedAccelerator
 from backend.settings import from_environment
 from backend.workers.unused_accelerator import find_unused
 from presets import Preset
@@ -21,36 +21,6 @@ if TYPE_CHECKING:
     from backend.pipeline.loaded import LoadedModel
     from backend.pipeline.model_cache import ModelCache
     from backend.pipeline.model_files import ModelFiles
-
-Key = tuple[str, str]  # a checkpoint and its model's `Preset.weight_format`
-
-
-class NoModelCache:
-    """A cache without models, for pipelines of tests. It has the methods of `ModelCache` that workers call."""
-
-    def activate(self, key: Key) -> None:
-        return None
-
-    def peek(self, key: Key) -> None:
-        return None
-
-    def set_expected(self, models: Sequence[str]) -> None:
-        return None
-
-    def pin(self, model: str, is_pinned: bool) -> None:
-        return None
-
-    def unload(self, key: Key) -> None:
-        return None
-
-    def unload_idle(self, model: str | None = None) -> bool:
-        return False
-
-    def list_models(self) -> tuple[CachedModel, ...]:
-        return ()
-
-    def count_bytes(self) -> tuple[int, int]:
-        return 0, 0
 
 
 class Load(Protocol):
@@ -80,11 +50,13 @@ class Pipeline:
         check: returns the files of a model for `load`. `check` and `load` pass each event to a function, and stop if it raises.
         find_unused: returns which accelerator is unused and why. Its argument is jax's devices, or the error that jax raised.
         refusals: returns a sentence for each kernel or compile option that the chip or the compiler refused.
-        disable_crashed_kernels: disables the kernels that crashed an earlier process. Its argument merges all hosts' lists.
+        disable_crashed_kernels: disables the kernels that crashed an earlier process on any host. Its argument is a function that
+            exchanges this host's list of such kernels for the merged list of all hosts.
         forget_running_kernels: is called before the process ends on request, so that a running kernel does not count as crashed.
         suggest_smaller_requests: returns settings that fit into memory, for a request that does not. Reports each compilation
             before it starts.
         model_cache: the models that `load` caches.
+        keeps_models: False if `model_cache` is always empty.
     """
 
     check: Callable[[Preset, str | None, Callable[[Event], None]], ModelFiles]
@@ -99,12 +71,8 @@ class Pipeline:
     disable_crashed_kernels: Callable[[Callable[[str], list[str]]], object]
     forget_running_kernels: Callable[[], object]
     suggest_smaller_requests: Callable[[GenerationRequest, Callable[[Event], None]], tuple[Proposal, ...]]
-    model_cache: ModelCache | NoModelCache = field(default_factory=NoModelCache)
-
-    @property
-    def keeps_models(self) -> bool:
-        """True if the pipeline caches models."""
-        return not isinstance(self.model_cache, NoModelCache)
+    model_cache: ModelCache
+    keeps_models: bool = True
 
 
 def import_ahead(module: str | None) -> None:
@@ -137,8 +105,7 @@ def import_pipeline(
     """
     if module is not None:
         stand_in = importlib.import_module(module)
-        needed = [one.name for one in fields(Pipeline) if one.default_factory is MISSING or hasattr(stand_in, one.name)]
-        return Pipeline(**{name: getattr(stand_in, name) for name in needed})
+        return Pipeline(**{one.name: getattr(stand_in, one.name) for one in fields(Pipeline)})
     from backend.runtime.hosts import Place, join_hosts
 
     own = Place() if place is None else join_hosts(place.index, place.count, place.coordinator, place.bind)

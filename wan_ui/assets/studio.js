@@ -4,11 +4,12 @@
 import { followLeader, showAudibleVideo, startCompare, startLoadedComparison } from '../compare/compare.js';
 import { act, startActions } from '../components/actions.js';
 import { startDescriptions } from '../components/descriptions.js';
+import { keepMenuOpen } from '../components/dom.js';
 import { startMessage, startNote } from '../components/toast.js';
 import { showPlace, startViews } from '../components/views.js';
 import { startEdit } from '../edit/edit.js';
 import { openInstant, startInstant } from '../form/instant.js';
-import { startOwnPresets, startPanel, startPictureExamples } from '../form/panel.js';
+import { startPanel, startPictureExamples } from '../form/panel.js';
 import { recordingChanged, startRecording } from '../form/recording.js';
 import { startMaxCharacters, startSentJob, startStoryboard } from '../form/storyboard.js';
 import { form, startTyped } from '../form/typed.js';
@@ -40,7 +41,7 @@ const STARTS = {
   live: startLive,
   message: startMessage,
   note: startNote,
-  own_presets: startOwnPresets,
+  own_presets: component => keepMenuOpen(component),
   picture_examples: startPictureExamples,
   projects: startProjects,
   queue: startPart('queue'),

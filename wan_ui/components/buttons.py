@@ -51,7 +51,7 @@ class Act:
 
 
 def build_act(groups: Sequence[str]) -> gr.HTML:
-    """Build the hidden component that receives the presses of these groups as events `act_GROUP`."""
+    """Build the hidden component that receives presses of buttons. A button of the group GROUP triggers the event `act_GROUP`."""
     return gr.HTML("<span hidden></span>", js_on_load=start_script("act", *(f"act_{group}" for group in groups)), elem_id="act")
 
 

@@ -80,6 +80,28 @@ export const on = (root, kind, act, isFirst = false) =>
   );
 
 /**
+ * Keeps a menu open when Gradio renders it again.
+ * @param {GradioComponent} component @param {() => void} [restore] Restores the contents of the open menu.
+ */
+export const keepMenuOpen = ({ element, watch }, restore) => {
+  let isOpen = false;
+  on(
+    element,
+    'toggle',
+    target => {
+      isOpen = target instanceof HTMLDetailsElement && target.open;
+    },
+    true,
+  );
+  watch('value', () => {
+    const menu = find('details', element);
+    if (!isOpen || !(menu instanceof HTMLDetailsElement)) return;
+    menu.open = true;
+    restore?.();
+  });
+};
+
+/**
  * Sends all further events of a pressed pointer to `target`, until the pointer is released.
  * @param {Element} target @param {PointerEvent} event
  */

@@ -17,6 +17,7 @@ from backend.media.masks import is_single_image
 from backend.media.sandbox import LONG_SECONDS, SandboxCall, Steps
 from backend.schemas.clip import Part, make_trim
 from backend.schemas.control import extend_directions
+from backend.schemas.events import VIDEO_FILE
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import find_preset
 from presets import Preset
@@ -150,7 +151,7 @@ class EditHandlers(Panel):
 
         Raises: StudioError, OSError.
         """
-        request, clip = job.request, (yield from _read_clip(Path(copy_to_cache(job.folder / "video.mp4"))))
+        request, clip = job.request, (yield from _read_clip(Path(copy_to_cache(job.folder / VIDEO_FILE))))
         keeps_settings = is_continued and preset.name == request.preset
         size = {"resolution": f"{request.width}x{request.height}", "negative_prompt": request.negative_prompt, "seed": None}
         settings = control_values(request if keeps_settings else preset) | size

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from backend.errors import RequestError, shorten
 from backend.schemas.clip import make_trim
 from backend.schemas.control import MAX_REFERENCES, appends_control_clip, extend_directions
+from backend.schemas.numbers import check_count
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import SETTINGS, find_preset
 from presets import Preset
@@ -167,8 +168,7 @@ def _read_keyframe_fields(given: Mapping[str, Any], preset: Preset, fps: int) ->
     frames = given.get("keyframes") or []
     if not (isinstance(frames, list) and all(_is_keyframe(one) for one in frames)):
         raise RequestError("the keyframes", "must each have a frame number and an image", "add them again")
-    if len(frames) > preset.max_frames:
-        raise RequestError(f"{len(frames)} keyframes were given, and", f"at most {preset.max_frames} can be", "leave some out")
+    check_count("keyframes", len(frames), preset.max_frames)
     if not frames and not given.get("references"):
         raise RequestError("no image was given, and", "the video needs a keyframe or a reference image", "add one")
     frames = sorted(frames, key=lambda one: one["frame"])
@@ -206,8 +206,7 @@ def _read_references(given: Mapping[str, Any]) -> tuple[str, ...]:
     paths = given.get("references") or []
     if not isinstance(paths, list):
         raise RequestError("the references", "must be a list of images", "add them again")
-    if len(paths) > MAX_REFERENCES:
-        raise RequestError(f"{len(paths)} references were given, and", f"at most {MAX_REFERENCES} can be", "leave some out")
+    check_count("references", len(paths), MAX_REFERENCES)
     return tuple(str(check_upload_path(path)) for path in paths)
 
 

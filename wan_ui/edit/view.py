@@ -1,13 +1,5 @@
 """The view in which clips are edited: the settings, and the stage beside them. The view is one piece of HTML. Its scripts call
 `wan_ui.edit.routes`, and notify Gradio when a video is queued.
-
-Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to`, `edit-part`, `edit-preset`, `edit-prompt`,
-`edit-strength`, `edit-make`, `edit-stop`, and a field for each setting, such as `edit-resolution` (`wan_ui.form.settings_html`);
-for the modes `edit-canvas`, `edit-brush`, `edit-eraser`, `edit-brush-size`, `edit-undo`, `edit-clear`, `edit-play`,
-`edit-invert`, `edit-mask`, `edit-mask-remove`, `edit-keeps`, `edit-left`, `edit-top`, `edit-right`, `edit-bottom`, `edit-inner`,
-`edit-kind`, `edit-where`, `edit-overlap`, `edit-length`, `edit-goes`, `edit-keys-first`, `edit-keys`, `edit-key-remove`,
-`edit-references`, `edit-scale`, `edit-larger`, `edit-upscale-clip`, `edit-figure`, `edit-face`, `edit-into`, `edit-into-mask`,
-`edit-drive-prompt`.
 """
 
 import gradio as gr

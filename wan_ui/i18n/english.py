@@ -128,7 +128,7 @@ class Texts:
     instant: str = "Instant"
     instant_hint: str = (
         "Generates a small draft of your video when you stop typing or change a setting. Generate then makes the full video with "
-        "the same seed. Drafts are not saved, and wait while videos are generated."
+        "the same seed, which can show another scene. Drafts are not saved, and wait while videos are generated."
     )
     instant_draft: str = "Draft"
     instant_hide: str = "Hide the draft"
@@ -203,7 +203,7 @@ class Texts:
     guidance_rescale: str = "Guidance rescale of the video (0 is off)"
     guidance_rescale_sound: str = "Guidance rescale of the audio (0 is off)"
     image_crf: str = "Compression of the first frame, CRF (0 is off)"
-    progressive: str = "Progressive resolution: level of first steps at half the size (0 is off)"
+    progressive: str = "Progressive resolution: first steps at half the size, more at higher levels (0 is off)"
     sparse: str = "Sol-Attn: sparse attention (0 is off)"
     quantize: str = "8-bit arithmetic: half the memory, less accurate"
     step_cache: str = "Step cache: reuse similar steps (0 is off)"
@@ -517,15 +517,10 @@ class Texts:
     setting_guidance: str = "guidance"
     setting_seed: str = "seed"
     setting_prompt: str = "prompt"
-    setting_negative_prompt: str = "negative prompt"
-    setting_fps: str = "frames per second"
-    setting_steps: str = "steps"
     setting_sound_guidance: str = "audio guidance"
     setting_perturbed_guidance: str = "perturbed guidance"
     setting_modality_guidance: str = "modality guidance"
     setting_guidance_rescale: str = "guidance rescale"
-    setting_flow_shift: str = "flow shift"
-    setting_solver: str = "sampler"
     setting_image: str = "first frame"
     setting_last_image: str = "last frame"
     setting_video: str = "clip"
@@ -575,7 +570,6 @@ class Texts:
     setting_track_fade: str = "fade of the soundtrack, seconds"
     setting_track_volume: str = "volume of the soundtrack"
     setting_upscale: str = "upscaling factor"
-    setting_upscaler: str = "upscaler"
     drop_clip: str = "Drop the clip here to open it in Edit"
     drop_here: str = "Drop here: a video of this studio loads its settings, an image becomes the first frame"
 
@@ -678,7 +672,6 @@ class Texts:
     compare_progress: str = "{done} of {total} finished"
     compare_shared: str = "Another visitor's comparison. Queue its settings to see the videos."
     compare_not_varied: str = "The videos also differ in settings that cannot be varied here: {settings}."
-    compare_off: str = "off"
 
     my_presets: str = "My presets"
     my_presets_title: str = "My presets"
@@ -796,6 +789,7 @@ class Texts:
         ("unknown", "devices not known yet"),
     )
     model_recommended: str = "best for this machine: {preset}"
+    model_estimated: str = "probably best for this machine: {preset}, estimated from {slice}"
     model_resume: str = "Resume"
     model_retry: str = "Try again"
     model_dismiss: str = "Dismiss"
@@ -879,7 +873,6 @@ class Texts:
     fact_shots: str = "Shots"
     fact_windows: str = "Context windows"
     fact_window_frames: str = "{frames} frames"
-    fact_shift: str = "Flow shift"
     fact_strength: str = "Strength"
     stage_names: tuple[tuple[str, str], ...] = (
         ("load", "Load"),

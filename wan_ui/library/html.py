@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from backend.engine.job import Job, ListedJob
 from backend.engine.projects import Project
-from backend.schemas.events import VideoResult
+from backend.schemas.events import VIDEO_FILE, VideoResult
 from backend.schemas.upscaling import FOREIGN
 from wan_ui.components.buttons import icon_button, text_button
 from wan_ui.components.icons import icon
@@ -66,7 +66,7 @@ def _card_html(job: ListedJob, content: LibraryContent, texts: Texts) -> str:
         f'<button type="button" class="card" aria-pressed="{"true" if is_chosen else "false"}" data-act="choose:choose"'
         f' data-job="{escape(job.id)}" aria-label="{escape(label)}"><span class="tile" style="--ratio: {ratio}">'
         f'<img src="{media_url(job, "poster.webp")}" alt="" loading="lazy">'
-        f'<video muted loop playsinline preload="none" data-src="{media_url(job, "video.mp4")}"></video>{mark}</span>'
+        f'<video muted loop playsinline preload="none" data-src="{media_url(job, VIDEO_FILE)}"></video>{mark}</span>'
         f'<span class="name">{escape(named)}</span></button><span class="buttons">{buttons}</span></li>'
     )
 

@@ -1,5 +1,5 @@
 // The library: the video under the pointer or with the keyboard's focus plays. The arrow keys move between the cards.
-import { find, findAll, findVideo, on, play } from '../components/dom.js';
+import { find, findAll, findVideo, keepMenuOpen, on, play } from '../components/dom.js';
 
 const CARD = '#library-grid li';
 
@@ -44,24 +44,16 @@ export const startLibrary = () => {
 };
 
 /** Keeps the menu of projects open, with its typed text, when the menu is rendered again. @param {GradioComponent} component */
-export const startProjects = ({ element, watch }) => {
-  let isOpen = false;
+export const startProjects = component => {
+  const { element } = component;
   let typed = '';
   let isTyping = false;
   let top = 0;
   on(
     element,
-    'toggle',
-    target => {
-      isOpen = target instanceof HTMLDetailsElement && target.open;
-    },
-    true,
-  );
-  on(
-    element,
     'scroll',
     target => {
-      if (isOpen) top = target.scrollTop;
+      if (find('details[open]', element)) top = target.scrollTop;
     },
     true,
   );
@@ -74,15 +66,12 @@ export const startProjects = ({ element, watch }) => {
   on(element, 'click', target => {
     if (target.closest('[data-act="project:create"], [data-act="project:rename"]')) typed = '';
   });
-  watch('value', () => {
-    const menu = find('details', element);
+  keepMenuOpen(component, () => {
     const name = find('#project-name', element);
     const box = find('details > div', element);
-    if (!isOpen || !(menu instanceof HTMLDetailsElement) || !(name instanceof HTMLInputElement) || !box) return;
-    const kept = top;
-    menu.open = true;
+    if (!(name instanceof HTMLInputElement) || !box) return;
     name.value = typed;
     if (isTyping) name.focus();
-    box.scrollTop = kept;
+    box.scrollTop = top;
   });
 };

@@ -1,8 +1,4 @@
-"""The live view: one piece of HTML, whose script calls `wan_ui.live.routes` directly, without Gradio.
-
-Element ids: `live`, inside it `live-preset`, `live-prompt`, `live-start`, `live-stop`, `live-canvas`, and a field for each
-setting, such as `live-steps` (`wan_ui.form.settings_html`).
-"""
+"""The live view: one piece of HTML, whose script calls `wan_ui.live.routes` directly, without Gradio."""
 
 import gradio as gr
 

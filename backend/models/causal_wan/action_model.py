@@ -17,7 +17,7 @@ from backend.models.causal_wan.actions import Steering
 from backend.models.causal_wan.model import BlockStepContext, BlockStepState, CausalWanModel, check_unguided, noise_key_data
 from backend.models.causal_wan.picture import STILL_FRAMES, cut_block_channels
 from backend.models.causal_wan.transformer import Window
-from backend.models.common.pixels import as_float32, cast_to, image_to_pixels
+from backend.models.common.pixels import cast_to, image_to_pixels
 from backend.models.common.whole_clip import transformer_part
 from backend.models.model import (
     VIDEO,
@@ -47,7 +47,7 @@ class ActionState:
     Attributes:
         past_actions: [pixel frames, keys and mouse values], the actions of the latest pixel frames. None before the first block.
         steering: the actions that the next block sees.
-        channels: the image channels of the next block.
+        channels: the transformer's additional input channels in the next block: a mask, and the latents of the input image.
     """
 
     past_actions: np.ndarray | None
@@ -57,12 +57,13 @@ class ActionState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionInputs:
-    """The field `own` of Matrix-Game's `BlockStepContext`. It is the same for all blocks until the action changes.
+    """The field `own` of Matrix-Game's `BlockStepContext`. All blocks share it until the action changes.
 
     Attributes:
         action: [keys and mouse values], the action in every frame.
-        channels: the image channels of the first `STILL_FRAMES` latent frames, a host array [1, 4 + C, latent frames, H, W]. The
-            first four channels are a mask, the other C channels are latents.
+        channels: the transformer's additional input channels for the first `STILL_FRAMES` latent frames, a host array [1, 4 + C,
+            latent frames, H, W]. The first four channels are a mask. The other C channels are the latents of a grey clip that
+            starts with the input image.
     """
 
     action: np.ndarray
@@ -89,7 +90,7 @@ class ActionWanModel(CausalWanModel):
         return ["The model reads no prompt: it only names the video"] if request.prompt else []
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """See `Model`. A single prompt is enough, because the model reads no prompt."""
+        """See `Model`. Returns only `example`, because the model reads no prompt."""
         return [example]
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
@@ -103,9 +104,7 @@ class ActionWanModel(CausalWanModel):
         if not images:
             return PromptConditions(full=conditions)
         programs = self._programs(False)
-        encoder_pixels = self._image_encoder.preprocess(images).astype(self.dtype)
-        tokens = yield Call(programs.embed_image, (weights["image_encoder"], encoder_pixels))
-        conditions["image_seen"] = yield OnHost(as_float32, (tokens,))
+        conditions["image_seen"] = yield from self._embed_images(weights, programs, images)
         geometry = request.geometry()
         max_frames = 1 + (STILL_FRAMES - 1) * geometry.temporal_scale
         geometry = dataclasses.replace(geometry, num_frames=min(request.num_frames, max_frames))
@@ -125,8 +124,8 @@ class ActionWanModel(CausalWanModel):
     ) -> Effects[tuple[BlockStepContext, BlockStepState]]:
         """Compute the cross-attention's keys and values for the image, and the actions that the next block sees.
 
-        `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has no
-        earlier blocks. Raises: RequestError if the step has guidance.
+        `step_state` is the step state after the previous block. Without `step_state`, create the step state of the first block.
+        Raises: RequestError if the step has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)
@@ -157,7 +156,10 @@ class ActionWanModel(CausalWanModel):
         clean: Latents,
         step_state: BlockStepState,
     ) -> Effects[BlockStepState]:
-        """See `Model`. The keys and values of the clean block replace the keys and values of the block's last step."""
+        """See `Model`.
+
+        The keys and values of the block's clean latents replace the keys and values that the block's last step stored.
+        """
         committed = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
         before = self._earlier_actions(step_context, step_state.own.past_actions)
         block_actions = np.tile(step_context.own.action, (self.spec.shape.stride * clean[VIDEO].shape[2], 1))
@@ -174,7 +176,7 @@ class ActionWanModel(CausalWanModel):
         """Add the next block's `ActionState` to the step state. Yields work."""
         denoiser, own = cast(ActionDenoiser, step_context.programs.denoiser), step_context.own
         frames = self._block_shape(request, step_state.first)[2]
-        # The action in the block's last pixel frame is left out. A latent frame sees only actions before its last pixel frame.
+        # Leave out the action in the block's last pixel frame: a latent frame sees only actions before its last pixel frame.
         block_actions = np.tile(own.action, (self.spec.shape.stride * frames - 1, 1))
         actions = np.concatenate([self._earlier_actions(step_context, past_actions), block_actions])
         steering = yield from denoiser.block_steering(actions, step_state.first, frames)

@@ -2,7 +2,7 @@
 
 The transformer's config.json has the entries of causal Wan (see `causal_wan.spec`). The further entry `action_config` describes
 the action modules of the first layers. The model reads no text. Its cross-attention attends to CLIP's tokens of the image. No
-configuration names the keyboard keys, so their names follow from their number. This module reads no file.
+configuration names the keyboard keys, so the names follow from the number of keys. This module reads no file.
 
 Source: SkyworkAI/Matrix-Game, Matrix-Game-2/utils/conditions.py and configs/distilled_model (keys, mouse, entries);
 hao-ai-lab/FastVideo, fastvideo/configs/models/dits/matrixgame2.py (the layout of FastVideo/Matrix-Game-2.0-*-Diffusers).
@@ -28,11 +28,11 @@ from backend.models.wan.spec import AUTOENCODER, TEXT_TOKENS, WanFamily, transfo
 from backend.schemas.prompt_cues import AND
 from backend.schemas.settings import VideoSettings
 
-PIPELINES = ("MatrixGameCausalDMDPipeline", "MatrixGame2CausalDMDPipeline")  # FastVideo's old and new name of the class
+PIPELINES = ("MatrixGameCausalDMDPipeline", "MatrixGame2CausalDMDPipeline")  # FastVideo's old and new name of the pipeline
 TRANSFORMERS = ("CausalMatrixGameWanModel", "CausalMatrixGame2WanModel")
 SUPPORTED = "Matrix-Game 2.0 (distilled), in FastVideo's layout"
-TRAINED_FRAMES = 15  # default length of the longest window in training, in latent frames: a clip of 57 pixel frames
-# Number of keyboard keys -> length of the window in latent frames, used if config.json has no entry for the window.
+TRAINED_FRAMES = 15  # default length of the longest attention window in training, in latent frames: a clip of 57 pixel frames
+# Number of keyboard keys -> length of the attention window in latent frames, used if config.json has no entry for the window.
 USUAL_WINDOWS = {2: 4, 4: 6, 7: 6}
 ACTIONS = "actions."  # prefix of the action modules' weights in this project; checkpoints have these weights inside the layers
 NEEDED_ENTRIES = {
@@ -85,7 +85,8 @@ class ActionShape:
         mouse_width: the number of mouse values per pixel frame, 0 without a mouse.
         stride: the number of pixel frames per latent frame.
         reach: a latent frame sees the actions in this number of pixel frames, directly before its last pixel frame.
-        time_width: the number of a head's channels that the rotary embedding rotates, by the number of the latent frame.
+        time_width: the number of a head's channels that the rotary embedding rotates. The angles follow from the latent frame's
+            number.
         theta: the base of the rotary embedding.
     """
 
@@ -150,7 +151,7 @@ class ActionWanFamily(WanFamily):
         }
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """See `Family`. The result is for one block whose tokens attend to a full window.
+        """See `Family`. The result is for one block whose tokens attend to a full attention window.
 
         The attention in the action modules is left out, because it is small.
         """

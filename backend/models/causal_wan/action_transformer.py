@@ -51,7 +51,11 @@ class SteeredContext(Context):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SteeredRing:
-    """The field `ring` of Matrix-Game's `Past`: the rings of self-attention (`tokens`) and of the action modules (`actions`)."""
+    """The field `ring` of Matrix-Game's `Past`: keys and values of the latest latent frames.
+
+    `tokens` is for self-attention, `actions` for the action modules. Both have a fixed size: new frames replace the oldest
+    frames.
+    """
 
     tokens: KeyRing
     actions: ActionRing
@@ -107,7 +111,7 @@ class ActionDenoiser(BlockDenoiser):
         return dataclasses.replace(placed, ring=SteeredRing(tokens=placed.ring, actions=actions))
 
     def block_steering(self, actions: np.ndarray, first: int, frames: int) -> Work:
-        """Compute the steering of a block of `frames` latent frames from latent frame `first` on. Yields work.
+        """Compute the `Steering` of a block of `frames` latent frames from latent frame `first` on. Yields work.
 
         `actions` [pixel frames, keys and mouse values] starts with the first action that the block sees.
         """

@@ -3,7 +3,7 @@
 A latent frame sees the actions in some pixel frames before its last pixel frame. The module has two attentions:
 
 - Mouse: the mouse's movements are appended to each token's channels. Then each token attends to the tokens at the same place in
-  all latent frames of the window.
+  all latent frames of the attention window.
 - Keyboard: the keyboard input of a latent frame becomes one attention key and one value. All tokens attend to the attention keys
   of all latent frames of the window.
 
@@ -38,10 +38,10 @@ Parameters = Mapping[str, jax.Array]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionRing:
-    """Attention keys and values of a window's W latent frames in every action module.
+    """Attention keys and values of the attention window's W latent frames in every action module.
 
-    The arrays of the mouse are [layers, W, tokens per frame, C], None without a mouse. The arrays of the keyboard are
-    [layers, W, C].
+    The arrays of the mouse are [layers, W, tokens per frame, C], None without a mouse. The arrays of the keyboard are [layers, W,
+    C].
     """
 
     mouse_key: jax.Array | None
@@ -101,7 +101,7 @@ def parameter_shapes(shape: ActionShape, channels: int) -> dict[str, tuple[int, 
 
 
 def describe_action_ring(shape: ActionShape, window: int, frame_tokens: int, dtype: jnp.dtype) -> ActionRing:
-    """Describe the shapes of a ring for `window` latent frames."""
+    """Describe the shapes of an `ActionRing` for `window` latent frames."""
     keyboard = as_leaf(jax.ShapeDtypeStruct((shape.layers, window, shape.width), dtype))
     mouse_shape = as_leaf(jax.ShapeDtypeStruct((shape.layers, window, frame_tokens, shape.width), dtype))
     mouse = mouse_shape if shape.mouse_width else None
@@ -213,7 +213,7 @@ def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -
 def _write_to_ring(ring: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
     """Write `array` [F, ...], which has an entry for each of a block's F latent frames, into a ring [layers, W, ...].
 
-    Returns the ring's part of this layer, [W, ...], and the whole ring.
+    Returns the ring's entries of the layer `place.layer`, [W, ...], and the whole ring.
     """
     zeros = [jnp.int32(0)] * (array.ndim - 1)
     for frame in range(len(array)):
@@ -223,7 +223,10 @@ def _write_to_ring(ring: jax.Array, array: jax.Array, place: ActionPlace) -> tup
 
 
 def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) -> jax.Array:
-    """Compute the softmax of scores [F, W, ..., heads] over the window's W latent frames, of which the first `count` are used."""
+    """Compute the softmax of scores [F, W, ..., heads] over the window's W latent frames.
+
+    Only the first `count` of these latent frames are used.
+    """
     counts = (jnp.arange(scores.shape[1]) < count).reshape(-1, *[1] * (scores.ndim - 2))
     scaled = scores / np.sqrt(shape.width // shape.heads)
     return jax.nn.softmax(jnp.where(counts, scaled, -jnp.inf), axis=1)
@@ -232,7 +235,7 @@ def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) 
 def _attend_to_same_place(
     shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Compute attention [F, T, C] of each token to the tokens at the same place in all frames of the window.
+    """Compute attention [F, T, C] of each token to the tokens at the same place in all frames of the attention window.
 
     `query` [F, T, C] has T tokens for each of the block's F frames. `keys` and `values` [W, T, C] have T tokens for each of the
     window's W frames, of which the first `count` are used.
@@ -243,7 +246,7 @@ def _attend_to_same_place(
 
 
 def _attend_to_frames(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
-    """Compute the keyboard attention [F, T, C], in which all tokens attend to one attention key per frame of the window.
+    """Compute the keyboard attention [F, T, C], in which all tokens attend to one key per frame of the attention window.
 
     `query` [F, T, C] has T tokens for each of the block's F frames. `keys` and `values` [W, C] have one row for each of the
     window's W frames, of which the first `count` are used. One matrix product computes the scores of all heads.

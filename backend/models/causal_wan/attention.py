@@ -20,8 +20,8 @@ from kernels.qkv import HeadBounds
 class RingAttention(KernelAttention):
     """An attention processor for `WanAttention` that writes keys and values into a ring, and attends to the keys in the ring.
 
-    diffusers' module has no argument for the ring. Therefore the caller sets `ring` and `place` before each layer, and reads the
-    updated `ring` after the layer.
+    A ring is an array of fixed size, in which the newest frame replaces the oldest frame. diffusers' module has no argument for a
+    ring. Therefore the caller sets `ring` and `place` before each layer, and reads the updated `ring` after the layer.
     """
 
     ring: KeyRing

@@ -11,9 +11,9 @@ An input image becomes the first block, as a still clip. The steps of this block
 block is committed like any other block.
 
 The past is the keys and values of earlier blocks. Models with `recaches` (LongLive) recompute the past when the prompt changes.
-They commit the blocks in the window again, in order, with the new prompt. Each block then sees the sink and the blocks before it.
-The sink is the video's first latent frames, which always stay in the window. The sink is recomputed only if the whole video is
-still in the window.
+They commit the blocks in the attention window again, in order, with the new prompt. Each block then sees the sink and the blocks
+before it. The sink is the video's first latent frames, which always stay in the window. The sink is recomputed only if the whole
+video is still in the window.
 
 Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_sink`. That code recomputes all blocks in one
 pass, in which a block also sees the later blocks.
@@ -55,7 +55,10 @@ FIRST_BLOCK = "first_block"  # name of the condition with the input image's late
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockPrograms(Programs):
-    """Wan's programs, of which `step` runs one denoising step of a block, and `settle`, which adds a clean block to the past."""
+    """Wan's programs, and `settle`, which computes the keys and values of a finished block for the later blocks.
+
+    `step` runs one denoising step of a block.
+    """
 
     denoiser: BlockDenoiser
     settle: Program
@@ -69,10 +72,10 @@ class BlockStepState:
         past: the keys and values that the current block sees.
         first: the number of the current block's first latent frame.
         positions: the rotary embedding of the current block.
-        clean: the clean latents of the blocks in the window, each with the number of its first latent frame. Empty for models
-            that do not recompute the past for a new prompt.
-        uncounted: the number of earlier latent frames that `past.frames` does not count. They had left the window when the past
-            was recomputed for a new prompt.
+        clean: the clean latents of the blocks in the attention window, each with the number of its first latent frame. Empty for
+            models that do not recompute the past for a new prompt.
+        uncounted: the number of earlier latent frames that `past.frames` does not count. They had left the attention window when
+            a new prompt recomputed the past.
         own: further inputs of the current block, which a family adds.
     """
 
@@ -142,7 +145,10 @@ class CausalWanModel(WanModel):
     def _encode_images(
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, images: Sequence[Image.Image]
     ) -> Effects[tuple[str, jax.Array]]:
-        """Encode the image as a still clip with the length of the first block. Returns the condition's name and its value."""
+        """Encode the image as a still clip with the length of the first block.
+
+        Returns the name `FIRST_BLOCK` of the condition, and the latents.
+        """
         pixels, scale = image_to_pixels(images[0], self.dtype), self.spec.scales[1]
         num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
 
@@ -157,9 +163,9 @@ class CausalWanModel(WanModel):
     ) -> Effects[tuple[BlockStepContext, BlockStepState]]:
         """Compute the cross-attention's keys and values for the prompt, and the step state.
 
-        `step_state` is the state after the previous blocks, None before the first block. For None, the returned step state has no
-        earlier blocks. Otherwise, if `spec.recaches` is true, the keys and values of earlier blocks are recomputed for the new
-        prompt. If `spec.recaches` is false, they do not change. Raises: RequestError if the step has guidance.
+        `step_state` is the step state after the previous block. Without `step_state`, create the step state of the first block.
+        If `spec.recaches` is true, recompute the keys and values of earlier blocks for the new prompt. Otherwise they do not
+        change. Raises: RequestError if the step has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)
@@ -178,10 +184,11 @@ class CausalWanModel(WanModel):
     def _recache_past(
         self, weights: Weights, request: GenerationRequest, programs: BlockPrograms, text: TextContext, step_state: BlockStepState
     ) -> Effects[BlockStepState]:
-        """Commit the clean blocks in the window again, with the keys and values `text` of the new prompt.
+        """Commit the clean blocks in the attention window again, with the keys and values `text` of the new prompt.
 
-        The sink (the video's first latent frames) is recomputed only if the whole video is still in the window. Otherwise its
-        keys stay. In this case, every recomputed block sees the sink's keys with the rotation for the video's next block.
+        The sink (the video's first latent frames) is recomputed only if the whole video is still in the window. Otherwise the
+        sink's keys do not change. In this case, every recomputed block sees the sink's keys as they are rotated for the video's
+        next block.
         """
         spec, denoiser, first = self.spec, programs.denoiser, step_state.first
         is_whole = first <= spec.window
@@ -222,7 +229,7 @@ class CausalWanModel(WanModel):
         step_state: BlockStepState,
         index: int,
     ) -> Effects[tuple[SamplerState, BlockStepState]]:
-        """See `WholeClipModel`. If the block is an input image, the steps only insert the image's latents."""
+        """See `WholeClipModel`. If the block is a still clip of the input image, the steps only insert the clip's latents."""
         if step_state.first == 0 and step_context.image_latents is not None:
             return dataclasses.replace(state, sample=step_context.image_latents, clean=step_context.image_latents), step_state
         if step_state.first == 0 and request.steps < self.spec.first_steps:
@@ -274,7 +281,10 @@ class CausalWanModel(WanModel):
         clean: Latents,
         step_state: BlockStepState,
     ) -> Effects[BlockStepState]:
-        """See `Model`. The keys and values of the clean block replace the keys and values of the block's last step."""
+        """See `Model`.
+
+        The keys and values of the block's clean latents replace the keys and values that the block's last step stored.
+        """
         clean = clean[VIDEO]
         denoiser, first = step_context.programs.denoiser, step_state.first + clean.shape[2]
         shape = self._block_shape(request, first)
@@ -286,7 +296,10 @@ class CausalWanModel(WanModel):
         return dataclasses.replace(step_state, past=past, first=first, positions=positions, clean=blocks)
 
     def _list_clean_blocks(self, step_state: BlockStepState, clean: jax.Array, first: int) -> tuple[tuple[int, jax.Array], ...]:
-        """List the clean blocks that must be committed again if the prompt changes before the block that starts at `first`."""
+        """List the clean latents of the blocks that must be committed again if the prompt changes.
+
+        Each entry starts with the number of the block's first latent frame. The next block starts at latent frame `first`.
+        """
         if not self.spec.recaches:
             return ()
         blocks = (*step_state.clean, (step_state.first, clean))

@@ -1,4 +1,4 @@
-"""Matrix-Game 2.0's input image: the image channels of the transformer's input."""
+"""Matrix-Game 2.0's additional input channels for one block: a mask, and the latents of the input image."""
 
 from types import ModuleType
 
@@ -15,10 +15,10 @@ Together they reach 112 pixel frames back, so latent frame 29 is the first that 
 
 
 def cut_block_channels(xp: ModuleType, channels: jax.Array, first: int, frames: int) -> jax.Array:
-    """Return the image channels of the block of `frames` latent frames that starts with latent frame `first`.
+    """Return the input channels of the image for the block of `frames` latent frames that starts with latent frame `first`.
 
-    `channels` [1, C, F, H, W] has the video's first latent frames, at most `STILL_FRAMES`. All later latent frames are equal to
-    the last of these latent frames.
+    `channels` [1, C, F, H, W] has these channels for the video's first F latent frames, at most `STILL_FRAMES`. All later latent
+    frames have the channels of the last of these F frames.
     """
     numbers = np.minimum(np.arange(first, first + frames), channels.shape[2] - 1)
     return xp.take(channels, numbers, axis=2)

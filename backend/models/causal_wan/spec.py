@@ -11,8 +11,8 @@ The transformer's config.json can describe the training. These entries have the 
 This project adds two entries. If `kv_recache` is true, a new prompt recomputes the keys and values of earlier blocks (LongLive).
 `first_block_steps` is the minimum number of steps for the first block (Causal-Forcing++). The defaults are Self-Forcing's values.
 
-An input image becomes the first block of the video, as a still clip. The models were trained on whole blocks. They accept input
-frames only as a multiple of the block length (guandeh17/Self-Forcing pipeline/causal_inference.py).
+An input image becomes the first block of the video, as a still clip. The models were trained on whole blocks. The models accept
+input frames only as a multiple of the block length (guandeh17/Self-Forcing pipeline/causal_inference.py).
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class CausalWanSpec(WanSpec):
         window: the number of latent frames that a block sees, including the block's own latent frames.
         sink: the number of the video's first latent frames that always stay in the window.
         trained: the longest window in training, in latent frames.
-        recaches: a new prompt recomputes the keys and values of the latent frames in the window.
+        recaches: true if a new prompt recomputes the keys and values of the latent frames in the window.
         first_steps: the minimum number of steps of the first block, also for requests with fewer steps.
     """
 
@@ -101,7 +101,7 @@ class CausalWanFamily(WanFamily):
         return dataclasses.replace(checkpoint, index=index, configs=configs)
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """See `Family`. The result is for one block whose tokens attend to a full window."""
+        """See `Family`. The result is for one block whose tokens attend to a full attention window."""
         spec, geometry = _make_spec(configs), request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         frames = min(spec.chunk, geometry.num_latent_frames)

@@ -49,10 +49,10 @@ class Past:
     """The keys and values of earlier blocks that a block sees.
 
     Attributes:
-        ring: the ring of keys and values.
+        ring: the keys and values of the latest latent frames, in arrays of fixed size.
         frames: the number of latent frames before the block.
-        sink: the keys of the video's first latent frames without `sink_rotation`, [layers, chips, tokens, channels of a chip].
-            None if the window has no sink.
+        sink: the keys of the video's first latent frames, before `BlockDenoiser.sink_rotation` rotates them, [layers, chips,
+            tokens, channels of a chip]. None if the window has no sink.
     """
 
     ring: KeyRing
@@ -107,7 +107,7 @@ class BlockDenoiser(Denoiser):
     def sink_rotation(self, first: int, frames: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the cosine and sine that rotate the sink's keys for a block of `frames` latent frames from frame `first` on.
 
-        Both arrays are [D], for the D channels of a head.
+        The sink is the video's first latent frames. Cosine and sine are arrays [D], for the D channels of a head.
         """
         cosine, sine = np.ones(self.head_width), np.zeros(self.head_width)
         angles = rotary_angles(np.array([max(0, first + frames - self._window.trained)]), self._rope.t_dim)[0]
@@ -137,7 +137,7 @@ class BlockDenoiser(Denoiser):
         return self._finish(weights, hidden, time, positions, latents.shape), ring
 
     def _ring_places(self, frames: jax.Array, latent_shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-        """Return the index in the ring at which the tokens of each frame of a block start.
+        """Return the index in the ring of keys and values at which the tokens of each frame of a block start.
 
         Also return the number of tokens in the ring after the block is written. `frames` is the number of latent frames before
         the block.
@@ -151,7 +151,10 @@ class BlockDenoiser(Denoiser):
     def commit_chunk(
         self, weights: StackedWeights, clean: jax.Array, context: Context, past: Past, rotation: tuple[jax.Array, jax.Array]
     ) -> Past:
-        """Add a block with the `clean` latents to the past. `rotation` rotates the sink's keys for the next block."""
+        """Add a block with the `clean` latents to the past.
+
+        `rotation` rotates the keys of the sink, the video's first latent frames, for the next block.
+        """
         _, ring = self.block_velocity(weights, clean, jnp.float32(0), context, past)
         sink = past.sink
         if sink is not None:

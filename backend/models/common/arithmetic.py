@@ -10,7 +10,10 @@ from backend.runtime.mesh import Shaped
 
 
 def count_flops(call: Callable[[], object]) -> float:
-    """Run `call()` on the meta device. Return its number of operations in matrix products, convolutions and attentions."""
+    """Run `call()` on PyTorch's meta device, which computes only shapes.
+
+    Returns the number of floating-point operations in matrix products, convolutions and attentions.
+    """
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         call()
     return float(counter.get_total_flops())

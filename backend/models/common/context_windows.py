@@ -1,4 +1,6 @@
-"""Denoising steps in context windows. A step denoises each window of the latents separately, then blends the results.
+"""Denoising steps in context windows.
+
+A step denoises each window of the latents separately, then blends the windows: it adds their results with weights.
 
 A solver's next state is an affine function of the velocity. At each frame, the weights of all windows add up to 1. Therefore
 blending the next states of the windows gives the same result as one step with the blended velocity. A window runs the same
@@ -21,7 +23,10 @@ from backend.schemas.windows import Window, windows_at
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowPrograms:
-    """The programs of windows: `cut` extracts a window from the state, `add` adds a denoised window to the blend."""
+    """The programs of context windows.
+
+    `cut` extracts a window from the sampler state. `add` adds a denoised window to the weighted sum of all windows.
+    """
 
     cut: Program
     add: Program
@@ -41,7 +46,7 @@ class WindowContexts(Protocol):
     lead: int
 
     def for_window(self, window: Window) -> Work:
-        """Compute the inputs of this window that are the same in all steps. Yields work."""
+        """Compute the step program's inputs for this window that are the same in all steps. Yields work."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +67,7 @@ class ContextsByPlace:
 
 
 def make_window_programs(layout: Layout, compiler: Compiler) -> WindowPrograms:
-    """Create the programs that cut and blend windows, for one mesh. Each chip has the whole latents."""
+    """Create the programs that cut and blend windows, for one mesh. Each chip stores the whole latents."""
     cut = Program("a window of the latents", _cut, layout, key="window_cut", compiler=compiler)
     add = Program("the blend of windows", _add, layout, key="window_blend", donated=(0,), compiler=compiler)
     return WindowPrograms(cut=cut, add=add)
@@ -76,7 +81,7 @@ def step_in_windows(
     contexts: WindowContexts,
     index: int,
 ) -> Effects[SamplerState]:
-    """Take denoising step `index` in each window, and return the blend of the next states. Yields work."""
+    """Take denoising step `index` in each window. Return the weighted sum of the windows' next sampler states. Yields work."""
     lead = contexts.lead
     windows = windows_at(index, state.sample.shape[2] - lead, contexts.length)
     leading = np.full(lead, 1 / len(windows), np.float32) if lead else None
@@ -91,10 +96,10 @@ def step_in_windows(
 
 
 def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
-    """Return a window of the state: `len(shares)` frames of the video, starting at frame `begin`.
+    """Return a window of the sampler state: `len(shares)` latent frames of the video, starting at latent frame `begin`.
 
-    The state can start with frames that precede the video, such as reference images. The result starts with the same frames.
-    `leading` has one value for each of these frames, None if no frames precede the video.
+    The state can start with frames that precede the video, such as reference images. The result starts with the same frames. The
+    length of `leading` is the number of these frames. If no frames precede the video, pass None.
     """
     lead = 0 if leading is None else len(leading)
 
@@ -106,10 +111,10 @@ def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.
 
 
 def _add(blend: SamplerState, part: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
-    """Add a denoised window to the blend.
+    """Add a denoised window to `blend`, the weighted sum of all windows.
 
     The window's F frames are multiplied by the weights `shares` [F] and added to the video, starting at frame `begin`. Frames
-    that precede the video, such as reference images, have the weights `leading`. They are added at the start of the blend.
+    that precede the video, such as reference images, have the weights `leading`. They are added at the start of `blend`.
     """
     lead = 0 if leading is None else len(leading)
 

@@ -1,4 +1,4 @@
-"""Helpers for attention processors: attention on arrays with all heads side by side in the channels, and conversion to arrays."""
+"""Helpers for attention processors: attention with all heads side by side in the channels, and conversion of torchax tensors."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from kernels.attention import AttentionOptions, KvLengths, TpuOptions
 from kernels.qkv import HeadBounds
 from kernels.tiles import TileSelection
 
-# The kernel reads [B, S, H * D], with the heads side by side. The projections return the same form, so no copy is needed.
+# The kernel reads [B, S, H * D], the heads side by side. The layers before it return the same form, so no copy is needed.
 FLAT_HEADS = TpuOptions(layout="columns")
 FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 
@@ -43,11 +43,11 @@ class SparsePlan:
 )
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Positions:
-    """The rotary embedding: `cosine` and `sine`, float32 [1, S, 1, D] or [S, D], as the family's blocks need it.
+    """The rotary embedding: `cosine` and `sine`, float32 [1, S, 1, D] or [S, D], depending on the model family.
 
-    The first `num_tokens` of the S positions belong to tokens, the others to padding. `order` is set if sparse attention reorders
-    the tokens. Then `num_tokens` also counts the padding within the order. Self-attention is sparse if `sparse` or `tiles` is
-    set.
+    The first `num_tokens` of the S positions belong to tokens, the others to padding. `order` is the order of the tokens if
+    sparse attention reorders them, else None. With an `order`, `num_tokens` also counts the padding between tokens.
+    Self-attention is sparse if `sparse` or `tiles` is set.
     """
 
     cosine: jax.Array
@@ -76,7 +76,7 @@ def rotary_angles(positions: np.ndarray, width: int, theta: float = 10_000.0) ->
     Args:
         positions: [N], for example the numbers of latent frames.
         width: the number of a head's channels that rotate by this position.
-        theta: the base of the rotary embedding. The default is the base of diffusers' `WanRotaryPosEmbed`.
+        theta: the base of the rotary embedding. The default is the usual base.
     """
     rates = theta ** (-np.arange(0, width, 2, dtype=np.float64) / width)
     return np.repeat(np.outer(positions, rates), 2, axis=1)

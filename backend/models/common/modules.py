@@ -42,7 +42,10 @@ def network_settings(config: Config) -> dict[str, Any]:
 
 
 def to_transformers_5_name(name: str) -> str:
-    """Remove the prefix that transformers 4 writes before the tensor names of a vision encoder. Transformers 5 has no prefix."""
+    """Remove the prefix that version 4 of the transformers library writes before the tensor names of a vision encoder.
+
+    Version 5 writes no prefix.
+    """
     return name.removeprefix(OLD_PREFIX)
 
 

@@ -48,8 +48,9 @@ def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes
 def place_transformers(networks: Iterable[Network], plan: ModelPlan) -> tuple[Network, ...]:
     """Return the model's networks, with the transformers in host memory if the devices cannot hold all networks at once.
 
-    This happens only if the text encoder is in host memory too: it is copied to the devices while prompts are encoded.
-    `backend.pipeline.denoising_loop` copies a transformer to the devices while the transformer's steps run.
+    The transformers are in host memory only if the text encoder is in host memory too. The text encoder is copied to the devices
+    while prompts are encoded. `backend.pipeline.denoising_loop` copies a transformer to the devices while the transformer's steps
+    run.
     """
     networks = tuple(networks)
     has_guest = any(is_offloaded(network.described) for network in networks)
@@ -63,7 +64,10 @@ def place_transformers(networks: Iterable[Network], plan: ModelPlan) -> tuple[Ne
 
 
 def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:
-    """Describe the video autoencoder. Every stage needs the autoencoder: denoising decodes previews with it."""
+    """Describe the video autoencoder.
+
+    The stages "encode", "denoise" and "decode" all need the autoencoder. Denoising decodes previews.
+    """
     return Network(
         part="vae",
         stages=ENCODE | DENOISE | DECODE,
@@ -74,7 +78,7 @@ def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:
 
 
 def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
-    """Return `read(path)` for the path of the checkpoint's folder `name`. Return None for a plan without a folder.
+    """Return `read(path)` for the path of the checkpoint's folder `name`. Return None if `plan` has no `folder`.
 
     Raises: ModelError if the folder is missing or broken.
     """
@@ -89,7 +93,7 @@ def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
 
 
 def read_tokenizer(plan: ModelPlan, name: str = "tokenizer") -> PreTrainedTokenizerBase | None:
-    """Read the tokenizer in the checkpoint's folder `name`. Return None for a plan without a folder.
+    """Read the tokenizer in the checkpoint's folder `name`. Return None if `plan` has no `folder`.
 
     Raises: ModelError if the folder is missing or broken.
     """

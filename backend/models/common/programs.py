@@ -32,7 +32,7 @@ class ClipPrograms:
     - `step`: the denoising step. `small_step` is the denoising step at half of the video's size.
     - `zero_star_step`: the denoising step with CFG-Zero*.
     - `cached_step`: the denoising step with the step cache. It also takes the cache and the threshold.
-    - `still_step`: a step with velocity zero, which runs no transformer. It takes only the state and the step inputs.
+    - `still_step`: a step with velocity zero, which runs no transformer. It takes only the sampler state and the step inputs.
     - `kept_step`: the denoising step. It also returns the change that all layers together made to the tokens, [B, S, D].
     - `reused_step`: a denoising step without layers. It also takes the change that `kept_step` returned, and adds the change to
       the tokens.
@@ -128,7 +128,7 @@ def _kept_step_function(denoiser: ClipTransformer) -> Callable:
 
 def _reused_step_function(denoiser: ClipTransformer) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: object, added: jax.Array) -> SamplerState:
-        """Take one denoising step without running layers: add the change that the layers made in an earlier step."""
+        """Take one denoising step without running layers: add the change of the tokens that an earlier step's layers made."""
         velocity = denoiser.reused_velocity(weights, state.sample, denoiser.times(inputs), context, added)
         return take_guided_step(state, velocity, inputs)
 

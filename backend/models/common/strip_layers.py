@@ -26,8 +26,8 @@ class Chip:
 
     Attributes:
         axes: mesh axes over which the strips are divided.
-        is_transposed: rows and columns of the frames are swapped.
-        interpret: run the kernel in interpret mode.
+        is_transposed: true if rows and columns of the frames are swapped.
+        interpret: true if the kernel runs in interpret mode.
     """
 
     axes: tuple[str, ...]
@@ -64,8 +64,7 @@ class Step:
 class StripRunner(abc.ABC):
     """Runs the encoder or the decoder on one chip.
 
-    A module adds its residuals and returns the sum. It also returns the normalised sum: the sum after the norm and SiLU with
-    which the next module starts.
+    Each module returns two arrays: its output, and its output after the norm and SiLU with which the next module starts.
 
     Args:
         widths: number of channels of each norm without padding, by name.
@@ -84,13 +83,16 @@ class StripRunner(abc.ABC):
 
     @property
     def rows(self) -> int:
-        """Number of rows of the current array, without padding. The padding rows at the end are zero."""
+        """Number of rows of the current layer's input, without padding. The padding rows at the end are zero."""
         return self._rows
 
     def _run_steps(
         self, steps: Sequence[Step], last: str, total: jax.Array | None, normalised: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Run the modules `steps` in turn. Return the last module's sum, and this sum after the norm `last` and SiLU."""
+        """Run the modules `steps` in turn. Return the last module's output, and this output after the norm `last` and SiLU.
+
+        `total` and `normalised` are the same two arrays for the module before `steps`.
+        """
         for step, following in zip(steps, [*(step.first_norm for step in steps[1:]), last], strict=True):
             assert total is not None, "each step keeps its sum"
             total, normalised = self._run(step, total, normalised, following)
@@ -98,7 +100,10 @@ class StripRunner(abc.ABC):
         return total, normalised
 
     def _run(self, step: Step, total: jax.Array, normalised: jax.Array | None, following: str | None):
-        """Run one module. Return its sum, and the sum after the norm `following` and SiLU (None without `following`)."""
+        """Run one module. Return its output, and this output after the norm `following` and SiLU (None without `following`).
+
+        `total` and `normalised` are the two arrays that the previous module returned.
+        """
         if not step.is_residual:
             return self._sample(step, total, following)
         second = dataclasses.replace(self._make_epilogue(f"{step.name}.norm2"), keeps_sum=False)
@@ -109,7 +114,7 @@ class StripRunner(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, step: Step, total: jax.Array, following: str | None) -> tuple[jax.Array, jax.Array | None]:
-        """Run a module that is not a residual block. Return the same two values as `_run`."""
+        """Run a module that is not a residual block. Return its output, and this output after the norm `following` and SiLU."""
 
     @abc.abstractmethod
     def _shortcut(self, step: Step, total: jax.Array) -> jax.Array:
@@ -117,10 +122,14 @@ class StripRunner(abc.ABC):
 
     @abc.abstractmethod
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
-        """Apply a convolution that also sees two earlier frames. Return its sum and its normalised sum (see `Epilogue`)."""
+        """Apply a convolution that also sees two earlier frames.
+
+        Returns two arrays: the sum of convolution, bias and residuals, and this sum after norm and SiLU. None replaces an array
+        that `epilogue` does not request.
+        """
 
     def _convolve_sum(self, name: str, frames: jax.Array, epilogue: Epilogue | None = None) -> jax.Array:
-        """Apply a convolution without a norm after it. Return its sum."""
+        """Apply a convolution without a norm after it. Return the sum of convolution, bias and residuals."""
         total, _ = self._convolve(name, frames, epilogue or Epilogue())
         assert total is not None, "the epilogue keeps the sum"
         return total
@@ -139,7 +148,7 @@ class StripRunner(abc.ABC):
     def _make_edges(self, before: jax.Array | None, frames: jax.Array, *, repeats: bool = False) -> Edges:
         """Return the columns to the left and right of this chip's strip, from the strips of the neighbouring chips.
 
-        A column outside of the video is zero. If `repeats` is true, the column is a copy of the video's border column.
+        Columns outside of the video are zero. If `repeats` is true, they are copies of the video's border column instead.
         """
         inputs = [frames] if before is None else [before[-KEPT_FRAMES:], frames]
         first, last = (jnp.concatenate([array[:, side] for array in inputs]) for side in (slice(0, 1), slice(-1, None)))
@@ -155,9 +164,9 @@ class StripRunner(abc.ABC):
         return Edges(left=jnp.where(place == 0, first, left), right=jnp.where(place == chips - 1, last, right))
 
     def _make_epilogue(self, norm: str | None, *residuals: jax.Array) -> Epilogue:
-        """Return a convolution's epilogue, which adds the residuals to the result and writes the sum.
+        """Return the `Epilogue` with which the convolution kernel adds `residuals` to its result and returns the sum.
 
-        If `norm` is the name of a norm, the epilogue also writes the sum after this norm and SiLU.
+        If `norm` is the name of a norm, the kernel also returns the sum after this norm and SiLU.
         """
         if norm is None:
             return Epilogue(residuals=residuals)
@@ -165,7 +174,7 @@ class StripRunner(abc.ABC):
         return Epilogue(residuals=residuals, norm=weight, norm_width=width)
 
     def _normalise(self, total: jax.Array, norm: str | None) -> jax.Array | None:
-        """Apply the norm `norm` and SiLU, for results that no epilogue has normalised. Return None without a `norm`."""
+        """Apply the norm `norm`, then SiLU, to `total`. Return None without a `norm`."""
         return None if norm is None else norm_and_silu(total.astype(jnp.float32), *self._norm_weight(norm)).astype(total.dtype)
 
     def _norm_weight(self, name: str) -> tuple[jax.Array, int]:

@@ -18,7 +18,8 @@ class Strips:
 
     Attributes:
         axes: mesh axes over which the columns are divided.
-        is_transposed: the chips divide the height instead of the width. Columns in this module are then rows of the video.
+        is_transposed: true if the chips divide the height instead of the width. Columns in this module are then rows of the
+            video.
         columns: number of columns of the latents.
         padding: number of columns added at the end, so that all chips have the same number.
     """

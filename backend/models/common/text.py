@@ -1,13 +1,16 @@
-"""Shared code of the text encoders: padding of tokens, notes about long prompts, and the sharding of weights."""
+"""Shared code of the text encoders: padding of tokens, notes about long prompts, T5's embeddings, and the sharding of weights."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import jax
 import numpy as np
+import torch
 from jax.sharding import PartitionSpec as P
 from transformers import PreTrainedTokenizerBase
 
 from backend.models.common.modules import Encoder
 from backend.runtime.mesh import Layout
+from backend.runtime.torch_modules import call_module
 from backend.schemas.worker import AXES
 
 PROMPTS = ("prompt", "negative prompt")  # names for `note_cut_prompts`, in the order in which prompts are tokenized
@@ -59,3 +62,13 @@ def pad_ids(tokens: Sequence[Sequence[int]], width: int, padding: int) -> np.nda
     for row, own in zip(ids, tokens, strict=True):
         row[: len(own)] = own
     return ids
+
+
+def embed_masked(model: torch.nn.Module, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
+    """Return the encoder's last hidden states [B, L, D], zero where `mask` [B, L] is 0. This function is pure."""
+
+    def last_hidden_state(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return model(input_ids=ids, attention_mask=mask).last_hidden_state
+
+    hidden = call_module(model, weights, last_hidden_state, ids, mask)
+    return hidden * mask[..., None].astype(hidden.dtype)

@@ -11,7 +11,7 @@ from backend.runtime.torch_modules import torchax
 def can_use_pass(layout: Layout, hidden: torch.Tensor, scale: torch.Tensor | None = None) -> bool:
     """Return whether one Pallas pass can normalise these tokens [B, S, D].
 
-    The layout's chips must use Pallas passes. If there is a `scale`, it must be [1, 1, D]: the same for all tokens.
+    The layout must use Pallas passes for the tokens' dtype. A `scale`, if given, must be [1, 1, D]: the same for all tokens.
     """
     is_shared = scale is None or scale.shape[:2] == (1, 1)
     return is_shared and layout.uses_tpu_passes(as_array(hidden).dtype)

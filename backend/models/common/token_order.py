@@ -33,8 +33,8 @@ class TokenOrder:
 def order_by_tiles(grid: Grid, tile: Grid) -> TokenOrder:
     """Return the order in which each block is one tile of tokens, as NumPy arrays. `tile` has the sides of a tile.
 
-    Tiles are ordered by time, then by height, then by width. The tokens within a tile have the same order. A tile at the border
-    of the video can contain fewer tokens. Such a tile ends with padding.
+    Tiles are ordered by time, then by height, then by width. The tokens within a tile are ordered in the same way. A tile at the
+    border of the video can contain fewer tokens. Such a tile ends with padding.
     """
     padding = [(0, -length % side) for length, side in zip(grid, tile, strict=True)]
     numbers = np.pad(np.arange(np.prod(grid), dtype=np.int32).reshape(grid), padding, constant_values=-1)

@@ -31,9 +31,9 @@ class StackedTransformer:
     them."""
 
     _stacks: ClassVar[tuple[str, ...]]  # prefixes of the names of the layers' tensors
-    # Name endings of matrices whose columns are divided over tp. The matrices make heads or hidden units.
+    # Name endings of matrices whose columns are divided over tp. Their outputs are attention heads or hidden units.
     _columns: ClassVar[tuple[str, ...]]
-    # Name endings of matrices whose rows are divided over tp. The matrices read heads or hidden units.
+    # Name endings of matrices whose rows are divided over tp. Their inputs are attention heads or hidden units.
     _rows: ClassVar[tuple[str, ...]]
     _replicated: ClassVar[tuple[str, ...]] = ()  # name endings of small matrices: every chip stores a copy
     _patch: tuple[int, int, int]
@@ -42,7 +42,7 @@ class StackedTransformer:
     _cuts_copies: bool = True
     # Name endings of the linear layers that are quantized if the layout's `quantize` is on.
     _quantized: ClassVar[tuple[str, ...]] = ()
-    # Parts of names: matrices whose name contains such a part multiply few tokens. They are always sliced inside the product.
+    # Parts of names. Matrices with such a part in their name multiply few tokens, so they are always sliced inside the product.
     _for_few: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
@@ -121,7 +121,7 @@ class StackedTransformer:
         return math.prod(latent_shape[2:]) // math.prod(self._patch)
 
     def padded_tokens(self, latent_shape: tuple[int, ...], room: int = 0) -> int:
-        """Return the number of tokens plus `room`, rounded up to a multiple of the layout's `token_multiple`."""
+        """Return the number of tokens plus `room` reserved places, rounded up to a multiple of the layout's `token_multiple`."""
         num_tokens = self.num_tokens(latent_shape) + room
         return num_tokens + -num_tokens % self._layout.token_multiple
 
@@ -130,7 +130,10 @@ class StackedTransformer:
         return cached_sharding(self._layout, shapes)
 
     def kept_sharding(self, shapes: tuple[object, jax.Array]) -> tuple[object, jax.Array]:
-        """Return the shapes and shardings of the result of `kept_step`: the state, and the change that all layers made."""
+        """Return the shapes and shardings of the result of `kept_step`.
+
+        The result is the sampler state, and the change that all layers made to the tokens.
+        """
         state, added = shapes
         return with_sharding(state, self._layout.replicated), with_sharding(added, self._layout.sharding(TOKENS))
 
@@ -147,7 +150,7 @@ class StackedTransformer:
         return self._cuts_copies and not any(part in name for part in self._for_few)
 
     def _call_outer(self, name: str, weights: StackedWeights, *arguments: object, function: Callable = call) -> Any:
-        """Call `function(module, *arguments)`. The module is called `name` and does not belong to the layers."""
+        """Call `function(module, *arguments)`. `module` is the transformer's module `name`, outside of the layers."""
         return call_module(self._model.get_submodule(name), select_prefix(weights.outer, f"{name}."), function, *arguments)
 
 
@@ -189,7 +192,7 @@ class ClipTransformer(StackedTransformer):
     def reused_velocity(
         self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Any, added: jax.Array
     ) -> jax.Array:
-        """Predict the velocity without running layers: add the change `added`, which the layers made in another step."""
+        """Predict the velocity without running layers: add `added`, the change that another step's layers made, to the tokens."""
         tokens, time = self._begin(weights, latents, *times, context)
         return self._finish(weights, tokens[0] + added, time, context.positions, latents.shape)
 

@@ -49,8 +49,8 @@ class StreamedAutoencoder(abc.ABC):
     def uses_up_caches(self) -> bool:
         """True if a call may overwrite the caches in its arguments.
 
-        False for strips on TPUs. There, a new cache is the result of a layer. To overwrite the old cache, this result would have
-        to be copied.
+        False for strips on TPUs. There, a layer returns its new cache as a new array. Writing this array over the old cache would
+        need a copy.
         """
         return not self._uses_strips(jnp.bfloat16)
 

@@ -136,7 +136,7 @@ class WholeClipModel:
             yield encoder_network("image_encoder", self._image_encoder, plan, self._guided.layout, renamed=to_transformers_5_name)
 
     def _copies_bytes(self, transformer: StackedWeights) -> int:
-        """Return the bytes on each device of the copies of matrices that exist while an expert's steps run."""
+        """Return the bytes on each device for the copies of matrices, which exist while an expert's steps run."""
         denoiser = self._guided.denoiser
         return device_bytes(denoiser.copies_sharding(denoiser.spread_matrices(transformer)))
 
@@ -333,5 +333,5 @@ class WholeClipModel:
 
 
 def transformer_part(expert: int) -> str:
-    """Return the checkpoint's folder of a transformer. Expert 0 is the high-noise expert."""
+    """Return the name of a transformer's folder in the checkpoint. Expert 0 is the high-noise expert."""
     return "transformer" if expert == 0 else f"transformer_{expert + 1}"

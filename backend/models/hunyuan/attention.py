@@ -1,4 +1,4 @@
-"""Attention processors for diffusers' HunyuanVideo 1.5 blocks. They use our kernels for the video tokens and context tokens.
+"""Attention processors for diffusers' HunyuanVideo 1.5 blocks. They use this project's kernels for both video and context tokens.
 
 Context tokens are the tokens of the image, of the quoted text and of the prompt.
 """
@@ -52,7 +52,10 @@ class JointAttention:
 
 
 class TextAttention:
-    """The attention processor of the token refiner. `attention_mask` is the number of tokens without padding, [B] int32."""
+    """The attention processor of the token refiner, which processes the prompt's tokens.
+
+    `attention_mask` is the number of tokens without padding, [B] int32.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -77,13 +80,17 @@ def _project_stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> S
 def _count_visible(counts: jax.Array, size: int) -> jax.Array:
     """Round the numbers of context tokens up to whole tiles of `size` tokens, at least one tile.
 
-    In SSTA all queries see these tiles. As in the published code, the last tile can end with padding.
+    In SSTA, the model's sparse attention, all queries see these tiles. As in the published code, the last tile can end with
+    padding.
     """
     return jnp.maximum(-(-counts // size), 1) * size
 
 
 def _clear_padding(video: Stream, positions: Positions) -> Stream:
-    """Set the values of padding tokens to zero. The rotary tables set the queries and keys of these tokens to zero."""
+    """Set the values of padding tokens to zero.
+
+    Zeros in the rotary tables already set the queries and keys of these tokens to zero.
+    """
     assert positions.order is not None and positions.tiles is not None, "SSTA orders tokens by tiles"
     is_token = (jnp.arange(positions.tiles.size) < as_array(positions.order.counts)[:, None]).reshape(-1)
     is_token = jnp.pad(is_token, (0, video.value.shape[1] - len(is_token)))
@@ -93,7 +100,10 @@ def _clear_padding(video: Stream, positions: Positions) -> Stream:
 def _attend_tiles(
     own: OwnHeads, first_query: jax.Array | int, counts: jax.Array, *, tiles: TileSelection, num_keys: int, head_width: int
 ) -> jax.Array:
-    """Compute SSTA for the heads of one chip, [B, tokens, W]. `counts` [B] are the numbers of context tokens that queries see."""
+    """Compute SSTA, the model's sparse attention, for the heads of one chip, [B, tokens, W].
+
+    `counts` [B] are the numbers of context tokens that queries see.
+    """
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (own.query, own.key, own.value))
     heads = SparseHeads(
         query=query,

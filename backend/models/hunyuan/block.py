@@ -1,7 +1,7 @@
 """One block of HunyuanVideo 1.5's transformer, with the arithmetic of diffusers' `HunyuanVideo15TransformerBlock`.
 
-The block is diffusers' module with our attention processor. On TPUs each norm of the video tokens is one Pallas pass, which reads
-the tokens once. The norms of the context tokens need no such pass, because the context tokens are few.
+The block is diffusers' module with this project's attention processor. On TPUs each norm of the video tokens is one Pallas pass,
+which reads the tokens once. The norms of the context tokens need no such pass, because the context tokens are few.
 """
 
 import torch

@@ -80,7 +80,7 @@ def make_context_tokens(
 
 
 def count_most_tokens(*branches: Mapping[str, object]) -> int | None:
-    """Count the tokens of prompt and quoted text together, without padding, in each branch. Return the largest number.
+    """Return the largest number of tokens of prompt and quoted text together, without padding, in a guidance branch.
 
     Returns None if only shapes are known.
     """

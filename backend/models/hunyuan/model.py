@@ -122,7 +122,7 @@ class HunyuanModel(WholeClipModel):
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[WholeClipStepContext, StepCache | None]]:
         """See `Model`. Computes the context tokens that are the same in all steps, and copies the other inputs to the devices."""
-        del step_state  # the caches of guided and unguided steps have different shapes, so each context has an empty cache
+        del step_state  # each step context starts with an empty step cache, because guidance changes the cache's shape
         programs, branches = self._programs(step_plan.is_guided), 2 if step_plan.is_guided else 1
         picture = conditions.get("image_embeds")
         of_branches = tuple({name: conditions[prefix + name] for name in _TEXT_CONDITIONS} for prefix in PREFIXES[:branches])

@@ -40,7 +40,7 @@ _SWAPPED = "norm_out.linear."  # the authors store the shift before the scale, d
 
 
 def convert_tensors(places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
-    """Convert the tensors of a file to diffusers' names and arrangement. Tensors that have diffusers' names stay unchanged.
+    """Convert the tensors of a file to diffusers' names and arrangement. Tensors with diffusers' names stay unchanged.
 
     Raises: ModelError if a tensor that joins query, key and value cannot be divided.
     """
@@ -58,7 +58,9 @@ def convert_tensors(places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]
 
 
 def _take_third(place: TensorPlace, index: int) -> TensorPlace:
-    """Return the place in the file of one third of the tensor's rows and scales. `index` (0, 1 or 2) selects the third.
+    """Return the place in the file of one third of a tensor's rows, and of the scales of these rows.
+
+    `index` (0, 1 or 2) selects the third.
 
     Raises: ModelError if the number of rows cannot be divided by three, or if several rows share a scale.
     """

@@ -13,9 +13,8 @@ from transformers import PreTrainedTokenizerBase, T5Config, T5EncoderModel
 
 from backend.checkpoints.json_files import Config
 from backend.models.common.modules import Encoder, network_settings
-from backend.models.common.text import pad_ids
+from backend.models.common.text import embed_masked, pad_ids
 from backend.models.hunyuan.spec import QUOTED_TOKENS
-from backend.runtime.torch_modules import call_module
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,9 +53,4 @@ class QuotedTextEncoder(Encoder):
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, counts: jax.Array) -> jax.Array:
         """Embed `QuotedTokens` as [B, `QUOTED_TOKENS`, D], zero for padding. This method is pure, so that jax can compile it."""
         mask = (jnp.arange(ids.shape[1]) < counts[:, None]).astype(jnp.float32)
-        hidden = call_module(self._model, weights, _last_hidden_state, ids, mask)
-        return hidden * mask[..., None].astype(hidden.dtype)
-
-
-def _last_hidden_state(model: T5EncoderModel, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return embed_masked(self._model, weights, ids, mask)

@@ -34,10 +34,11 @@ from presets import Preset
 # Source of `TEXT_TOKENS` and `QUOTED_TOKENS`: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length and tokenizer_2_max_length
 TEXT_TOKENS = 1000  # largest number of tokens of a prompt
 QUOTED_TOKENS = 256  # largest number of tokens of the quoted text
-# `ModelSpec.over_floor` with sparse attention: 2.4 is check-tpu's prediction on v6e:2x4. The step is slow because each list of
-# visible tiles has the largest possible length, and tiles at the border are padded.
+# `ModelSpec.over_floor` with sparse attention: the step's time that check-tpu predicts for v6e:2x4, divided by its time at the
+# chip's peak speed. The step is slow because each list of visible tiles has the largest possible length, and tiles at the
+# border are padded.
 OVER_FLOOR_SPARSE = 2.4
-SHORT_TOKENS = 512  # tokens of prompt and quotes in the program for short prompts; most rewritten prompts fit too
+SHORT_TOKENS = 512  # padded length of prompt and quoted text for short prompts; most rewritten prompts fit too
 
 TRANSFORMER, AUTOENCODER = "HunyuanVideo15Transformer3DModel", "AutoencoderKLHunyuanVideo15"
 TASKS = {"HunyuanVideo15Pipeline": ("t2v",), "HunyuanVideo15ImageToVideoPipeline": ("i2v",)}
@@ -109,7 +110,7 @@ QUERY_KEY_VALUE = re.compile(r"(.*_attn)_([qkv])")
 
 
 class HunyuanFamily(Family):
-    """HunyuanVideo 1.5. See `backend.models.spec.Family`."""
+    """The family of HunyuanVideo 1.5. See `backend.models.spec.Family`."""
 
     name = "hunyuan"
     supports = SUPPORTED
@@ -138,7 +139,8 @@ class HunyuanFamily(Family):
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
         """See `Family`. The transformer's file can have the authors' or diffusers' tensor names.
 
-        SSTA adds no weights. A file is for SSTA if its name or its folder contains "sparse", as in tencent/HunyuanVideo-1.5.
+        SSTA, a sparse attention, adds no weights. A file is for SSTA if its name or its folder contains "sparse", as in
+        tencent/HunyuanVideo-1.5.
         """
         converted = dataclasses.replace(checkpoint, convert_tensors=convert_tensors)
         path = file_path(checkpoint.transformer_files[PART])

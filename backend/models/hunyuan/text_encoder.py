@@ -87,7 +87,7 @@ class TextEncoder(TextEncoderBase):
 def installed_name(name: str) -> str:
     """Convert a tensor's name in a checkpoint to the name in the installed transformers library.
 
-    Checkpoints of the whole vision-language model have a prefix, which is removed.
+    In checkpoints of the whole vision-language model, tensor names have a prefix, which is removed.
     """
     return name.removeprefix("model.").removeprefix("language_model.")
 

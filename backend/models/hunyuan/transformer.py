@@ -1,9 +1,10 @@
-"""The HunyuanVideo 1.5 transformer: diffusers' modules with our attention. One scan runs the stacked layers.
+"""The HunyuanVideo 1.5 transformer: diffusers' modules with this project's attention.
+
+One scan runs the stacked layers. The guidance branches are computed together, as a batch.
 
 The context tokens are, in this order, the tokens of the image, of the quoted text and of the prompt. Only the prompt's tokens
 depend on the step, because the token refiner reads the timestep. The other context tokens are computed once. All padding is moved
-to the end. The number of tokens before the padding is an input of the step, so that one program serves all prompts. The guidance
-branches are computed together, as a batch.
+to the end. The number of tokens before the padding is an input of the step, so that one program serves all prompts.
 """
 
 import dataclasses
@@ -121,7 +122,10 @@ class Denoiser(ClipTransformer):
         return num_beside if self._layout.platform == "tpu" else 0
 
     def plan_tiles(self, latent_shape: tuple[int, ...]) -> TileSelection | None:
-        """Return the rule of sparse attention for latents of this shape, B C F H W. Return None for dense attention."""
+        """Return the rule by which sparse attention selects tiles. Return None for dense attention.
+
+        `latent_shape` is B C F H W.
+        """
         return plan_tiles(self._config, latent_shape[2:])
 
     def padded_tokens(self, latent_shape: tuple[int, ...], room: int = 0) -> int:
@@ -135,8 +139,8 @@ class Denoiser(ClipTransformer):
     def positions(self, latent_shape: tuple[int, ...], room: int = 0) -> Work:
         """Compute the rotary embedding for latents of this shape, B C F H W, with padding. Yields work.
 
-        `room` is the result of `reserved_tokens`. Sparse attention changes the order of the tokens. The tables are zero for
-        padding tokens, so that the queries and keys of padding are zero.
+        `room` is the result of `reserved_tokens`. Sparse attention changes the order of the tokens. The rotary embedding is zero
+        for padding tokens, so that their queries and keys are zero.
         """
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._model.rope(torch.empty(latent_shape, device="cpu"))]
@@ -218,7 +222,7 @@ class Denoiser(ClipTransformer):
         return self._layout.constrain(tokens, TOKENS)
 
     def _context_tokens(self, weights: StackedWeights, timestep: jax.Array, context: Context) -> jax.Array:
-        """Return all context tokens [B, L, D]. Padding is at the end. It is zero."""
+        """Return all context tokens [B, L, D]. Padding tokens are at the end, and are zero."""
         tokens = context.tokens
         prompt = self._layout.constrain(tokens.prompt.astype(context.still.dtype), partition("branches"))
         refined = self._call_outer("context_embedder", weights, prompt, timestep, tokens.prompt_counts, function=_refine)

@@ -22,7 +22,10 @@ from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 
 def _list_steps(name: str, block: object, lists: Sequence[str]) -> list[Step]:
-    """Return the modules of a block in the order in which they run. `lists` names its module lists in this order."""
+    """Return the modules of a block in the order in which they run.
+
+    `lists` are the names of the block's lists of modules, in this order.
+    """
     return [
         Step(name=f"{name}.{kind}.{place}", module=module)
         for kind in lists

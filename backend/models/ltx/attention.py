@@ -29,7 +29,7 @@ class RotaryInputs:
     Attributes:
         query, key: the rotary tables of queries and keys.
         keeps: [B, 1, 1], 1 for branches in which the attention is enabled, else 0. Disabled self-attention returns its values
-            unchanged. Disabled attention to the other stream returns zero. None if the attention is enabled in all branches.
+            unchanged. Disabled attention between video and audio returns zero. None if the attention is enabled in all branches.
     """
 
     query: Tables
@@ -38,7 +38,7 @@ class RotaryInputs:
 
 
 class StreamAttention:
-    """The processor of `LTX2Attention`. Blocks pass `RotaryInputs` as `query_rotary_emb`.
+    """The attention processor for diffusers' `LTX2Attention`. Blocks pass `RotaryInputs` as `query_rotary_emb`.
 
     `num_video` is the number of video tokens without padding.
     """
@@ -128,7 +128,7 @@ def _flatten_heads(heads: jax.Array) -> jax.Array:
 
 
 def rotate_heads(heads: jax.Array, tables: Tables) -> jax.Array:
-    """Rotate heads [B, S, H, D] by `tables`. Channel i of a head is paired with channel i + D / 2."""
+    """Rotate heads [B, S, H, D] by the rotary tables `tables`. Channel i of a head is paired with channel i + D / 2."""
     return rotate_halves(_flatten_heads(heads), *map(as_array, tables), head_width=heads.shape[3]).reshape(heads.shape)
 
 

@@ -1,4 +1,4 @@
-"""The text encoders of LTX-2's versions: transformers' Gemma models. They return the states of all layers."""
+"""The text encoders of LTX-2's versions: transformers' Gemma models. They return the hidden states of all layers."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -40,7 +40,7 @@ class Gemma:
     def run_layer(
         self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: object, shared: dict[str, object]
     ) -> torch.Tensor:
-        """Run one layer on the states `hidden` [B, L, D].
+        """Run one layer on the hidden states `hidden` [B, L, D].
 
         `shared` is a dictionary in which a layer can store keys and values for later layers. The caller passes the same
         dictionary to all layers. It is empty before the first layer.
@@ -71,7 +71,7 @@ class Gemma4(Gemma):
 
 
 def collect_states(gemma: Gemma, model: torch.nn.Module, ids: torch.Tensor, masks: Masks) -> torch.Tensor:
-    """Return the states [B, L, D, layers + 1] of token ids [B, L]: before each layer, and after the last norm."""
+    """Return the hidden states [B, L, D, layers + 1] of token ids [B, L]: before each layer, and after the last norm."""
     hidden, positions = model.embed_tokens(ids), torch.arange(ids.shape[1], device=ids.device)[None]
     kinds, states, shared = model.config.layer_types, [], {}
     rotations = {kind: model.rotary_emb(hidden, positions, kind) for kind in set(kinds)}

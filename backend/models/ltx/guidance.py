@@ -1,4 +1,4 @@
-"""LTX-2's guidance, which combines the clean estimates of up to four branches.
+"""LTX-2's guidance, which combines the estimates of the clean latents from up to four guidance branches.
 
 The differences between the prompt's branch and each other branch are multiplied by factors and added to the prompt's branch. The
 sum is rescaled towards the standard deviation of the prompt's branch. Video and audio have separate factors.
@@ -21,9 +21,9 @@ from backend.schemas.step_plan import StepPlan
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Branches:
-    """The branches that run in addition to the prompt's branch, in this order: negative prompt, perturbed, isolated.
+    """The guidance branches that run in addition to the prompt's branch, in this order: negative prompt, perturbed, isolated.
 
-    The perturbed branch leaves out the self-attention of one layer. In the isolated branch the streams do not attend to each
+    The perturbed branch leaves out the self-attention of one layer. In the isolated branch, video and audio do not attend to each
     other.
     """
 
@@ -33,7 +33,7 @@ class Branches:
 
     @classmethod
     def for_step(cls, request: GenerationRequest, step_plan: StepPlan, spec: LtxSpec) -> Self:
-        """Return the branches that the request needs in this step."""
+        """Return the guidance branches that the request needs in this step."""
         return cls(
             has_negative=step_plan.is_guided,
             has_perturbed=spec.can_perturb and any(scale > 0 for scale in request.perturbed_guidance),
@@ -47,26 +47,26 @@ class Branches:
 
     @property
     def perturbed(self) -> tuple[float, ...]:
-        """One number for each branch: 1 for the perturbed branch, 0 for all others."""
+        """One number for each branch: 1 for the branch that leaves out the self-attention of one layer, 0 for all others."""
         return tuple(map(float, (0, *([0] * self.has_negative), *([1] * self.has_perturbed), *([0] * self.has_isolated))))
 
     @property
     def isolated(self) -> tuple[float, ...]:
-        """One number for each branch: 1 for the isolated branch, 0 for all others."""
+        """One number for each branch: 1 for the branch in which video and audio do not see each other, 0 for all others."""
         return tuple(map(float, (0, *([0] * (self.has_negative + self.has_perturbed)), *([1] * self.has_isolated))))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scales:
-    """The guidance scales of one stream. All are scalars.
+    """The guidance scales of one stream (video or audio). All are scalars.
 
     Attributes:
         negative, isolated: a scale s for the branch of this name. The difference between the prompt's branch and this branch has
             the factor s - 1, so 1 turns the branch off.
         perturbed: the factor of the difference between the prompt's branch and the perturbed branch. 0 turns the branch off.
-        rescale: 0 keeps the standard deviation of the guided estimate. 1 replaces it by the standard deviation of the
-            prompt's branch.
+        rescale: 0 keeps the standard deviation of the guided estimate. 1 replaces it by the standard deviation of the prompt's
+            branch.
     """
 
     negative: jax.Array
@@ -87,9 +87,10 @@ def make_scales(request: GenerationRequest) -> tuple[Scales, Scales]:
 def guide_estimate(
     seen: jax.Array, velocities: jax.Array, branches: Branches, scales: Scales, step_inputs: StepInputs
 ) -> jax.Array:
-    """Return the guided clean estimate [1, ...] from the noisy tokens `seen` [1, ...] and the velocities [branches, ...].
+    """Combine the `velocities` [branches, ...] of all guidance branches to the guided estimate [1, ...] of the clean tokens.
 
-    The standard deviations for `scales.rescale` are over all tokens, including tokens of keyframes and control clips.
+    `seen` [1, ...] are the noisy tokens. The standard deviations for `scales.rescale` are over all tokens, including tokens of
+    keyframes and control clips.
     """
     estimates = list(seen - step_inputs.sigma * velocities[:, None])
     own, rest = estimates[0], estimates[1:]
@@ -105,7 +106,7 @@ def guide_estimate(
 
 
 def step_towards(state: SamplerState, clean: jax.Array, step_inputs: StepInputs) -> SamplerState:
-    """Take one step of the solver from the state of one stream towards the stream's clean estimate `clean`.
+    """Take one step of the solver for one stream (video or audio), towards the estimate `clean` of the stream's clean latents.
 
     `clean` can end with tokens of keyframes and of a control clip, which are ignored.
     """

@@ -1,7 +1,7 @@
 """Control clips, whose tokens follow the video's tokens. A control clip with noise has its own sampler state.
 
-With `control_scale` 1 the clip stays clean, at timestep 0. With a smaller scale, the clip's noise level and timestep are
-1 - `control_scale` times the values of the video. Each step then blends the transformer's estimate of the clip with the clip's
+With `control_scale` 1 the clip stays clean, at timestep 0. With a smaller scale, the clip's noise level and timestep are the
+values of the video times (1 - `control_scale`). Each step then blends the transformer's estimate of the clip with the clip's
 clean latents, which have the weight `control_scale`. Ancestral steps add no fresh noise to the clip.
 
 Source: diffusers, `LTX2InContextPipeline`.
@@ -66,9 +66,9 @@ def join_video_tokens(video: jax.Array, states: States, context: Context) -> jax
 def step_control(
     states: States, clean: jax.Array, context: Context, step_inputs: StepInputs, is_ancestral: bool
 ) -> dict[str, SamplerState]:
-    """Return the control clip's sampler state after the step, or an empty dictionary if the clip has no state.
+    """Return the control clip's sampler state after the step, or an empty dictionary if no control clip has noise.
 
-    `clean` [1, C, S] are the clean estimates of all tokens. The last tokens belong to the clip.
+    `clean` [1, C, S] are the estimates of the clean tokens of video, keyframes and control clip, in this order.
     """
     if CONTROL not in states:
         return {}
@@ -83,8 +83,8 @@ def step_control(
 def level_ratio(step_inputs: StepInputs, is_ancestral: bool) -> jax.Array:
     """Return the next noise level divided by the current noise level.
 
-    An ancestral step denoises below the next level: to the current level times the square of this ratio. Fresh noise then raises
-    the noise to the next level.
+    An ancestral step first denoises to a level below the next noise level: the current level times the square of this ratio.
+    Fresh noise then raises the noise to the next level.
     """
     first, second = step_inputs.predictor[0], step_inputs.predictor[1]
     return jnp.sqrt(first / (first + second)) if is_ancestral else first

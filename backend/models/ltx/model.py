@@ -60,7 +60,7 @@ STREAMS = (VIDEO, SOUND)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Programs:
-    """The networks on one mesh, and their programs. Each set of branches has its own step program."""
+    """The networks on one mesh, and their programs. Each set of guidance branches has its own step program."""
 
     layout: Layout
     compiler: Compiler
@@ -79,10 +79,10 @@ class Programs:
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  the programs live as long as their worker's model
     def step(self, branches: Branches, given: str | None, is_refining: bool) -> Program:
-        """Return the program of a denoising step with these branches.
+        """Return the program of a denoising step with these guidance branches.
 
-        `given` is the stream that the user gave as a whole, such as the video of a clip. Without `given`, the step denoises both
-        streams.
+        `given` is the name of the stream (video or audio) that the user gave as a whole, or None. For None, the step denoises
+        both streams.
         """
         run = functools.partial(_step, self.denoiser, branches, given)
         name, key = ("the refining step", "refining_step") if is_refining else ("the denoising step", "denoise_step")
@@ -100,10 +100,10 @@ def _step(
     scales: tuple[Scales, Scales],
     noise: FreshNoise | None,
 ) -> States:
-    """Take one guided step of the video and audio streams.
+    """Take one guided denoising step of the two streams, video and audio.
 
-    `given` is the stream that the user gave as a whole, or None. This stream stays unchanged, at timestep 0. `noise` is the fresh
-    noise of an ancestral step, None for other steps.
+    `given` is the name of the stream that the user gave as a whole, or None. This stream stays unchanged, at timestep 0. `noise`
+    is the fresh noise of an ancestral step, None for other steps.
     """
     beginnings = {VIDEO: context.first_frame, SOUND: context.first_sound}
     # The latents of images and clips are inserted before the guidance, so that `Scales.rescale` includes them.
@@ -126,7 +126,7 @@ def _step(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LtxStepContext:
-    """The data that all steps with the same branches share."""
+    """The data that all steps with the same guidance branches share."""
 
     expert: int
     is_guided: bool
@@ -318,7 +318,10 @@ class LtxModel(WholeClipModel):
         return text + shown
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """See `Model`. If the user gave a whole stream, its latents are the state. A control clip with noise gets a state."""
+        """See `Model`. A control clip with noise gets its own sampler state.
+
+        If the user gave a whole stream (video or audio), the stream's state has the given latents, not noise.
+        """
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
         states = {
             name: start_state(jnp.asarray(drawn)) if given[name] is None else frozen_state(jnp.asarray(given[name]))
@@ -344,7 +347,11 @@ class LtxModel(WholeClipModel):
         ), None
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
-        """See `Model`. Inserts the latents of a first image or extended clip at the start, and drops the control clip."""
+        """See `Model`.
+
+        Inserts the latents of a first image, or of the clip that the video extends, at the start. Drops the control clip's
+        latents.
+        """
         latents = {name: latents[name] for name in STREAMS}
         for name, first in ((VIDEO, "first_frame"), (SOUND, "first_sound")):
             if first in conditions:
@@ -376,14 +383,15 @@ class LtxModel(WholeClipModel):
 
 
 _TEXTS = ("prompt_embeds", "sound_prompt_embeds")
-_GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # names of the conditions with the latents of a whole stream
+_GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # conditions with the latents of a stream that the user gave as a whole
 
 
 def _group_images(request: GenerationRequest, inputs: Inputs, prefix: str) -> dict[str, list[Any]]:
-    """Divide the images into two groups: `first_frame`, and `keyframes` for images at later frames.
+    """Divide the images into two lists: `first_frame` for images at the first frame, `keyframes` for images at later frames.
 
-    The groups are named as the conditions that get the latents. The images in `keyframes` have the order of `Appended.frames`.
-    `prefix` precedes the role in the keys of `inputs`: "" for images at full size, `HALF` for images at half size.
+    The two conditions with the latents of these images have the same names. The images in `keyframes` have the order of
+    `Appended.frames`. The keys of `inputs` are `prefix` plus a role, such as "image". `prefix` is "" for images at full size,
+    `HALF` for half size.
     """
     placed = list(zip(request.keyframe_at, inputs.get(f"{prefix}keyframes", ()), strict=False))
     first = [*inputs.get(f"{prefix}image", ()), *(picture for place, picture in placed if place == 0)]
@@ -394,5 +402,5 @@ def _group_images(request: GenerationRequest, inputs: Inputs, prefix: str) -> di
 def _stack_branch_texts(
     xp: ModuleType, *embeddings: jax.Array, texts: tuple[int, ...], dtype: jnp.dtype
 ) -> tuple[jax.Array, ...]:
-    """Stack the embeddings of each branch's prompt. `texts` is `Branches.prompt_indices`."""
+    """Stack the embeddings of each branch's prompt. `texts` is `Branches.prompt_indices`: the index of each branch's prompt."""
     return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)

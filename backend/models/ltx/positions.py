@@ -1,8 +1,8 @@
 """The positions of LTX-2's tokens in time and space, and their rotary tables, computed on the host.
 
 A position is (time, height, width), divided by (20 s, 2048 pixels, 2048 pixels). Every head has its own angles. Angles are
-computed in float64, because the checkpoints need it (diffusers, `LTX2AudioVideoRotaryPosEmbed`, "split"). Attention between video
-and audio uses only the time.
+computed in float64, because the checkpoints need this precision (diffusers, `LTX2AudioVideoRotaryPosEmbed`, "split"). Attention
+between video and audio uses only the time.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ Tables = tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]
 class Places:
     """The rotary tables of the video stream and of the audio stream.
 
-    `video` and `sound` are for self-attention. `video_time` and `sound_time` are for attention to the other stream. They use only
-    the time.
+    `video` and `sound` are for self-attention. `video_time` and `sound_time` are for attention between the streams, and use only
+    positions in time.
     """
 
     video: Tables

@@ -35,8 +35,8 @@ class LtxSpec(ModelSpec):
     """The spec of an LTX-2 checkpoint.
 
     Attributes:
-        crosses_timesteps: a stream's attention to the other stream depends on the other stream's timestep. In LTX-2.0, where this
-            is False, the attention depends on the stream's own timestep.
+        crosses_timesteps: the attention of one stream (video or audio) to the other stream depends on the other stream's
+            timestep. False for LTX-2.0, where the attention depends on the stream's own timestep.
         can_perturb: guidance can use a branch without the self-attention of one layer. False for LTX-2.0.
         sound_latents: number of audio latents per second.
         sound_shape: number of channels and number of mel bins of an audio latent.
@@ -50,7 +50,7 @@ class LtxSpec(ModelSpec):
     can_perturb: bool = True
     sound_latents: float = 25.0
     sound_shape: tuple[int, int] = (8, 16)
-    # Derived from check-tpu's prediction of 0.143 s for a step of ltx-2.0-512p on v6e:2x4, see docs/performance.md.
+    # `over_floor` follows from check-tpu's prediction of 0.143 s for a step of ltx-2.0-512p on v6e:2x4, see docs/performance.md.
     over_floor: float = 2.4
 
 
@@ -67,7 +67,7 @@ ORIGINAL_NAMES = (
 
 
 class LtxFamily(Family):
-    """LTX-2. See `backend.models.spec.Family`."""
+    """The family of LTX-2. See `backend.models.spec.Family`."""
 
     name = "ltx"
     supports = SUPPORTED

@@ -1,7 +1,7 @@
 """The text encoder and the connectors. Together they turn prompts into embeddings for the video and for the audio.
 
-The states of all layers of the text encoder are 400 MB for a prompt. Therefore one program runs the text encoder and the
-connectors, and returns only the embeddings. Text is padded on the left to one length, as in diffusers' pipelines.
+The hidden states of all layers of the text encoder take 400 MB for each prompt. Therefore one program runs the text encoder and
+the connectors, and returns only the embeddings. Text is padded on the left to one length, as in diffusers' pipelines.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ class TextEncoder(TextEncoderBase):
         return TextTokens(ids=ids, mask=mask, notes=notes)
 
     def states(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
-        """Return the states of `TextTokens` before each layer and after the last layer, [B, L, D, layers + 1].
+        """Return the hidden states of `TextTokens` before each layer and after the last layer, [B, L, D, layers + 1].
 
         This method is pure, so that jax can compile it.
         """
@@ -96,7 +96,10 @@ class TextEncoder(TextEncoderBase):
 
 
 class Connectors(Encoder):
-    """The connectors, which turn the text encoder's states into embeddings for each stream. Text is padded to `length` tokens."""
+    """The connectors, which turn the text encoder's hidden states into embeddings for video and audio.
+
+    Text is padded to `length` tokens.
+    """
 
     def __init__(self, config: Config, length: int = TEXT_TOKENS) -> None:
         with torch.device("meta"):
@@ -108,7 +111,7 @@ class Connectors(Encoder):
                 block.attn1.set_processor(_TextAttention())
 
     def embed(self, weights: Mapping[str, jax.Array], states: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the embeddings [B, L, D] for the video and [B, L, D'] for the audio from the text encoder's states.
+        """Compute the embeddings [B, L, D] for the video and [B, L, D'] for the audio from the hidden states.
 
         This method is pure, so that jax can compile it.
         """
@@ -169,6 +172,7 @@ _OUTSIDE = re.compile(r"^(model\.)?(language_model\.)?(model\.)?(?=layers\.|norm
 def installed_name(name: str) -> str:
     """Convert a tensor's name in a file to its name in the installed transformers library.
 
-    Checkpoints of the whole vision-language model have a prefix, such as `model.language_model.`, which is removed.
+    In checkpoints of the whole vision-language model, tensor names have a prefix, such as `model.language_model.`, which is
+    removed.
     """
     return _OUTSIDE.sub("", name)

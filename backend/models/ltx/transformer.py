@@ -1,8 +1,8 @@
-"""The LTX-2 transformer of the video and audio streams: diffusers' blocks with our attention. One scan runs the stacked layers.
+"""The LTX-2 transformer of the video and audio streams: diffusers' blocks with this project's attention.
 
-Up to four branches run together, as a batch: with the prompt, with the negative prompt, without the self-attention of one layer
-(perturbed), and without attention between the streams (isolated). Each chip has all audio tokens, because a second of audio has
-only about 25 tokens.
+One scan runs the stacked layers. Up to four guidance branches run together, as a batch. They are: with the prompt, with the
+negative prompt, without the self-attention of one layer (perturbed), without attention between the streams (isolated). Each chip
+has all audio tokens, because a second of audio has only about 25 tokens.
 
 A first image replaces the tokens of the first frame. Tokens of keyframes and of a control clip follow the video tokens and have
 their own positions. A video that extends a clip starts with the frames and audio of the clip. The tokens of these images and
@@ -80,11 +80,12 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Modulations:
-    """The modulations of the tokens, to which each layer adds its own tables. Each array has one row for each timestep.
+    """The modulations of the tokens (shifts, scales and gates), computed from the timesteps.
 
-    The first row is for the step's own timestep. If some tokens come from images or clips, the second row is for timestep 0. If a
-    control clip has noise, the third row is for the clip's timestep. `text` has the modulations of the prompt's keys for video
-    and for audio, None if these keys do not depend on the timestep.
+    Each array has one row for each timestep. The first row is for the step's own timestep. If some tokens come from images or
+    clips, the second row is for timestep 0. If a control clip has noise, the third row is for the clip's timestep. Each layer
+    adds its own tables to the modulations. `text` has the modulations of the prompt's keys for video and for audio, None if
+    these keys do not depend on the timestep.
 
     `video_cross`, `sound_cross` and the gates modulate the attention to the other stream. In LTX-2.0 they have the same rows as
     `video` and `sound`. In later versions they have a single row, for the other stream's timestep.
@@ -339,7 +340,7 @@ def _sound_levels(context: Context, length: int) -> jax.Array | None:
 
 
 def _sound_timesteps(timestep: jax.Array, has_still: bool) -> jax.Array:
-    """Return the different timesteps of audio tokens: the step's own and, if `has_still`, 0 for latents of a clip."""
+    """Return the different timesteps of audio tokens: the step's own, and 0 for latents of a clip if `has_still` is true."""
     return jnp.stack([timestep, jnp.zeros_like(timestep)]) if has_still else timestep[None]
 
 

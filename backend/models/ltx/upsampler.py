@@ -1,4 +1,4 @@
-"""LTX-2's latent upsampler. It doubles the latents' size between the steps at half size and the refining steps.
+"""LTX-2's latent upsampler. It doubles the latents' size between the steps at half size and the refining steps at full size.
 
 The arithmetic is equal to diffusers' class, for which the TPU's compiler needs more than five minutes. Two changes shorten
 compilation, as in `video_layers`. A convolution over three frames runs as a convolution over one frame with three times the

@@ -55,8 +55,8 @@ class Coder:
     """The encoder or the decoder on one chip.
 
     Attributes:
-        is_causal: frames do not see later frames.
-        reflects: pad the borders of frames by reflection instead of zeros.
+        is_causal: true if a frame sees no later frames.
+        reflects: true if the borders of frames are padded by reflection, false if they are padded with zeros.
     """
 
     strips: Strips
@@ -93,7 +93,7 @@ class Coder:
         return self._convolve("encoder.conv_out", _norm_and_silu(frames))
 
     def _residuals(self, name: str, blocks: Iterable[torch.nn.Module], frames: jax.Array) -> jax.Array:
-        """Run the residual blocks of a level, which all have the same structure.
+        """Run successive residual blocks, which all have the same structure.
 
         A loop runs over the blocks, and an inner loop over a block's two convolutions. Loops shorten compilation.
         """

@@ -1,7 +1,8 @@
 """LTX-2's vocoders, which convert a spectrum to audio samples. They compute the same as diffusers' classes.
 
-The TPU's compiler takes minutes for the many narrow convolutions of a vocoder. Therefore large matrix products replace them. One
-product computes the convolutions of all blocks of a level. Smaller kernels are padded with zeros. A loop runs over the dilations.
+The TPU's compiler takes minutes for the many narrow convolutions of a vocoder. Therefore large matrix products replace them. A
+level is one upsampling layer with the residual blocks after it. One product computes the convolutions of all blocks of a level.
+Smaller kernels are padded with zeros. A loop runs over the dilations.
 
 Arrays are [..., C, N]: channels and samples. N' is the number of output channels of a convolution.
 """
@@ -60,7 +61,7 @@ def vocode_with_bandwidth_extension(weights: Weights, settings: Config, spectrum
 
 
 def _run_level(blocks: Sequence[Weights], settings: Config, values: jax.Array) -> jax.Array:
-    """Run each block of a level on `values`, and return the mean of the blocks' results."""
+    """Run each of the residual blocks on the same `values`, and return the mean of the blocks' results."""
     taps, (dilations, *others) = max(settings["resnet_kernel_sizes"]), settings["resnet_dilations"]
     assert all(other == dilations for other in others), "the blocks of a level have equal dilations"
     reach = (taps - 1) // 2 * max(dilations)
@@ -200,7 +201,7 @@ def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], sta
 def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
     """Downsample values by `len(phases)` through a filter [..., 1, 1, taps].
 
-    `phases` are arrays in the form that `_filter_up` returns. The result is as long as each array.
+    `phases` are arrays in the form that `_filter_up` returns. The result is as long as each array in `phases`.
     """
     size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
     # The filter also reads values before the first value and after the last value. Padding repeats the first and the last value.

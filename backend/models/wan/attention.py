@@ -122,9 +122,9 @@ class KernelAttention:
 def apply_nag(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
     """Move attention to the prompt (`own`) away from attention to the negative prompt (`other`), both [B, S, H, D].
 
-    The extrapolated attention is `other` + `scale` * (`own` - `other`). In each token, its L1 norm is limited to `NAG_LONGEST`
-    times the L1 norm of `own`. The result is the weighted mean of the extrapolated attention (weight `NAG_SHARE`) and `own`.
-    Source: Normalized Attention Guidance, arXiv:2505.21179, and the authors' processor for Wan.
+    The extrapolated attention is `other` + `scale` * (`own` - `other`). For each token, the L1 norm of the extrapolated attention
+    is limited to `NAG_LONGEST` times the L1 norm of `own`. The result is the weighted mean of the extrapolated attention (weight
+    `NAG_SHARE`) and `own`. Source: Normalized Attention Guidance, arXiv:2505.21179, and the authors' processor for Wan.
     """
     positive, negative = own.astype(jnp.float32), other.astype(jnp.float32)
     guided = positive * scale - negative * (scale - 1)

@@ -138,9 +138,7 @@ class WanModel(WholeClipModel):
         conditions, half = (yield from self._encode_texts(weights, request)), {}
         images = [*inputs.get("image", ()), *inputs.get("last_image", ())]
         if self._image_encoder is not None:
-            pixels = self._image_encoder.preprocess(images).astype(self.dtype)
-            image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
-            conditions["image_seen"] = yield OnHost(as_float32, (image_tokens,))
+            conditions["image_seen"] = yield from self._embed_images(weights, programs, images)
         for prefix, sized, found in (("", request, conditions), (HALF, request_at_first_size(request), half)):
             own = [*inputs.get(f"{prefix}image", ()), *inputs.get(f"{prefix}last_image", ())]
             if own:
@@ -151,6 +149,12 @@ class WanModel(WholeClipModel):
             latents = yield from encode_frames(*encoders, weights["vae"], frames, self.spec.scales[1], self.dtype)
             conditions["first_frame" if request.extend else CLIP] = latents
         return PromptConditions(full=conditions, half=half)
+
+    def _embed_images(self, weights: Weights, programs: Any, images: Sequence[Image.Image | np.ndarray]) -> Work:
+        """Encode images, or arrays of their pixels, to tokens [N, tokens, D] float32 for the cross-attention. Yields work."""
+        pixels = self._image_encoder.preprocess(images).astype(self.dtype)
+        tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
+        return (yield OnHost(as_float32, (tokens,)))
 
     def _encode_images(
         self, weights: Any, request: GenerationRequest, programs: Programs, images: Sequence[Image.Image]
@@ -272,7 +276,7 @@ def _sparse_step_function(denoiser: Denoiser) -> Callable:
     def step(
         weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context, counts: BlockCounts
     ) -> tuple[SamplerState, BlockCounts]:
-        """Take one denoising step with Sol-Attn. Also return `counts` plus the counts of this step."""
+        """Take one denoising step with Sol-Attn. Also return `counts`, increased by the block counts of this step."""
         velocity, found = denoiser.sparse_velocity(weights, state.sample, denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs), BlockCounts(totals=counts.totals + found)
 

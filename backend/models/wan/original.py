@@ -81,7 +81,7 @@ def original_tensor_name(name: str) -> str:
 
 
 def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, object] | None:
-    """Derive the entries of config.json that are sizes from the shapes of a transformer's tensors.
+    """Derive the sizes in a transformer's config.json from the shapes of its tensors.
 
     `shapes` has Wan's original names. Returns None if the tensors are not the tensors of a Wan transformer.
     """

@@ -38,8 +38,8 @@ VAE_SCALES = (8, 4)  # the result of `vae_scales` for Wan 2.1, whose published v
 
 VAE_SCALES_22 = (16, 4)  # the result of `vae_scales` for Wan 2.2 TI2V
 METHODS = ("sla", "sla-map", "vsa")  # the methods of sparse attention of Wan models
-# `ModelSpec.over_floor` by method of sparse attention. `check-tpu` predicts these factors on v6e:2x4: 1.67 and 1.80 for TurboWan
-# 14B (SLA), 2.63 for FastWan 14B (VSA).
+# For each method of sparse attention: the expected time of a step, divided by its time at the chip's peak performance (see
+# `ModelSpec.over_floor`). Predictions of check-tpu on v6e:2x4: 1.67 and 1.80 for TurboWan 14B (SLA), 2.63 for FastWan 14B (VSA).
 OVER_FLOOR_SPARSE = {"sla": 1.75, "sla-map": 1.75, "vsa": 2.63}
 
 Conditioning = Literal["none", "first_frame", "channels"]
@@ -177,8 +177,8 @@ WAN = PlainWanFamily()
 def _find_sparse(checkpoint: Checkpoint) -> SparseAttention | None:
     """Return the method of sparse attention of single-file transformers, None for dense attention.
 
-    The method "sla-map" has no weights of its own. A transformer with this method is recognised by fp4 numbers, and by the word
-    "sparse" in the name of the file, its folder or its repository, as in lightx2v/Wan2.2-NVFP4-Sparse.
+    The method "sla-map" has no weights of its own. A transformer with this method is recognised by weights in fp4, and by the
+    word "sparse" in the name of the file, its folder or its repository, as in lightx2v/Wan2.2-NVFP4-Sparse.
     """
     tensors, file = checkpoint.tensors(PART), checkpoint.transformer_files[PART]
     is_map = is_named_sparse(file_path(file)) and any(place.dtype == FP4 for place in tensors.values())

@@ -1,8 +1,8 @@
 """Encode prompts with the checkpoint's tokenizer and UMT5 encoder. Prompts are cleaned as in diffusers' Wan pipelines.
 
 Wan attends to 512 text positions: the prompt and padding. The embeddings of all padding positions are zero. Therefore a single
-padding position can replace all padding positions, if a bias raises its score by the logarithm of their number. The softmax gives
-the same result, with far fewer positions.
+padding position can replace all padding positions, if a bias raises its score by the logarithm of the number of replaced
+positions. The softmax gives the same result, with far fewer positions.
 """
 
 import dataclasses
@@ -19,11 +19,10 @@ from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
 
 from backend.checkpoints.json_files import Config
 from backend.models.common.modules import network_settings
-from backend.models.common.text import TIED, note_cut_prompts, pad_ids
+from backend.models.common.text import TIED, embed_masked, note_cut_prompts, pad_ids
 from backend.models.common.text import TextEncoder as TextEncoderBase
 from backend.models.wan.spec import TEXT_TOKENS
 from backend.runtime.mesh import Layout
-from backend.runtime.torch_modules import call_module
 
 LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # lengths in tokens to which text is padded; each has compiled programs
 
@@ -88,12 +87,7 @@ class TextEncoder(TextEncoderBase):
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
         """Encode the ids and mask of `TextTokens` to embeddings [B, L, D], zero for padding. This method is pure."""
-        hidden = call_module(self._model, weights, _last_hidden_state, ids, mask)
-        return hidden * mask[..., None].astype(hidden.dtype)
-
-
-def _last_hidden_state(model: UMT5EncoderModel, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return embed_masked(self._model, weights, ids, mask)
 
 
 def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray | None:

@@ -125,7 +125,7 @@ class _Time:
 
 
 BLOCKS = "blocks."  # prefix of the layers' names in the checkpoint
-# Transformers of at least this width, in channels, set `_cuts_copies`. The 1.3B model is narrower, and is slower with
+# Transformers of at least this width, in channels, set `StackedTransformer._cuts_copies`. The narrower 1.3B model is slower with
 # `_cuts_copies`: docs/lab/tpu-slices.md.
 WIDE = 3072
 

@@ -146,8 +146,8 @@ class _Plan:
         if patch == 1:
             return self.strips.from_strip(frames, channels)
         first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
-        # As in diffusers, the channels have the pixels of a patch column by column. The columns of a transposed strip are rows of
-        # the video. Therefore the patch is transposed too.
+        # As in diffusers, the channels have a patch's pixels column by column. A transposed strip has the
+        # video's rows as columns. Therefore the rows and columns of each patch are swapped too.
         parts = first.reshape(-1, patch, patch, *first.shape[1:])
         parts = parts.swapaxes(1, 2) if self.strips.is_transposed else parts
         columns, rows = (jnp.eye(patch * size, dtype=frames.dtype).reshape(-1, size, patch) for size in first.shape[2:])

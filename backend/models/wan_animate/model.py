@@ -12,16 +12,13 @@ from types import ModuleType
 from typing import Any, cast
 
 import jax
-import numpy as np
-from PIL import Image
 
 from backend.models.common.networks import read_tokenizer
-from backend.models.common.pixels import as_float32
 from backend.models.common.whole_clip import WholeClipStepContext, transformer_part
 from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, PromptConditions, Weights
 from backend.models.wan.conditions import branch_embeddings
 from backend.models.wan.image_encoder import WholeImageEncoder
-from backend.models.wan.model import Programs, text_lengths
+from backend.models.wan.model import text_lengths
 from backend.models.wan.text_encoder import TextEncoder
 from backend.models.wan.transformer import Context, ImageChannels
 from backend.models.wan_animate.names import map_file_names, with_wan_config
@@ -29,7 +26,7 @@ from backend.models.wan_animate.segments import PICTURE, SegmentInputs, SegmentM
 from backend.models.wan_animate.transformer import DrivenContext, DrivenDenoiser
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
-from backend.runtime.work import Call, Effects, OnHost, Put, Work
+from backend.runtime.work import Call, Effects, OnHost, Put
 from backend.schemas.driving_video import count_segments, driving_prompt
 from backend.schemas.request import GenerationRequest
 from backend.weights.read import checkpoint_shapes
@@ -82,32 +79,28 @@ class AnimateModel(SegmentModel):
         return {**super()._named_prompts(request), "drive_prompt_embeds": driving_prompt(request)}
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """See `Model`. To Wan's conditions, add `PICTURE`, `DRIVE` and, if the model has an image encoder, `drive_seen`."""
+        """See `Model`. Adds `PICTURE`, `DRIVE` and, if the model has an image encoder, `drive_seen` to Wan's conditions."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
         conditions[PICTURE] = yield from self._encode_image(weights, programs, inputs)
         has_image_encoder = self._image_encoder is not None
         if has_image_encoder:
-            conditions["image_seen"] = yield from self._embed_image(weights, programs, inputs["image"][0])
+            conditions["image_seen"] = yield from self._embed_images(weights, programs, inputs["image"])
         pieces = []
         for frames in inputs["drive"][0].segments(count_segments(request), self.spec.segment_frames):
             if has_image_encoder and not pieces:
-                conditions["drive_seen"] = yield from self._embed_image(weights, programs, frames[0])
+                conditions["drive_seen"] = yield from self._embed_images(weights, programs, frames[:1])
             pieces.append((yield from self._encode_clip(weights, programs, frames)))
         conditions[DRIVE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(pieces))
         return PromptConditions(full=conditions)
 
-    def _embed_image(self, weights: Weights, programs: Programs, image: Image.Image | np.ndarray) -> Work:
-        """Encode an image, or an array of its pixels, to tokens [1, tokens, D] float32. Yields work."""
-        pixels = self._image_encoder.preprocess([image]).astype(self.dtype)
-        assert programs.embed_image is not None, "the model has an image encoder"
-        tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
-        return (yield OnHost(as_float32, (tokens,)))
-
     def _make_clip_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, programs: Any
     ) -> Effects[Context]:
-        """See `SegmentModel`. The result has the keys and values of the driving video's prompt, and its rotary embedding."""
+        """See `SegmentModel`.
+
+        The result has the keys and values of the driving video's prompt, and the driving video's rotary embedding.
+        """
         copies = programs.layout.size("dp")  # each index on dp needs a copy of the prompt, because dp divides the batch
         embeddings, bias, image_tokens = yield from self._clip_embeddings(conditions, copies)
         image_arguments = () if self._image_encoder is None else (image_tokens,)
@@ -137,10 +130,10 @@ class AnimateModel(SegmentModel):
         return embeddings, bias, image_tokens
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """See `WholeClipModel`. Adds the attention to the driving video, in which each frame attends to one driving frame.
+        """See `WholeClipModel`. Adds the attention in which each latent frame attends to one latent frame of the driving video.
 
-        If a chip has the queries of the whole video, all driving frames count. Otherwise only as many driving frames count as the
-        chip's queries can span.
+        If a chip has the queries of the whole video, all latent frames of the driving video count. Otherwise, the largest number
+        of latent frames counts to which a chip's queries can attend.
         """
         lengths, shape = super().attention_lengths(request), self._clip_shape(request)
         denoiser = self._guided.denoiser

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from backend.media.driving_video import split_into_segments
-from backend.models.common.pixels import as_float32, clip_to_pixels
+from backend.models.common.pixels import clip_to_pixels
 from backend.models.common.whole_clip import WholeClipStepContext, transformer_part
 from backend.models.model import Inputs, ModelPlan, PromptConditions, Weights
 from backend.models.wan.transformer import ImageChannels
@@ -42,7 +42,10 @@ uint8 [segments, frames, height, width, 3]. `KNOWN`: 1 where the background stay
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PosedPrograms(SegmentPrograms):
-    """The programs of `SegmentPrograms` and of faces: `motion` encodes a batch of faces, `face_keys` computes `FaceKeys`."""
+    """The programs of `SegmentPrograms`, and two programs for faces.
+
+    `motion` encodes a batch of faces to motion vectors. `face_keys` computes `FaceKeys`.
+    """
 
     motion: Program
     face_keys: Program
@@ -77,9 +80,7 @@ class PosedModel(SegmentModel):
         conditions = yield from self._encode_texts(weights, request)
         conditions[PICTURE] = yield from self._encode_image(weights, programs, inputs)
         if self._image_encoder is not None:
-            pixels = self._image_encoder.preprocess(list(inputs["image"])).astype(self.dtype)
-            image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
-            conditions["image_seen"] = yield OnHost(as_float32, (image_tokens,))
+            conditions["image_seen"] = yield from self._embed_images(weights, programs, inputs["image"])
         segmentation = {"count": count_segments(request), "length": self.spec.segment_frames, "repeats_turning_frame": False}
         poses = []
         for frames in inputs["drive"][0].segments(**segmentation):
@@ -118,7 +119,7 @@ class PosedModel(SegmentModel):
     def _encode_faces(
         self, programs: PosedPrograms, weights: Any, step_context: WholeClipStepContext, frames: np.ndarray
     ) -> Effects[FaceKeys]:
-        """Encode faces, uint8 [frames, side, side, 3], to face keys. The branch with the negative prompt has blank faces.
+        """Encode faces, uint8 [frames, side, side, 3], to `FaceKeys`. The branch with the negative prompt has blank faces.
 
         Yields work.
         """

@@ -121,5 +121,5 @@ class DrivenDenoiser(Denoiser):
         return run_layer
 
     def _layers(self, weights: StackedWeights, context: DrivenContext) -> tuple:
-        """Return the indices of the layers, then the inputs of Wan's layers."""
+        """Return the indices of the layers, followed by the inputs that `WanTransformer3DModel`'s layers need."""
         return jnp.arange(self._model.config.num_layers), *super()._layers(weights, context)

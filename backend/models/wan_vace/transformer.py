@@ -1,9 +1,9 @@
 """VACE's transformer: Wan's transformer with a second stack of layers, the control blocks, which read the control latents.
 
 The control blocks run one after another on the control tokens, which are separate from the video's tokens. Each control block
-also outputs a hint. The hint is added to the video's tokens after a certain layer. A segment is a control block, the layer after
-which its hint is added, and the layers up to the next such layer. Segments run one after another, so that only one hint is in
-memory at a time.
+also outputs a hint. The configuration states after which layer the hint is added to the video's tokens. A segment is a control
+block, the layer after which its hint is added, and the layers up to the next such layer. Segments run one after another, so that
+only one hint is in memory at a time.
 """
 
 import copy
@@ -47,10 +47,10 @@ class ControlContext(Context):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Segments:
-    """Successive segments with an equal number of layers. Each segment has one control block.
+    """Successive segments with an equal number of layers. A segment is one control block with the layers that run after it.
 
-    `count` is the number of segments, and `length` the number of layers per segment. `control` and `layer` are the
-    indices of the control block and of the first layer of the first segment.
+    `count` is the number of segments, and `length` the number of layers per segment. `control` and `layer` are the indices of the
+    control block and of the first layer of the first segment.
     """
 
     control: int
@@ -106,7 +106,7 @@ class ControlledDenoiser(Denoiser):
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """See `ClipTransformer`. To decide about the cache, the first layer runs without its hint.
+        """See `ClipTransformer`. To decide whether to reuse the step cache, the first layer runs without its hint.
 
         If the cache is not reused, all layers run with their hints. The first layer then runs a second time.
         """
