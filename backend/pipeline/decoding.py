@@ -26,7 +26,7 @@ from backend.runtime.hosts import gather_to_host
 from backend.runtime.work import OnHost, Work, describe
 from backend.runtime.work import run as do
 from backend.schemas.clip import Part
-from backend.schemas.events import Decoding, Event, VideoResult
+from backend.schemas.events import VIDEO_FILE, Decoding, Event, VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.sound import SoundPart
 
@@ -178,7 +178,7 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
 
     The mp4 gets the first audio that exists: the audio input, the decoded audio latents, or the clip's audio.
     """
-    request, path, has_sound = run.request, run.folder / "video.mp4", False
+    request, path, has_sound = run.request, run.folder / VIDEO_FILE, False
     with run.clock.measure("decode"):
         sound = _read_audio_input(run, request.sound) if request.sound else None
         if SOUND in latents and _uses_generated_audio(request):

@@ -34,7 +34,7 @@ from backend.pipeline.previews import can_run_concurrently, frames_to_uint8
 from backend.pipeline.rates import add_flops
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
-from backend.schemas.events import Block, Cancelled, Event, Finished, VideoResult
+from backend.schemas.events import VIDEO_FILE, Block, Cancelled, Event, Finished, VideoResult
 from backend.schemas.live import FOLDER, KEPT_SECONDS, frame_name
 from backend.schemas.prompt_cues import Cue, check_cue, merge_cues
 from backend.schemas.request import GenerationRequest
@@ -196,7 +196,7 @@ class _BlockDecoder:
         self._kept_frames = KEPT_SECONDS * run.request.fps
         self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")
         self._frames: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=4 * run.request.fps)
-        self._video = run.folder / FOLDER / "video.mp4"
+        self._video = run.folder / FOLDER / VIDEO_FILE
         self._encoding = self._encoder.submit(self._encode)
         self._blocks: list[Future[Block]] = []
         self.num_frames = 0  # number of frames in all blocks whose decoding has started
@@ -232,7 +232,7 @@ class _BlockDecoder:
 
     def write_video(self, request: GenerationRequest) -> VideoResult:
         """Write the video of all blocks, with `request` in the file's comment field. Raises: VideoFileError."""
-        run, path = self._run, self._run.folder / "video.mp4"
+        run, path = self._run, self._run.folder / VIDEO_FILE
         with run.clock.measure("decode"):
             self._queue_frame(None)
             count = self._encoding.result()

@@ -31,12 +31,12 @@ from backend.pipeline.run import WorkClock
 from backend.pipeline.upscaler import Tiling, Upscaler, read_model
 from backend.runtime.context import RuntimeContext
 from backend.schemas.clip import Part
-from backend.schemas.events import Cancelled, Compiling, Event, Finished, Loading, Upscaling, VideoResult
+from backend.schemas.events import VIDEO_FILE, Cancelled, Compiling, Event, Finished, Loading, Upscaling, VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.upscaling import upscaler_name, without_upscaling
 from backend.settings import from_environment
 
-VIDEO, SMALLER, RESULT = "video.mp4", "stage3_video.mp4", "stage3_video.json"
+SMALLER, RESULT = "stage3_video.mp4", "stage3_video.json"
 PIECES = "stage4_pieces"
 # Time after which a piece is finished and the next piece starts. A killed process loses at most the work since then.
 PIECE_SECONDS = 20.0
@@ -177,7 +177,7 @@ def _join_pieces(request: GenerationRequest, folder: Path, source: Path, pieces:
     """Join the pieces into the job's video, with the audio of the smaller video. Return whether it has audio."""
     by = {"by": upscaler_name(request), "from": [request.width, request.height], "scale": request.upscale}
     comment = json.dumps({"format": FORMAT, "request": request.for_sharing(), "upscaled": by}, ensure_ascii=True)
-    has_sound = pieces.join(folder / VIDEO, source, comment, request.total_frames / request.fps)
+    has_sound = pieces.join(folder / VIDEO_FILE, source, comment, request.total_frames / request.fps)
     shutil.rmtree(folder / PIECES)
     for name in (SMALLER, RESULT):
         (folder / name).unlink(missing_ok=True)
@@ -205,7 +205,7 @@ def _create_result(
     )  # fmt: skip
     return dataclasses.replace(
         result,
-        path=str(folder / VIDEO),
+        path=str(folder / VIDEO_FILE),
         request=request,
         width=width,
         height=height,
@@ -221,7 +221,7 @@ def _store_smaller(folder: Path, result: VideoResult) -> VideoResult:
     """Store the generated video and its result as files of the upscaling stage, from which another process can resume."""
     with replace_file(folder / RESULT, is_durable=True) as part:
         part.write_text(json.dumps(result.to_json(), ensure_ascii=False), "utf-8")
-    (folder / VIDEO).replace(folder / SMALLER)
+    (folder / VIDEO_FILE).replace(folder / SMALLER)
     return result
 
 
@@ -240,6 +240,6 @@ def _restore_smaller(folder: Path, smaller_result: VideoResult | None) -> VideoR
     shutil.rmtree(folder / PIECES, ignore_errors=True)
     if smaller_result is None:
         return None
-    (folder / SMALLER).replace(folder / VIDEO)
+    (folder / SMALLER).replace(folder / VIDEO_FILE)
     (folder / RESULT).unlink(missing_ok=True)
     return smaller_result

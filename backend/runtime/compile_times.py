@@ -1,4 +1,4 @@
-"""Store how long programs took to compile on this machine, and estimate how long further programs will take."""
+"""Store how long programs took to compile on this machine, and estimate the compile time of further programs."""
 
 import json
 import logging
@@ -12,20 +12,20 @@ logger = logging.getLogger(__name__)
 
 
 def program_kind(program: Program) -> str:
-    """Return the kind under which a program's compile time is stored: the devices and the program's key, but not its shapes."""
+    """Return a program's kind, under which its compile time is stored: the number and type of its devices, and `program.key`."""
     devices = program.layout.mesh.devices.flatten()
     return f"{len(devices)} {devices[0].device_kind}: {program.key}"
 
 
 class CompileTimes:
-    """The longest time that each kind of program took to compile, in seconds, in a JSON file. A program that is loaded quickly
-    from a cache does not lower the stored time."""
+    """A JSON file with the longest compile time of each kind of program (`program_kind`), in seconds. A program that is loaded
+    quickly from a cache does not lower the stored time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> dict[str, float]:
-        """Return the stored seconds by kind, {} if the file is missing or broken."""
+        """Return the stored seconds by kind of program. Return {} if the file is missing or broken."""
         try:
             stored = json.loads(self._path.read_text("utf-8"))
         except (OSError, ValueError):
@@ -34,8 +34,8 @@ class CompileTimes:
         return {kind: float(seconds) for kind, seconds in entries if isinstance(seconds, int | float)}
 
     def record(self, seconds: Mapping[str, float]) -> None:
-        """Store the seconds of each kind, rounded to tenths, if they exceed the stored seconds. A file that cannot be written
-        stays unchanged."""
+        """Store the seconds of each kind of program, rounded to tenths, if they exceed the stored seconds. A file that cannot be
+        written stays unchanged."""
         known = self.read()
         news = {kind: round(value, 1) for kind, value in seconds.items() if value > known.get(kind, 0.05)}
         if not news:
@@ -49,10 +49,11 @@ class CompileTimes:
 
 
 class Forecast:
-    """Estimates the seconds until all programs of the list `kinds` are compiled, with `at_once` compilations in parallel.
+    """Estimates the seconds until a list of programs is compiled, with `at_once` compilations in parallel.
 
-    `known` are stored seconds by kind. The estimate of the remaining programs is scaled by the actual seconds of finished
-    programs, because programs from a cache need only a fraction of their stored seconds.
+    `kinds` are the kinds of the programs (`program_kind`), and `known` the stored seconds by kind. Programs from a cache need
+    only a fraction of their stored seconds. Therefore the stored seconds of the remaining programs are multiplied by a ratio: the
+    measured seconds of the finished programs, divided by their stored seconds.
     """
 
     def __init__(self, kinds: Sequence[str], known: Mapping[str, float], at_once: int = 1) -> None:
@@ -60,12 +61,12 @@ class Forecast:
         self._measured: list[float] = []
 
     def record_finished(self, seconds: float) -> None:
-        """Record the compile time in seconds of the next program of the list."""
+        """Record the seconds that the next program of `kinds` took to compile."""
         self._measured.append(seconds)
 
     @property
     def seconds_left(self) -> float:
-        """The estimated remaining seconds, 0 while neither stored nor measured seconds exist."""
+        """The estimated seconds until all programs are compiled. 0 if neither stored nor measured seconds exist."""
         remaining = self._kinds[len(self._measured) :]
         done = [
             (measured, self._known[kind])

@@ -1,4 +1,4 @@
-"""The state of one process that its models share. It is created once, by the main function of a worker or a command."""
+"""The objects that all models of a process share. The main function of a worker or a command creates them once."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from backend.runtime.kernel_fallbacks import KernelFallbacks
 class RuntimeContext:
     """The place of the process among the hosts, and the compile options and kernels that the process does not use.
 
-    Layouts and loaded models refer to the context, so that their programs can read it.
+    Each `Layout` has a reference to the context. Programs read the context through their layout.
     """
 
     place: Place = Place()
@@ -20,5 +20,5 @@ class RuntimeContext:
 
     @functools.cached_property
     def crash_guard(self) -> KernelCrashGuard:
-        """The guard of the first run of each program with kernels."""
+        """The object that withdraws kernels which fail, crash or hang when a program runs for the first time."""
         return KernelCrashGuard(self.fallbacks)

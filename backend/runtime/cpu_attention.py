@@ -1,5 +1,5 @@
-"""Attention with PyTorch's fused kernel on a CPU, and with `kernels.attention` elsewhere. PyTorch's kernel is used because it
-vectorises exponentials; XLA does not."""
+"""Attention that uses PyTorch's fused kernel on a CPU, and `kernels.attention` on other platforms. PyTorch's kernel computes
+exponentials with vector instructions, and XLA's code for CPUs does not."""
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ from kernels.attention import attention as kernels_attention
 def attention(
     query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None, *, options: AttentionOptions
 ) -> jax.Array:
-    """Compute softmax(Q K^T / sqrt(D) + bias) V, [B, S_q, H, D] in the query's dtype. The arguments are as in
-    `kernels.attention`."""
+    """Compute softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype. `kernels.attention.attention` describes the
+    arguments."""
     return kernels_attention(query, key, value, bias, options, implementations=(TORCH_CPU, *IMPLEMENTATIONS))
 
 
@@ -49,7 +49,7 @@ def torch_attention(
     num_keys: int | None = None,
     kv_lengths: KvLengths | None = None,
 ) -> jax.Array:
-    """Compute the result of `attention` with PyTorch alone, in float32 or bfloat16. Works only in programs for a CPU."""
+    """Compute softmax(Q K^T / sqrt(D) + bias) V with PyTorch, in float32 or bfloat16. Works only in programs for a CPU."""
     if kv_lengths is not None:
         hidden = jnp.where(jnp.arange(key.shape[1]) < kv_lengths.values[:, None], 0.0, -jnp.inf)[:, None, None, :num_keys]
         bias = hidden if bias is None else bias + hidden

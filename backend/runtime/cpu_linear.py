@@ -1,9 +1,9 @@
-"""Large matrix products on a CPU with AMX units, with libraries inside PyTorch: oneDNN for bfloat16, MKL for float32.
+"""Large matrix products on CPUs with AMX units. Libraries inside PyTorch compute them: oneDNN for bfloat16, MKL for float32.
 
-The AMX units multiply only bfloat16. A float32 product is the sum of three bfloat16 products, added in float32. With a = a_high +
-a_low, both rounded to bfloat16, a b = a_high b_high + a_low b_high + a_high b_low, with an error of at most 3 * 2 ** -16 of |a
-b|. TPUs do the same for `jax.lax.Precision.HIGH`. Source: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial
-Intelligence Datatype For Higher-Precision Computations" (2019), section II.
+The AMX units multiply only bfloat16. Therefore a float32 product a b is the sum of three bfloat16 products, added in float32.
+Each factor is split into two bfloat16 parts, such as a = a_high + a_low. Then a b = a_high b_high + a_low b_high + a_high b_low.
+The error is at most 3 * 2 ** -16 * |a b|. TPUs compute `jax.lax.Precision.HIGH` in the same way. Source: Henry, Tang and
+Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations" (2019), section II.
 """
 
 import ctypes
@@ -18,10 +18,10 @@ import torch
 
 from backend.runtime.torch_call import TorchCall
 
-FEWEST_ROWS = 1024  # with fewer rows of `value`, XLA's own product is as fast: measured on two cores, 2026-11-21
-FEWEST_COLUMNS = 1024  # minimum of both sizes of `weight`; with a smaller weight, XLA's own product is as fast
+FEWEST_ROWS = 1024  # with fewer rows in `value`, XLA's own product is as fast: measured on two cores, 2026-11-21
+FEWEST_COLUMNS = 1024  # minimum of both N and C of `weight` [N, C]; with a smaller weight, XLA's own product is as fast
 
-_ROW_MAJOR, _NOT_TRANSPOSED = 101, 111  # values of CBLAS's enumerations
+_ROW_MAJOR, _NOT_TRANSPOSED = 101, 111  # CBLAS's constants for matrices in row-major order that are not transposed
 
 
 def is_supported(value: jax.Array, weight: jax.Array) -> bool:
@@ -35,8 +35,8 @@ def is_supported(value: jax.Array, weight: jax.Array) -> bool:
 
 
 def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """Multiply `value` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in their dtype. Works only in programs for a
-    CPU.
+    """Multiply `value` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in the dtype of `value`. Works only in
+    programs for a CPU.
 
     The product needs the weight in the memory order [C, N]. A weight in another order is copied first. In bfloat16 the result is
     rounded once, after the bias is added. In float32, inputs above 3.39e38 (the last 0.4 % of the range) give NaN, because such
@@ -54,8 +54,10 @@ def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -
 
 
 def _split(value: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Split float32 values into two bfloat16 arrays. Their sum differs from the value by at most 2 ** -16 of the value."""
-    high = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)  # XLA could remove a conversion to bfloat16 and back
+    """Split float32 values into two bfloat16 arrays. The sum of both arrays differs from a value by at most 2 ** -16 of the
+    value."""
+    # `reduce_precision` is used because XLA can remove a conversion to bfloat16 and back.
+    high = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)
     return high.astype(jnp.bfloat16), (value - high).astype(jnp.bfloat16)
 
 
@@ -67,7 +69,8 @@ def _multiply(product: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, 
 
 
 def _add_products(total: torch.Tensor, *factors: torch.Tensor) -> None:
-    """Fill `total`, float32 [M, N], with the sum of the products of each pair of factors, bfloat16 [M, K] and [K, N]."""
+    """Fill `total` [M, N] float32 with a sum of matrix products. `factors` are bfloat16: the left factor [M, K] and the
+    right factor [K, N] of the first product, then of the second product, and so on."""
     for index in range(0, len(factors), 2):
         (rows, depth), columns = factors[index].shape, factors[index + 1].shape[1]
         multiply = _multiply_bfloat16()
@@ -92,9 +95,9 @@ def _add_products(total: torch.Tensor, *factors: torch.Tensor) -> None:
 
 @functools.cache
 def _multiply_bfloat16() -> Callable[..., None] | None:
-    """Return MKL's cblas_gemm_bf16bf16f32, None if PyTorch does not contain it.
+    """Return MKL's function cblas_gemm_bf16bf16f32, None if PyTorch's library does not contain it.
 
-    The function multiplies bfloat16 into float32. PyTorch links MKL but does not expose the function.
+    The function multiplies bfloat16 matrices and returns float32. PyTorch has no Python function for it.
     """
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

@@ -1,16 +1,16 @@
-"""The devices of this process, as the worker reports them, and the chips of TPU slices elsewhere, for compiling."""
+"""The JAX devices that a worker reports, and descriptions of TPU slices for compiling on machines without a TPU."""
 
 import jax
 from jax.experimental import topologies
 
 from backend.schemas.worker import Device
 
-# Slices with fewer chips than libtpu assumes for one host. The values are the true numbers of chips along the host's three axes.
+# Slices whose host has fewer chips than libtpu assumes. The values are the real numbers of chips along the host's three axes.
 CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}
 
 
 def device_facts() -> list[Device]:
-    """Describe all JAX devices of all hosts, with their memory if this host can read it."""
+    """Describe the JAX devices of all hosts. Only devices of this host can have memory figures."""
     return [_describe_device(device) for device in jax.devices()]
 
 
@@ -23,7 +23,7 @@ def _describe_device(device: jax.Device) -> Device:
 
 
 def described_devices(topology: str) -> list[jax.Device]:
-    """Return the chips of a slice such as "v6e:2x4", for compiling with libtpu. The machine needs no chip."""
+    """Describe the chips of a slice such as "v6e:2x4". libtpu compiles programs for them on a machine without a TPU."""
     bounds = CHIPS_OF_A_HOST.get(topology)
     options = {"chips_per_host_bounds": bounds} if bounds else {}
     return topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices

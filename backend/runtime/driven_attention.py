@@ -1,9 +1,9 @@
 """Attention of a video's tokens to the video itself and to a driving video, spread over chips.
 
-A latent frame sees the whole video, and the driving frame of the same time. Two attentions compute this without a mask: one to
-the whole video, and one from each frame to its driving frame. `kernels.attention.join_attentions` joins their results by their
-log-sum-exps. The driving video's keys and values are computed once and stored as `ClipKeys`. Chips exchange tokens for heads as
-in `backend.runtime.ulysses`.
+Each latent frame of the video sees the whole video and one frame of the driving video, its driving frame. Two attentions compute
+this without a mask: one to the whole video, and one from each latent frame to its driving frame.
+`kernels.attention.join_attentions` joins their results by their log-sum-exps. The driving video's keys and values are computed
+once and stored as `ClipKeys`. Chips exchange tokens for heads as in `backend.runtime.ulysses`.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from backend.runtime.ulysses import exchange_for_tokens, prepare_own_heads
 from kernels.attention import join_attentions
 from kernels.qkv import HeadBounds
 
-KEYS_PARTITION = partition(None, "tokens", None, None, "heads")  # partition of the keys of all layers
+KEYS_PARTITION = partition(None, "tokens", None, None, "heads")  # partition of `ClipKeys.key` and `ClipKeys.value`
 BOUNDS_PARTITION = partition(None, "tokens", None, "heads")
 NUM_LEADING_FRAMES = 1  # the first latent frame is the image, which has no driving frame
 AttendWithSums = Callable[..., tuple[jax.Array, jax.Array]]
@@ -36,12 +36,12 @@ arrays of all layers if `layer` is given.
 class ClipKeys:
     """Keys and values of a driving video's tokens in every layer, each [layers, chips, F, T, W].
 
-    F is the number of latent frames, T the number of tokens per frame. The keys include their rotary embedding. Each chip on sp
-    stores the heads whose attention it computes, and W is the number of channels of these heads. The `ClipKeys` of a single layer
-    have arrays without the axis `layers`.
+    F is the number of latent frames of the driving video, T the number of tokens per frame. The keys include their rotary
+    embedding. The axis `chips` has one entry for each chip on sp: the heads whose attention the chip computes. W is the number of
+    channels of these heads. The `ClipKeys` of a single layer have arrays without the axis `layers`.
 
-    `largest` [layers, chips, 2, heads] float32 contains the largest Euclidean norm of each head's keys and the largest magnitude
-    of its values. The TPU's attention kernel needs `largest`. None if `Layout.uses_tpu_passes` is false.
+    `largest` [layers, chips, 2, heads] float32 contains two numbers for each head: the largest Euclidean norm of its keys, and
+    the largest magnitude of its values. The TPU's attention kernel needs them. None if `Layout.uses_tpu_passes` is false.
     """
 
     key: jax.Array
@@ -50,7 +50,7 @@ class ClipKeys:
 
 
 def describe_clip_keys(layout: Layout, shapes: ClipKeys) -> ClipKeys:
-    """Return the shapes of all layers' `ClipKeys`, with their shardings."""
+    """Return `shapes`, which describe the `ClipKeys` of all layers, with shardings added."""
     return ClipKeys(
         key=with_sharding(shapes.key, layout.sharding(KEYS_PARTITION)),
         value=with_sharding(shapes.value, layout.sharding(KEYS_PARTITION)),
@@ -68,10 +68,10 @@ def clip_attention(
     num_frames: int,
     num_tokens: int,
 ) -> tuple[jax.Array, ClipKeys]:
-    """Compute `ulysses.self_attention` of a driving video's tokens. Also return this layer's keys and values.
+    """Compute the self-attention of a driving video's tokens, as `ulysses.self_attention` does. Also return the keys and values.
 
-    The first `num_tokens` tokens are real, the others are padding. All samples of the batch have the same driving video, so
-    `ClipKeys` contains it once.
+    The first `num_tokens` tokens are real, the others are padding. All samples of the batch have the same driving video.
+    Therefore the returned `ClipKeys` contain the keys and values of only one sample.
     """
     local = functools.partial(_local_clip, layout=layout, attend=attend, eps=eps, num_frames=num_frames, num_tokens=num_tokens)
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
@@ -106,11 +106,12 @@ def driven_attention(
     keys: ClipKeys,
     layer: jax.Array,
 ) -> jax.Array:
-    """Compute `ulysses.self_attention` of a video's tokens to themselves and to the tokens of the driving video.
+    """Compute the attention of a video's tokens to the tokens of the video itself and of the driving video, [B, S, W].
 
-    `keys` are the driving video's keys and values in all layers, and `layer` is the index of the current layer.
+    `keys` are the driving video's keys and values in all layers, and `layer` is the index of the current layer. The other
+    arguments are described in `ulysses.self_attention`.
 
-    Latent frame f, counted from 0, sees driving frame f - 1. Latent frame 0, the image's frame, sees no driving frame.
+    Latent frame f of the video sees frame f - 1 of the driving video. Latent frame 0, the image, sees no driving frame.
     """
     local = functools.partial(_local_driven, layout=layout, attend=attend, eps=eps)
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
@@ -125,9 +126,9 @@ def _local_driven(
 ) -> jax.Array:
     """Compute one chip's part of `driven_attention`.
 
-    Other attentions subtract the mean key from all keys, which lets the TPU kernel use its fast form. Here the mean key is not
-    subtracted. The two attentions have different mean keys, so the subtraction would change their log-sum-exps differently,
-    and the results could not be joined.
+    `ulysses.self_attention` subtracts the mean key from all keys, which makes the TPU kernel faster. This function does not. The
+    video and the driving video have different mean keys. Subtracting them would change the log-sum-exps of the two attentions by
+    different amounts, and the results could not be joined.
     """
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
@@ -157,11 +158,11 @@ def _attend_to_clip(
     attend: AttendWithSums,
     first: jax.Array | int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attend from queries [1, S, W] to the driving video. Returns the output and the log-sum-exps [1, S, H] of H heads.
+    """Attend from queries [1, S, W] to the driving video. Returns the attention and the log-sum-exps [1, S, H] of H heads.
 
-    `first` is the index of the first query's token in the video. Tokens of the image's latent frame and padding see no driving
-    frame. If `first` is a traced array, the log-sum-exps of these tokens are -inf. If `first` is an int, the queries must be all
-    tokens of the video, and the result has no entries for these tokens.
+    `first` is the index of the first query's token in the video. Two kinds of tokens see no driving frame: the tokens of latent
+    frame 0 (the image), and padding. If `first` is a traced array, the log-sum-exps of these tokens are -inf. If `first` is an
+    int, the queries must be all tokens of the video, and the results exclude these tokens.
     """
     _, _, frames, tokens, _ = keys.key.shape
     length, width = query.shape[1:]
@@ -190,10 +191,10 @@ def _attend_by_frames(
     layer: jax.Array,
     attend: AttendWithSums,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attend from each frame's queries to the keys of the same frame in this `layer`.
+    """Attend from the queries of each frame to the keys with the same frame index, in the layer with index `layer`.
 
-    Queries are [F, T, W], keys and values [layers, F, T, W], for F frames of T tokens and heads with W channels together. Returns
-    the output [1, F * T, W] and the log-sum-exps [1, F * T, H] of H heads.
+    Queries are [F, T, W], keys and values [layers, F, T, W]: F frames of T tokens, with the W channels of H heads. Returns the
+    attention [1, F * T, W] and the log-sum-exps [1, F * T, H].
     """
     if bounds is not None:
         here = jax.lax.dynamic_index_in_dim(largest, layer, keepdims=False)[0]

@@ -1,10 +1,11 @@
-"""Compiled programs stored as files, so that a later start, here or on a TPU machine, compiles nothing.
+"""Store compiled programs as files. A later process loads the files, on this or another machine, and compiles nothing.
 
-A file's name contains a digest of everything that determines the executable. This is the program's text, the compiler's options
-and flags, the versions of jax, jaxlib and libtpu, and the devices with their positions. The text contains shapes, shardings and
-the code of our kernels. A changed program has another file, so an outdated executable never runs. Any file may be deleted.
+A file's name contains a digest of everything that determines the executable. The digest covers the program's text, the compiler's
+options and flags, the versions of jax, jaxlib and libtpu, and the devices with their positions. The text contains shapes,
+shardings and the code of our kernels. A changed program has another file name, so an outdated executable never runs. Every file
+can be deleted. The program is then compiled again.
 
-The files are pickles: anyone who can write into the folder can run code here, as with jax's own cache.
+The files are pickles. Therefore anyone who can write into the folder can run code in this process, as with jax's own cache.
 """
 
 import dataclasses
@@ -49,7 +50,7 @@ class Identity:
 
 
 def identify_program(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Identity:
-    """Return the identity of this lowered program. A stored executable of the program has the same identity."""
+    """Return the identity of this lowered program. A stored executable with the same identity can be used for the program."""
     libraries = ("jax", "jaxlib", *(["libtpu"] if layout.platform == "tpu" else []))
     versions = {library: installed_version(library) for library in libraries}
     flags = compiler_flags() | {key: str(value) for key, value in sorted(layout.compiler_options.items())}
@@ -67,7 +68,7 @@ def _describe_devices(layout: Layout) -> str:
 
 
 class ExecutableFolders:
-    """A `Compiler` that loads a program's executable from a folder. If no folder contains it, the program is compiled."""
+    """A `Compiler` that loads executables from files in `folders`. It compiles programs whose executable is in no folder."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder for folder in folders if any(folder.glob(f"*{SUFFIX}"))] if folders else []
@@ -97,9 +98,9 @@ class ExecutableFolders:
 
 @dataclasses.dataclass(kw_only=True)
 class ExecutableWriter:
-    """A `Compiler` that writes its programs to `folder`, except programs that are already there.
+    """A `Compiler` that compiles programs and writes the executables to `folder`. Skips programs whose file exists.
 
-    Calls `report(name, path, seconds)` for each program. `seconds` has the value None if the file already existed.
+    Calls `report(name, path, seconds)` for each program. `seconds` is the time to compile and write, None if the file existed.
     """
 
     folder: Path
@@ -119,14 +120,14 @@ class ExecutableWriter:
 
 
 def write_executable(path: Path, key: Identity, compiled: jax.stages.Compiled) -> None:
-    """Write an executable and its identity."""
+    """Write an executable and its identity to a file."""
     payload, _, _ = serialize(compiled)
     with replace_file(path) as part:
         part.write_bytes(pickle.dumps({"identity": dataclasses.asdict(key), "payload": payload}))
 
 
 def read_executable(path: Path, lowered: jax.stages.Lowered, layout: Layout) -> jax.stages.Compiled:
-    """Load the executable onto the layout's devices. Raises: any error of the runtime for a file that it cannot load."""
+    """Load the executable in a file onto the layout's devices. Raises: any error, if JAX's runtime cannot load the file."""
     content = pickle.loads(path.read_bytes())
     devices = list(layout.mesh.devices.flatten())
     by_id = sorted(devices, key=lambda device: device.id)

@@ -1,5 +1,5 @@
-"""The hosts of one slice. Each host has one process. All processes run the same programs in the same order, on all devices
-together.
+"""The hosts of one slice. Each host has one process. All processes run the same programs in the same order, and each program runs
+on the devices of all hosts.
 
 Usually only one host exists, and its process has the default `Place`.
 """
@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """The index of this process among the processes of `count` hosts. Only the first host writes files."""
+    """The `index` of this process among the processes of `count` hosts. Only the process with index 0 writes files."""
 
     index: int = 0
     count: int = 1
@@ -32,20 +32,20 @@ class Place:
 
 
 def join_hosts(index: int, count: int, coordinator: str, bind: str | None = None) -> Place:
-    """Join the other hosts as number `index` of `count`, before jax looks for devices. jax then sees the devices of all hosts.
-    Return the place of this process.
+    """Connect this process to the processes of the other hosts, and return its `Place`. `index` counts from 0.
 
-    The first host listens at `bind`. The others reach it as `coordinator`, HOST:PORT. Raises: RuntimeError if hosts do not join.
+    Call this before jax looks for devices. jax then sees the devices of all hosts. The first host listens at the address `bind`.
+    The other hosts connect to the address `coordinator`, HOST:PORT. Raises: RuntimeError if a host does not connect.
     """
     jax.distributed.initialize(coordinator, count, index, coordinator_bind_address=bind)
     return Place(index=index, count=count)
 
 
 def put(tree: object, sharding: Sharding) -> Any:
-    """Copy arrays to the devices, as `jax.device_put` does, also to devices of several hosts.
+    """Copy a tree of arrays to the devices of `sharding`, which can belong to several hosts.
 
-    All hosts must pass equal values. `jax.device_put` would compare the values with a program for each array, which takes time.
-    This function does not compare them.
+    All hosts must pass equal values. This function does not check that. `jax.device_put` would check it by running a program for
+    each array, which takes time.
     """
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
@@ -60,9 +60,9 @@ def _put_on_this_host(leaf: object, sharding: Sharding) -> jax.Array:
 
 
 def gather_to_host(array: jax.Array) -> jax.Array:
-    """Return the array in a form that this host can read completely.
+    """Return an equal array that this host can read completely.
 
-    If other hosts have parts of the array, the function runs a program, so all hosts must call the function.
+    If parts of the array are on other hosts, a program copies them to this host. Therefore all hosts must call this function.
     """
     if array.is_fully_addressable or array.is_fully_replicated:
         return array

@@ -3,10 +3,10 @@
 In shapes, S is the number of tokens of the spread stream, L of the replicated stream. W is the number of channels of all heads in
 the array, D of one head.
 
-The spread stream exchanges tokens for heads as in `ulysses`. Each chip then adds the same heads of the replicated stream. The
-real tokens (tokens that are not padding) of both streams precede all padding. Therefore the number of real tokens is enough to
-exclude the padding. If the padding of the spread stream is long enough, the replicated stream is written over it. This avoids a
-copy of the long arrays.
+The chips exchange tokens of the spread stream for heads, as in `ulysses`. After the exchange, a chip has some of the heads. It
+then appends the tokens of the replicated stream, with the same heads. Real tokens are tokens that are not padding. The real
+tokens of both streams precede all padding, so that the number of real tokens is enough to exclude the padding. If the padding of
+the spread stream is long enough, the replicated stream is written over it. This avoids a copy of the long arrays.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_hea
 class Stream:
     """One stream of a joint attention: its projected `query`, `key` and `value`, each [B, tokens, W].
 
-    `norms` are the weights [D] of the RMS norm of each head's query, and of the RMS norm of each head's key.
+    `norms` are two weights [D]: of the RMS norm of each head's query, and of the RMS norm of each head's key.
     """
 
     query: jax.Array
@@ -48,8 +48,9 @@ class Joining:
 
     Attributes:
         num_tokens: the number of real tokens in the spread stream.
-        eps: a constant of the norms.
-        attend_spread: computes the attention of the spread stream's queries if they do not see all keys. See `joint_attention`.
+        eps: the constant that the RMS norms add to the mean square.
+        attend_spread: the function for the queries of the spread stream, if they see only some of the keys (sparse attention).
+            `joint_attention` describes its arguments.
     """
 
     num_tokens: int
@@ -73,8 +74,8 @@ def joint_attention(
 
     Each chip calls `attend(query, key, value, bounds, lengths)` for some of the heads:
 
-    - `key` and `value` contain the real tokens of `spread`, then the tokens of `replicated`.
-    - `query` contains the tokens of `spread` or a part of them, then the tokens of `replicated`.
+    - `key` and `value` contain the real tokens of `spread`, then the tokens of `replicated`, then padding if any is left.
+    - `query` contains all or some of the tokens of `spread`, then the tokens of `replicated`.
     - `bounds` are the `HeadBounds` of these arrays for the TPU's attention kernel, None if no Pallas pass prepared the arrays.
     - `lengths` (`KvLengths`) is the number of real tokens of both streams together, for each sample.
 
@@ -93,7 +94,8 @@ def joint_attention(
 def _local_joint_attention(
     spread: Stream, replicated: Stream, counts: jax.Array, tables, *, layout: Layout, attend: Callable, how: Joining
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute one chip's part of `joint_attention`. Each chip adds its heads of the replicated stream to the exchanged arrays."""
+    """Compute one chip's part of `joint_attention`. The chip appends the replicated tokens, with its own heads, to the spread
+    tokens."""
     sp, head = layout.size("sp"), tables[0].shape[1]
     heads = spread.query.shape[2] // head
     group = math.gcd(heads, sp)
@@ -132,9 +134,9 @@ def _local_joint_attention(
 
 
 def _concatenate_tokens(array: jax.Array, part: jax.Array, start: int) -> jax.Array:
-    """Concatenate the first `start` tokens of `array` [B, S, W] and the tokens of `part`.
+    """Concatenate the first `start` tokens of `array` [B, S, W] and all tokens of `part` [B, L, W].
 
-    If `part` fits into `array` after these tokens, `part` is written there, and the result has the length of `array`.
+    If `array` is long enough, `part` replaces its tokens from index `start` on, and the result has the length of `array`.
     """
     if start + part.shape[1] <= array.shape[1]:
         return jax.lax.dynamic_update_slice_in_dim(array, part, start, 1)
@@ -143,7 +145,8 @@ def _concatenate_tokens(array: jax.Array, part: jax.Array, start: int) -> jax.Ar
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _SecondStream:
-    """The replicated stream, prepared for attention. `bounds` are the head bounds of both streams together."""
+    """The replicated stream, prepared for attention. `bounds` are the `HeadBounds` of both streams together, None if no Pallas
+    pass prepared the spread stream."""
 
     projected: tuple[jax.Array, jax.Array, jax.Array]
     bounds: HeadBounds | None
@@ -152,7 +155,8 @@ class _SecondStream:
 def _prepare_second_stream(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _SecondStream:
     """Prepare the arrays [B, L, W] of the replicated stream for attention. `first` is the prepared spread stream.
 
-    Values of padding become zero. With `first.bounds`, keys of padding also become zero, so that they do not raise the bounds.
+    The padding tokens of the value array become zero. If `first.bounds` is set, the padding tokens of the key array also become
+    zero, so that they do not raise the bounds.
     """
     is_seen = (jnp.arange(stream.query.shape[1]) < counts[:, None])[:, :, None]
     normalise = functools.partial(normalise_heads, eps=eps)
@@ -183,7 +187,7 @@ def _prepare_second_stream(stream: Stream, counts: jax.Array, first: Prepared, e
 def text_attention(
     layout: Layout, attend: Callable, query: jax.Array, key: jax.Array, value: jax.Array, counts: jax.Array
 ) -> jax.Array:
-    """Compute `attend(query, key, value, counts)` of a text with itself. Every chip of a guidance branch has the whole text.
+    """Compute the self-attention of a text: call `attend(query, key, value, counts)` on every chip, with all tokens of the text.
 
     The arrays are partitioned as `TEXT_HEADS`. `counts` [B] is the number of real tokens of each text.
     """

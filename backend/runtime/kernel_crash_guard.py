@@ -1,8 +1,8 @@
-"""Remember kernels that fail, crash or hang in their first run, so that this process and later ones do not use them.
+"""Remember kernels that fail, crash or hang in their first run, so that this process and later processes do not use them.
 
-Before a program with our kernels runs for the first time, a file with the kernels' names is written and locked. After the run the
-file is deleted. If the process ends during the run, the file remains without a lock. Later processes do not use the kernels that
-such a file names.
+Before a program with our kernels runs for the first time, a file is written and locked. It contains the uses of the kernels, such
+as "attention" (`kernel_fallbacks`). After the run the file is deleted. If the process ends during the run, the file remains
+without a lock. Later processes do not use the kernels of such a file.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from backend.errors import KernelRefused, one_line
 from backend.runtime.kernel_fallbacks import KernelFallbacks
 
 KEPT_SECONDS = 24 * 3600.0  # after this time the kernels are tried again, because something else may have caused the crash
-HANGS_SECONDS = 600.0  # maximum time of a first run; other hosts may still compile the program in this time
+HANGS_SECONDS = 600.0  # a longer first run counts as hung; the limit includes the time in which other hosts still compile
 EXCUSED_SECONDS = 60.0  # if a process ends on request this soon after a first run starts, the run does not count as a crash
 _SUFFIX = ".first-run"
 _REASON_LENGTH = 160
@@ -41,13 +41,13 @@ class KernelCrashGuard:
         self._fallbacks = fallbacks
         self._folder: Path | None = None
         self._lock = threading.Lock()
-        self._running: dict[Path, float] = {}  # start time of each first run, in monotonic seconds
+        self._running: dict[Path, float] = {}  # start time of each current first run, by its record file, in monotonic seconds
 
     def withdraw_recorded(self, folder: Path, combine_uses: Callable[[str], list[str]] = lambda own: [own]) -> None:
         """Withdraw the kernels that files in `folder` name. From now on, the guard also writes its records to `folder`.
 
-        A kernel's use is a word such as "attention" (`kernel_fallbacks`). `combine_uses` sends the uses that this host withdraws
-        to the other hosts, and returns the uses of each host. A host's uses are one text, separated by commas.
+        `combine_uses` sends the uses that this host withdraws to the other hosts, and returns the uses of each host. A host's
+        uses are one text, separated by commas.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -58,11 +58,11 @@ class KernelCrashGuard:
 
     @contextlib.contextmanager
     def guard_first_run(self, program: str, uses: Collection[str]) -> Generator[None]:
-        """Guard the first run of a program, whose kernels have these `uses`. The `with` block must start the run and wait for its
-        end.
+        """Guard the first run of a program. `uses` are the uses of its kernels, such as "attention". The `with` block must start
+        the run and wait for its end.
 
-        Ends the process if the run takes longer than `HANGS_SECONDS`. Raises: KernelRefused, in place of an error of jax
-        that a kernel may have caused.
+        Ends the process if the run takes longer than `HANGS_SECONDS`. Raises: KernelRefused instead of a `JaxRuntimeError` that
+        a kernel may have caused.
         """
         if not uses:
             yield
@@ -82,8 +82,8 @@ class KernelCrashGuard:
                 faulthandler.cancel_dump_traceback_later()
 
     def forget_recent_runs(self) -> None:
-        """Delete the records of runs that have just started. Call this before the process ends on request, so that a running
-        kernel does not count as crashed."""
+        """Delete the records of runs that started less than `EXCUSED_SECONDS` ago. Call this before the process ends on
+        request, so that a running kernel does not count as crashed."""
         with self._lock:
             started, now = dict(self._running), time.monotonic()
         for path, since in started.items():
@@ -92,9 +92,9 @@ class KernelCrashGuard:
 
     @contextlib.contextmanager
     def _keep_record(self, program: str, uses: Collection[str]) -> Generator[Callable[[str], None]]:
-        """Write a record file, and delete it after the block.
+        """Write a record file, and delete it after the `with` block.
 
-        If the block calls the yielded function with a reason, the file remains and contains the reason.
+        If the block calls the yielded function with a reason, the file is not deleted and contains the reason.
         """
         if self._folder is None:
             yield lambda why: None
@@ -118,7 +118,7 @@ class KernelCrashGuard:
 
 
 def _write_record(file: IO[str], uses: Collection[str], why: str) -> None:
-    """Write the record and flush it to disk. The record must survive a crash of the kernel that runs next."""
+    """Write the record of a first run, and flush it to disk, so that it survives a crash of the process."""
     file.seek(0)
     file.truncate()
     file.write(json.dumps({"uses": sorted(uses), "why": why, "versions": _installed_versions()}))
@@ -127,7 +127,7 @@ def _write_record(file: IO[str], uses: Collection[str], why: str) -> None:
 
 
 def _read_record(path: Path) -> dict[str, str]:
-    """Return the kernel uses that this file names, each with the reason to withdraw its kernels.
+    """Return the kernel uses that this file names, such as "attention", each with the reason to withdraw its kernels.
 
     Return {} while the process that wrote the file runs. Delete the file if it is too old, broken, or from other versions of the
     libraries.

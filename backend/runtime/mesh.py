@@ -2,11 +2,12 @@
 
 - dp: the two guidance branches, half of the chips for each.
 - sp: the video's tokens. Self-attention exchanges tokens for heads (all-to-all, DeepSpeed-Ulysses, arXiv:2309.14509). If the
-  heads do not divide by the chips, smaller groups of chips exchange heads and gather keys and values from other groups.
+  number of heads is no multiple of the number of chips, smaller groups of chips exchange heads. They gather keys and values from
+  the other groups.
 - tp: the columns of the wide matrices and the heads that these columns compute (Megatron-LM, arXiv:1909.08053).
 
-Stored matrices are also spread over `weight_axes`. They are gathered layer by layer (FSDP). This module knows the axes of the
-arrays of video transformers and VAEs, but no particular model.
+The stored matrices of the weights are also divided over the mesh axes `Layout.weight_axes`. The matrices of each layer are
+gathered before the layer runs (FSDP). This module does not depend on a particular model.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from backend.runtime.context import RuntimeContext
 from backend.schemas.worker import AXES
 from presets.loader import Quantize
 
-LARGE_MATRIX = 2**24  # elements: below this size a copy on every chip costs less than gathering in every step
+LARGE_MATRIX = 2**24  # elements; a smaller matrix is copied to every chip, which costs less than gathering it in every step
 TOKEN_ALIGNMENT = 128  # each device's number of tokens is padded to a multiple of this, on TPUs or if sp > 1
 LogicalAxis = Literal["branches", "tokens", "heads"]
 MESH_AXES: Mapping[LogicalAxis, str] = {
@@ -37,12 +38,12 @@ MESH_AXES: Mapping[LogicalAxis, str] = {
 
 
 def partition(*axes: LogicalAxis | None) -> P:
-    """Return the partition of an array with these logical axes. None is an axis that is not split."""
+    """Return the partition of an array with these logical axes. None means that the axis is not split."""
     return P(*(axis and MESH_AXES[axis] for axis in axes))
 
 
-TOKENS = partition("branches", "tokens", None)  # [B, S, D]
-HEADS = partition("branches", "tokens", "heads", None)  # [B, S, H, D], outside the attention
+TOKENS = partition("branches", "tokens", None)  # [B, S, W], with W channels
+HEADS = partition("branches", "tokens", "heads", None)  # [B, S, H, D], in attention that exchanges no tokens
 TEXT_HEADS = partition("branches", None, "heads", None)  # a text's heads [B, L, H, D], with L tokens of the text
 STACKED_TEXT_HEADS = partition(None, "branches", None, "heads", None)  # the text's heads of all layers [layers, B, L, H, D]
 POSITIONS = partition(None, "tokens", None, None)  # tables of the rotary embedding, [1, S, 1, D]
@@ -76,7 +77,7 @@ def replicated_spec(name: str, shape: tuple[int, ...]) -> P:
 
 
 def with_sharding(shapes: object, sharding: Sharding) -> Any:
-    """Return the shapes of a tree of arrays, all with this sharding."""
+    """Return the shapes and dtypes of a tree of arrays as `jax.ShapeDtypeStruct`s, all with this sharding."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
 
 
@@ -101,8 +102,8 @@ def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, fixed: Mapping[s
 
     With two guidance branches and an even number of chips, each half of the chips computes one branch. The tokens of a branch are
     spread over its chips. `fixed` contains sizes of axes that the user has set. Raises: RequestError, which lists the legal
-    choices, for an illegal mesh. In a legal mesh the product of the axes is the number of devices, the heads divide by tp, and dp
-    is 1 without guidance.
+    meshes, if no legal mesh has these sizes. In a legal mesh, dp * sp * tp is the number of devices, the number of heads is a
+    multiple of tp, and dp is 1 without guidance.
     """
     sizes_by_axis = {axis: (fixed or {}).get(axis) for axis in AXES}
     choices = list(legal_plans(num_devices, heads=heads, is_guided=is_guided))
@@ -118,26 +119,26 @@ def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, fixed: Mapping[s
 
 
 def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[MeshPlan]:
-    """Yield every mesh that uses all devices and that the model's heads allow."""
+    """Yield every mesh that uses all devices, and whose tp divides the number of heads."""
     for dp in (1, 2) if is_guided else (1,):
         for tp in range(1, num_devices + 1):
             if num_devices % (dp * tp) == 0 and heads % tp == 0:
                 yield MeshPlan(dp=dp, sp=num_devices // (dp * tp), tp=tp)
 
 
-# Largest share of a chip's memory for two things together: copies of whole matrices, and this chip's part of the weights of the
-# model's second transformer, if it has two.
+# Largest share of a chip's memory for the copies of whole matrices. If the model has two transformers, the share includes the
+# chip's part of the weights of the second transformer.
 COPIES_SHARE = 3 / 8
 
 
 def plan_copies(
     sizes: Mapping[str, int], num_layers: int, plan: MeshPlan, memory_bytes: int | None, num_transformers: int = 1
 ) -> frozenset[str]:
-    """Choose the matrices of a layer that every chip stores whole, so that no step gathers them.
+    """Choose the matrices of which every chip stores a whole copy, so that no denoising step gathers them. Return their names.
 
-    The copies, together with the weights of the model's second transformer (if it has two), take at most `COPIES_SHARE` of a
-    chip's memory. `sizes` maps the names of one layer's matrices to their bytes. It must start with the matrix whose copy saves
-    most time. `memory_bytes` is the memory of a chip. No matrix is copied if the memory is unknown (None).
+    A matrix is chosen in all layers or in none. The copies, together with the weights of a second transformer, take at most
+    `COPIES_SHARE` of a chip's memory. `sizes` maps the names of one layer's matrices to their bytes. Its order is the order in
+    which matrices are chosen. `memory_bytes` is the memory of a chip. No matrix is chosen if the memory is unknown (None).
     """
     if memory_bytes is None or plan.dp * plan.sp == 1:
         return frozenset()
@@ -156,8 +157,8 @@ class Layout:
     """A mesh, and the partition of each kind of array on it.
 
     `copied` are the names of a layer's matrices of which every chip has a whole copy. With `copies_on_demand`, the copies exist
-    only while steps of their transformer run. This is used for two transformers that take turns. `quantize` is the number format
-    of the layers' large matrices, "off" for the model's dtype. `runtime` contains the refused kernels and compile options.
+    only while steps of their transformer run. Models with two transformers use this. `quantize` is the number format of the
+    layers' large matrices, "off" for the model's dtype. `runtime` contains the refused kernels and compile options.
     """
 
     mesh: Mesh
@@ -194,17 +195,17 @@ class Layout:
 
     @property
     def platform(self) -> str:
-        """The platform of the devices: "cpu", "tpu" or "gpu", also of a described slice."""
+        """The platform of the devices: "cpu", "tpu" or "gpu". A slice that is only described for compiling has "tpu"."""
         return self.mesh.devices.flat[0].platform
 
     @property
     def compiler_options(self) -> dict[str, Any]:
         """The options for `Lowered.compile`. docs/lab/tpu-slices.md lists the gain of each option.
 
-        On TPUs XLA's own fusions may use half of the vector memory, because the default of 16 MiB makes the matrix products a
-        fifth slower. Collectives overlap with other work: gathers run on the SparseCore (chips without a SparseCore ignore this
-        option), and exchanges are asynchronous. Sources: jax's tests of overlapping collectives, the recipes of MaxText and
-        maxdiffusion.
+        On TPUs, XLA's own fusions may use half of the vector memory. With the default of 16 MiB, matrix products are a fifth
+        slower. Communication between chips overlaps with other work: all-gathers run on the SparseCore, and all-to-alls are
+        asynchronous. Chips without a SparseCore ignore the first of these two options. Sources: jax's tests of overlapping
+        collectives, the recipes of MaxText and maxdiffusion.
         """
         if self.platform != "tpu":
             return {}
@@ -216,20 +217,20 @@ class Layout:
         }
 
     def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
-        """Return whether the Pallas passes around the attention can be used.
+        """Return whether the Pallas kernels before and after the attention (the passes) can be used.
 
-        They need a TPU, arrays in bfloat16, and all channels of a token on one chip (tp = 1), because the norms read all
-        channels. If the compiler has refused one of the passes, no pass is used.
+        The passes need a TPU, arrays in bfloat16, and all channels of a token on one chip (tp = 1), because the norms read all
+        channels. If one pass was refused, no pass is used.
         """
         return (
             self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in self.runtime.fallbacks
         )
 
     def on_each_chip(self, one_chip: Callable, in_specs: object, out_specs: object) -> Callable:
-        """Return a function that runs `one_chip`, attention for one chip, on every chip's part of the arguments.
+        """Return a function that calls `one_chip` on every chip, with the chip's part of each argument.
 
-        The function uses `shard_map`, except on a single device that is not a TPU. On a single TPU chip, the attention chooses
-        its kernel by JAX's current mesh, which `shard_map` sets.
+        `in_specs` and `out_specs` are the partitions of the arguments and results. A single device needs no `shard_map`, except a
+        TPU chip: there, the attention chooses its kernel by JAX's current mesh, which `shard_map` sets.
         """
         if self.mesh.size == 1 and self.platform != "tpu":
             return one_chip
@@ -276,7 +277,7 @@ class Layout:
         return math.prod(self.size(axis) for axis in axes)
 
     def describe_weights(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
-        """Return the shapes of weights with their shardings. `spec(name, shape)` returns the partition of a weight."""
+        """Return the shapes of weights, with shardings added. `spec(name, shape)` returns the partition of a weight."""
         return {name: with_sharding(value, self.sharding(spec(name, value.shape))) for name, value in shapes.items()}
 
     def constrain(self, array: jax.Array, spec: P) -> jax.Array:
@@ -284,10 +285,11 @@ class Layout:
         return array if self.mesh.size == 1 else jax.lax.with_sharding_constraint(array, self.sharding(spec))
 
     def stacked_weight(self, name: str, shape: tuple[int, ...], role: Role) -> P:
-        """Return the partition of a stacked weight of a network's layers, [layers, in, out]. Vectors are replicated.
+        """Return the partition of a weight that is stacked over the layers, [layers, in, out]. Vectors are replicated.
 
-        Matrices are divided over tp, and over `weight_axes` along the axis `in`, because gathering this axis does not reorder
-        memory. A matrix in `copied` is divided only over tp, unless its copies are made on demand.
+        `role` determines which axis of a matrix is divided over tp. The axis `in` is also divided over `weight_axes`, because
+        gathering this axis does not reorder memory. Matrices in `copied` are not divided over `weight_axes`, except if their
+        copies are made on demand.
         """
         if len(shape) != 3 or role == "replicated":
             return P()
@@ -300,15 +302,16 @@ class Layout:
     def gather(self, name: str, matrix: jax.Array, role: Role, cuts_copies: bool = True) -> jax.Array:
         """Return one layer's matrix [in, out] in the partition in which it is used.
 
-        The matrix of a layer is a slice of a stack. If every chip has a copy of the matrix, `cuts_copies` decides where the slice
-        is cut out: True before the matrix product, False inside the product. Cutting inside the product is slower for many
-        tokens, faster for few.
+        The matrix is a slice of an array of all layers. If every chip has a copy of this array, `cuts_copies` decides when XLA
+        copies the slice out of the array: True before the matrix product, False inside the product. Copying inside the product
+        is slower for many tokens, and faster for few tokens.
         """
         if name in self.copied:
             return jax.lax.optimization_barrier(matrix) if cuts_copies else matrix
         return self.constrain(matrix, MATRIX_PARTITIONS[role])
 
     def outer_weight(self, name: str, shape: tuple[int, ...]) -> P:
-        """Return the partition of a weight outside the layers, [out, in]: large matrices are spread, others replicated."""
+        """Return the partition of a weight outside the layers, [out, in]. Large matrices are divided over `weight_axes`, others
+        replicated."""
         is_large = len(shape) == 2 and math.prod(shape) >= LARGE_MATRIX
         return P(self.weight_axes, None) if is_large and shape[0] % self.num_chips(self.weight_axes) == 0 else P()

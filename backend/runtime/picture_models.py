@@ -1,9 +1,10 @@
 """Upscaling networks: Real-ESRGAN's networks, and all networks that spandrel can build from their weights alone.
 
 Import spandrel only through this module, and only in the worker process. Spandrel requires torchvision: it imports three names
-from torchvision for two architectures that are not used here. A torchvision that was built for another kind of torch raises an
-error, and would break diffusers. So the requirements contain neither package. `requirements-upscalers.txt` installs spandrel
-alone, and placeholders are imported in place of torchvision.
+from torchvision for two architectures that are not used here. A torchvision that does not fit the installed torch raises an
+error, and would break diffusers. Therefore `requirements.txt` contains neither spandrel nor torchvision.
+`requirements-upscalers.txt` installs spandrel without torchvision, and this module gives spandrel placeholders in place of
+torchvision.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from backend.runtime.real_esrgan import build_real_esrgan
 from backend.runtime.torch_modules import call_module
 
 TRIAL = 32  # side in pixels of the image on which a network is compared with PyTorch
-TOLERANCE = 1e-3  # largest difference from PyTorch's values in 0..1: a quarter of an 8-bit step
+TOLERANCE = 1e-3  # largest allowed difference from PyTorch's result, for values in 0..1: a quarter of an 8-bit step
 PROBE = 64  # side in pixels of the image for measuring a network's memory
 KINDS = "a network for colour images that spandrel knows, such as ESRGAN, Compact, SPAN, SwinIR, DAT or HAT"
 INSTALL = "pip install --no-deps -r requirements-upscalers.txt"
@@ -39,10 +40,10 @@ _TORCHVISION_NAMES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PictureModel:
-    """A network that enlarges images `scale` times, with its module on the meta device.
+    """A network that enlarges images `scale` times. Its `module` is on the meta device, without values.
 
-    `weights` are the network's parameters and buffers by name. The network needs images whose sides are multiples of `multiple`
-    and at least `minimum` pixels, and equal if `is_square`. `__call__` pads other images.
+    `weights` are the network's parameters and buffers by name. The network accepts images whose sides are multiples of `multiple`
+    and at least `minimum` pixels. With `is_square`, the sides must be equal. `__call__` pads other images.
     """
 
     module: torch.nn.Module
@@ -68,7 +69,7 @@ class PictureModel:
     @functools.cached_property
     def values_per_pixel(self) -> float:
         """The largest number of values that one layer of the network reads and writes, divided by the number of pixels of the
-        image."""
+        input image."""
         largest = 0
         side = math.ceil(max(PROBE, self.minimum) / self.multiple) * self.multiple
 
@@ -102,10 +103,10 @@ class PictureModel:
 
 
 def build_picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known: bool = False) -> PictureModel:
-    """Build the network to which these tensors belong.
+    """Build the network to which these tensors belong. Errors contain the upscaler's `name`.
 
     Unless `is_known` is true, the network enlarges a small image with JAX and with PyTorch, and the results are compared. Raises:
-    ModelError for tensors of an unknown network, or of a network that does not enlarge colour images.
+    ModelError if the network is unknown, does not enlarge colour images, or gives different results in JAX and PyTorch.
     """
     built = _build_network(name, {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()})
     module = built.module.eval()
@@ -122,7 +123,7 @@ def build_picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known
 
 
 def _build_network(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureModel:
-    """Build the network, with its weights in the module. Raises: ModelError."""
+    """Build the network as a PyTorch module that contains its weights. Raises: ModelError if the network is not supported."""
     network = build_real_esrgan(tensors)
     if network is not None:
         return PictureModel(module=network, weights={}, scale=network.scale, architecture=network.name)
@@ -149,7 +150,7 @@ def _build_network(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureMod
 
 
 def _compare_with_torch(name: str, model: PictureModel, picture: np.ndarray, expected: np.ndarray) -> None:
-    """Compare the model's output with PyTorch's `expected`. Raises: ModelError if they differ."""
+    """Enlarge `picture` with JAX, and compare the result with `expected`, PyTorch's result. Raises: ModelError if they differ."""
     what = f"the upscaler {name} is of the kind {model.architecture}, which"
     try:
         with jax.default_device(_host_device()), jax.default_matmul_precision("highest"):
@@ -171,7 +172,7 @@ def _host_device() -> jax.Device:
 
 
 def _register_tensors(module: torch.nn.Module) -> None:
-    """Register tensors in plain attributes of modules as buffers, so that they become arguments of the compiled program."""
+    """Register tensors that are plain attributes of modules as buffers, so that they become arguments of the compiled program."""
     for one in module.modules():
         for name, value in list(vars(one).items()):
             if isinstance(value, torch.Tensor):
@@ -192,7 +193,7 @@ def _import_spandrel(name: str = "") -> ModuleType:
 
 @contextmanager
 def _replace_torchvision() -> Generator[None]:
-    """Replace torchvision within the block by modules that contain only the names that spandrel imports, set to None."""
+    """Replace torchvision, within the `with` block, by modules with only the names that spandrel imports, set to None."""
     hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == TORCHVISION}
     for module, names in _TORCHVISION_NAMES.items():
         sys.modules[module] = ModuleType(module)

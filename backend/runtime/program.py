@@ -1,4 +1,4 @@
-"""A function that is compiled ahead of time for each set of argument shapes. Calls run the compiled executables."""
+"""Functions that are compiled ahead of time, once for each set of argument shapes. Calls run the compiled executables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from backend.runtime.mesh import Layout, with_sharding
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """The result of a `Compiler`: an executable, or None if the compiler returns no executable.
+    """The result of a `Compiler`: an executable, or None if the compiler only writes files and has nothing to write.
 
     `is_loaded` means that the executable was loaded from a file instead of compiled.
     """
@@ -61,9 +61,10 @@ def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any], fallba
 class Program:
     """A `function` on pytrees of arrays on the layout's mesh. Arguments that are not on this mesh are copied to all its devices.
 
-    Messages to people contain `name`, reports and files contain `key`. A call compiles if needed; `prepare` and `trace` compile
-    beforehand. `KernelCrashGuard` guards the first run of a program with kernels. `donated` are the positions of arguments that a
-    call consumes. `places` adds shardings to the shapes of the results. By default, results are replicated.
+    `name` is for messages to people, `key` for reports and stored compile times. A call compiles the function if needed;
+    `prepare` compiles it beforehand. `KernelCrashGuard` guards the first run of a program with Pallas kernels. `donated` are the
+    positions of arguments whose memory a call reuses, so that the caller must not use them again. `places` receives the shapes of
+    the results and returns them with shardings. By default, results are replicated.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Program:
         return self.is_ready(*arguments) and self._compile_if_needed(arguments).is_loaded
 
     def executable(self, *arguments: object) -> jax.stages.Compiled | None:
-        """Return the executable for arguments of these shapes, None if it is not compiled."""
+        """Return the executable for arguments of these shapes. Return None if the program is not compiled for them."""
         return self._compile_if_needed(arguments).executable if self.is_ready(*arguments) else None
 
     def trace(self, *arguments: object) -> Callable[[], Compilation]:
@@ -136,8 +137,8 @@ class Program:
     def describe(self, *arguments: object) -> Any:
         """Return the result's shapes and shardings, without compiling.
 
-        The function is traced with the shapes and shardings that lowering uses, so that JAX does not trace it a second time.
-        Tracing takes most of the time if the executable is in the compiler's cache.
+        The function is traced with the same shapes and shardings as for a compilation, so that JAX does not trace it twice. If
+        the compiler's cache contains the executable, tracing takes longer than compiling.
         """
         signature = _signature(arguments)
         if signature not in self._described:

@@ -1,8 +1,9 @@
 """Linear layers with 8-bit weights and activations: int8, or float8 (e4m3fn).
 
-Each output channel of a weight has a scale, and each token of the input has a scale. The scale is the largest absolute value
-divided by the format's largest value. Products are summed in int32 for int8, in float32 for float8. The sums are multiplied by
-both scales in float32. `backend/weights/quantization.py` quantizes the weights when they are loaded.
+Each output channel of a weight has a scale, and each token of the input has a scale. The scale is the largest absolute value of
+the channel or token, divided by the largest value of the 8-bit format. Products are summed in int32 for int8, in float32 for
+float8. The sums are multiplied by both scales in float32. `backend/weights/quantization.py` quantizes the weights when they are
+loaded. This module quantizes the input.
 """
 
 import functools
@@ -23,7 +24,7 @@ TORCH_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 
 class QuantizedLinear(torch.nn.Module):
-    """Replaces a `torch.nn.Linear`. `weight` [out, in] has 8 bits, `weight_scale` [out] is float32."""
+    """Replaces a `torch.nn.Linear`. `weight` [out, in] has values of 8 bits, `weight_scale` [out] is float32."""
 
     def __init__(self, linear: torch.nn.Linear, format: Format, layout: Layout) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class QuantizedLinear(torch.nn.Module):
 def quantize_linears(
     model: torch.nn.Module, is_quantized: Callable[[str], bool], format: Format, layout: Layout
 ) -> dict[str, jnp.dtype]:
-    """Replace the linear layers for whose name `is_quantized` is true. Return the dtypes of their weights and scales by name."""
+    """Replace the linear layers for which `is_quantized(name)` is true. Return the dtypes of their weights and scales by name."""
     dtypes: dict[str, jnp.dtype] = {}
     for name, module in list(model.named_modules()):
         if is_quantized(name):
@@ -57,9 +58,10 @@ def quantize_linears(
 def multiply_quantized(
     layout: Layout, value: jax.Array, weight: jax.Array, scale: jax.Array, bias: jax.Array | None
 ) -> jax.Array:
-    """Multiply `value` [B, S, C] by `weight` [N, C] transposed and by the `scale` [N] of the weight's rows, and add `bias` [N].
+    """Quantize `value` [B, S, C] to the weight's dtype, then multiply it by `weight` [N, C] transposed, and add `bias` [N].
 
-    The result has `value`'s dtype. It is rounded once, after the bias is added in float32.
+    `scale` [N] are the scales of the weight's output channels. The result [B, S, N] has the dtype of `value`. It is rounded once,
+    after the bias is added in float32.
     """
     with jax.named_scope("products"):
         quantized, row_scale = _quantize_tokens(layout, value, weight.dtype)
@@ -69,7 +71,8 @@ def multiply_quantized(
 
 
 def _quantize_tokens(layout: Layout, value: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """Quantize tokens that are spread over the chips. On TPUs, a Pallas pass quantizes them if it supports their shape."""
+    """Quantize tokens [B, S, C] that are divided over the chips. Return them with their scales [B, S, 1]. A Pallas pass is used
+    if it supports the platform, the shape and `dtype`."""
     batch, length, width = value.shape
     own = batch // min(batch, layout.size("dp")), length // layout.size("sp"), width
     if layout.uses_tpu_passes(value.dtype) and can_run_pass(own, dtype):

@@ -15,8 +15,8 @@ _RESIDUAL = 0.2  # published factor of each residual branch, also the slope of l
 
 
 class CompactNetwork(nn.Module):
-    """Convolutions at the image's own size, then one step that enlarges. The result is added to a copy of the image that is
-    enlarged by repeating pixels."""
+    """Convolutions at the image's own size, then one step that enlarges the result `scale` times. A copy of the image,
+    enlarged by repeating pixels, is added."""
 
     name = "RealESRGAN Compact"
 

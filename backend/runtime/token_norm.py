@@ -12,7 +12,7 @@ from kernels.token_norm import layer_norm, rms_norm
 def normalise_tokens(
     layout: Layout, tokens: jax.Array, scale: jax.Array, shift: jax.Array | None = None, *, eps: float
 ) -> jax.Array:
-    """Apply layer norm to `tokens` [B, S, D] with `scale` and `shift` [D], or RMS norm without a shift.
+    """Apply layer norm to `tokens` [B, S, D] with `scale` and `shift` [D]. Without a `shift`, apply RMS norm with `scale`.
 
     Runs a Pallas kernel, so `layout.uses_tpu_passes` must be true for the tokens' dtype.
     """

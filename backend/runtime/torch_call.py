@@ -1,7 +1,8 @@
-"""Run a PyTorch function as one operation of a compiled CPU program, on XLA's buffers, without a copy.
+"""Run a PyTorch function as one operation of a compiled CPU program. The function reads and writes XLA's buffers in place.
 
-The operation is a custom call with a name, because JAX's persistent compilation cache excludes programs with a
-`jax.pure_callback`. The structures are from XLA's FFI, major version 0: `xla/ffi/api/c_api.h` in `jax.ffi.include_dir()`.
+The operation is a named custom call and not a `jax.pure_callback`, because JAX's persistent compilation cache excludes programs
+with callbacks. The structures in this module are structures of XLA's foreign function interface (FFI), major version 0. They are
+declared in `xla/ffi/api/c_api.h` in `jax.ffi.include_dir()`.
 """
 
 import ctypes
@@ -32,16 +33,16 @@ class TorchCall:
     function: Callable[..., None]
 
     def __call__(self, result: jax.ShapeDtypeStruct, *operands: jax.Array) -> jax.Array:
-        """Return the array that the function fills, in the shape and dtype of `result`. All arrays are float32 or bfloat16. Works
-        only in programs for a CPU."""
+        """Return the array that the function fills, with the shape and dtype of `result`. All arrays must be float32 or bfloat16.
+        Works only in programs for a CPU."""
         _register(self)
         return jax.ffi.ffi_call(self.name, result, vmap_method="sequential")(*operands)
 
 
 @functools.cache
 def _register(call: TorchCall) -> object:
-    """Register the call once and return its handler for XLA. XLA uses the call and the handler as long as the process runs, so
-    the cache keeps both."""
+    """Register the call with XLA, once, and return the C function that XLA calls. XLA can call it as long as the process runs.
+    Therefore `functools.cache` must keep it alive."""
     handler = _Handler(functools.partial(_handle, call))
     jax.ffi.register_ffi_target(call.name, jax.ffi.pycapsule(handler), platform="cpu")
     return handler
@@ -119,8 +120,8 @@ _Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
 
 
 def _handle(call: TorchCall, frame_pointer) -> int | None:
-    """Run the call, or report the interface's version if XLA asks for it. Returns: None, or the address of an error that XLA will
-    own."""
+    """Run the call, or report the FFI's version if XLA requests it. Returns: None, or the address of an error, which XLA
+    frees."""
     frame = frame_pointer.contents
     extension = ctypes.cast(frame.extensions, ctypes.POINTER(_MetadataExtension))
     if extension and extension.contents.base.type == _METADATA_EXTENSION:
@@ -130,7 +131,7 @@ def _handle(call: TorchCall, frame_pointer) -> int | None:
         with torch.inference_mode():
             call.function(*_as_tensors(frame.results), *_as_tensors(frame.operands))
         return None
-    except BaseException as error:  # all errors, even an interrupt: no Python code above this frame could catch them
+    except BaseException as error:  # even KeyboardInterrupt: XLA calls this function, so no Python code could catch the error
         return _create_error(frame.api.contents, f"{call.name}: {type(error).__name__}: {error}")
 
 
@@ -144,7 +145,7 @@ def _as_tensors(buffers: _Buffers) -> list[torch.Tensor]:
 
 
 def _as_tensor(buffer: _Buffer) -> torch.Tensor:
-    """Return a tensor on the buffer's own memory."""
+    """Return a tensor that uses the buffer's memory, without a copy."""
     shape, dtype = buffer.dims[: buffer.rank], _DTYPES[buffer.dtype]
     size_bytes = math.prod(shape) * dtype.itemsize
     return torch.frombuffer((ctypes.c_char * size_bytes).from_address(buffer.data), dtype=dtype).reshape(shape)

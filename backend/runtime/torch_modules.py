@@ -1,8 +1,11 @@
 """Make torchax 0.0.13 work with torch 2.13. Import torchax only through this module, and only in the worker process.
 
-Three things fail and a fourth is slow. Each is repaired once for the whole process, because torch's registry is global. torchax
-names operator overloads that torch has since removed. Its `Tensor.type_as` changes the tensor itself instead of returning a
-converted tensor. Its conv2d reaches a C++ check that refuses bfloat16. Its `linear` is slow on CPUs.
+torchax has four faults with this torch. They are repaired once for the whole process, because torch's registry is global:
+
+- torchax refers to operator overloads that torch has removed.
+- torchax's `Tensor.type_as` changes the tensor itself instead of returning a converted tensor.
+- torchax's conv2d reaches a C++ check that refuses bfloat16.
+- torchax's `linear` is slow on CPUs.
 """
 
 import functools
@@ -81,15 +84,15 @@ def _convolve(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> jax.Array:
-    """Convolve with PyTorch's argument names and defaults, which torchax's function lacks. `stride`, `padding` and `dilation` can
-    be one number for both axes."""
+    """Call torchax's convolution `lowered`, with PyTorch's argument names and defaults, which `lowered` does not have. `stride`,
+    `padding` and `dilation` can be one number for both axes."""
     pairs = [[one, one] if isinstance(one, int) else one for one in (stride, padding, dilation)]
     return lowered(input, weight, bias, *pairs, groups)
 
 
 def _linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """Multiply `input` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in `input`'s dtype. PyTorch passes arguments
-    by these names."""
+    """Multiply `input` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in the dtype of `input`. The arguments have
+    PyTorch's names, because PyTorch passes them by name."""
     with jax.named_scope("products"):
         return jax.lax.platform_dependent(input, weight, bias, cpu=_linear_on_cpu, default=_plain_linear)
 
@@ -100,10 +103,10 @@ def _plain_linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -
 
 
 def _linear_on_cpu(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """Multiply, add the bias, and round the result once, as PyTorch does.
+    """Multiply `value` [..., C] by `weight` [N, C] transposed, add `bias` [N], and round the result once, as PyTorch does.
 
-    The result of the product is float32 before the rounding. With this dtype, XLA multiplies bfloat16 arrays seven times as fast
-    on a CPU.
+    The product is float32 before the rounding. On a CPU, XLA multiplies bfloat16 arrays to float32 seven times as fast as to
+    bfloat16.
     """
     if cpu_linear.is_supported(value, weight):
         return cpu_linear.linear(value, weight, bias)

@@ -1,11 +1,11 @@
 """Attention over a sequence that is spread over chips: tokens are exchanged for heads and back.
 
-Source: DeepSpeed-Ulysses, arXiv:2309.14509. If the heads do not divide by the chips, smaller groups of chips exchange heads and
-gather keys and values from the other groups.
+Source: DeepSpeed-Ulysses, arXiv:2309.14509. If the number of heads is no multiple of the number of chips, smaller groups of chips
+exchange heads. They gather keys and values from the other groups.
 
 In shapes [B, S, W], W is the number of channels of all heads in the array. On a TPU, Pallas passes prepare the arrays for the
-attention kernel. They also compute bounds (`HeadBounds`): the largest norms of each head's queries and keys, and its largest
-value.
+attention kernel (`kernels.qkv`). They also compute `HeadBounds`: the largest norms of each head's queries and keys, and the
+largest magnitude of its values.
 """
 
 import dataclasses
@@ -31,18 +31,18 @@ def self_attention(
     eps: float,
     head_width: int | None = None,
 ) -> jax.Array:
-    """Compute attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
+    """Compute the self-attention [B, S, W] of a sequence. `projected` are its query, key and value, each [B, S, W].
 
-    Every chip prepares its own tokens, then exchanges tokens for heads. After the exchange, each chip has some of the heads. It
-    has the keys and values of all tokens, and the queries of the tokens of its group of chips (see `OwnHeads`). If all chips form
-    one group, the chip has the queries of all tokens.
+    Every chip applies the norms and the rotary embedding to its own tokens, then exchanges tokens for heads. After the exchange,
+    each chip has some of the heads. It has the keys and values of all tokens, and the queries of the tokens of its group of chips
+    (see `OwnHeads`). If all chips form one group, the chip has the queries of all tokens.
 
     The chip then calls `attend(query, key, value, bounds)`. The first three arrays are [B, tokens, channels of the chip's heads].
-    `bounds` are the `HeadBounds` of the chip's heads, None if no Pallas pass prepared the arrays. The result of `attend` is
-    exchanged back.
+    `bounds` are the `HeadBounds` of the chip's heads, None if no Pallas pass prepared the arrays. The chips exchange the results
+    of `attend` back.
 
-    `norms` are the weights [W] of the RMS norms of query and key. `tables` are cosine and sine of the rotary embedding, [S, D]
-    with D channels of a head. With a `head_width` they are [S, W / 2] (see `Preparation`).
+    `norms` are the weights [W] of the RMS norms of query and key. `tables` are cosine and sine of the rotary embedding, [S, D],
+    where a head has D channels. With a `head_width` they are [S, W / 2] (see `kernels.qkv.Preparation`).
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps, head_width=head_width)
     flat, norm = partition("branches", "tokens", "heads"), partition("heads")
@@ -52,10 +52,11 @@ def self_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnHeads:
-    """The heads whose attention one chip computes, [B, S, W]: keys and values of all tokens, queries of some or all tokens.
+    """Query, key and value of the heads whose attention one chip computes, each [B, tokens, W], with W channels of these heads.
 
-    The queries are the queries of the tokens of the chip's group, which is the set of chips that exchange heads. `group` is the
-    number of chips in the group. `mean` [B, 1, W] was subtracted from the keys, None if nothing was subtracted.
+    The chip's group is the set of chips that exchange heads with each other, and `group` is the number of its chips. `query` has
+    the tokens of the group, `key` and `value` have all tokens. `mean` [B, 1, W] is the mean key that was subtracted from the
+    keys. None if no mean was subtracted, or if the caller does not need it.
     """
 
     query: jax.Array
@@ -78,10 +79,11 @@ def prepare_own_heads(
     head_width: int | None = None,
     needs_mean: bool = False,
 ) -> OwnHeads:
-    """Prepare this chip's tokens and exchange them for heads. With `needs_mean`, the result has the `mean` of the keys.
+    """Apply the norms and the rotary embedding to this chip's tokens, and exchange tokens for heads.
 
-    Each group of chips exchanges heads. A group has as many chips as the greatest common divisor of the heads and sp. The queries
-    are divided between the groups. Every group gathers the keys and values of all groups.
+    The chips of a group exchange heads with each other. The number of chips in a group is the greatest common divisor of the
+    number of heads and sp. Every group has the queries of its own tokens, and gathers the keys and values of all groups. With
+    `needs_mean`, the result contains the mean key if it was subtracted from the keys.
     """
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // (head_width or tables[0].shape[1])
@@ -122,10 +124,10 @@ class SparseHeadsResult:
     """The sparse attention of one chip's heads.
 
     Attributes:
-        attended: the attention of tokens, [B, tokens, W].
-        tiles: the attention between tiles of tokens, [B, tiles, W], for methods that multiply it by a gate.
-        counts: the number of exact blocks, and the number of blocks without space in their list, [2] float32. None for methods
-            without counts.
+        attended: the attention to tokens, [B, tokens, W].
+        tiles: the attention between tiles of tokens, [B, tiles, W], only for methods that multiply it by a gate (VSA).
+        counts: two totals of Sol-Attn, [2] float32: the number of key blocks with exact attention, and the number of key blocks
+            that qualified for it but exceeded the limit. None for other methods.
     """
 
     attended: jax.Array
@@ -144,14 +146,15 @@ def sparse_self_attention(
     gate: jax.Array | None = None,
     has_counts: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Compute `self_attention` in which `attend` selects the keys. With `has_counts`, also return the sum of the chips' `counts`.
+    """Compute the self-attention [B, S, W] of a sequence, with `attend` selecting the keys that each query sees.
 
-    `attend(own, first_query, *shared)` gets the chip's heads (`OwnHeads`) and the index of its first query's token. The arrays
-    `shared` are replicated.
+    Each chip calls `attend(own, first_query, *shared)` with its heads (`OwnHeads`), the index of its first query's token, and the
+    replicated arrays `shared`. With `has_counts`, the second result is the sum of all chips' `SparseHeadsResult.counts`,
+    otherwise None. The other arguments are described in `self_attention`.
 
-    With `gate` [B, S, W], the attention between tiles is multiplied by the gate and added to the attention of tokens. Chips do
-    this after they have exchanged heads back for tokens, so that they need not exchange the gate. The tokens of a chip must be
-    whole tiles.
+    With `gate` [B, S, W], the attention between tiles is multiplied by the gate and added to the attention to tokens. Chips do
+    this after they have exchanged heads back for tokens, so that they need not exchange the gate. Every chip must have whole
+    tiles.
     """
     local = functools.partial(_local_sparse_attention, layout=layout, attend=attend, eps=eps)
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
@@ -172,7 +175,7 @@ def _local_sparse_attention(
     attend: Callable[..., SparseHeadsResult],
     eps: float,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Compute one chip's part of `sparse_self_attention`, and its counts [1, 2] if the method has counts."""
+    """Compute one chip's part of `sparse_self_attention`, and `SparseHeadsResult.counts` as [1, 2], or None."""
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, needs_mean=True)
     first_query = 0 if own.group == sp else jax.lax.axis_index("sp") // own.group * own.query.shape[1]
@@ -185,7 +188,8 @@ def _local_sparse_attention(
 
 
 def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
-    """Gather the tokens [B, S, W] of all groups of chips, for the heads of this chip."""
+    """Concatenate the tokens of all groups of chips. `array` [B, S, W] has the tokens of this chip's group, with this chip's
+    heads."""
     if group == sp:
         return array
     across = [list(range(offset, sp, group)) for offset in range(group)]
@@ -197,10 +201,11 @@ def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
 class KeyRing:
     """A ring buffer of the keys and values of a video's last frames in every layer, each [layers, chips, tokens, W].
 
-    Each chip on sp stores the heads whose attention it computes. W is the number of channels of these heads.
+    The axis `chips` has one entry for each chip on sp: the heads whose attention the chip computes. W is the number of channels
+    of these heads.
 
-    `largest` [layers, chips, 2, heads] float32 contains the largest Euclidean norm of each head's keys so far, and the largest
-    magnitude of its values. The TPU's attention kernel needs `largest`. Without this kernel, `largest` has the value None.
+    `largest` [layers, chips, 2, heads] float32 contains two numbers for each head: the largest Euclidean norm of its keys so far,
+    and the largest magnitude of its values. The TPU's attention kernel needs them. None if this kernel is not used.
     """
 
     key: jax.Array
@@ -208,16 +213,16 @@ class KeyRing:
     largest: jax.Array | None
 
 
-RING = partition(None, "tokens", None, "heads")  # partition of a `KeyRing`
+RING = partition(None, "tokens", None, "heads")  # partition of each array of a `KeyRing`
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RingPlace:
-    """The position of a block's tokens in a `KeyRing`.
+    """The position of a video block's tokens in a `KeyRing`.
 
-    `layer` is the index of the layer. `starts` [F] are the positions in the ring at which the block's F frames start. `count` is
-    the number of tokens that the ring contains after the block is written.
+    `layer` is the index of the layer. `starts` [F] are the positions in the ring of the first tokens of the block's F frames.
+    `count` is the number of tokens that the ring contains after the block is written.
     """
 
     layer: jax.Array
@@ -248,11 +253,12 @@ def ring_attention(
     ring: KeyRing,
     place: RingPlace,
 ) -> tuple[jax.Array, KeyRing]:
-    """Compute `self_attention` of one block's tokens to themselves and to the tokens in the ring. Also return the updated ring.
+    """Compute the attention of a video block's tokens to the block itself and to the tokens in the ring. Also return the new
+    ring.
 
-    The first `num_tokens` tokens of the block are not padding. `attend(query, keys, values, place, bounds)` gets the keys and
-    values of all layers, [layers, B, S_kv, W]. `place` contains the layer and the number of keys to which to attend; `bounds` are
-    as in `self_attention`.
+    The first `num_tokens` tokens of the block are real, the others are padding. `attend(query, keys, values, place, bounds)` gets
+    the keys and values of all layers, [layers, B, S_kv, W]. `attend` must use the first `place.count` keys of the
+    layer `place.layer`. The other arguments are described in `self_attention`.
     """
     local = functools.partial(_local_ring_attention, layout=layout, attend=attend, eps=eps, num_tokens=num_tokens)
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
@@ -265,8 +271,8 @@ def _local_ring_attention(
 ) -> tuple[jax.Array, KeyRing]:
     """Compute one chip's part of `ring_attention`.
 
-    Other attentions subtract the mean key from all keys, which lets the TPU kernel use its fast form. Here the mean key is not
-    subtracted, because the ring contains keys of several blocks, and each block has a different mean.
+    `self_attention` subtracts the mean key from all keys, which makes the TPU kernel faster. This function does not, because the
+    ring contains keys of several video blocks, and each block has another mean key.
     """
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
@@ -292,22 +298,22 @@ def _local_ring_attention(
 def exchange_for_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
     """Exchange tokens for heads between the chips of a group.
 
-    `grouped` [group, B, S, W / group] contains this chip's tokens, with the heads divided into `group` parts. The result contains
-    this chip's heads of the tokens of its group, [B, group * S, W / group].
+    `grouped` [group, B, S, W / group] contains this chip's tokens with all heads, divided into one part for each chip of the
+    group. The result contains this chip's heads, for all tokens of the group, [B, group * S, W / group].
     """
     exchanged = _exchange_parts(grouped, group, sp)
     return jnp.moveaxis(exchanged, 0, 1).reshape(grouped.shape[1], -1, grouped.shape[3])
 
 
 def exchange_for_tokens(attended: jax.Array, group: int, sp: int, use_pallas: bool) -> jax.Array:
-    """Undo `exchange_for_heads`: [B, group * S, W / group] of this chip's heads to [B, S, W] of this chip's tokens."""
+    """Exchange heads for tokens, from this chip's heads [B, group * S, W / group] to this chip's tokens [B, S, W]."""
     batch, _, width = attended.shape
     exchanged = _exchange_parts(jnp.moveaxis(attended.reshape(batch, group, -1, width), 1, 0), group, sp)
     return ungroup_heads(exchanged, use_pallas=use_pallas)
 
 
 def _exchange_parts(parts: jax.Array, group: int, sp: int) -> jax.Array:
-    """Send the i-th part to the i-th chip of the group, and receive one part from each chip."""
+    """Send `parts[i]` to chip i of the group. Return the parts that this chip receives, one from each chip."""
     if group == 1:
         return parts
     within = [list(range(start, start + group)) for start in range(0, sp, group)]
@@ -318,9 +324,9 @@ def _exchange_parts(parts: jax.Array, group: int, sp: int) -> jax.Array:
 def cross_attention(
     layout: Layout, attend: Callable, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None
 ) -> jax.Array:
-    """Compute cross-attention: each chip calls `attend` from its own tokens to the whole text.
+    """Compute cross-attention: each chip calls `attend(query, key, value, bias)` for its own tokens and the whole text.
 
-    `query` is partitioned as `HEADS`, `key` and `value` as `TEXT_HEADS`; `bias` is [B, 1, 1, L] or None.
+    `query` is partitioned as `HEADS`, `key` and `value` as `TEXT_HEADS`. `bias` is [B, 1, 1, L] or None, for a text of L tokens.
     """
     specs = (HEADS, TEXT_HEADS, TEXT_HEADS, None if bias is None else partition("branches"))
     return layout.on_each_chip(attend, specs, HEADS)(query, key, value, bias)

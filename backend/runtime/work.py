@@ -1,7 +1,8 @@
-"""Work on arrays, written once and used twice: to run, and to compile ahead from shapes alone.
+"""Work on arrays, written as generators that can either run or only describe the shapes of their results.
 
-A piece of work is a generator. It yields effects and receives their results: arrays if the work runs, otherwise their shapes and
-shardings (`jax.ShapeDtypeStruct`). So the programs that are compiled ahead are the programs that run.
+A piece of work is a generator. It yields effects (operations of the host or the devices) and receives their results. The results
+are arrays if the work runs, otherwise their shapes and shardings (`jax.ShapeDtypeStruct`). The same generator determines which
+programs run and which programs are compiled ahead, so that both are the same programs.
 """
 
 import dataclasses
@@ -54,7 +55,7 @@ class Zeros:
 
 @dataclasses.dataclass(frozen=True)
 class Make:
-    """Return arrays that `function()` creates on the host, such as noise. `described` are their shapes and dtypes."""
+    """Return the arrays that `function()` creates on the host, such as noise. `described` are the arrays' shapes and dtypes."""
 
     function: Callable[[], Any]
     described: Any
@@ -75,7 +76,7 @@ Work = Effects[Any]
 
 
 def run(work: Effects[Result], is_stopped: Callable[[], bool] = lambda: False) -> Result:
-    """Run the work and return its result. Raises: Stopped before the next effect once `is_stopped()` is true."""
+    """Run the work and return its result. Raises: Stopped if `is_stopped()` is true before an effect."""
 
     def answer(effect: Effect) -> object:
         if is_stopped():
@@ -92,7 +93,7 @@ def describe(work: Effects[Result]) -> Result:
 
 
 def list_calls(work: Work) -> list[Call]:
-    """Return the calls of programs in this work, in order, from shapes alone."""
+    """Return the program calls of this work in order. Runs nothing: the generator receives only shapes."""
     calls: list[Call] = []
 
     def answer(effect: Effect) -> object:

@@ -17,10 +17,11 @@ from backend.engine.job import Job
 from backend.media.export import ExportLimits, write_export
 from backend.media.sandbox import EXPORT_SECONDS, TASK_PROCESSOR_SECONDS, SandboxCall
 from backend.media.smooth import write_smooth
+from backend.schemas.events import VIDEO_FILE
 from backend.schemas.formats import BOUNDED, FORMATS, MEDIA_TYPES, SUFFIXES
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import Texts
-from wan_ui.services.media import VIDEO, find_visible_job, not_found_response
+from wan_ui.services.media import find_visible_job, not_found_response
 from wan_ui.services.sandbox_calls import requester_from_request
 from wan_ui.services.sending import Downloads, send_generated_file
 
@@ -61,9 +62,9 @@ def export_route(engine: Engine, access: Access, downloads: Downloads) -> Route:
     async def serve(request: Request) -> Response:
         job = await asyncio.to_thread(find_visible_job, engine, request, access)
         form = request.path_params["form"]
-        if job is None or job.deleted or form not in (*FORMATS, SMOOTH) or not (job.folder / VIDEO).is_file():
+        if job is None or job.deleted or form not in (*FORMATS, SMOOTH) or not (job.folder / VIDEO_FILE).is_file():
             return not_found_response()
-        video, who = job.folder / VIDEO, requester_from_request(request, access)
+        video, who = job.folder / VIDEO_FILE, requester_from_request(request, access)
 
         async def make(path: Path) -> None:
             await engine.sandbox.run_async(_export_call(video, form, path), who)

@@ -10,9 +10,10 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.storyboards import shot_id
 from backend.errors import JobNotFound
+from backend.schemas.events import VIDEO_FILE
 from backend.schemas.shots import continues_previous, shot_length
 from wan_ui.gateway.access import Access
-from wan_ui.services.media import POSTER, VIDEO, find_visible_job, media_url, not_found_response, shot_poster_name
+from wan_ui.services.media import POSTER, find_visible_job, media_url, not_found_response, shot_poster_name
 from wan_ui.services.shots import num_repeated_frames
 
 _PREFIX = "studio/shots"
@@ -58,7 +59,7 @@ def _describe_shot(engine: Engine, story: Job, number: int) -> dict[str, object]
         "frames": result.num_frames,
         "fps": result.fps,
         "first": num_repeated_frames(shot_job, engine),
-        "video": media_url(shot_job, VIDEO),
+        "video": media_url(shot_job, VIDEO_FILE),
         "poster": media_url(shot_job, POSTER),
     }
 

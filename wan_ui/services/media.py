@@ -30,6 +30,7 @@ from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, JobNotFound, StudioError
 from backend.media.image_inputs import write_original, write_poster
 from backend.media.sandbox import ANONYMOUS, EXPORT_SECONDS, LONG_SECONDS, Requester, SandboxCall, SandboxPool
+from backend.schemas.events import VIDEO_FILE
 from wan_ui.gateway.access import Access
 from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_request
 
@@ -38,7 +39,6 @@ MEDIA_TYPES = {
 }  # fmt: skip
 _PREFIX = "studio/media"
 _VIDEO_PREFIX = "studio/video"
-VIDEO = "video.mp4"
 POSTER = "poster.webp"
 PRIVATE = {
     "Cache-Control": "private, no-store",
@@ -95,7 +95,7 @@ def video_url(job_id: str, request: HTTPConnection, access: Access) -> str:
     """Return the full URL of a job's video for the program that sent the request."""
     # `get_root_url` reads only the URL and the headers. A Gradio event's connection has both, so it can replace the request.
     root = get_root_url(cast(Request, request), request.url.path, request.scope.get("root_path"))
-    return f"{root}/{_VIDEO_PREFIX}/{quote(job_id)}/{access.ticket(job_id)}/{VIDEO}"
+    return f"{root}/{_VIDEO_PREFIX}/{quote(job_id)}/{access.ticket(job_id)}/{VIDEO_FILE}"
 
 
 def video_route(engine: Engine, access: Access) -> Route:
@@ -109,7 +109,7 @@ def video_route(engine: Engine, access: Access) -> Route:
         is_known = access.is_ticket(request.path_params["ticket"], job_id)
         return file_response(_find_video(engine, job_id) if is_known else None, cache="private, no-store")
 
-    return Route(f"/{_VIDEO_PREFIX}/{{job_id}}/{{ticket}}/{VIDEO}", serve, methods=["GET", "HEAD"])
+    return Route(f"/{_VIDEO_PREFIX}/{{job_id}}/{{ticket}}/{VIDEO_FILE}", serve, methods=["GET", "HEAD"])
 
 
 def _find_video(engine: Engine, job_id: str) -> Path | None:
@@ -117,7 +117,7 @@ def _find_video(engine: Engine, job_id: str) -> Path | None:
         job = engine.jobs.find(job_id)
     except JobNotFound:
         return None
-    return None if job.deleted else find_file_below(job.folder, VIDEO)
+    return None if job.deleted else find_file_below(job.folder, VIDEO_FILE)
 
 
 def find_visible_job(engine: Engine, request: Request, access: Access) -> Job | None:
@@ -145,7 +145,7 @@ async def make_poster(folder: Path, sandbox: SandboxPool) -> Path | None:
     """Return the path of a small image of the job's video, created at the first request. Return None if the video is missing."""
     path = folder / POSTER
     return await ensure_file(
-        path, sandbox, SandboxCall(work=write_poster, arguments=(folder / VIDEO, path, POSTER_SIZE), seconds=LONG_SECONDS)
+        path, sandbox, SandboxCall(work=write_poster, arguments=(folder / VIDEO_FILE, path, POSTER_SIZE), seconds=LONG_SECONDS)
     )
 
 

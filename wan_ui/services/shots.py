@@ -12,13 +12,13 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.storyboards import split_shot_id
 from backend.errors import ClipError, ImageError, JobNotFound, RequestError, SoundError
+from backend.schemas.events import VIDEO_FILE
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import Shot
 from backend.schemas.shots import JOB_PATH_PREFIX, continues_previous, num_overlap_frames, shot_length
 from wan_ui.gateway.uploads import UploadKind, check_upload_path
 from wan_ui.services.caller import Caller
 
-VIDEO = "video.mp4"
 _NAMED = re.compile(r"([\w\-]{1,120})(?:/([1-9]\d?))?")  # a job's id, then the number of an uploaded video of the job
 _PICTURE = re.compile(r"/studio/media/([\w\-]{1,120})/([\w\-.]{1,60})")  # a job's id and a file's name
 _ERRORS = {"image": ImageError, "sound": SoundError, "clip": ClipError}
@@ -75,7 +75,7 @@ class VisibleFiles:
         given = job.request.shot_videos
         if number and not 1 <= int(number) <= len(given):
             raise _not_visible_error(path)
-        video = Path(given[int(number) - 1]) if number else job.folder / VIDEO
+        video = Path(given[int(number) - 1]) if number else job.folder / VIDEO_FILE
         if not video.is_file():
             raise _not_visible_error(path)
         return str(video)

@@ -14,9 +14,9 @@ from backend.engine.job import Job
 from backend.errors import Busy, StudioError
 from backend.media.sandbox import LONG_SECONDS, Requester, SandboxCall, SandboxPool
 from backend.media.sound import MODEL_SOUND, write_sound
-from backend.schemas.events import VideoResult
+from backend.schemas.events import VIDEO_FILE, VideoResult
 from wan_ui.gateway.access import Access
-from wan_ui.services.media import PRIVATE, VIDEO, busy_response, find_visible_job, not_found_response
+from wan_ui.services.media import PRIVATE, busy_response, find_visible_job, not_found_response
 from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_request
 
 _PREFIX = "studio/sound"
@@ -54,7 +54,7 @@ async def _extract_audio(sandbox: SandboxPool, job: Job, result: VideoResult, wh
     exact = job.folder / MODEL_SOUND if result.request == job.request else None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sound.wav"
-        work = (job.folder / VIDEO, result.num_frames / result.fps, exact, path)
+        work = (job.folder / VIDEO_FILE, result.num_frames / result.fps, exact, path)
         try:
             await sandbox.run_async(SandboxCall(work=write_sound, arguments=work, seconds=LONG_SECONDS), who)
             return await asyncio.to_thread(path.read_bytes)

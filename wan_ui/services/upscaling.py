@@ -11,7 +11,7 @@ from backend.engine.job import Job
 from backend.errors import RequestError
 from backend.media.finished import upscale_file_values
 from backend.media.sandbox import LONG_SECONDS, SandboxCall
-from backend.schemas.events import VideoResult
+from backend.schemas.events import VIDEO_FILE, VideoResult
 from backend.schemas.finished import upscale_result_request
 from backend.schemas.request import GenerationRequest
 from backend.schemas.upscaling import SCALES
@@ -19,7 +19,6 @@ from wan_ui.components.buttons import text_button
 from wan_ui.components.progress import format_duration
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
-from wan_ui.services.media import VIDEO
 from wan_ui.services.sandbox_calls import requester_from_caller
 from wan_ui.services.studio_context import StudioContext
 
@@ -67,7 +66,7 @@ def offers_for_any_clip(engine: Engine) -> list[UpscaleOffer]:
 
 def find_offers(engine: Engine, job: Job | None, result: VideoResult | None) -> list[UpscaleOffer]:
     """Return the offers for a job's video. Empty if the video is missing or already upscaled."""
-    if job is None or result is None or job.deleted or job.request.upscale or not (job.folder / VIDEO).is_file():
+    if job is None or result is None or job.deleted or job.request.upscale or not (job.folder / VIDEO_FILE).is_file():
         return []
     offers = []
     for name, scale in list_upscalers(engine):
@@ -83,7 +82,7 @@ def find_offers(engine: Engine, job: Job | None, result: VideoResult | None) -> 
 
 def upscale_job_request(job: Job, result: VideoResult, scale: int, upscaler: str) -> GenerationRequest:
     """Return the request that upscales a job's video. Raises: RequestError."""
-    return upscale_result_request(result, job.request, str(job.folder / VIDEO), scale, upscaler)
+    return upscale_result_request(result, job.request, str(job.folder / VIDEO_FILE), scale, upscaler)
 
 
 async def upscale_file_request(

@@ -153,7 +153,7 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
         *_window_facts(request, texts),
         *([(texts.fact_shots, str(len(request.shots)))] if request.shots else []),
         *([(texts.characters, ", ".join(figure.name for figure in request.figures))] if request.figures else []),
-        (texts.fact_shift, f"{request.flow_shift:g}"),
+        (texts.flow_shift, f"{request.flow_shift:g}"),
         *upscaling_fact(request, texts),
     ]
 
