@@ -42,7 +42,8 @@ def channel_blocks(channels: int, out: int) -> int:
 
     `channels` and `out` are the numbers of input and output channels. Returns 1 if the weight of three frames has at most
     `MOST_WEIGHT_BYTES`. Otherwise two blocks must fit into the memory, because the next block is loaded during a grid step. If
-    possible, the channels of a block are a multiple of `MATRIX_UNIT`. A weight of a single frame is divided into as many blocks.
+    possible, the channels of a block are a multiple of `MATRIX_UNIT`. The weight of a single frame is divided into the same
+    number.
     """
     one = 2 * TAPS**3 * channels  # bytes of the weight for one output channel and three frames, bfloat16
     if one * out <= MOST_WEIGHT_BYTES:

@@ -86,11 +86,12 @@ def recommend_preset(
 def fitting_presets(
     devices: Sequence[Device], can_use: Callable[[Preset], bool] = lambda preset: True, task: Task = "t2v"
 ) -> list[tuple[Preset, SliceNeed]]:
-    """Return the presets that are predicted to fit the devices, each with its needs on the largest slice in these devices.
+    """Return the presets that are predicted to fit the devices, each with its needs on one slice.
 
-    The presets need a prompt only, or with the task "i2v" a prompt and a first frame. Live presets and presets with control
-    blocks are excluded. `can_use` excludes further presets. Figures of other chips are used only if no preset has figures for the
-    chips of this machine (`is_estimate`).
+    This is the largest slice in `presets/needs.json` that has at most as many devices and on which the preset fits. The presets
+    need a prompt only, or with the task "i2v" a prompt and a first frame. Live presets and presets with control blocks are
+    excluded. `can_use` excludes further presets. Figures of other chips are used only if no preset has figures for the chips of
+    this machine (`is_estimate`).
     """
     plain = [
         one

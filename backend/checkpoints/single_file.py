@@ -1,4 +1,6 @@
-"""Single-file transformers beside a checkpoint's other parts: how a source names them, and where their tensors are.
+"""Single-file transformers, used with the other parts of a checkpoint.
+
+This module parses model sources such as "BASE+FILE", and finds where each tensor is in a file.
 
 Such a file contains one network. The tensors have the authors' names, sometimes with a prefix. Some files store numbers of 8 or 4
 bits with scales. An fp8 tensor has one scale, or a scale for each row. An int8 matrix has a scale for each tile of 128 x 128. An
@@ -114,8 +116,9 @@ def _join_int8(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, Tenso
 
 
 def _join_fp4(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
-    """Join each fp4 weight and its scales to one entry, whose `scale` has the scales' places. Other tensors stay unchanged.
+    """Join each fp4 weight and its scales to one entry. Other tensors stay unchanged.
 
+    The entry's `scale` is a `TensorPlace`: where the scales are in the file.
     The file stores two numbers of a weight in each byte. The shape of the entry counts numbers, not bytes.
     """
     packed = [name.removesuffix(".weight") for name, place in places.items() if place.dtype == "U8" and len(place.shape) == 2]

@@ -1,4 +1,4 @@
-"""Store jobs with their requests, states and places in SQLite, and read their rows. Depends on no queue and no worker."""
+"""Store jobs with their requests, states and positions in the queue in SQLite, and read their rows. Needs no worker."""
 
 import json
 import sqlite3
@@ -29,7 +29,7 @@ class Jobs(TableGroup):
     """The jobs of a data folder, each with its whole request. Each method is one transaction."""
 
     def update_job_folders(self, runs: Path) -> None:
-        """Replace the stored folders of jobs by folders in `runs`, after the data folder was moved or copied."""
+        """Change the paths of job folders in the database to paths in `runs`, after the data folder was moved or copied."""
         parent = "substr(folder, 1, length(folder) - length(id) - 1)"
         newest = f"SELECT {parent} AS before, id, MAX(number) FROM jobs WHERE deleted IS NULL GROUP BY before HAVING before <> ?"
         for row in self._tables.rows(newest, (str(runs),)):

@@ -97,7 +97,10 @@ class Tables(Database):
         self._fill_columns()
 
     def listed_rows(self, sql: str, values: tuple | dict) -> list[sqlite3.Row]:
-        """Return the rows of a query that reads summaries, also of jobs that an older server has just added."""
+        """Run a query that reads summaries, and return its rows.
+
+        A server of an older version on the same data folder leaves columns empty. They are filled before the query.
+        """
         with suppress(sqlite3.OperationalError):  # another process locks the file; the next query tries again
             self._fill_columns()
         return self.rows(sql, values)

@@ -22,9 +22,9 @@ def control_frame(frame: Frame, kind: ControlKind) -> Frame:
 def detect_edges(picture: Image.Image) -> np.ndarray:
     """Draw white lines on black, uint8 [height, width], one pixel wide, at the edges of the image.
 
-    The gradient of each colour channel of the smoothed image is computed separately, so that a blue shape on equally light green
-    is found. Each pixel uses the channel with the largest gradient. As in Canny's method, a pixel is drawn only if neither of its
-    two neighbours across the edge has a larger gradient.
+    The gradient of each colour channel of the smoothed image is computed separately. Therefore edges are also found between two
+    colours of the same brightness. Each pixel uses the channel with the largest gradient. As in Canny's method, a pixel is drawn
+    only if neither of its two neighbours across the edge has a larger gradient.
     """
     colours = np.asarray(picture.filter(ImageFilter.GaussianBlur(BLUR)), np.float32)
     down, right = np.gradient(colours, axis=(0, 1))

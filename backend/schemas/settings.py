@@ -166,8 +166,11 @@ class Setting:
         return {"type": kind, "description": self.description} | ({"enum": [*self.choices]} if self.choices else {})
 
     def is_supported_by(self, preset: Preset) -> bool:
-        """Return whether models of this preset use the setting: whether the preset's field `needs`, by default `takes_NAME`, is
-        true. Presets without such a field support the setting."""
+        """Return whether models of this preset use the setting.
+
+        `needs` names a field of the preset. By default, the field is `takes_` and the setting's name. Return the field's value,
+        or True if presets have no such field.
+        """
         return bool(getattr(preset, self.needs or f"takes_{self.name}", True))
 
     def value_in(self, source: object) -> Any:

@@ -240,8 +240,8 @@ def _compare_token_norm(*, is_centred: bool) -> Outcome:
 def _compare_preparation(*, norms_heads: bool = False, has_own_angles: bool = False) -> Outcome:
     """Compare the Pallas passes of `kernels.qkv.prepare` with XLA's operations.
 
-    The passes round to bfloat16 once, XLA's operations twice. Values are at most 8. The limit is 8 times the sum of these three
-    roundings (2^-8 each) and of one step of bfloat16 (2^-7).
+    The passes round to bfloat16 once, XLA's operations twice. Each of these three roundings changes a value by at most 2^-8 of
+    its size, and values are at most 8. One more step of bfloat16 (2^-7) is allowed, so the limit is 8 * (3 * 2^-8 + 2^-7).
     """
     how = Preparation(eps=1e-6, groups=2, norms_heads=norms_heads, head_width=WIDTH if has_own_angles else None)
     projected = tuple(_draw_normal(number, 1, 256, HEADS * WIDTH, scale=2.0) for number in range(3))

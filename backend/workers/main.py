@@ -62,7 +62,7 @@ def main() -> None:
         os.sched_setaffinity(0, cores)  # before XLA and torch count the cores and start as many threads
     channel = open_channel()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    if arguments.pipeline is None:  # the pipeline of a test would get too little processor time next to other tests
+    if arguments.pipeline is None:  # a worker of a test keeps its priority, because other tests would leave it too little time
         os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     mesh = {axis: getattr(arguments, axis) for axis in AXES}

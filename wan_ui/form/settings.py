@@ -40,7 +40,7 @@ class SettingsPanel:
     controls: dict[str, Component]
 
     def show_values(self, shown: GenerationRequest, preset: Preset, texts: Texts) -> dict[gr.blocks.Block, object]:
-        """Return Gradio updates that show the request's values and the preset's other choices."""
+        """Return Gradio updates of all controls: values of the request; choices, limits and visibility from the preset."""
         return {self.controls[name]: gr.update(**update) for name, update in control_updates(preset, texts, shown).items()}
 
     @property

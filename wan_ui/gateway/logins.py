@@ -3,7 +3,7 @@
 After `FREE_TRIES` wrong passwords an address must wait before it tries again. Each further wrong password doubles the wait. If a
 tunnel or proxy runs on this machine, the requests of all its visitors can come from this machine's address. Waits for this
 address stay short, so that one visitor cannot lock out the others. Each wrong password is logged. All addresses together are
-limited too, because an attacker may use many addresses. A POST from the studio's own page logs out only that browser.
+limited too, because an attacker may use many addresses. A POST to `/logout` from the studio's own page logs out one browser.
 """
 
 import logging

@@ -203,7 +203,7 @@ class Texts:
     guidance_rescale: str = "Guidance rescale of the video (0 is off)"
     guidance_rescale_sound: str = "Guidance rescale of the audio (0 is off)"
     image_crf: str = "Compression of the first frame, CRF (0 is off)"
-    progressive: str = "Progressive resolution: first steps at half the size, more at higher levels (0 is off)"
+    progressive: str = "Progressive resolution: how many first steps run at half the size, by level (0 is off)"
     sparse: str = "Sol-Attn: sparse attention (0 is off)"
     quantize: str = "8-bit arithmetic: half the memory, less accurate"
     step_cache: str = "Step cache: reuse similar steps (0 is off)"

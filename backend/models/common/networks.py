@@ -78,7 +78,7 @@ def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:
 
 
 def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
-    """Return `read(path)` for the path of the checkpoint's folder `name`. Return None if `plan` has no `folder`.
+    """Return `read(path)`, where `path` is the folder `name` in the checkpoint's folder. Return None without a checkpoint.
 
     Raises: ModelError if the folder is missing or broken.
     """
