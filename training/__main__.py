@@ -124,7 +124,7 @@ def main() -> None:
         train, usual = ON_WAN_TINY[given.model]
         work, output = given.work or Path("build") / given.model, given.output or Path("models") / given.model
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        more = {"continue_from": given.continue_from} if given.model == "wan-tiny-vace" else {}
+        more = {"continue_from": given.continue_from} if given.model in ("wan-tiny-vace", "wan-tiny-turbo") else {}
         return train(Path("models/wan-tiny"), work, output, given.transformer_seconds or usual, device, **more)
     times = {stage: getattr(given, f"{stage}_seconds") for stage in stages}
     recipe = RECIPES[given.model]

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import random
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from training.fast_vae import speed_up
 from training.latents import Bucket, LatentCache, Vae, encode, latent_statistics
 from training.prompts import describe
 from training.recipes import WAN_TINY
-from training.velocity import predict_velocity
+from training.velocity import predict_velocity, run_one_block
 from training.wan_networks import WanNetworks
 from training.wan_vae import WAN_AUTOENCODER
 from training.world import Scene, render, sample_training_scene
@@ -63,13 +64,16 @@ def make_pairs(base: Path, folder: Path, seconds: float, device: str) -> None:
     speed_up(vae)
     rng, started = random.Random(5), time.monotonic()
     kept: dict[Bucket, list[tuple[torch.Tensor, Asked]]] = {bucket: [] for bucket in BUCKETS}
+    compiled = torch.compile(run_one_block, dynamic=False)  # only for the most frequent size: a compilation takes a minute
     order = [*BUCKETS, *rng.choices(BUCKETS, weights=[bucket.share for bucket in BUCKETS], k=MOST_BATCHES)]
 
     def make(number: int) -> tuple[Bucket, list[tuple[torch.Tensor, Asked]]]:
         bucket = order[number]
         if number >= len(BUCKETS) and time.monotonic() - started > seconds:
             return bucket, []
-        pairs = _make_batch(networks, vae, bucket, random.Random(number), torch.Generator(device).manual_seed(number))
+        run_block = compiled if bucket is BUCKETS[0] else run_one_block
+        generator = torch.Generator(device).manual_seed(number)
+        pairs = _make_batch(networks, vae, bucket, random.Random(number), generator, run_block)
         logger.info("pairs: kept %d of %d, %.0f s", len(pairs), bucket.batch, time.monotonic() - started)
         return bucket, pairs
 
@@ -98,7 +102,7 @@ def load_pairs(folder: Path) -> list[PairCache]:
 
 @torch.no_grad()
 def _make_batch(
-    networks: WanNetworks, vae: Vae, bucket: Bucket, rng: random.Random, generator: torch.Generator
+    networks: WanNetworks, vae: Vae, bucket: Bucket, rng: random.Random, generator: torch.Generator, run_block: Callable
 ) -> list[tuple[torch.Tensor, Asked]]:
     """Generate a batch, all from images or none, and return the pairs to keep."""
     scenes = [sample_training_scene(rng) for _ in range(bucket.batch)]
@@ -109,7 +113,7 @@ def _make_batch(
     if rng.random() < IMAGE_TO_VIDEO:
         images = [render(scene, bucket.num_frames, bucket.width, bucket.height)[:, :1] for scene in scenes]
         first = encode(vae, torch.stack(images).to(device))
-    clean = _generate(networks, noise, prompts, first)
+    clean = _generate(networks, noise, prompts, first, run_block)
     shown = [True] * len(scenes) if first is not None else _shows(vae, clean, scenes)
     return [
         (torch.cat([noise[index], clean[index]]).half().cpu(), Asked(prompt=prompt, has_image=first is not None))
@@ -118,7 +122,9 @@ def _make_batch(
     ]
 
 
-def _generate(networks: WanNetworks, noise: torch.Tensor, prompts: list[str], first: torch.Tensor | None) -> torch.Tensor:
+def _generate(
+    networks: WanNetworks, noise: torch.Tensor, prompts: list[str], first: torch.Tensor | None, run_block: Callable
+) -> torch.Tensor:
     """Return the clean latents of wan-tiny, with guidance."""
     text, bias = networks.text.encode([*prompts, *[""] * len(prompts)])
     scheduler, latents = WAN_TINY.schedule(STEPS, FLOW_SHIFT), noise
@@ -126,7 +132,8 @@ def _generate(networks: WanNetworks, noise: torch.Tensor, prompts: list[str], fi
         timesteps = timestep.float().to(noise.device).expand(2 * len(noise))
         first_timesteps = timesteps if first is None else torch.zeros_like(timesteps)
         twice = networks.finish(latents, first).repeat(2, 1, 1, 1, 1)
-        prompted, unprompted = predict_velocity(networks.learned, twice, timesteps, first_timesteps, text, bias).chunk(2)
+        both = predict_velocity(networks.learned, twice, timesteps, first_timesteps, text, bias, run_block=run_block)
+        prompted, unprompted = both.chunk(2)
         velocity = unprompted + GUIDANCE * (prompted - unprompted)
         latents = scheduler.step(velocity, timestep, latents, return_dict=False)[0]
     return networks.finish(latents, first)
