@@ -96,7 +96,7 @@ def test_json_costs_what_it_says(visitor):
     data = b"data:image/png;base64," + b"A" * 3_000_000
     status, answer = visitor.post("/v1/videos", b'{"prompt": "x", "negative_prompt": "' + data + b'"}')
     assert status == 400
-    assert b"may be used only once, in input_reference, last_image, video, control, drive, face, finished_video" in answer
+    assert b"may be used only once, in input_reference, last_image, video, mask, control, sound" in answer
     assert visitor.post("/v1/videos", b"[" * 100_000)[0] == 400
 
 
