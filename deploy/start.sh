@@ -33,15 +33,21 @@ get_uv() {
 
 begin() {
     local variable given=""
+    if command -v tmux >/dev/null && tmux has-session -t "=$session" 2>/dev/null; then
+        echo "The studio is already running: tmux attach -t $session" >&2
+        exit 1
+    fi
     mkdir -p "$(dirname "$log")"
     if [ -n "${STUDIO_AUTH:-}" ]; then # a command line would show the password, and a running tmux server would not pass the variable on
         STUDIO_AUTH_FILE=$(cd "$(dirname "$log")" && pwd)/password
+        rm -f "$STUDIO_AUTH_FILE" # a file of an earlier start keeps its mode
         printf '%s' "$STUDIO_AUTH" >"$STUDIO_AUTH_FILE"
         export STUDIO_AUTH_FILE
         unset STUDIO_AUTH
     fi
     if [ -n "${HF_TOKEN:-}" ]; then # for the same reasons; huggingface_hub reads the file
         HF_TOKEN_PATH=$(cd "$(dirname "$log")" && pwd)/hub-token
+        rm -f "$HF_TOKEN_PATH"
         printf '%s' "$HF_TOKEN" >"$HF_TOKEN_PATH"
         export HF_TOKEN_PATH
         unset HF_TOKEN
@@ -52,10 +58,6 @@ begin() {
         # a running tmux server has the environment of its own start
         [ -z "${!variable:-}" ] || given+="$variable=$(printf '%q' "${!variable}") "
     done
-    if command -v tmux >/dev/null && tmux has-session -t "=$session" 2>/dev/null; then
-        echo "The studio is already running: tmux attach -t $session" >&2
-        exit 1
-    fi
     rm -f "$log" # other users could read the log of an older version
     : >"$log"
     if ! command -v tmux >/dev/null; then

@@ -78,10 +78,13 @@ def to_fields(prompt: str, given: Settings) -> dict[str, object]:
     fields: dict[str, object] = {"prompt": prompt, **values.pop("settings", {})}
     if guidance := [values.pop(name) for name in _GUIDANCE if name in values]:
         fields["guidance"] = guidance
-    if references := values.pop("reference_images", ()):
+    if len(references := values.pop("reference_images", ())):
         fields["references"] = [to_data_url("reference_images", image) for image in references]
     for name, key in (("keyframes", "frame"), ("figures", "name")):
-        if images := values.pop(name, {}):
+        images = values.pop(name, {})
+        if not isinstance(images, Mapping):
+            raise StudioError(f"{name} is a {type(images).__name__}, but must be a dictionary of images by {key}")
+        if images:
             fields[name] = [{key: label, "image_url": to_data_url(name, image)} for label, image in images.items()]
     sent = {name: to_data_url(name, value) if name in _FILES else value for name, value in values.items()}
     return fields | {_NAMES.get(name, name): value for name, value in sent.items()}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from backend.cli.arguments import absolute, model_from_arguments, worker_options_from_arguments
 from backend.cli.command_line import OK
+from backend.cli.models import print_licences
 from backend.cli.progress import Progress
 from backend.cli.words import run_command
 from backend.engine.folder import open_inputs
@@ -54,6 +55,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
         path = from_environment(arguments.data_dir).magnitudes_dir / magnitudes_file_name(request.resolved_preset.model)
     options = worker_options_from_arguments(arguments)
     model = model_from_arguments(arguments, request.preset)
+    print_licences([model or request.resolved_preset.model], sys.stderr)
     loaded = load(request.resolved_preset, model, progress.show, options.mesh, options.executables, ("encode", "denoise"))
     with tempfile.TemporaryDirectory() as folder:
         run = Run(request=request, loaded=loaded, folder=Path(folder), is_cancelled=lambda: False)

@@ -73,7 +73,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
         )
     request = _REQUESTS[arguments.command](arguments, folder, settings)
     model = model_from_arguments(arguments, request.preset)
-    print_licences([model or request.resolved_preset.model], sys.stderr)
+    print_licences([model or request.resolved_preset.model, *(lora.source for lora in request.loras)], sys.stderr)
     product = folder / {"encode": EMBEDDINGS, "denoise": LATENTS, "decode": VIDEO_FILE}[arguments.command]
     if _is_finished(arguments.command, folder, request):
         return _print_result(arguments, product, {"total": time.monotonic() - began}, "already existed")

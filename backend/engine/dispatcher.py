@@ -359,7 +359,17 @@ class Dispatcher:
         """
         if not self._waiting:
             self._shortages = {}
-        before, is_free = self._shortages, False
+        before = self._shortages
+        self._assign_jobs()
+        if before != self._shortages:
+            self._event_log.count_change()
+        is_waiting = any(not entry.is_held for entry in self._waiting)
+        self.drafts.set_paused(is_waiting or not self.pool.can_run_drafts_beside(len(self._running)))
+        self.drafts.start_next()
+
+    def _assign_jobs(self) -> None:
+        """Assign waiting jobs to idle workers, until no job or worker is left, or until the store or a worker fails."""
+        is_free = False
         while len(self._running) < len(self.pool) and self.pool.has_idle_worker():
             if not is_free:
                 is_free, self._shortages = True, self._find_shortages()
@@ -381,11 +391,6 @@ class Dispatcher:
             self._sort_and_report()
             if not self._assign_job(entry, job):
                 return
-        if before != self._shortages:
-            self._event_log.count_change()
-        is_waiting = any(not entry.is_held for entry in self._waiting)
-        self.drafts.set_paused(is_waiting or not self.pool.can_run_drafts_beside(len(self._running)))
-        self.drafts.start_next()
 
     def _next_job(self) -> QueueEntry | None:
         """Return the first job that can start now, or None.

@@ -4,6 +4,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 from backend.engine.estimate import Estimate, Run, estimate, estimate_upscaling, load_seconds, predicted_seconds, runs_on
@@ -74,21 +75,22 @@ class Timings:
             return self._estimate_shots(request, shape, worker, is_warm, is_model_cached)
         same = request.model_copy(update={"prompt": "", "seed": 0})  # neither changes the time
         key = (same, shape, is_warm, is_model_cached, worker.device_kind)
-        if key not in self._estimates:
-            if len(self._estimates) >= MOST_ESTIMATES:
-                self._estimates.clear()
-            learned = estimate(request, shape, runs_on(worker.device_kind, self._runs.load()), is_warm, is_model_cached)
-            if learned is None and (seconds := predicted_seconds(request, worker.facts.devices)) is not None:
-                learned = Estimate(
-                    seconds=seconds,
-                    compile_seconds=0.0 if is_warm else None,
-                    is_warm=is_warm,
-                    basis="predicted",
-                    runs=0,
-                    load_seconds=0.0 if is_model_cached else None,
-                )
-            self._estimates[key] = learned
-        return self._estimates[key]
+        with suppress(KeyError):  # another thread can empty the cache between a test and a read
+            return self._estimates[key]
+        learned = estimate(request, shape, runs_on(worker.device_kind, self._runs.load()), is_warm, is_model_cached)
+        if learned is None and (seconds := predicted_seconds(request, worker.facts.devices)) is not None:
+            learned = Estimate(
+                seconds=seconds,
+                compile_seconds=0.0 if is_warm else None,
+                is_warm=is_warm,
+                basis="predicted",
+                runs=0,
+                load_seconds=0.0 if is_model_cached else None,
+            )
+        if len(self._estimates) >= MOST_ESTIMATES:
+            self._estimates.clear()
+        self._estimates[key] = learned
+        return learned
 
     def load_seconds(self, model: str) -> float | None:
         """Return the usual seconds to load this checkpoint's model, None if not known."""
@@ -122,10 +124,11 @@ class Timings:
     ) -> Estimate | None:
         """Estimate the video and its upscaling, or only the upscaling of a finished video."""
         key = (Shape.for_upscaling(request), worker.device_kind)
-        if key not in self._estimates:
+        try:
+            step = self._estimates[key]
+        except KeyError:
             runs = runs_on(worker.device_kind, self._runs.load())
-            self._estimates[key] = estimate_upscaling(key[0], runs, self._num_weights)
-        step = self._estimates[key]
+            step = self._estimates[key] = estimate_upscaling(key[0], runs, self._num_weights)
         if request.finished_video or step is None:
             return step
         made = self.estimate(without_upscaling(request), shape, worker, is_warm, is_model_cached)

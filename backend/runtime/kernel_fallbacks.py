@@ -88,8 +88,8 @@ class KernelFallbacks:
             return None
         if "pallas_call" not in text and "tpu_custom_call" not in text and "Mosaic" not in text:
             return None
-        use = next((use for name, use in KERNELS.items() if name in text), None)
-        if use is None or use in self:
+        use = next((use for name, use in KERNELS.items() if name in text and use not in self), None)
+        if use is None:
             return None
         self._withdraw(use, "cannot be compiled here", f": {one_line(text)[:_REASON_LENGTH]}")
         return _WORDS[use]

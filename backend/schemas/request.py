@@ -59,6 +59,11 @@ MOST_STORED_CHARACTERS = 210_000
 _STORED = {"is_stored": True}
 
 
+_IGNORED = ("step_cache", "flow_shift")
+"""The settings that models without support ignore. Only `GenerationRequest.from_preset` refuses them, because requests that an
+older version stored can contain them, and waiting jobs and storyboards must continue."""
+
+
 class GenerationRequest(VideoSettings):
     """A validated request for one video. Raises: RequestError at construction if a value is wrong."""
 
@@ -95,7 +100,9 @@ class GenerationRequest(VideoSettings):
                 rule = "together with guidance_interval, which means the same"
                 raise RequestError("guided_steps was given", rule, "leave one out")
             values |= guide_first_steps(preset, guided_steps, values)
-        return cls(**values)
+        request = cls(**values)
+        _refuse_settings(unsupported_settings(request), preset)
+        return request
 
     @classmethod
     def from_stored(cls, data: dict[str, object]) -> Self:
@@ -158,8 +165,7 @@ def check_request(request: GenerationRequest, preset: Preset) -> None:
     if not preset.has_control_blocks and not request.drive:
         check_clip(request, preset)
     check_sparse(request, preset)  # before `unsupported_settings`, because its error names the reason
-    for name in unsupported_settings(request):
-        raise RequestError(f"{name} was given,", f"and {preset.name} does not support it", "leave it out")
+    _refuse_settings([name for name in unsupported_settings(request) if name not in _IGNORED], preset)
     check_sound(request, preset)
     check_drive(request, preset)
     check_size(preset, request.width, request.height, request.num_frames)
@@ -187,6 +193,11 @@ def check_request(request: GenerationRequest, preset: Preset) -> None:
     check_upscale(request)
     if not 0 <= request.seed < SEED_LIMIT:
         raise RequestError(f"seed={request.seed}", f"must be between 0 and {SEED_LIMIT - 1}", "leave it out for a random seed")
+
+
+def _refuse_settings(names: Sequence[str], preset: Preset) -> None:
+    for name in names:
+        raise RequestError(f"{name} was given,", f"and {preset.name} does not support it", "leave it out")
 
 
 def _check_exclusions(request: GenerationRequest) -> None:

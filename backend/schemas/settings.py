@@ -477,9 +477,8 @@ class VideoSettings(BaseModel):
         return {role: (value,) if isinstance(value, str) else tuple(value) for role, value in given.items() if value}
 
     def with_changes(self, **changes: Any) -> Self:
-        """Return a validated copy with these fields replaced. The other `unsupported_settings` get the preset's own values."""
-        own = {name: SETTINGS[name].value_in(find_preset(self.preset)) for name in unsupported_settings(self)}
-        return type(self)(**{**self.model_dump(), **own, **changes})
+        """Return a validated copy with these fields replaced."""
+        return type(self)(**{**self.model_dump(), **changes})
 
     def for_sharing(self) -> dict[str, object]:
         """Return `to_json` with file names instead of paths. A shared video must not reveal folder names."""

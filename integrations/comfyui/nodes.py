@@ -71,8 +71,8 @@ def _sound_input() -> Any:
     return io.Audio.Input("audio", optional=True, tooltip="Audio that the video follows, for models with audio.")
 
 
-def _references_input() -> Any:
-    tooltip = "Images of what the video shows, for models with reference images. Each image of the batch is one."
+def _references_input(condition: str = "") -> Any:
+    tooltip = f"Images of what the video shows, for models with reference images{condition}. Each image of the batch is one."
     return io.Image.Input("reference_images", optional=True, tooltip=tooltip)
 
 
@@ -214,7 +214,7 @@ class VideoToVideo(VideoNode):
                 io.Float.Input("strength", default=0.8, min=0.01, max=1.0, step=0.01, tooltip=strength),
                 *_settings_inputs(),
                 io.Mask.Input("mask", optional=True, tooltip=mask),
-                _references_input(),
+                _references_input(", together with a mask"),
             ],
         )
 

@@ -57,6 +57,8 @@ def test_numbers_of_numpy_are_numbers():
     ("given", "words"),
     [
         ({"image": numpy.zeros((4, 4, 3), numpy.uint8)}, "image is a ndarray.*Image.fromarray"),
+        ({"reference_images": numpy.zeros((2, 4, 4, 3), numpy.uint8)}, "reference_images is a ndarray.*Image.fromarray"),
+        ({"keyframes": [b"image"]}, "keyframes is a list, but must be a dictionary of images by frame"),
         ({"video": [b"frame", b"frame"]}, "video is a list, .*must be a file's path"),
         ({"keyframes": {8: 1.0}}, "keyframes is a float"),
         ({"reference_images": [None]}, "reference_images is a NoneType"),

@@ -143,10 +143,7 @@ def _bar_html(content: CompareContent, labels: list[str], done: int, texts: Text
 def _table_html(content: CompareContent, texts: Texts) -> str:
     """Render the table of the settings that differ, with the generation time of each video."""
     requests = [cell.job.request for cell in content.cells]
-    rows = [
-        (setting_label(name, texts), [value_text(name, value, texts, MOST_PROMPT) for value in values])
-        for name, values in differences(requests)
-    ]
+    rows = [(setting_label(name, texts), _row_texts(name, values, texts)) for name, values in differences(requests)]
     note = f'<p class="hint">{escape(texts.compare_same)}</p>' if not rows else ""
     if content.has_original:
         strength = [] if requests[-1].strength is None else [(texts.edit_strength, ["", f"{requests[-1].strength:g}"])]
@@ -159,6 +156,12 @@ def _table_html(content: CompareContent, texts: Texts) -> str:
         for name, values in rows
     )
     return f'{note}<table class="differences"><tbody>{body}</tbody></table>'
+
+
+def _row_texts(name: str, values: list[Any], texts: Texts) -> list[str]:
+    """Return the values as texts. Lists whose short texts are equal, such as shots with other seeds, are written in full."""
+    short = [value_text(name, value, texts, MOST_PROMPT) for value in values]
+    return short if len({*short}) > 1 else [str(value) for value in values]
 
 
 def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]]:

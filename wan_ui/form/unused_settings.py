@@ -6,6 +6,7 @@ from typing import Any
 
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Setting, find_preset
+from presets import LoraChoice
 from wan_ui.form.controls import shown_settings
 from wan_ui.i18n.english import Texts
 
@@ -72,7 +73,7 @@ def value_text(name: str, value: Any, texts: Texts, longest: int = LONGEST) -> s
         return texts.list_separator.join(Path(path).name for path in ((value,) if isinstance(value, str) else value))
     match name:
         case "loras":
-            return texts.list_separator.join(f"{one.source} × {one.scale:g}" for one in value)
+            return texts.list_separator.join(f"{one.source} × {one.scale:g}{_expert_text(one)}" for one in value)
         case "figures":
             return texts.list_separator.join(one.name for one in value)
         case "shots" | "cues":
@@ -81,6 +82,10 @@ def value_text(name: str, value: Any, texts: Texts, longest: int = LONGEST) -> s
     if isinstance(value, tuple):
         return texts.list_separator.join(f"{one:g}" for one in value)
     return f"{value:g}" if isinstance(value, float) else _shorten(str(value), longest)
+
+
+def _expert_text(lora: LoraChoice) -> str:
+    return "" if lora.expert == "both" else f" ({lora.expert})"
 
 
 def _shorten(text: str, longest: int) -> str:

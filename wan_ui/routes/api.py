@@ -25,7 +25,6 @@ from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS, INPUTS, SETTINGS, find_preset
 from presets import Preset, list_presets
-from presets.loader import Task
 from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView, progress_texts
 from wan_ui.gateway.rules import API
@@ -85,7 +84,7 @@ def _make_generate(context: StudioContext) -> Callable[..., AsyncIterator[tuple[
             settings, again = _split_again(settings)
             wanted = GenerateArguments.parse_arguments(prompt, preset, image, *split_files(settings))
             caller = context.identify_caller(request)
-            default = "" if wanted.preset else await asyncio.to_thread(context.default_preset, caller, wanted.task)
+            default = "" if wanted.preset else await asyncio.to_thread(context.default_preset, caller, wanted.given)
             preset_named, values = await asyncio.to_thread(wanted.resolve_settings, default)
             job = await context.submit(await request_from_settings(context, caller, preset_named, values), caller, again)
             async with aclosing(follow_job(context.engine, job.id)) as views:
@@ -161,9 +160,9 @@ class GenerateArguments:
         return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {}, files=files or {})
 
     @property
-    def task(self) -> Task:
-        """The task that the preset must support."""
-        return "i2v" if self.image else "t2v"
+    def given(self) -> dict[str, object]:
+        """The inputs and settings by name."""
+        return {**self.settings, **self.files, "image": self.image}
 
     def to_request(self, default_preset: str = "") -> GenerationRequest:
         """Return the request.

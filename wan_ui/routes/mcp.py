@@ -276,13 +276,13 @@ def _describe_job(
 def _parse_request(context: StudioContext, arguments: dict[str, object], caller: Caller, path: Path) -> GenerationRequest:
     """Build the request from a tool's arguments. Write the first frame, if one is given, to `path`. Raises: StudioError."""
     image = None
-    if arguments.get("image") is not None:
+    if arguments.get("image") not in (None, ""):
         write_data_url(arguments["image"], "image", "picture", path)
         image = gr.FileData(path=str(path)).model_dump()
     wanted = GenerateArguments.parse_arguments(
         arguments.get("prompt") or "", arguments.get("preset"), image, arguments.get("settings")
     )
-    return wanted.to_request("" if wanted.preset else context.default_preset(caller, wanted.task))
+    return wanted.to_request("" if wanted.preset else context.default_preset(caller, wanted.given))
 
 
 def _progress_message(token: str | int, view: StageView) -> dict[str, object]:

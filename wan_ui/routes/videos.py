@@ -134,8 +134,9 @@ class Videos:
 
     def _parse_settings(self, sent: VideoBody, caller: Caller) -> tuple[Preset, dict[str, object], list[Adjustment]]:
         needs_default = sent.fields.get("model") in (None, "", *self._aliases)
-        task = "i2v" if "input_reference" in sent.files else "t2v"
-        return parse_settings(sent, self._context.default_preset(caller, task) if needs_default else "", self._aliases)
+        given = {**sent.fields, **sent.files, "image": sent.files.get("input_reference")}
+        default = self._context.default_preset(caller, given) if needs_default else ""
+        return parse_settings(sent, default, self._aliases)
 
     async def list_videos(self, request: Request, caller: Caller) -> Response:
         """Return a page of the caller's videos, by default the newest first."""

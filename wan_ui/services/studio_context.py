@@ -1,7 +1,7 @@
 """The context of every handler: the engine, the caller, and the caller's rights."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 from starlette.requests import Request
 
-from backend.catalog.compatibility import recommend_preset
+from backend.catalog.compatibility import judge_compatibility, recommend_preset
 from backend.engine.engine import Engine
 from backend.engine.instant import InstantDraft
 from backend.engine.job import Job
@@ -29,7 +29,7 @@ from wan_ui.gateway.visitors import format_address, owner_name
 from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import texts_for
 from wan_ui.services.caller import Caller
-from wan_ui.services.presets import CanRun, preset_choices
+from wan_ui.services.presets import CanRun, preset_choices, takes_inputs
 from wan_ui.services.sandbox_calls import requester_from_caller
 from wan_ui.services.shots import resolve_shot_files
 
@@ -85,18 +85,24 @@ class StudioContext:
         is_operator = caller is not None and caller.is_operator
         return self.can_run if is_operator or self.models is None else self._is_offered
 
-    def default_preset(self, caller: Caller, task: Task = "t2v") -> str:
-        """Return the name of the preset for a request that names none. `task` is "i2v" for a request with a first frame.
+    def default_preset(self, caller: Caller, given: Mapping[str, object] | None = None) -> str:
+        """Return the name of the preset for a request that names none. `given` are the request's inputs and settings by name.
 
-        Candidates are the installed presets that the caller may use. The preset that the workers load first has priority, then
-        the best preset for the devices, then the first preset in the list. Demo models are returned only if there is no other
-        candidate. Without candidates, return a preset that the caller may use after a download.
+        Candidates are the installed presets that the caller may use and that take these inputs. The preset that the workers load
+        first has priority, then the best preset for the devices, then the first preset in the list. Demo models are returned only
+        if there is no other candidate, and instead of models that this machine is too slow or too small for. Without candidates,
+        return a preset that the caller may use after a download.
         """
-        installed = [
-            preset for preset in preset_choices(task, self.preset_filter(caller)).available if not preset.needs_last_image
+        wanted, devices = given or {}, self.engine.pool.representative_worker().facts.devices
+        task: Task = "i2v" if wanted.get("image") or wanted.get("last_image") else "t2v"
+        installed = [one for one in preset_choices(task, self.preset_filter(caller)).available if takes_inputs(one, wanted)]
+        real = [one for one in installed if not one.model.startswith(EMBEDDED_PREFIX)]
+        real = [
+            one
+            for one in real
+            if one.name == self.engine.first_preset or judge_compatibility([one], devices).verdict not in ("slow", "short")
         ]
-        real = [preset for preset in installed if not preset.model.startswith(EMBEDDED_PREFIX)]
-        best, need = recommend_preset(self.engine.pool.representative_worker().facts.devices, real.__contains__, task)
+        best, need = recommend_preset(devices, real.__contains__, task)
         first = [preset for preset in real if preset.name == self.engine.first_preset]
         allowed = [one for one in list_presets() if caller.is_operator or self.models is None or one.name in self.models]
         return next(iter([*first, *([best] if need else []), *real, *installed, *allowed])).name

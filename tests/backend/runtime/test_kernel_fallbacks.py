@@ -91,6 +91,14 @@ def test_a_refused_kernel_is_withdrawn_together_with_the_passes(monkeypatch, nam
     assert disabled == (["pallas_tpu"] if name.startswith("block_sparse") else [])
 
 
+def test_a_message_that_also_names_a_withdrawn_kernel_refuses_the_other_kernel(monkeypatch):
+    fallbacks = KernelFallbacks()
+    monkeypatch.setattr(fallbacks_module, "disable_implementation", lambda name: None)
+    for _ in range(2):  # first the passes, then the convolution
+        assert fallbacks.refuse_kernel(RuntimeError("INTERNAL: Mosaic failed in rms_norm, causal_conv")) is not None
+    assert "passes" in fallbacks and "convolution" in fallbacks
+
+
 def test_a_program_uses_kernels_and_not_functions_of_the_same_name():
     text = (
         'func.func private @layer_norm(...)\nstablehlo.custom_call @tpu_custom_call(...) {kernel_name = "block_sparse_constant"}'

@@ -56,6 +56,14 @@ def test_a_long_prompt_is_whole_in_the_table_and_short_in_the_labels():
     assert long not in difference_labels(requests, ENGLISH)[0] and "shots 2 (a; b)" in difference_labels(requests, ENGLISH)[1]
 
 
+def test_shots_that_differ_only_in_their_cut_are_written_in_full():
+    jobs = [a_job(shots=[{"prompt": "a"}, {"prompt": "b", "cut": cut}]) for cut in (True, False)]
+    html = compare_html(
+        CompareContent(id="abc", cells=tuple(Cell(job=job, view=StageView(phase="queued")) for job in jobs)), ENGLISH
+    )
+    assert "cut=True" in html and "cut=False" in html
+
+
 def test_a_video_stands_beside_the_clip_that_it_was_made_from():
     job = a_job(video="/data/runs/job-1/input-video.mp4", strength=0.5)
     made = Cell(job=job, view=StageView(phase="finished", result=a_result(job)))

@@ -33,7 +33,7 @@ VISITOR = SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7"
 def submitted(context: StudioContext, wanted: GenerateArguments, request) -> Job:
     """Submit a request as a program does, and return the job."""
     caller = context.identify_caller(request)
-    return queued(context, wanted.to_request(context.default_preset(caller, wanted.task)), caller)
+    return queued(context, wanted.to_request(context.default_preset(caller, wanted.given)), caller)
 
 
 def queued(context: StudioContext, wanted: GenerationRequest, caller) -> Job:
@@ -137,6 +137,7 @@ def test_visitors_use_only_the_presets_that_the_operator_names(context, running,
     assert queued(narrow, a_request(), everything).request.preset == "wan-tiny"
 
 
+IMAGE = {"image": "a"}
 BIG, BIG_I2V, SMALL = "wan2.2-t2v-a14b-720p", "wan2.2-i2v-a14b-720p", "wan2.1-t2v-1.3b-480p"
 V6E_8 = [Device(name=str(number), kind="TPU v6 lite", bytes_limit=31 * 2**30) for number in range(8)]
 
@@ -149,20 +150,26 @@ def with_installed(context: StudioContext, monkeypatch, *names: str, devices=(),
 
 
 @pytest.mark.parametrize(
-    ("names", "devices", "task", "default"),
+    ("names", "devices", "given", "default"),
     [
-        ((), V6E_8, "t2v", "wan-tiny"),
-        ((SMALL, f"{BIG}-draft", BIG), V6E_8, "t2v", BIG),  # the best of the installed presets for these devices
-        ((f"{BIG}-draft", SMALL), (), "t2v", f"{BIG}-draft"),  # the first installed model, if the devices are not known
-        ((SMALL,), V6E_8, "t2v", SMALL),
-        ((BIG,), V6E_8, "i2v", "wan-tiny"),  # no installed model takes an image
-        ((BIG, BIG_I2V, "wan2.1-flf2v-14b-720p"), V6E_8, "i2v", BIG_I2V),
-        (("wan2.1-flf2v-14b-720p", "wan2.2-animate-14b"), V6E_8, "i2v", "wan-tiny"),  # these need more than an image
+        ((), V6E_8, {}, "wan-tiny"),
+        ((SMALL, f"{BIG}-draft", BIG), V6E_8, {}, BIG),  # the best of the installed presets for these devices
+        ((f"{BIG}-draft", SMALL), (), {}, f"{BIG}-draft"),  # the first installed model, if the devices are not known
+        ((SMALL,), V6E_8, {}, SMALL),
+        ((SMALL,), [Device(name="0", kind="cpu")], {}, "wan-tiny"),  # this machine is too slow for the installed model
+        ((BIG,), V6E_8, IMAGE, "wan-tiny"),  # no installed model takes an image
+        ((BIG, BIG_I2V, "wan2.1-flf2v-14b-720p"), V6E_8, IMAGE, BIG_I2V),
+        (("wan2.1-flf2v-14b-720p", "wan2.2-animate-14b"), V6E_8, IMAGE, "wan-tiny"),  # these need more than an image
+        (("turbowan2.2-i2v-a14b-720p", BIG_I2V), V6E_8, IMAGE | {"last_image": "b"}, BIG_I2V),  # TurboWan takes no last image
+        ((BIG,), V6E_8, {"video": "c", "extend": "after"}, "wan-tiny"),  # the installed model cannot extend clips
+        ((BIG, "ltx-2.0-512p"), V6E_8, {"video": "c", "make": "sound"}, "ltx-2.0-512p"),
+        ((BIG, "ltx-2.0-512p"), V6E_8, {"video": "c"}, BIG),
+        ((BIG, "wan2.1-vace-1.3b-480p"), V6E_8, {"references": ["a"]}, "wan2.1-vace-1.3b-480p"),
     ],
 )
-def test_the_default_preset_is_an_installed_model_for_the_task(context, monkeypatch, names, devices, task, default):
+def test_the_default_preset_is_an_installed_model_that_takes_the_inputs(context, monkeypatch, names, devices, given, default):
     context = with_installed(context, monkeypatch, *names, devices=devices)
-    assert context.default_preset(context.identify_caller(VISITOR), task) == default
+    assert context.default_preset(context.identify_caller(VISITOR), given) == default
 
 
 def test_the_default_preset_is_the_one_loaded_first_and_one_that_the_caller_may_use(context, monkeypatch, operator):
