@@ -370,9 +370,9 @@ class VideoSettings(BaseModel):
         "faster. Published at 480p: 1.65 to 2.78 times, without quality figures. The images differ.")
     sparse: float = _setting(
         0.0, limits=(0, 3), usual="0 is off, 1.5 is usual", metavar="LEVEL", label="sparse", offered=(0, 2, 0.25),
-        description="Sol-Attn: attention to the means of blocks of tokens, except important blocks; 0 is off. A higher level, "
-        "usually 0.75 to 2, has fewer exact blocks and is faster. Level 1.5 is predicted to be 1.49 times as fast (14B at 720p, "
-        "v6e-8). Published are 2.02 times at level 1 on a GPU, and a loss to 13 to 26 dB for another model.")
+        description="Sol-Attn: attention to the means of blocks, except important blocks; 0 is off. A higher level, usually 0.75 "
+        "to 2, is faster and worse. Predicted: 1.49 times as fast at 1.5 (14B, 720p, v6e-8). Published: 2.02 times at 1 on a "
+        "GPU, and 13 to 26 dB for another model.")
     quantize: Quantize = _setting(
         "off", label="quantize",
         description="Number format of large matrices: `int8`, `fp8`, or `off` for 16 bits. 8 bits take half the memory and "
