@@ -1,4 +1,2 @@
-"""Prompt rewriting by a language model, in the style that the video model prefers.
-
-Models run in separate processes, so this package does not import their libraries.
-"""
+"""Prompt rewriting by a language model, in the style that the video model prefers. Models run in separate processes, so this
+package does not import their libraries."""

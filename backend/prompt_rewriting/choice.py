@@ -11,10 +11,8 @@ from backend.settings import rewriter_key
 
 
 def helper_from_arguments(arguments: argparse.Namespace) -> Helper | None:
-    """Return the helper that the options of `serve` select, None if they select no helper.
-
-    Raises: StudioError for an invalid address or command, RequestError if the options select two helpers.
-    """
+    """Return the helper that the options of `serve` select. Raises: StudioError for an invalid address or command, RequestError
+    if the options select two helpers."""
     command, url, model = (str(getattr(arguments, name) or "").strip() for name in ("rewriter", "rewriter_url", "rewriter_model"))
     if command and (url or model):
         raise RequestError("--rewriter was given", "together with another helper for prompts", "give only one")

@@ -1,9 +1,6 @@
 """Rewrite prompts with a server that has OpenAI's chat completions API (`serve --rewriter-url URL`), such as vLLM, Ollama or
-llama.cpp. The server's key, if needed, is in STUDIO_REWRITER_KEY.
-
-Only the operator sets the address. Answers are read as a stream of at most MOST_BYTES. Redirects are not followed, so that the
-key is not sent elsewhere.
-"""
+llama.cpp. The server's key, if needed, is in STUDIO_REWRITER_KEY. Only the operator sets the address. Answers are read as a
+stream of at most MOST_BYTES. Redirects are not followed, so that the key is not sent elsewhere."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -14,7 +11,7 @@ from typing import Any
 import httpx2
 
 from backend.errors import StudioError, one_line
-from backend.prompt_rewriting.helper import SECONDS_OF_SILENCE, rewrite_error
+from backend.prompt_rewriting.helper import SECONDS_OF_SILENCE, Helper, rewrite_error
 from backend.prompt_rewriting.request import RewriteRequest
 
 CHAT = "/chat/completions"
@@ -24,7 +21,7 @@ CANNOT_SEE = (400, 404, 415, 422, 500, 501)  # status codes of servers whose mod
 
 
 @dataclass(kw_only=True)
-class Endpoint:
+class Endpoint(Helper):
     """A server with the API. `url` is the base address ("http://localhost:11434/v1") or the full address, which ends in `CHAT`.
     `model` is the model's name, or None for the server's first model."""
 
@@ -45,20 +42,19 @@ class Endpoint:
             raise StudioError(f"--rewriter-url {self.url[:80]!r}", "must be an address that starts with http:// or https://", fix)
         self.url = address
 
-    def prepare(self) -> None:
-        """Do nothing: an endpoint loads nothing."""
-
-    def close(self) -> None:
-        """Do nothing: an endpoint has nothing to end."""
-
     async def stream_answer(self, request: RewriteRequest) -> AsyncGenerator[str]:
-        """Yield the model's answer in pieces. Raises: StudioError."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         timeout = httpx2.Timeout(10.0, read=SECONDS_OF_SILENCE)
         try:
             async with httpx2.AsyncClient(headers=headers, timeout=timeout) as client:
                 if self.model is None:
-                    self.model = await self._first_model(client)
+                    async with client.stream("GET", f"{self.url}/models") as response:
+                        found = _parse_json(await _read_json_body(response))
+                    models = found.get("data") if isinstance(found, dict) else None
+                    name = models[0].get("id") if isinstance(models, list) and models and isinstance(models[0], dict) else None
+                    if not isinstance(name, str):
+                        raise rewrite_error("the endpoint names no model: give one with --rewriter-model")
+                    self.model = name
                 for sees in [True, False] if request.picture else [False]:
                     body = {"model": self.model, "messages": request.messages(sees=sees), "stream": True}
                     async with client.stream("POST", self.url + CHAT, json=body) as response:
@@ -70,16 +66,6 @@ class Endpoint:
                         return
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             raise rewrite_error((str(error) or type(error).__name__)[:240]) from None
-
-    async def _first_model(self, client: httpx2.AsyncClient) -> str:
-        """Return the name of the endpoint's first model."""
-        async with client.stream("GET", f"{self.url}/models") as response:
-            found = _parse_json(await _read_json_body(response))
-        models = found.get("data") if isinstance(found, dict) else None
-        name = models[0].get("id") if isinstance(models, list) and models and isinstance(models[0], dict) else None
-        if not isinstance(name, str):
-            raise rewrite_error("the endpoint names no model: give one with --rewriter-model")
-        return name
 
 
 async def _answer_pieces(response: httpx2.Response) -> AsyncGenerator[str]:
@@ -106,7 +92,6 @@ async def _read_lines(response: httpx2.Response) -> AsyncIterator[str]:
 
 
 async def _read_json_body(response: httpx2.Response) -> str:
-    """Return the body of a successful JSON answer. Raises: StudioError."""
     text = "\n".join([line async for line in _read_lines(response)])
     if response.status_code in KEY_REFUSED:
         # This error must not quote the body, because the body may contain the key, and visitors read the error.
@@ -141,10 +126,7 @@ def _parse_json(text: str) -> object:
 
 
 def _choice_text(answer: object, part: str) -> str:
-    """Return the text of a completion or of a piece of a completion, "" without a text.
-
-    Raises: StudioError for an error in a stream.
-    """
+    """Return the text of a completion or of a piece of a completion, "" without a text. Raises: StudioError for an error."""
     if isinstance(answer, Mapping) and answer.get("error"):
         raise rewrite_error(_error_reason(json.dumps(answer)))
     choices = answer.get("choices") if isinstance(answer, Mapping) else None

@@ -14,7 +14,6 @@ MOST_CHARACTERS = 16 * LONGEST  # longest answer, including the model's reasonin
 
 
 def rewrite_error(reason: str) -> StudioError:
-    """Return the error that states why a prompt could not be rewritten."""
     return StudioError("the prompt could not be rewritten:", one_line(reason), "write it by hand")
 
 
@@ -23,22 +22,22 @@ class Helper(Protocol):
 
     def prepare(self) -> None:
         """Start to load the model, if any, and return at once."""
+        return
 
     def stream_answer(self, request: RewriteRequest) -> AsyncGenerator[str]:
         """Yield the answer in pieces. Closing the generator stops the answer. Raises: StudioError."""
+        ...
 
     def close(self) -> None:
         """End what `prepare` started."""
+        return
 
 
 async def stream_suggestions(
     helper: Helper, request: RewriteRequest, *, silence: float = SECONDS_OF_SILENCE, longest: float = SECONDS
 ) -> AsyncGenerator[str]:
-    """Yield the suggestion so far whenever it changes. The last suggestion is complete.
-
-    `silence` limits the wait for each piece of the answer, and `longest` limits the whole answer, both in seconds.
-    Raises: StudioError.
-    """
+    """Yield the suggestion so far whenever it changes. The last suggestion is complete. `silence` limits the wait for each piece
+    of the answer, `longest` the whole answer, in seconds. Raises: StudioError."""
     answer, suggestion, ends = "", "", asyncio.get_running_loop().time() + longest
     async with aclosing(helper.stream_answer(request)) as pieces:
         while True:

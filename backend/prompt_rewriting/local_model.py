@@ -1,14 +1,13 @@
-"""Rewrite prompts with a language model on this machine's processor: `serve --rewriter-model ID`.
-
-transformers runs in a separate process, `backend.cli.rewrite_run`. The studio and this process send JSON lines.
-Requests are {"ask", "messages", "picture"} and {"stop"}. Answers are {"ask", "text"} for each piece, then {"ask", "end"} or
-{"ask", "error"}. `ask` is the number of a request, `stop` the number of the request to stop. One answer is generated at a time.
-"""
+"""Rewrite prompts with a language model on this machine's processor: `serve --rewriter-model ID`. transformers runs in a separate
+process, `backend.cli.rewrite_run`. The studio and this process send JSON lines. Requests are {"ask", "messages", "picture"} and
+{"stop"}. Answers are {"ask", "text"} for each piece, then {"ask", "end"} or {"ask", "error"}. `ask` is the number of a request,
+`stop` the number of the request to stop. One answer is generated at a time."""
 
 import asyncio
 import contextlib
 import itertools
 import json
+import queue
 import subprocess
 import threading
 from collections.abc import AsyncGenerator
@@ -26,30 +25,17 @@ ENDED = {"error": "its process has ended"}
 
 @dataclass
 class _Running:
-    """The process of the model. A thread appends its messages to the list `waiting`, and `next_message` removes them."""
+    """The process of the model. A thread appends its messages to `messages`."""
 
     process: subprocess.Popen
-    waiting: list[dict[str, Any]] = field(default_factory=list)
-    arrived: threading.Condition = field(default_factory=threading.Condition)
+    messages: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
 
     def read_messages(self) -> None:
-        """Read messages until the process ends."""
         assert self.process.stdout is not None, "the process was started with pipes"
         with self.process.stdout as lines:
             for line in lines:
-                self._put(json.loads(line))
-        self._put(ENDED)
-
-    def _put(self, message: dict[str, Any]) -> None:
-        with self.arrived:
-            self.waiting.append(message)
-            self.arrived.notify_all()
-
-    def next_message(self, seconds: float) -> dict[str, object] | None:
-        """Return the next message, or None if no message arrives within `seconds`."""
-        with self.arrived:
-            self.arrived.wait_for(lambda: self.waiting, seconds)
-            return self.waiting.pop(0) if self.waiting else None
+                self.messages.put(json.loads(line))
+        self.messages.put(ENDED)
 
     def send(self, message: dict[str, object]) -> None:
         """Write a line to the process, unless it has ended."""
@@ -87,7 +73,7 @@ class LocalModel:
             self._running = None
 
     async def stream_answer(self, request: RewriteRequest) -> AsyncGenerator[str]:
-        """Yield the model's answer in pieces, and an empty piece for each second without text. Raises: StudioError."""
+        """Yield the answer in pieces, and an empty piece for each second without text."""
         async with self._turn:
             if self._running is None or self._running.process.poll() is not None:
                 self.close()
@@ -98,7 +84,10 @@ class LocalModel:
             has_ended = False
             try:
                 while not has_ended:
-                    message = await asyncio.to_thread(running.next_message, 1.0) or {"ask": number}
+                    try:
+                        message = await asyncio.to_thread(running.messages.get, timeout=1.0)
+                    except queue.Empty:
+                        message = {}
                     if message.get("ask", number) != number:
                         continue  # a message of an earlier answer that was stopped
                     has_ended = "end" in message or "error" in message

@@ -1,9 +1,6 @@
-"""Rewrite prompts with a program of the operator: `serve --rewriter COMMAND`.
-
-The program reads one JSON object from standard input, {"prompt", "preset", "instructions", "seconds", "starts_from_picture"}, and
-writes the new prompt to standard output, at once or in pieces. It runs once for each suggestion, in a separate process, without a
-shell.
-"""
+"""Rewrite prompts with a program of the operator: `serve --rewriter COMMAND`. The program reads one JSON object from standard
+input, {"prompt", "preset", "instructions", "seconds", "starts_from_picture"}, and writes the new prompt to standard output, at
+once or in pieces. It runs once for each suggestion, in a separate process, without a shell."""
 
 import asyncio
 import codecs
@@ -12,39 +9,32 @@ import json
 import os
 import shlex
 import signal
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from backend.errors import StudioError
-from backend.prompt_rewriting.helper import rewrite_error
+from backend.prompt_rewriting.helper import Helper, rewrite_error
 from backend.prompt_rewriting.request import RewriteRequest
 
 MOST_ERRORS = 20_000  # bytes kept from the end of standard error
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class Program(Helper):
     """A program that suggests prompts."""
 
     command: tuple[str, ...]
 
     @classmethod
     def from_command_line(cls, words: str) -> "Program":
-        """Return the program of a command line. Raises: StudioError for an invalid command line."""
+        """Split the command line. Raises: StudioError if it is invalid."""
         try:
             return cls(command=tuple(shlex.split(words)))
         except ValueError as error:
             raise StudioError(f"--rewriter {words[:60]!r}", f"is not a command line: {error}", "correct it") from None
 
-    def prepare(self) -> None:
-        """Do nothing: the program starts for each suggestion."""
-
-    def close(self) -> None:
-        """Do nothing: the program ends after each suggestion."""
-
     async def stream_answer(self, request: RewriteRequest) -> AsyncGenerator[str]:
-        """Yield the program's output in pieces. Raises: StudioError."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
@@ -55,7 +45,13 @@ class Program:
         assert process.stdout is not None and process.stderr is not None, "the process was started with pipes"
         errors = asyncio.ensure_future(_read_end(process.stderr, said))
         try:
-            await _send_request(process, request)
+            texts = {"prompt": request.prompt, "preset": request.preset.name, "instructions": request.instructions}
+            given = {**texts, "seconds": request.seconds, "starts_from_picture": request.starts_from_picture}
+            assert process.stdin is not None, "the process was started with pipes"
+            with contextlib.suppress(ConnectionError):  # raised if the program ends without reading the request
+                process.stdin.write(json.dumps(given).encode())
+                await process.stdin.drain()
+                process.stdin.close()
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             while data := await process.stdout.read(4096):
                 yield decoder.decode(data)
@@ -76,19 +72,3 @@ async def _read_end(stream: asyncio.StreamReader, said: bytearray) -> None:
     while data := await stream.read(4096):
         said += data
         del said[:-MOST_ERRORS]
-
-
-async def _send_request(process: Process, request: RewriteRequest) -> None:
-    """Send the request to the program. Ignore an error if the program ended without reading the request."""
-    given = {
-        "prompt": request.prompt,
-        "preset": request.preset.name,
-        "instructions": request.instructions,
-        "seconds": request.seconds,
-        "starts_from_picture": request.starts_from_picture,
-    }
-    assert process.stdin is not None, "the process was started with pipes"
-    with contextlib.suppress(ConnectionError):
-        process.stdin.write(json.dumps(given).encode())
-        await process.stdin.drain()
-        process.stdin.close()

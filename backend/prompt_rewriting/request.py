@@ -46,37 +46,27 @@ class RewriteRequest:
         parts = [words[language], *([words[f"{language}_picture"]] if self.starts_from_picture else []), ONLY[language]]
         return "\n".join(part.strip() for part in parts)
 
-    @property
-    def question(self) -> str:
-        """The text that follows the instructions: the user's prompt with the kind and length of the video."""
-        what = (
-            ("图生视频" if self.starts_from_picture else "文生视频", "秒")
-            if self.language == "zh"
-            else ("A video that begins with a picture" if self.starts_from_picture else "A video from text", "seconds")
-        )
-        return f"{what[0]}, {self.seconds:.3g} {what[1]}:\n{self.prompt.strip()}"
-
     def messages(self, *, sees: bool) -> list[dict[str, Any]]:
-        """Return the messages in the format of OpenAI's API and of chat templates in transformers.
-
-        If `sees` is True, the messages include the image.
-        """
-        content: Any = self.question
+        """Return the messages, with the image if `sees`, in the format of OpenAI's API and of chat templates in transformers."""
+        if self.language == "zh":
+            kind, unit = "图生视频" if self.starts_from_picture else "文生视频", "秒"
+        else:
+            kind = "A video that begins with a picture" if self.starts_from_picture else "A video from text"
+            unit = "seconds"
+        question = f"{kind}, {self.seconds:.3g} {unit}:\n{self.prompt.strip()}"
+        content: Any = question
         if sees and self.picture:
-            content = [{"type": "image_url", "image_url": {"url": self.picture}}, {"type": "text", "text": self.question}]
+            content = [{"type": "image_url", "image_url": {"url": self.picture}}, {"type": "text", "text": question}]
         return [{"role": "system", "content": self.instructions}, {"role": "user", "content": content}]
 
 
 def has_instructions(preset: Preset) -> bool:
-    """Return whether there are instructions for the preset's model."""
     return preset.reads_prompt and preset.series in _instructions_by_series()
 
 
 def extract_suggestion(answer: str) -> str:
-    """Extract the suggestion from the answer so far, as a single line of at most LONGEST characters.
-
-    Remove the model's reasoning, the enclosing quotation marks, and invisible characters.
-    """
+    """Extract the suggestion from the answer so far: one line of at most LONGEST characters, without the model's reasoning,
+    the enclosing quotation marks and invisible characters."""
     text = "".join(
         character if character.isprintable() else " "
         for character in _THOUGHT.sub("", answer[: 4 * LONGEST], count=1)
@@ -91,6 +81,5 @@ def extract_suggestion(answer: str) -> str:
 
 @functools.cache
 def _instructions_by_series() -> dict[str, Mapping[str, Any]]:
-    """Return the contents of the files in `INSTRUCTIONS`, by series of models."""
     files = [tomllib.loads(path.read_text("utf-8")) for path in sorted(INSTRUCTIONS.glob("*.toml"))]
     return {series: words for words in files for series in words["series"]}
