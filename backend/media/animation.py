@@ -1,13 +1,10 @@
-"""An animated preview of a denoising step's latents, without decoding all frames. Uses numpy and Pillow only.
-
-Each step decodes the first frame anyway. A ridge regression fits a linear function from the first frame's latents to its pixels.
-The function then estimates colours for the latents of all other frames. In areas where a frame has the same colours as the first
-frame, the first frame's detail is added. So areas without motion stay sharp.
-"""
+"""An animated preview of a denoising step's latents, without decoding all frames. Uses numpy and Pillow only. Each step decodes
+the first frame anyway. A ridge regression fits a linear function from the first frame's latents to its pixels. The function then
+estimates colours for the latents of all other frames. In areas where a frame has the same colours as the first frame, the first
+frame's detail is added. So areas without motion stay sharp."""
 
 from io import BytesIO
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from PIL import Image
@@ -25,31 +22,25 @@ _SHARP = 24.0
 
 
 def write_animation(latents: np.ndarray, first: np.ndarray, path: Path, fps: float) -> None:
-    """Write an animated WebP of all latent frames.
-
-    `latents` is the clean estimate, float [C, F, h, w]. `first` is the decoded first frame, uint8 [H, W, 3]. `fps` is the number
-    of latent frames per second. No reader sees an incomplete file.
-    """
+    """Write an animated WebP of all latent frames. No reader sees an incomplete file. `latents` is the clean estimate, float [C,
+    F, h, w]. `first` is the decoded first frame, uint8 [H, W, 3]. `fps` is the number of latent frames per second."""
     with replace_file(path) as part:
-        _save_webp(preview_frames(latents, first), part, fps, quality=70)
+        part.write_bytes(encode_animation(preview_frames(latents, first), fps, quality=70))
 
 
-def encode_animation(frames: np.ndarray, fps: float) -> bytes:
+def encode_animation(frames: np.ndarray, fps: float, quality: int = 85) -> bytes:
     """Return an animated WebP of these frames, uint8 [F, H, W, 3]."""
     file = BytesIO()
-    _save_webp(frames, file, fps, quality=85)
+    first, *others = map(Image.fromarray, frames)
+    first.save(file, "WEBP", save_all=True, append_images=others, duration=round(1000 / fps), loop=0, quality=quality, method=0)
     return file.getvalue()
 
 
-def _save_webp(frames: np.ndarray, file: Path | IO[bytes], fps: float, quality: int) -> None:
-    first, *others = map(Image.fromarray, frames)
-    first.save(file, "WEBP", save_all=True, append_images=others, duration=round(1000 / fps), loop=0, quality=quality, method=0)
-
-
 def preview_frames(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return the frames of the preview, uint8 [F, height, width, 3], with sides of at most `LONGEST_SIDE` pixels."""
+    """Return uint8 [F, height, width, 3], with sides of at most `LONGEST_SIDE` pixels."""
     colours = estimate_colours(latents, first)
-    height, width = _preview_size(first.shape[:2])
+    scale = min(1.0, LONGEST_SIDE / max(first.shape[:2]))
+    height, width = (max(1, round(side * scale)) for side in first.shape[:2])
     rough = np.stack([_resize(frame, (height, width)) for frame in colours])
     sharp = _resize(first.astype(np.float32), (height, width))
     moved = np.abs(rough - rough[:1]).mean(axis=-1, keepdims=True)
@@ -69,11 +60,6 @@ def estimate_colours(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
     weights = np.linalg.solve(samples.T @ samples + strength * np.eye(channels), samples.T @ (pixels - middle))
     every = latents.transpose(1, 2, 3, 0).astype(np.float64) - centre
     return every @ weights + middle
-
-
-def _preview_size(size: tuple[int, int]) -> tuple[int, int]:
-    scale = min(1.0, LONGEST_SIDE / max(size))
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
 def _resize(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -23,13 +23,13 @@ RAMP_FRAMES = 8  # number of frames over which the shift grows from zero to its 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Look:
-    """The colours of a shot: the median of each channel over all its frames."""
+    """The median of each channel over all frames of a shot."""
 
     median: tuple[float, float, float]
 
     @classmethod
     def from_frames(cls, frames: np.ndarray) -> Self:
-        """Compute the median over frames uint8 [F, H, W, 3]."""
+        """Frames are uint8 [F, H, W, 3]."""
         red, green, blue = (float(value) for value in np.median(_frame_medians(frames), axis=0))
         return cls(median=(red, green, blue))
 
@@ -39,55 +39,37 @@ class Look:
         return cls(median=tuple(json.loads(path.read_text("utf-8"))["median"]))
 
     def write(self, path: Path) -> None:
-        """Write the shot's median colour as JSON."""
         path.write_text(json.dumps({"median": self.median}), "utf-8")
 
 
 def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, shared_frame: int = 0) -> np.ndarray:
-    """Match the colours of a shot, frames uint8 [F, H, W, 3], that continues from the frame `before` [H, W, 3].
-
-    Frame `shared_frame` of the shot shows the same image as `before`. `look` has the colours of the scene's first shot.
-    """
-    gain, offset = _gain_and_offset(frames[shared_frame], before)
-    medians = gain * _frame_medians(frames) + offset
-    away = np.asarray(look.median) - medians
-    shift = np.where(np.abs(away) <= MOST_DRIFT, away, 0.0)
-    ramp = ((np.arange(len(frames)) - shared_frame) / RAMP_FRAMES).clip(0.0, 1.0)[:, None]
-    shift = _smooth(shift) * ramp
+    """Match the colours of a shot, frames uint8 [F, H, W, 3], that continues from the frame `before` [H, W, 3]. Frame
+    `shared_frame` of the shot shows the same image as `before`. `look` has the colours of the scene's first shot."""
+    # The gain and the offset of each channel give the shared frame the median and the spread of `before`. The spread is the mean
+    # distance from the median. A very different spread is only approached.
+    own, wanted = (one.reshape(-1, 3).astype(np.float64) for one in (frames[shared_frame], before))
+    middle, aim = _fine_median(own), _fine_median(wanted)
+    spread, goal = np.abs(own - middle).mean(axis=0), np.abs(wanted - aim).mean(axis=0)
+    gain = np.where(spread > 1.0, goal / np.maximum(spread, 1.0), 1.0).clip(1 / MOST_GAIN, MOST_GAIN)
+    offset = aim - gain * middle
+    away = np.asarray(look.median) - (gain * _frame_medians(frames) + offset)
+    reach = RAMP_FRAMES // 2
+    padded = np.pad(np.where(np.abs(away) <= MOST_DRIFT, away, 0.0), ((reach, reach), (0, 0)), mode="edge")
+    smooth = np.stack([padded[index : index + 2 * reach + 1].mean(axis=0) for index in range(len(frames))])
+    shift = smooth * ((np.arange(len(frames)) - shared_frame) / RAMP_FRAMES).clip(0.0, 1.0)[:, None]
     graded = frames * gain + offset + shift[:, None, None]
     return np.round(graded).clip(0, 255).astype(np.uint8)
 
 
-def _gain_and_offset(frame: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a gain and an offset for each channel that give `frame` the median and the spread of `wanted`.
-
-    The gain is between 1 / `MOST_GAIN` and `MOST_GAIN`, so a very different spread is only approached. The spread is the mean
-    distance from the median.
-    """
-    own, other = (one.reshape(-1, 3).astype(np.float64) for one in (frame, wanted))
-    middle, aim = _fine_median(own), _fine_median(other)
-    spread, goal = np.abs(own - middle).mean(axis=0), np.abs(other - aim).mean(axis=0)
-    gain = np.where(spread > 1.0, goal / np.maximum(spread, 1.0), 1.0).clip(1 / MOST_GAIN, MOST_GAIN)
-    return gain, aim - gain * middle
-
-
 def _frame_medians(frames: np.ndarray) -> np.ndarray:
-    """Compute the median of each frame and channel, [F, 3]."""
     return np.stack([_fine_median(frame.reshape(-1, 3)) for frame in frames])
 
 
 def _fine_median(pixels: np.ndarray) -> np.ndarray:
-    """Return the mean of the values near the median, for each channel of pixels [N, 3]. Unlike the median, that mean is not
-    rounded to whole levels."""
+    """Return the mean of the values near the median, for each channel of pixels [N, 3]. Unlike the median, it is not rounded to
+    whole levels."""
     median = np.median(pixels, axis=0)
     near = np.abs(pixels - median) <= MEDIAN_RADIUS
     # If the median is the mean of two distant levels, no pixel is near the median. Then the median itself is the result.
     count = near.sum(axis=0)
     return np.where(count > 0, (pixels * near).sum(axis=0) / np.maximum(count, 1), median)
-
-
-def _smooth(values: np.ndarray) -> np.ndarray:
-    """Average each row of [F, 3] with its neighbours, `RAMP_FRAMES` // 2 on each side."""
-    reach = RAMP_FRAMES // 2
-    padded = np.pad(values, ((reach, reach), (0, 0)), mode="edge")
-    return np.stack([padded[index : index + 2 * reach + 1].mean(axis=0) for index in range(len(values))])

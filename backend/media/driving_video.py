@@ -1,11 +1,7 @@
-"""The driving clip, divided into segments. The clip is read as needed, so that it can have any length.
-
-If the clip ends within a segment, its last frames follow in reverse, then forwards again, until the segment is full.
-Where the direction changes, Animate-1 shows the frame once, and Animate-2 shows the frame twice.
-
-Sources in diffusers: `pad_video_frames` for Animate-1, `ProcessVideosInputStep` for Animate-2. This module changes the direction
-as often as needed, `ProcessVideosInputStep` only once.
-"""
+"""The driving clip, divided into segments. The clip is read as needed, so that it can have any length. If it ends within a
+segment, its last frames follow in reverse, then forwards again, as often as needed. Where the direction changes, Animate-1 shows
+the frame once, and Animate-2 twice. Sources in diffusers: `pad_video_frames` for Animate-1, `ProcessVideosInputStep` for
+Animate-2."""
 
 import collections
 import dataclasses
@@ -30,24 +26,21 @@ class SegmentedClip(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivingClip:
-    """A clip on disk. The iterator `segments` raises ClipError if the clip cannot be read."""
-
     path: str
     part: Part
 
     def segments(self, count: int, length: int, repeats_turning_frame: bool = True) -> Iterator[np.ndarray]:
-        """See `SegmentedClip`. At most two segments are in memory."""
+        """Raises ClipError while it is iterated. At most two segments are in memory."""
         return split_into_segments(read_clip(self.path, self.part), count, length, repeats_turning_frame)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlankClip:
-    """A black clip of `size` (width, height). It replaces the driving clip where programs are only compiled."""
+    """A black clip of `size` (width, height), for compiling programs."""
 
     size: tuple[int, int]
 
     def segments(self, count: int, length: int, repeats_turning_frame: bool = True) -> Iterator[np.ndarray]:
-        """See `SegmentedClip`."""
         width, height = self.size
         for _ in range(count):
             yield np.broadcast_to(np.uint8(0), (length, height, width, 3))
@@ -67,7 +60,7 @@ def split_into_segments(
 
 
 def _back_and_forth(frames: Iterator[np.ndarray], length: int, repeats_turning_frame: bool) -> Iterator[np.ndarray]:
-    """Yield all `frames`, then the last `length` frames backwards and forwards again without end."""
+    """Yield all `frames`, then the last `length` frames backwards and forwards without end."""
     last: collections.deque[np.ndarray] = collections.deque(maxlen=length)
     for frame in frames:
         last.append(frame)
@@ -80,8 +73,7 @@ def _back_and_forth(frames: Iterator[np.ndarray], length: int, repeats_turning_f
 
 def settings_from_files(preset: Preset, given: Mapping[str, Any]) -> dict[str, int]:
     """Return missing settings of an Animate video that follow from its files: `num_frames` from the whole clip, `width` and
-    `height` from the image. `given` has the request's settings by name, None for missing settings. Raises: ClipError,
-    ImageError."""
+    `height` from the image. `given` has None for missing settings. Raises: ClipError, ImageError."""
     found: dict[str, int] = {}
     if preset.segment_frames is None or not given.get("drive"):
         return found

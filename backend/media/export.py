@@ -27,7 +27,7 @@ _DITHER = "paletteuse=dither=bayer:bayer_scale=4:diff_mode=rectangle"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportLimits:
-    """Limits of an export; None is no limit. All limits except `max_bytes` apply to gif and webp only."""
+    """None is no limit. All limits except `max_bytes` apply to gif and webp only."""
 
     max_bytes: int | None = None
     longest_side: int | None = None
@@ -39,13 +39,10 @@ NO_LIMITS = ExportLimits()
 
 
 def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = NO_LIMITS) -> dict[str, object]:
-    """Export one of our videos to `path` at the video's frame rate and with its comment. Return the format, the size in pixels
-    and the number of bytes. A gif or webp gets at most `max_fps` frames per second, and smaller and smaller sizes until it is
-    within the limits.
-
-    Raises: RequestError if the export exceeds `max_bytes` at every size, or if the video is longer than `max_seconds`.
-    VideoFileError if the video cannot be read or the export cannot be written.
-    """
+    """Export one of our videos with its comment. Return the format, the size in pixels and the number of bytes. A gif or webp
+    gets smaller and smaller sizes until it is within the limits. Raises: RequestError if the export exceeds `max_bytes` at every
+    size, or if the video is longer than `max_seconds`. VideoFileError if the video cannot be read or the export cannot be
+    written."""
     first = next(read_frames(video), None)
     if first is None:
         raise VideoFileError("the video", "has no frames", "choose another")
@@ -65,50 +62,41 @@ def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = N
 def _write_within(
     video: Path, form: Format, part: Path, size: tuple[int, int], facts: VideoFacts, limits: ExportLimits
 ) -> tuple[int, int]:
-    """Write the gif or webp at smaller and smaller sizes until the file is within the limits. Return the last size."""
+    """Return the size at which the gif or webp is within the limits."""
     if limits.max_seconds is not None and facts.seconds > limits.max_seconds:
         what, rule = f"this video lasts {facts.seconds:.1f} s and", f"a {form} may last at most {limits.max_seconds:g} s"
         raise RequestError(what, rule, "choose webm, or cut it shorter")
-    fps = limits.max_fps if limits.max_fps is not None and facts.fps > limits.max_fps else None
+    rate = f"fps={limits.max_fps:g}," if limits.max_fps is not None and facts.fps > limits.max_fps else ""
     share = min(1.0, (limits.longest_side or math.inf) / max(size))
-    max_bytes = limits.max_bytes
+    one_stream = ["-i", str(video), "-map", "0:v:0", "-vf"]
     attempt = 0
     while True:
         sides = max(1, round(size[0] * share)), max(1, round(size[1] * share))
+        scale = rate + ("null" if sides == size else f"scale={sides[0]}:{sides[1]}:flags=lanczos")
         # The number of attempts is unknown, so each attempt advances the progress by half of the remaining distance to 1.
         with progress_range(1 - 0.5**attempt, 1 - 0.5 ** (attempt + 1)):
-            _write_animation(video, form, part, None if sides == size else sides, fps, facts.seconds)
+            if form == "webp":
+                _run_ffmpeg([*one_stream, scale, *_WEBP, "-f", "webp", str(part)], facts.seconds)
+            else:  # two passes, because a single pass would hold all frames in memory until the palette is ready
+                with tempfile.TemporaryDirectory() as folder:
+                    palette = str(Path(folder) / "palette.png")
+                    _run_ffmpeg([*one_stream, f"{scale},palettegen=stats_mode=diff", "-update", "1", palette])
+                    graph = f"[0:v:0]{scale}[small];[small][1:v]{_DITHER}"
+                    gif = ["-i", palette, "-lavfi", graph, "-an", "-loop", "0", "-f", "gif", str(part)]
+                    _run_ffmpeg(["-i", str(video), *gif], facts.seconds)
         attempt += 1
         made = part.stat().st_size
-        if max_bytes is None or made <= max_bytes:
+        if limits.max_bytes is None or made <= limits.max_bytes:
             return sides
         if min(sides) <= LEAST_SIDE:
-            rule = f"does not fit in {max_bytes / 1e6:g} MB, even at {sides[0]}x{sides[1]} pixels"
+            rule = f"does not fit in {limits.max_bytes / 1e6:g} MB, even at {sides[0]}x{sides[1]} pixels"
             raise RequestError(f"this video as {form}", rule, "allow more, or choose webm")
         least = LEAST_SIDE / min(size)
-        share = max(least, share * min(0.9, math.sqrt(_MARGIN * max_bytes / made)))
-
-
-def _write_animation(
-    video: Path, form: Format, part: Path, sides: tuple[int, int] | None, fps: float | None, seconds: float
-) -> None:
-    scale = f"scale={sides[0]}:{sides[1]}:flags=lanczos" if sides else "null"
-    scale = f"fps={fps:g},{scale}" if fps else scale
-    if form == "webp":
-        _run_ffmpeg(["-i", str(video), "-map", "0:v:0", "-vf", scale, *_WEBP, "-f", "webp", str(part)], seconds)
-        return
-    with (
-        tempfile.TemporaryDirectory() as folder
-    ):  # two passes, because a single pass would hold all frames in memory until the palette is ready
-        palette = str(Path(folder) / "palette.png")
-        _run_ffmpeg(["-i", str(video), "-map", "0:v:0", "-vf", f"{scale},palettegen=stats_mode=diff", "-update", "1", palette])
-        graph = f"[0:v:0]{scale}[small];[small][1:v]{_DITHER}"
-        _run_ffmpeg(["-i", str(video), "-i", palette, "-lavfi", graph, "-an", "-loop", "0", "-f", "gif", str(part)], seconds)
+        share = max(least, share * min(0.9, math.sqrt(_MARGIN * limits.max_bytes / made)))
 
 
 def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | None) -> None:
-    """Write a zip with `frame-0001.png` and so on. The zip does not compress the images again. Raises: RequestError above
-    `max_bytes`."""
+    """Write a zip with `frame-0001.png` and so on, without compressing the images again."""
     with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         frames, written = report_progress(read_frames(video), round(facts.seconds * facts.fps)), 0
         for number, frame in enumerate(frames, 1):
@@ -122,7 +110,7 @@ def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | N
 
 
 def _run_ffmpeg(arguments: Sequence[str], video_seconds: float = 0.0) -> None:
-    """Run ffmpeg with `ffmpeg.limit_options` for each input. The caller limits the time. Raises: VideoFileError."""
+    """Run ffmpeg with `ffmpeg.limit_options` for each input. The caller limits the time."""
     limits, line = ffmpeg.limit_options(MAX_PIXELS, f"{ffmpeg.DEMUXERS},image2,png_pipe"), []
     for word in arguments:
         line += [*limits, word] if word == "-i" else [word]

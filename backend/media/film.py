@@ -1,7 +1,5 @@
-"""Cuts a film: parts of clips in sequence, with hard cuts or cross-fades, their audio, and a soundtrack.
-
-This module needs no model. Clips and soundtracks can be untrusted files, so the studio runs this module in the sandbox.
-"""
+"""Cuts a film: parts of clips in sequence, with hard cuts or cross-fades, their audio, and a soundtrack. This module needs no
+model. Clips and soundtracks can be untrusted files, so the studio runs this module in the sandbox."""
 
 import dataclasses
 import itertools
@@ -12,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from backend.errors import ClipError, SoundError
+from backend.errors import ClipError, RequestError, SoundError
 from backend.media.audio_inputs import MAX_RATE, read_at_rate, read_sound_facts
 from backend.media.clips import ClipFacts, check_part, read_clip, read_clip_facts
 from backend.media.progress import report_progress
 from backend.media.sound import FADE_SECONDS, Sound, join_sounds, replace_audio
 from backend.media.video import Frame, Size, request_comment, write_frames
 from backend.schemas.clip import Part, max_frames_within
-from backend.schemas.film import Piece, Track, check_length, check_pieces, check_track, count_film_frames, plan_pieces
+from backend.schemas.film import MOST_SECONDS, Piece, Track, check_pieces, check_track, count_film_frames, plan_pieces
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shots import shot_length
 from backend.schemas.sound import SoundPart
@@ -27,8 +25,8 @@ from backend.schemas.sound import SoundPart
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Film:
-    """A film to cut: one piece for each of the `clips`, all at `size` (width, height) and `fps`, and a soundtrack. If `is_heard`
-    is False, the clips are silent."""
+    """One piece for each of the `clips`, all at `size` (width, height) and `fps`. If `is_heard` is False, the clips are
+    silent."""
 
     clips: tuple[Path, ...]
     pieces: tuple[Piece, ...]
@@ -39,13 +37,12 @@ class Film:
 
     @property
     def seconds(self) -> float:
-        """The length of the film."""
         return count_film_frames(self.pieces) / self.fps
 
 
-def make_film(request: GenerationRequest) -> Film:
-    """Return the film of a storyboard whose shots are all finished. Raises: RequestError if the preset no longer exists."""
-    return Film(
+def write_storyboard_film(request: GenerationRequest, path: Path) -> dict[str, object]:
+    """See `write_film`. All shots must be finished. Raises also: RequestError if the preset no longer exists."""
+    film = Film(
         clips=tuple(Path(request.shot_videos[shot.video]) for shot in request.shots if shot.video is not None),
         pieces=plan_pieces(request, request.resolved_preset),
         fps=request.fps,
@@ -53,28 +50,26 @@ def make_film(request: GenerationRequest) -> Film:
         track=Track.from_request(request),
         is_heard=request.keeps_sound,
     )
-
-
-def write_storyboard_film(request: GenerationRequest, path: Path) -> dict[str, object]:
-    """Write the film of a storyboard whose shots are all finished, with the request as its comment. See `write_film`."""
-    return write_film(make_film(request), path, request_comment(request))
+    return write_film(film, path, request_comment(request))
 
 
 def write_film(film: Film, path: Path, comment: str) -> dict[str, object]:
-    """Write the film to `path` as an mp4 with this comment. Return `num_frames`, `has_sound` and the `seconds` of the work.
-
-    Raises: RequestError if the film is too long, or a piece or the soundtrack is invalid; ClipError if a clip is shorter than its
-    piece needs; SoundError, VideoFileError.
-    """
+    """Write an mp4 with this comment. Return `num_frames`, `has_sound` and the `seconds` of the work. Raises: RequestError if the
+    film is too long, or a piece or the soundtrack is invalid; ClipError if a clip is shorter than its piece needs; SoundError,
+    VideoFileError."""
     began = time.monotonic()
     check_pieces(film.pieces, film.fps)
-    check_length(film.seconds)
+    if film.seconds > MOST_SECONDS:
+        raise RequestError(f"a film of {film.seconds:.0f} seconds", f"must last at most {MOST_SECONDS:.0f}", "cut it in two")
     check_track(film.track, film.seconds)
     for number, (clip, piece) in enumerate(zip(film.clips, film.pieces, strict=True), 1):
         check_clip_length(read_clip_facts(clip), piece.end, film.fps, f"shot {number}")
     sounds = [clip_audio_reader(clip) if film.is_heard else None for clip in film.clips]
     sound = mix_film_audio(film.pieces, film.fps, sounds, film.track)
-    parts = (_piece_frames(clip, piece, film) for clip, piece in zip(film.clips, film.pieces, strict=True))
+    parts = (
+        read_clip(clip, Part(start=piece.first / film.fps, num_frames=piece.num_frames, fps=film.fps, size=film.size))
+        for clip, piece in zip(film.clips, film.pieces, strict=True)
+    )
     frames = cross_fade(parts, [piece.fade for piece in film.pieces])
     num_frames = write_frames(report_progress(frames, count_film_frames(film.pieces)), path, fps=film.fps, comment=comment)
     if sound is not None:
@@ -83,7 +78,7 @@ def write_film(film: Film, path: Path, comment: str) -> dict[str, object]:
 
 
 def check_clip_length(facts: ClipFacts, end: int, fps: int, what: str) -> None:
-    """Check that the clip has at least `end` frames at this rate. Raises: ClipError."""
+    """Check that the clip has at least `end` frames. Raises: ClipError."""
     there = max_frames_within(facts.seconds, fps)
     if there < end:
         rule = f"but its video has {there}: {facts.seconds:.2f} s at {fps} fps"
@@ -91,8 +86,7 @@ def check_clip_length(facts: ClipFacts, end: int, fps: int, what: str) -> None:
 
 
 def check_shot_clips(request: GenerationRequest) -> None:
-    """Check that the finished videos and the driving clips are as long as their shots need. Raises: ClipError, also for files
-    that are not clips."""
+    """Check that finished videos and driving clips are as long as their shots need. Raises: ClipError, also for other files."""
     pieces = plan_pieces(request, request.resolved_preset) if request.shot_videos else ()
     for number, (shot, piece) in enumerate(zip(request.shots, pieces, strict=False), 1):
         if shot.video is not None:
@@ -105,12 +99,13 @@ def check_shot_clips(request: GenerationRequest) -> None:
 
 def cross_fade(parts: Iterable[Iterable[Frame]], fades: Sequence[int]) -> Iterator[Frame]:
     """Yield the frames of all parts, each uint8 [height, width, 3], in sequence. The first `fades[i]` frames of part i are mixed
-    with the last frames of the previous part, and the weight of part i grows. Only frames that are mixed are held in memory."""
+    with the last frames of the previous part. Only frames that are mixed are held in memory."""
     before: Sequence[Frame] = ()
     for part, fade, following in zip(parts, fades, [*fades[1:], 0], strict=True):
         frames, held = iter(part), deque()
         for number, (old, new) in enumerate(zip(before, itertools.islice(frames, fade), strict=True), 1):
-            yield _mix_frames(old, new, number / (fade + 1))
+            share = np.float32(number / (fade + 1))
+            yield np.round(old + share * (new.astype(np.float32) - old)).astype(np.uint8)
         for frame in frames:
             held.append(frame)
             if len(held) > following:
@@ -118,47 +113,29 @@ def cross_fade(parts: Iterable[Iterable[Frame]], fades: Sequence[int]) -> Iterat
         before = held
 
 
-def _mix_frames(old: Frame, new: Frame, share: float) -> Frame:
-    return np.round(old + np.float32(share) * (new.astype(np.float32) - old)).astype(np.uint8)
-
-
 def mix_film_audio(
     pieces: Sequence[Piece], fps: int, sounds: Sequence[Callable[[float, float, int], Sound] | None], track: Track | None,
     rate: int = MAX_RATE,
 ) -> Sound | None:  # fmt: skip
-    """Return the audio of all pieces with the soundtrack, at `rate` samples per second. None if the film is silent.
-
-    `sounds` has one function for each piece, None for a silent piece. Each function reads a part of the clip's audio. Its
-    arguments are the start of the part in the clip in seconds, the length in seconds, and a sample rate.
-
-    Raises: SoundError, VideoFileError.
-    """
+    """Return the audio of all pieces with the soundtrack, or None if the film is silent. Each of the `sounds` reads a part of a
+    piece's audio: its arguments are the start in the clip and the length, in seconds, and a sample rate. Raises: SoundError,
+    VideoFileError."""
     whole = None
     if any(sounds):
-        parts = [_piece_audio(piece, sound, fps, rate) for piece, sound in zip(pieces, sounds, strict=True)]
+        parts = []
+        for piece, sound in zip(pieces, sounds, strict=True):
+            # Without a fade, the audio starts with the frames that repeat the end of the previous piece. Both pieces have the
+            # same audio there, so a join within these frames is inaudible.
+            lead = 0 if piece.fade else piece.lead
+            start, seconds = (piece.first - lead) / fps, (piece.num_frames + lead) / fps
+            silence = Sound(samples=np.zeros((1, round(seconds * rate)), np.float32), rate=rate)
+            parts.append(sound(start, seconds, rate) if sound else silence)
         overlaps = [(piece.fade or piece.lead) / fps for piece in pieces[1:]]
         whole = join_sounds(parts, overlaps, [piece.fade / fps or FADE_SECONDS for piece in pieces[1:]])
-    return whole if track is None else _mix_track(whole, track, count_film_frames(pieces) / fps, rate)
-
-
-def _piece_audio(piece: Piece, sound: Callable[[float, float, int], Sound] | None, fps: int, rate: int) -> Sound:
-    """Return a piece's audio.
-
-    Without a fade, the audio starts `lead` frames before the piece's first visible frame. These frames repeat the end of the
-    previous piece, and both pieces have the same audio there. Therefore a join within these frames is inaudible.
-    """
-    lead = 0 if piece.fade else piece.lead
-    start, seconds = (piece.first - lead) / fps, (piece.num_frames + lead) / fps
-    if sound is None:
-        return Sound(samples=np.zeros((1, round(seconds * rate)), np.float32), rate=rate)
-    return sound(start, seconds, rate)
-
-
-def _mix_track(whole: Sound | None, track: Track, seconds: float, rate: int) -> Sound:
-    """Mix the soundtrack into the film's audio. If a sample of the sum exceeds the range [-1, 1], the whole audio is made
-    quieter."""
-    facts = read_sound_facts(track.path)
-    length = min(facts.seconds, seconds - track.start)
+    if track is None:
+        return whole
+    seconds = count_film_frames(pieces) / fps
+    length = min(read_sound_facts(track.path).seconds, seconds - track.start)
     heard = read_at_rate(track.path, SoundPart(start=0.0, seconds=length), rate).samples * np.float32(track.volume)
     count = min(round(track.fade * rate), heard.shape[1] // 2)
     rising = np.linspace(0, 1, count, dtype=np.float32)
@@ -169,12 +146,12 @@ def _mix_track(whole: Sound | None, track: Track, seconds: float, rate: int) -> 
         samples += whole.samples[:, : samples.shape[1]]
     first = round(track.start * rate)
     samples[:, first : first + heard.shape[1]] += heard[:, : samples.shape[1] - first]
+    # If a sample of the sum exceeds the range [-1, 1], the whole audio is made quieter.
     return Sound(samples=samples / np.float32(max(1.0, np.abs(samples).max())), rate=rate)
 
 
 def clip_audio_reader(path: Path) -> Callable[[float, float, int], Sound] | None:
-    """Return a function for `mix_film_audio` that reads the clip's audio, or None if the clip is silent or its audio cannot be
-    read."""
+    """Return a function for `mix_film_audio`, or None if the clip is silent or its audio cannot be read."""
     try:
         if not read_clip_facts(path).has_sound:
             return None
@@ -188,7 +165,3 @@ def clip_audio_reader(path: Path) -> Callable[[float, float, int], Sound] | None
         return read_at_rate(path, SoundPart(start=start, seconds=length), rate)
 
     return part
-
-
-def _piece_frames(clip: Path, piece: Piece, film: Film) -> Iterator[Frame]:
-    return read_clip(clip, Part(start=piece.first / film.fps, num_frames=piece.num_frames, fps=film.fps, size=film.size))

@@ -14,11 +14,7 @@ LARGEST = 4096, 4096
 
 
 def write_frame(video: Path, index: int, path: Path) -> None:
-    """Write a frame as an image that a request can use. The image is shrunk to fit `LARGEST`. A negative `index` counts from the
-    end.
-
-    Raises: VideoFileError.
-    """
+    """Write a frame as an image that a request can use. A negative `index` counts from the end. Raises: VideoFileError."""
     read_facts(video)  # raises a clear error for frames that are too large; the decoder's error would not name the reason
     extract_frame(video, index, LARGEST).save(path, compress_level=1)
 
@@ -32,8 +28,5 @@ def write_poster(video: Path, path: Path, within: Size) -> None:
 
 
 def write_original(request: GenerationRequest, path: Path) -> None:
-    """Write the clip that a video was generated from, at the video's length and size (see `source.original_frames`).
-
-    Raises: ClipError, VideoFileError.
-    """
+    """See `source.original_frames`. Raises: ClipError, VideoFileError."""
     write_frames(original_frames(request), path, fps=request.fps, comment="")

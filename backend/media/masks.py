@@ -15,11 +15,8 @@ SHAPES = 0.02  # largest relative difference between the aspect ratios of a mask
 
 
 def is_single_image(path: str | Path) -> bool:
-    """Return whether the file is a single image; its extension is ignored. Other files can be clips or unreadable.
-
-    Checks whether a second frame exists but does not count the frames, because Pillow counts the frames of a TIFF in quadratic
-    time.
-    """
+    """Other files can be clips or unreadable. Only checks whether a second frame exists, because Pillow counts the frames of a
+    TIFF in quadratic time."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             return image.width * image.height > MAX_PIXELS or not is_animation(image)
@@ -28,34 +25,26 @@ def is_single_image(path: str | Path) -> bool:
 
 
 def check_mask_shape(mask: str | Path, clip: str | Path) -> None:
-    """Check that the mask has the aspect ratio of its clip. The sizes may differ. Raises: ClipError."""
+    """Check that the mask has the aspect ratio of its clip. Raises: ClipError."""
     facts = read_clip_facts(clip)
     if is_single_image(mask):
         width, height = load_checked_image(mask).size
     else:
         own = read_clip_facts(mask)
         width, height = own.width, own.height
-    shape, wanted = width / height, facts.width / facts.height
-    if abs(shape / wanted - 1) > SHAPES:
+    if abs((width / height) / (facts.width / facts.height) - 1) > SHAPES:
         what = f"mask {Path(mask).name!r} has {width}x{height} pixels and"
         rule = f"must have the shape of the clip, {facts.width}x{facts.height}"
         raise ClipError(what, rule, "make it from a frame of the clip")
 
 
 def read_mask(path: str | Path, part: Part) -> np.ndarray:
-    """Read the mask for the frames of `part`: bool [F, height, width] in the part's size, True for pixels to regenerate.
-
-    Raises: ImageError, ClipError.
-    """
+    """Read bool [F, height, width] in the part's size, True for pixels to regenerate. Raises: ImageError, ClipError."""
     width, height = part.size
     if is_single_image(path):
-        one = _is_white(crop_to(load_checked_image(path), width, height, part.focus))
-        return np.broadcast_to(one, (part.num_frames, height, width))
+        picture = crop_to(load_checked_image(path), width, height, part.focus)
+        return np.broadcast_to(np.asarray(picture.convert("L")) > LIGHT, (part.num_frames, height, width))
     mask = np.empty((part.num_frames, height, width), bool)
     for index, frame in enumerate(read_clip(path, part)):
-        mask[index] = _is_white(Image.fromarray(frame))
+        mask[index] = np.asarray(Image.fromarray(frame).convert("L")) > LIGHT
     return mask
-
-
-def _is_white(picture: Image.Image) -> np.ndarray:
-    return np.asarray(picture.convert("L")) > LIGHT

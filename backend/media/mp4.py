@@ -22,7 +22,7 @@ _TAGS = (b"moov", b"udta", b"meta")
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A box: its kind, and the start and end of its content in the file, in bytes."""
+    """Start and end of the content are in bytes of the file."""
 
     kind: bytes
     start: int
@@ -30,9 +30,16 @@ class Box:
 
 
 def read_comment(path: Path) -> str | None:
-    """Return the file's comment, or None if it is missing, not text or too long."""
+    """None if the comment is missing, not text or too long."""
     with path.open("rb") as file:
-        box = next(find_boxes(file, _COMMENT), None) or _find_tag(file, b"comment")
+        box = next(find_boxes(file, _COMMENT), None)
+        if box is None and (names := next(find_boxes(file, (*_TAGS, b"keys")), None)):
+            # skip the version and the count, 4 bytes each
+            for number, entry in enumerate(islice(_read_boxes(file, names.start + 8, names.end), MOST_BOXES), 1):
+                file.seek(entry.start)
+                if entry.end - entry.start == 7 and file.read(7) == b"comment":
+                    box = next(find_boxes(file, (*_TAGS, b"ilst", struct.pack(">I", number), b"data")), None)
+                    break
         if box is None or not 8 <= box.end - box.start <= MAX_COMMENT_BYTES:
             return None
         file.seek(box.start + 8)  # skip the type and the locale of the data, 4 bytes each
@@ -43,25 +50,10 @@ def read_comment(path: Path) -> str | None:
         return None
 
 
-def _find_tag(file: BinaryIO, name: bytes) -> Box | None:
-    """Return the data of the tag with this name."""
-    names = next(find_boxes(file, (*_TAGS, b"keys")), None)
-    if names is None:
-        return None
-    entries = islice(_read_boxes(file, names.start + 8, names.end), MOST_BOXES)  # skip the version and the count, 4 bytes each
-    for number, entry in enumerate(entries, 1):
-        file.seek(entry.start)
-        if entry.end - entry.start == len(name) and file.read(len(name)) == name:
-            return next(find_boxes(file, (*_TAGS, b"ilst", struct.pack(">I", number), b"data")), None)
-    return None
-
-
 def set_shown_size(path: Path, width: int, height: int) -> None:
-    """Write the display size in pixels into the track and its H.264 sample entry.
-
-    Source: ISO/IEC 14496-12. The last 8 bytes of a track header are the width and the height, 16.16 fixed-point numbers (8.3.2).
-    The bytes 24 to 27 of a sample entry are the width and the height, integers of 16 bits (12.1.3).
-    """
+    """Write the display size in pixels into the track and its H.264 sample entry. Source: ISO/IEC 14496-12. The last 8 bytes of a
+    track header are the width and the height, 16.16 fixed-point numbers (8.3.2). The bytes 24 to 27 of a sample entry are the
+    width and the height, integers of 16 bits (12.1.3)."""
     with path.open("r+b") as file:
         for box in list(find_boxes(file, _TRACK_HEADER)):
             file.seek(box.end - 8)
@@ -72,32 +64,27 @@ def set_shown_size(path: Path, width: int, height: int) -> None:
 
 
 def is_mp4(path: Path) -> bool:
-    """Return whether the file starts with a box of the kind "ftyp", as mp4 files do."""
     with path.open("rb") as file:
         return file.read(8)[4:] == b"ftyp"
 
 
-def find_boxes(file: BinaryIO, kinds: tuple[bytes, ...]) -> Iterator[Box]:
-    """Yield all boxes at this path. `kinds` is the path: the kind of the outermost box, then the kind of a box inside, and so on.
-    Safe for any file: invalid data ends the search. At most `MOST_BOXES` boxes are visited."""
-    size = file.seek(0, 2)
-    yield from _find_boxes(file, kinds, 0, size, iter(range(MOST_BOXES)))
-
-
-def _find_boxes(file: BinaryIO, kinds: tuple[bytes, ...], start: int, end: int, remaining_visits: Iterator[int]) -> Iterator[Box]:
-    """Search the file from byte `start` to `end`.
-
-    `remaining_visits` has one item for each box that may still be visited. The search ends when `remaining_visits` is empty.
-    """
+def find_boxes(
+    file: BinaryIO, kinds: tuple[bytes, ...], start: int = 0, end: int | None = None, visits: Iterator[int] | None = None
+) -> Iterator[Box]:
+    """Yield all boxes at this path between the bytes `start` and `end`. `kinds` is the path: the kind of the outermost box, then
+    the kind of a box inside, and so on. `visits` has one item for each box that may still be visited. Safe for any file: invalid
+    data ends the search."""
+    end = file.seek(0, 2) if end is None else end
+    visits = iter(range(MOST_BOXES)) if visits is None else visits
     for box in _read_boxes(file, start, end):
-        if next(remaining_visits, None) is None:
+        if next(visits, None) is None:
             return
         if box.kind != kinds[0]:
             continue
         if len(kinds) == 1:
             yield box
         else:
-            yield from _find_boxes(file, kinds[1:], box.start + _CONTAINERS_SKIP.get(box.kind, 0), box.end, remaining_visits)
+            yield from find_boxes(file, kinds[1:], box.start + _CONTAINERS_SKIP.get(box.kind, 0), box.end, visits)
 
 
 def _read_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:

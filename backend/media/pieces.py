@@ -26,66 +26,70 @@ _AAC = ("-c:a", "aac", "-b:a", "192k", "-ac", "2")
 
 
 class Pieces:
-    """The finished pieces of a long video: mp4 files in `folder`, each with some consecutive frames. `request` describes the
-    whole video."""
+    """Each file in `folder` has some consecutive frames. `request` describes the whole video."""
 
     def __init__(self, folder: Path, request: GenerationRequest) -> None:
-        self._folder, self._request = folder, request
+        self.folder, self.request = folder, request
 
     def open_folder(self) -> int:
-        """Create the folder if needed. Return how many frames its existing pieces have. Other files in the folder are deleted."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        found = {file: _PIECE.fullmatch(file.name) for file in sorted(self._folder.iterdir())}
+        """Return how many frames the existing pieces have. Other files in the folder are deleted."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         done = 0
-        for file, name in found.items():
-            if name is None or int(name[1]) != done or not self._is_ours(file):
-                file.unlink()
-            else:
+        for file in sorted(self.folder.iterdir()):
+            name = _PIECE.fullmatch(file.name)
+            try:
+                follows = name is not None and int(name[1]) == done
+                is_ours = follows and read_request(file).for_sharing() == self.request.for_sharing()
+            except StudioError:
+                is_ours = False
+            if name is not None and is_ours:
                 done = int(name[2])
+            else:
+                file.unlink()
         return done
-
-    def start_piece(self, first: int) -> "PieceWriter":
-        """Return a writer for the piece that starts at frame `first`, counted from 0."""
-        return PieceWriter(self._folder, first, self._request)
 
     def join(self, path: Path, source: Path, comment: str, seconds: float) -> bool:
         """Write all pieces as one mp4 with this comment and the first `seconds` of the audio of the video `source`. Return
-        whether `source` has audio. Raises: VideoFileError."""
-        sound = _audio_codec(source)
+        whether there is audio. Raises: VideoFileError."""
+        limits = ffmpeg.limit_options(MAX_PIXELS)
+        try:
+            facts = ffmpeg.run_to_end(ffmpeg.command(*limits, "-i", str(source), is_verbose=True), READ_SECONDS).stderr
+        except subprocess.TimeoutExpired:
+            facts = ""
+        codec = re.search(r"Audio: (\w+)", facts)
         with (
             replace_file(path) as part,
             temporary_tags_file(comment) as tags,
             tempfile.NamedTemporaryFile("w", suffix=".txt") as listed,
         ):
-            listed.writelines(f"file '{self._escape_path(file)}'\n" for file in sorted(self._folder.glob("*.mp4")))
+            for file in sorted(self.folder.glob("*.mp4")):
+                quoted = str(file.absolute()).replace("'", r"'\''")
+                listed.write(f"file '{quoted}'\n")
             listed.flush()
-            inputs = ["-f", "concat", "-safe", "0", "-i", listed.name, "-i", str(tags)]
-            inputs += [*ffmpeg.limit_options(MAX_PIXELS), "-t", f"{seconds:.6f}", "-i", str(source)] if sound else []
-            audio = ["-map", "2:a:0", *(("-c:a", "copy") if sound == "aac" else _AAC)] if sound else []
+            inputs, audio = ["-f", "concat", "-safe", "0", "-i", listed.name, "-i", str(tags)], []
+            if codec is not None:
+                inputs += [*limits, "-t", f"{seconds:.6f}", "-i", str(source)]
+                audio = ["-map", "2:a:0", *(("-c:a", "copy") if codec[1] == "aac" else _AAC)]
             copied = ["-map", "0:v:0", "-map_metadata", "1", "-c:v", "copy", *audio, "-movflags", "+faststart", "-f", "mp4"]
-            _run_ffmpeg(ffmpeg.command("-y", *inputs, *copied, str(part)))
-        return sound is not None
-
-    def _is_ours(self, file: Path) -> bool:
-        try:
-            return read_request(file).for_sharing() == self._request.for_sharing()
-        except StudioError:
-            return False
-
-    def _escape_path(self, file: Path) -> str:
-        return str(file.absolute()).replace("'", r"'\''")
+            line = ffmpeg.command("-y", *inputs, *copied, str(part))
+            try:
+                done = ffmpeg.run_to_end(line, JOIN_SECONDS, is_limited=False)
+            except subprocess.TimeoutExpired:
+                raise VideoFileError("the video could not be written", "in time", "check the disk") from None
+            if done.returncode != 0:
+                reason = ffmpeg.last_line(done.stderr)
+                raise VideoFileError("the video could not be written:", reason, "check the space on the disk")
+        return codec is not None
 
 
 class PieceWriter:
-    """Encodes the frames of one piece while they are generated.
+    """Encodes the frames of the piece that starts at frame `first`, from 0, while they are generated. After the `with` block, the
+    piece exists, unless the block raised an error or no frame was put. Raises: VideoFileError from `put` and at the end of the
+    block."""
 
-    Call `put` inside the `with` block. After the block, the piece exists, unless the block raised an error or no frame was put.
-    Raises: VideoFileError from `put` and at the end of the block.
-    """
-
-    def __init__(self, folder: Path, first: int, request: GenerationRequest) -> None:
-        self._folder, self._first, self._request = folder, first, request
-        self._path = folder / f"{first:07d}.mp4"
+    def __init__(self, pieces: Pieces, first: int) -> None:
+        self._folder, self._first, self._request = pieces.folder, first, pieces.request
+        self._path = self._folder / f"{first:07d}.mp4"
         self._frames: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=2)
         self._error: BaseException | None = None
         self._is_discarded = False
@@ -138,24 +142,4 @@ class PieceWriter:
 
 
 class _Discarded(Exception):
-    """Raised in the writer's thread when the piece is no longer needed."""
-
-
-def _audio_codec(source: Path) -> str | None:
-    """Return the codec of a video's audio, such as "aac", or None if the video is silent."""
-    line = ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), "-i", str(source))
-    try:
-        match = re.search(r"Audio: (\w+)", ffmpeg.run_to_end(line, READ_SECONDS).errors)
-    except subprocess.TimeoutExpired:
-        match = None
-    return match and match[1]
-
-
-def _run_ffmpeg(line: list[str]) -> None:
-    try:
-        done = ffmpeg.run_to_end(line, JOIN_SECONDS, is_limited=False)
-    except subprocess.TimeoutExpired:
-        raise VideoFileError("the video could not be written", "in time", "check the disk") from None
-    if done.returncode != 0:
-        reason = ffmpeg.last_line(done.errors)
-        raise VideoFileError("the video could not be written:", reason, "check the space on the disk")
+    """Ends the thread of a piece that is no longer needed."""

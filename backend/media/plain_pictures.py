@@ -1,9 +1,6 @@
-"""Copies JPEG, PNG and WebP images without their metadata: places, cameras, comments, thumbnails.
-
-The image data is not encoded again, so a copy is never larger than its source. Only the orientation and the colour profile are
-kept. Sources of the formats: ITU-T T.81, annex B; W3C Portable Network Graphics, section 5; Google's WebP container
-specification.
-"""
+"""Copies JPEG, PNG and WebP images without their metadata: places, cameras, comments, thumbnails. The image data is not encoded
+again, so a copy is never larger than its source. Only the orientation and the colour profile are kept. Sources of the formats:
+ITU-T T.81, annex B; W3C Portable Network Graphics, section 5; Google's WebP container specification."""
 
 import re
 import zlib
@@ -21,8 +18,7 @@ _WEBP_ICC, _WEBP_ALPHA, _WEBP_EXIF = 0x20, 0x10, 0x08
 
 
 def strip_metadata(path: Path) -> tuple[bytes, str] | None:
-    """Return (the file's bytes without metadata, the suffix for the file's name). Return None for other formats, animations and
-    files of an unusual structure."""
+    """Return (bytes, suffix), None for other formats, animations and files of an unusual structure."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             kind, is_moving = image.format, is_animation(image)
@@ -41,6 +37,8 @@ def strip_metadata(path: Path) -> tuple[bytes, str] | None:
 
 
 def _strip_jpeg(data: bytes, orientation: int) -> bytes:
+    """A JFIF segment loses its thumbnail. Comments and other application segments become empty, except the colour profile and
+    Adobe's colour transform. All other segments stay unchanged."""
     kept, place = [b"\xff\xd8"], 2
     while True:
         marker = data[place + 1]
@@ -52,10 +50,17 @@ def _strip_jpeg(data: bytes, orientation: int) -> bytes:
         if marker == 0xD9:
             return b"".join([*kept, b"\xff\xd9"])
         end = place + 2 + int.from_bytes(data[place + 2 : place + 4], "big")
-        kept.append(_strip_segment(marker, data[place:end]))
-        if len(kept) == 2:  # the orientation follows the first segment, because a JFIF segment must be the first
-            kept.append(_orientation_segment(orientation))
-            orientation = 1
+        segment = data[place:end]
+        is_application = 0xE0 <= marker <= 0xEF or marker == 0xFE
+        if marker == 0xE0 and segment[4:9] == b"JFIF\0" and len(segment) >= 18:
+            kept.append(b"\xff\xe0\x00\x10" + segment[4:16] + b"\x00\x00")
+        elif not is_application or marker == 0xEE or marker == 0xE2 and segment[4:16] == b"ICC_PROFILE\0":
+            kept.append(segment)
+        else:
+            kept.append(b"")
+        if len(kept) == 2 and orientation != 1:  # follows the first segment, because a JFIF segment must be the first
+            body = b"Exif\x00\x00" + _orientation_tiff(orientation)
+            kept.append(b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body)
         if marker == 0xDA:
             scan = _END_OF_SCAN.search(data, end)
             if scan is None:
@@ -65,28 +70,10 @@ def _strip_jpeg(data: bytes, orientation: int) -> bytes:
         place = end
 
 
-def _strip_segment(marker: int, segment: bytes) -> bytes:
-    """Return the segment of a JPEG without metadata.
-
-    A JFIF segment loses its thumbnail. Comments and other application segments become empty, except the colour profile and
-    Adobe's colour transform. All other segments stay unchanged.
-    """
-    if marker == 0xE0:
-        return b"\xff\xe0\x00\x10" + segment[4:16] + b"\x00\x00" if segment[4:9] == b"JFIF\0" and len(segment) >= 18 else b""
-    is_foreign = 0xE0 < marker <= 0xEF or marker == 0xFE
-    is_needed = marker == 0xEE or marker == 0xE2 and segment[4:16] == b"ICC_PROFILE\0"
-    return b"" if is_foreign and not is_needed else segment
-
-
 def _orientation_tiff(orientation: int) -> bytes:
-    """Build Exif data that contains only the orientation."""
+    """Exif data that contains only the orientation."""
     entry = b"\x12\x01\x03\x00\x01\x00\x00\x00" + orientation.to_bytes(4, "little")
     return b"II*\x00\x08\x00\x00\x00\x01\x00" + entry + b"\x00\x00\x00\x00"
-
-
-def _orientation_segment(orientation: int) -> bytes:
-    body = b"Exif\x00\x00" + _orientation_tiff(orientation)
-    return b"" if orientation == 1 else b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body
 
 
 def _strip_png(data: bytes, orientation: int) -> bytes:

@@ -9,7 +9,7 @@ _SESSION, _FIRST_TIME, _TIMES = 3, 11, 4
 
 
 def session_seconds(session: int) -> float:
-    """Return the processor seconds of all processes in a session, identified by its id, including their finished children."""
+    """Return the processor seconds of all processes in a session, including their finished children."""
     ticks = 0
     for path in Path("/proc").iterdir():
         if not path.name.isdecimal():

@@ -11,14 +11,14 @@ _LISTENER: ContextVar[Callable[[float], None] | None] = ContextVar("progress_lis
 
 
 def report_share(share: float) -> None:
-    """Report that this share of the work, from 0 to 1, is done. Does nothing without a listener."""
+    """Report that this share of the work, from 0 to 1, is done."""
     listener = _LISTENER.get()
     if listener is not None:
         listener(min(1.0, max(0.0, share)))
 
 
 def report_progress(items: Iterable[Item], total: int) -> Iterator[Item]:
-    """Yield the items. After each item, report the share of `total` items that are done."""
+    """Yield the items, and report the share of `total` items that are done."""
     for number, item in enumerate(items, 1):
         yield item
         report_share(number / max(1, total))
@@ -26,8 +26,7 @@ def report_progress(items: Iterable[Item], total: int) -> Iterator[Item]:
 
 @contextmanager
 def progress_listener(listener: Callable[[float], None]) -> Generator[None]:
-    """Call `listener` with the shares that are reported in this block. A share less than 0.01 above the previous share is
-    skipped."""
+    """Call `listener` with the shares that are reported in this block, if they grow by 0.01."""
     last = 0.0
 
     def report_if_grown(share: float) -> None:
@@ -45,8 +44,7 @@ def progress_listener(listener: Callable[[float], None]) -> Generator[None]:
 
 @contextmanager
 def progress_range(first: float, last: float) -> Generator[None]:
-    """Treat this block as the part of the work from share `first` to share `last`. Shares that are reported in the block, from 0
-    to 1, are converted to shares of the whole work."""
+    """Convert shares that are reported in this block, from 0 to 1, to the part from `first` to `last` of the whole work."""
     outer = _LISTENER.get()
     token = _LISTENER.set(outer and (lambda share: outer(first + (last - first) * share)))
     try:

@@ -1,15 +1,13 @@
-"""Project files: a zip with the videos of a project, their inputs, and `project.json`, which has the settings of each video.
-
-An uploaded zip is opened in the sandbox and not trusted: files get new names, and each video is read. Compressed files and files
-that share data in the zip are refused, so that a small zip cannot unpack to a large one.
-"""
+"""Project files: a zip with the videos of a project, their inputs, and `project.json`, which has the settings of each video. An
+uploaded zip is opened in the sandbox and not trusted: files get new names, and each video is read. Compressed files and files
+that share data in the zip are refused, so that a small zip cannot unpack to a large one."""
 
 import errno
 import json
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,7 @@ _VIDEO = re.compile(r"videos/\d{4}\.mp4")
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveEntry:
-    """A video of the archive: its file, its input files by role, and the plain values of its entry in `project.json`."""
+    """A video of the archive. `metadata` are the plain values of its entry in `project.json`."""
 
     video: Path
     inputs: Mapping[str, Sequence[Path]]
@@ -39,8 +37,7 @@ class ArchiveEntry:
 
 
 def write_archive(name: str, entries: Sequence[ArchiveEntry], path: Path) -> None:
-    """Write a project. Videos and images are stored uncompressed, because compression would not make them smaller. Raises:
-    OSError."""
+    """Files are stored uncompressed, because compression would not make them smaller. Raises: OSError."""
     with replace_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         videos = []
         for number, entry in enumerate(report_progress(entries, len(entries)), 1):
@@ -57,16 +54,23 @@ def write_archive(name: str, entries: Sequence[ArchiveEntry], path: Path) -> Non
 
 
 def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
-    """Unpack a project into an empty folder. Return its `name` and its `videos`.
-
-    Each video has `video`, its path in the folder, and `inputs`, the paths of its inputs by role. `seconds`, `fps`, `width`,
-    `height` and `has_sound` are read from the file. `metadata` has the unchecked values of `project.json`.
-
-    Raises: RequestError, ClipError for a video that cannot be played, OSError.
-    """
+    """Unpack a project into an empty folder. Return its `name` and its `videos`. Each video has `video`, its path, and `inputs`,
+    the paths of its inputs by role. `seconds`, `fps`, `width`, `height` and `has_sound` are read from the file. `metadata` has
+    the unchecked values of `project.json`. Raises: RequestError, ClipError for a video that cannot be played, OSError."""
     try:
         with zipfile.ZipFile(path) as archive:
-            infos = _check_files(archive, path.stat().st_size)
+            # Archives that this program would not have written are refused.
+            files = archive.infolist()
+            infos = {info.filename: info for info in files}
+            if len(files) > MOST_FILES:
+                raise _invalid_project_error(f"it has more than {MOST_FILES:,} files")
+            if sum(info.file_size for info in files) > path.stat().st_size or len(infos) < len(files):
+                raise _invalid_project_error("its files overlap")
+            for info in files:
+                if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
+                    raise _invalid_project_error("its files are compressed, or locked")
+                if info.filename != MANIFEST and not _VIDEO.fullmatch(info.filename) and not _INPUT.fullmatch(info.filename):
+                    raise _invalid_project_error("it has files of other kinds")
             manifest = _read_manifest(archive)
             listed = report_progress(manifest["videos"], len(manifest["videos"]))
             videos = [_unpack_video(archive, infos, one, number, folder) for number, one in enumerate(listed, 1)]
@@ -77,21 +81,6 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
             raise
         raise _invalid_project_error("it is no zip file, or is damaged") from None
     return {"name": str(manifest.get("name") or "")[:200], "videos": videos}
-
-
-def _check_files(archive: zipfile.ZipFile, num_bytes: int) -> Files:
-    """Return the archive's files by name. Raises: RequestError for an archive that this program would not have written."""
-    infos = archive.infolist()
-    if len(infos) > MOST_FILES:
-        raise _invalid_project_error(f"it has more than {MOST_FILES:,} files")
-    if sum(info.file_size for info in infos) > num_bytes or len({info.filename for info in infos}) < len(infos):
-        raise _invalid_project_error("its files overlap")
-    for info in infos:
-        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
-            raise _invalid_project_error("its files are compressed, or locked")
-        if info.filename != MANIFEST and not _VIDEO.fullmatch(info.filename) and not _INPUT.fullmatch(info.filename):
-            raise _invalid_project_error("it has files of other kinds")
-    return {info.filename: info for info in infos}
 
 
 def _read_manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
@@ -113,8 +102,7 @@ def _read_manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _is_nested_at_most(value: object, levels: int = 20) -> bool:
-    """Return whether lists and dicts are nested at most `levels` deep. Code that reads the value later must not hit the recursion
-    limit."""
+    """Code that reads the value later must not hit the recursion limit."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels > 0 and all(_is_nested_at_most(one, levels - 1) for one in inner)
 
@@ -122,31 +110,25 @@ def _is_nested_at_most(value: object, levels: int = 20) -> bool:
 def _unpack_video(
     archive: zipfile.ZipFile, infos: Files, metadata: dict[str, object], number: int, folder: Path
 ) -> dict[str, Any]:
-    """Unpack one video with its inputs under new names."""
     video = folder / f"{number:04}.mp4"
     _extract(archive, infos, metadata.get("file"), _VIDEO, video)
     try:
         facts = read_clip_facts(video)
     except StudioError as error:
         raise RequestError(f"video {number} of the project", f"cannot be played: {error.cause}", "export it again") from None
-    inputs = {
-        role: list(_unpack_inputs(archive, infos, metadata.get("inputs"), role, number, folder))
-        for role in (one.name for one in INPUTS)
-    }
+    given, inputs = metadata.get("inputs"), dict[str, list[str]]()
+    for role in (one.name for one in INPUTS):
+        names = given.get(role) if isinstance(given, dict) else None
+        for place, name in enumerate(names if isinstance(names, list) else [], 1):
+            path = folder / f"{number:04}-{role}-{place}{Path(str(name)).suffix[:5]}"
+            _extract(archive, infos, name, _INPUT, path)
+            inputs.setdefault(role, []).append(str(path))
     seen = {name: getattr(facts, name) for name in ("seconds", "width", "height", "has_sound")} | {"fps": facts.nominal_fps}
-    return {"video": str(video), "inputs": {role: files for role, files in inputs.items() if files}, **seen, "metadata": metadata}
-
-
-def _unpack_inputs(archive: zipfile.ZipFile, infos: Files, named: object, role: str, number: int, folder: Path) -> Iterator[str]:
-    given = named.get(role) if isinstance(named, dict) else None
-    for place, name in enumerate(given if isinstance(given, list) else [], 1):
-        path = folder / f"{number:04}-{role}-{place}{Path(str(name)).suffix[:5]}"
-        _extract(archive, infos, name, _INPUT, path)
-        yield str(path)
+    return {"video": str(video), "inputs": inputs, **seen, "metadata": metadata}
 
 
 def _extract(archive: zipfile.ZipFile, infos: Files, name: object, kind: re.Pattern[str], path: Path) -> None:
-    """Unpack the file called `name` to `path`. The file is removed from `infos`, so that a second reference to it fails."""
+    """Unpack the file called `name`. It is removed from `infos`, so that a second reference to it fails."""
     info = infos.pop(name, None) if isinstance(name, str) and kind.fullmatch(name) else None
     if info is None:
         raise _invalid_project_error("a file is missing in it")

@@ -1,14 +1,12 @@
 """One process of the sandbox (`backend.media.sandbox`): `python -m backend.media.sandbox_process MODULE...` runs one call at a
-time.
-
-The process has limits of memory, open files, priority and system calls. When the studio that started it ends, the process and its
-children end too, even during a call.
-"""
+time. The process has limits of memory, open files, priority and system calls. When the studio that started it ends, the process
+and its children end too, even during a call."""
 
 import contextlib
 import importlib
 import json
 import os
+import pickle
 import queue
 import resource
 import signal
@@ -19,7 +17,7 @@ from typing import IO, Any
 
 from backend.errors import StudioError
 from backend.media.progress import progress_listener
-from backend.media.sandbox_wire import read_work, write_reply
+from backend.media.sandbox_wire import read_message, write_message
 from backend.media.system_calls import deny_system_calls
 
 # Limit of private memory. The largest accepted images have 50 million pixels. As PNG or JPEG they take 0.25 to 0.45 GB, as 16-bit
@@ -38,33 +36,26 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl+C in the terminal, the studio ends this process
     for module in sys.argv[1:]:
         importlib.import_module(module)
-    _limit_process()
-    works: queue.SimpleQueue = queue.SimpleQueue()
-    threading.Thread(target=_receive_work, args=(requests, works), daemon=True).start()
-    while True:
-        with progress_listener(lambda share: write_reply(replies, {"share": share})):
-            reply = _run_work(*works.get())
-        write_reply(replies, reply)
-
-
-def _limit_process() -> None:
-    for kind, most in (
-        (resource.RLIMIT_DATA, MEMORY_BYTES),
-        (resource.RLIMIT_NOFILE, OPEN_FILES),
-        (resource.RLIMIT_CORE, 0),
-    ):
+    limits = {resource.RLIMIT_DATA: MEMORY_BYTES, resource.RLIMIT_NOFILE: OPEN_FILES, resource.RLIMIT_CORE: 0}
+    for kind, most in limits.items():
         with contextlib.suppress(OSError, ValueError):  # raised if the limit is already lower
             resource.setrlimit(kind, (most, most))
     with contextlib.suppress(OSError):
         os.nice(NICE)
     deny_system_calls()  # not possible on every machine; `doctor` reports that
+    works: queue.SimpleQueue = queue.SimpleQueue()
+    threading.Thread(target=_receive_work, args=(requests, works), daemon=True).start()
+    while True:
+        with progress_listener(lambda share: write_message(replies, json.dumps({"share": share}).encode())):
+            reply = _run_work(*works.get())
+        write_message(replies, json.dumps(reply).encode())
 
 
 def _receive_work(requests: IO[bytes], works: queue.SimpleQueue) -> None:
-    """Read calls in a thread, even while a call runs, so that the studio's end is noticed at once."""
+    """Read in a thread, even while a call runs, so that the studio's end is noticed at once."""
     while True:
         try:
-            works.put(read_work(requests))
+            works.put(pickle.loads(read_message(requests)))
         except EOFError:
             os.killpg(0, signal.SIGKILL)
         except Exception as error:
@@ -87,12 +78,8 @@ def _run_work(work: Any, arguments: tuple[Any, ...]) -> dict[str, object]:
         reply = {"error": {"kind": "OSError", "words": [str(error)]}}
     except Exception as error:
         reply = {"error": {"kind": "Exception", "words": [type(error).__name__, str(error)[:300]]}}
-    return reply | {"memory": _resident_bytes()}
-
-
-def _resident_bytes() -> int:
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * resource.getpagesize()
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return reply | {"memory": resident_pages * resource.getpagesize()}
 
 
 if __name__ == "__main__":

@@ -16,21 +16,21 @@ _BETWEEN = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:vsbmc=1:scd=fdiff"
 
 
 def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
-    """Write the video to `path` with `fps` frames per second and the same length. Return its size, frame rate and number of
-    frames.
-
-    The audio is copied. The video's comment is a JSON object. It is copied with the additional entry "smoothed", which has the
-    value of `fps`.
-
-    Raises: RequestError unless `fps` is above the video's own rate and at most `MOST_FPS`, ClipError, VideoFileError.
-    """
+    """Write the video with `fps` frames per second and the same length. Return its size, frame rate and number of frames. The
+    audio is copied. The comment, a JSON object, gets the additional entry "smoothed": `fps`. Raises: RequestError unless `fps` is
+    above the video's own rate and at most `MOST_FPS`, ClipError, VideoFileError."""
     facts = read_clip_facts(video)
     if not facts.nominal_fps < fps <= MOST_FPS:
         rule = f"must be above the video's own {facts.nominal_fps:g} and at most {MOST_FPS}"
         raise RequestError(f"fps={fps}", rule, "24, 30, 48 and 60 are usual")
+    try:
+        comment = json.loads(mp4_boxes.read_comment(video) or "{}")
+    except ValueError:
+        comment = {}
+    tagged = json.dumps((comment if isinstance(comment, dict) else {}) | {"smoothed": fps})
     count = round(facts.seconds * fps)
     filters = f"tpad=stop_mode=clone:stop=2,minterpolate=fps={fps}:{_BETWEEN}"
-    with replace_file(path) as part, temporary_tags_file(json.dumps(_read_comment(video) | {"smoothed": fps})) as tags:
+    with replace_file(path) as part, temporary_tags_file(tagged) as tags:
         inputs = [*ffmpeg.limit_options(MAX_PIXELS), "-i", str(video), "-i", str(tags)]
         streams = ["-map", "0:v:0", "-map", "0:a:0?", "-map_metadata", "1", "-c:a", "copy"]
         line = ffmpeg.command("-y", *inputs, *streams, "-vf", filters, "-frames:v", str(count), *CODING, "-f", "mp4", str(part))
@@ -38,12 +38,3 @@ def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
         if facts.width % 2 or facts.height % 2:
             mp4_boxes.set_shown_size(part, facts.width, facts.height)
     return {"width": facts.width, "height": facts.height, "fps": fps, "num_frames": count}
-
-
-def _read_comment(video: Path) -> dict[str, object]:
-    """Return the JSON comment of one of our files, or an empty dict."""
-    try:
-        found = json.loads(mp4_boxes.read_comment(video) or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -19,6 +19,7 @@ FADE_SECONDS = 0.02  # default length of the cross-fade that hides the join of t
 SOUND_SECONDS = 120.0  # time limit for adding or reading a video's audio: even a busy machine needs far less
 _AAC = ("-c:a", "aac", "-b:a", "192k")
 _LOUDEST = 32767
+_FIX = "add it with an editor"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +51,10 @@ class Sound:
 
 
 def join_sounds(sounds: Sequence[Sound], overlaps: Sequence[float], fades: Sequence[float] | None = None) -> Sound:
-    """Join audio of one rate without clicks.
-
-    Each part after the first starts `overlaps[i]` seconds before the previous part's end. In the overlap, the parts cross-fade
-    with equal power during at most `fades[i]` seconds (default `FADE_SECONDS`) before the previous part's end. Without an
-    overlap, the previous part fades out and the next part fades in. The length of the result is the sum of all lengths minus the
-    overlaps, exact to a sample.
-    """
+    """Join audio of one rate without clicks. Each part after the first starts `overlaps[i]` seconds before the previous part's
+    end. In the overlap, the parts cross-fade with equal power during at most `fades[i]` seconds (default `FADE_SECONDS`) before
+    the previous part's end. Without an overlap, the previous part fades out and the next part fades in. The length of the result
+    is exact to a sample."""
     fades = [FADE_SECONDS] * len(overlaps) if fades is None else fades
     channels = max(sound.samples.shape[0] for sound in sounds)
     sounds = [replace(one, samples=np.broadcast_to(one.samples, (channels, one.samples.shape[1]))) for one in sounds]
@@ -78,7 +76,7 @@ def join_sounds(sounds: Sequence[Sound], overlaps: Sequence[float], fades: Seque
 
 
 def read_sound(path: Path) -> Sound:
-    """Read the audio of one of our videos. Raises: VideoFileError if the video is silent or cannot be read."""
+    """Read the audio of one of our videos. Raises: VideoFileError if it is silent or cannot be read."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "sound.wav"
         _decode(path, out)
@@ -86,25 +84,20 @@ def read_sound(path: Path) -> Sound:
 
 
 def write_sound(video: Path, seconds: float, exact: Path | None, path: Path) -> None:
-    """Write the first `seconds` of the audio of one of our videos as a 16-bit WAV file. The audio comes from the WAV file `exact`
-    if that can be read, else from the video. Leaves no other file in the folder. Raises: VideoFileError, OSError."""
-    sound = _read_model_audio(exact)
+    """Write the first `seconds` of the audio of one of our videos as a 16-bit WAV file, from the WAV file `exact` if that can be
+    read. Leaves no other file in the folder. Raises: VideoFileError, OSError."""
+    try:
+        sound = Sound.read(exact) if exact else None
+    except (OSError, wave.Error, EOFError):
+        sound = None
     if sound is None:
         _decode(video, path)
         sound = Sound.read(path)
     sound.part(0, seconds).write(path)
 
 
-def _read_model_audio(path: Path | None) -> Sound | None:
-    try:
-        return Sound.read(path) if path else None
-    except (OSError, wave.Error, EOFError):
-        return None
-
-
 def replace_audio(video: Path, sound: Sound, size: tuple[int, int]) -> None:
-    """Put audio into one of our videos, whose `size` is (width, height). The video's frames and comment stay. Raises:
-    VideoFileError."""
+    """Put audio into one of our videos of this `size`, (width, height). Frames and comment stay. Raises: VideoFileError."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sound.wav"
         sound.write(file)
@@ -112,27 +105,21 @@ def replace_audio(video: Path, sound: Sound, size: tuple[int, int]) -> None:
 
 
 def copy_clip_audio(video: Path, clip: str | Path, start: float, seconds: float, size: tuple[int, int]) -> None:
-    """Copy `seconds` of the clip's audio, from `start` on, into one of our videos, whose `size` is (width, height). The video's
-    frames and comment stay. If the clip's audio ends sooner, the video's audio ends there too.
-
-    Raises: VideoFileError; the video is then unchanged.
-    """
+    """Copy `seconds` of the clip's audio, from `start` on, into one of our videos. If the clip's audio ends sooner, the video's
+    audio ends there too. Raises: VideoFileError; the video is then unchanged."""
     source = [*ffmpeg.limit_options(MAX_PIXELS), "-ss", f"{start:.6f}", "-t", f"{seconds:.6f}", "-i", str(clip)]
     _mux(video, source, (*_AAC, "-ac", "2"), size, "the clip's sound could not be kept:")
 
 
 def _decode(video: Path, path: Path) -> None:
     line = ffmpeg.command("-y", "-i", str(video), "-map", "0:a:0", "-c:a", "pcm_s16le", "-f", "wav", str(path))
-    _run_ffmpeg(line, "the sound could not be read:")
+    ffmpeg.write_file(line, "the sound could not be read:", _FIX, SOUND_SECONDS)
 
 
 def _mux(video: Path, source: Sequence[str], encoding: Sequence[str], size: tuple[int, int], failure: str) -> None:
     copied = ["-map", "0:v:0", "-map", "1:a:0", "-map_metadata", "0", "-c:v", "copy", *encoding, "-movflags", "+faststart"]
     with replace_file(video) as part:
-        _run_ffmpeg([*ffmpeg.command("-y", "-i", str(video)), *source, *copied, "-f", "mp4", str(part)], failure)
+        line = ffmpeg.command("-y", "-i", str(video), *source, *copied, "-f", "mp4", str(part))
+        ffmpeg.write_file(line, failure, _FIX, SOUND_SECONDS)
         if size[0] % 2 or size[1] % 2:
             mp4_boxes.set_shown_size(part, *size)
-
-
-def _run_ffmpeg(line: Sequence[str], failure: str) -> None:
-    ffmpeg.write_file(line, failure, "add it with an editor", SOUND_SECONDS)

@@ -1,7 +1,5 @@
-"""The input of models with control blocks: one clip with a mask, combined from all control inputs.
-
-This module also restores the clip's own pixels outside regenerated areas, because an autoencoder changes every pixel a little.
-"""
+"""The input of models with control blocks: one clip with a mask, combined from all control inputs. This module also restores the
+clip's own pixels outside regenerated areas, because an autoencoder changes every pixel a little."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +29,7 @@ class Source:
 
 
 def build_source(request: GenerationRequest, inputs: Opened) -> Source | None:
-    """Build the input of the control blocks. None if no clip, control clip or keyframe is given."""
+    """None if no clip, control clip or keyframe is given."""
     if not inputs.keys() & {"video", "control", "keyframes"}:
         return None
     size = (request.num_frames, request.height, request.width)
@@ -41,8 +39,9 @@ def build_source(request: GenerationRequest, inputs: Opened) -> Source | None:
             frames[index] = control_frame(frame, request.control_kind)
     if inputs.get("video"):
         clip, part = _clip_frames(inputs, "video"), Part.from_request(request)
+        masks = _mask_frames(inputs)
         for index, frame in enumerate(clip):
-            stays = ~_frame_mask(inputs, index, frame)
+            stays = ~masks[index]
             box = (part.first + index, *part.pixel_slices)
             frames[box][stays] = frame[stays]
             is_new[box] = ~stays
@@ -52,11 +51,9 @@ def build_source(request: GenerationRequest, inputs: Opened) -> Source | None:
 
 
 def original_frames(request: GenerationRequest) -> Iterator[Frame]:
-    """Yield the frames, uint8 [height, width, 3], that a video was generated from, for comparison.
-
-    If the request has a clip, the clip's frames are placed as in the video: at the same times and in the same area. All other
-    areas and frames are grey. Without a clip, yields the frames of the control clip or driving clip. Raises: ClipError.
-    """
+    """Yield the frames, uint8 [height, width, 3], that a video was generated from, for comparison. A clip's frames are placed as
+    in the video, at the same times and in the same area, on grey. Without a clip, yields the frames of the control clip or
+    driving clip. Raises: ClipError."""
     if request.video is None:
         role, path = ("control", request.control) if request.control else ("drive", request.drive)
         assert path is not None, "callers check `has_original`"
@@ -80,11 +77,8 @@ class KeptPixels:
     inputs: Opened
 
     def put_back(self, pixels: np.ndarray, first: int) -> np.ndarray:
-        """Return the video's frames with the clip's own pixels outside the mask. Near the mask's border, pixels inside the mask
-        are a mix of the video and the clip. Keyframes are not changed.
-
-        `pixels` are frames of the video, uint8 [F, H, W, 3]. `first` is the index of `pixels[0]` in the video.
-        """
+        """Return the frames `pixels`, uint8 [F, H, W, 3], which start with frame `first` of the video, with the clip's own pixels
+        outside the mask. Near the mask's border, pixels are a mix of the video and the clip. Keyframes are not changed."""
         part, clip = Part.from_request(self.request), _clip_frames(self.inputs, "video")
         mixed = pixels.copy()
         for index, frame in enumerate(mixed):
@@ -92,25 +86,24 @@ class KeptPixels:
             if not 0 <= number < len(clip) or first + index in self.request.keyframe_at:
                 continue
             own = clip[number]
-            share = _blend_weights(_frame_mask(self.inputs, number, own))[..., None]
+            share = _blend_weights(_mask_frames(self.inputs)[number])[..., None]
             box = frame[part.pixel_slices]
             box[...] = np.round(share * box + (1 - share) * own).astype(np.uint8)
         return mixed
 
 
-def _frame_mask(inputs: Opened, index: int, frame: np.ndarray) -> np.ndarray:
-    """Return the pixels to regenerate in a frame of the clip, bool [H, W]. All are False without a mask."""
-    return _clip_frames(inputs, "mask")[index] if inputs.get("mask") else np.zeros(frame.shape[:2], bool)
+def _mask_frames(inputs: Opened) -> np.ndarray:
+    """Return the pixels to regenerate in each frame of the clip, bool [F, H, W]."""
+    is_masked = bool(inputs.get("mask"))
+    return _clip_frames(inputs, "mask") if is_masked else np.broadcast_to(False, _clip_frames(inputs, "video").shape[:3])
 
 
 def _clip_frames(inputs: Opened, role: str) -> np.ndarray:
-    """Return the frames of the clip with this `role`, such as "mask"."""
     return cast(np.ndarray, inputs[role][0])
 
 
 def _blend_weights(mask: np.ndarray) -> np.ndarray:
-    """Return the weight of the generated video for each pixel, float32 [H, W]: 0 outside the mask, 1 inside except near the
-    border."""
+    """Return the weight of the generated video for each pixel, float32 [H, W]."""
     if not mask.any() or mask.all():
         return mask.astype(np.float32)
     inner, share = Image.fromarray(mask.astype(np.uint8) * 255), mask.astype(np.float32)

@@ -43,21 +43,11 @@ class _Machine:
     denied: tuple[int, ...]
 
 
+_X86_DENIED = (41, 101, 310, 311, 246, 320, 175, 313, 176, 165, 166, 155, 161, 272, 308, 321, 298, 323, 250, 248, 249, 304)
+_ARM_DENIED = (198, 117, 270, 271, 104, 294, 105, 273, 106, 40, 39, 41, 51, 97, 268, 280, 241, 282, 219, 217, 218, 265)
 _MACHINES = {
-    "x86_64": _Machine(
-        0xC000003E,
-        317,
-        56,
-        435,
-        (41, 101, 310, 311, 246, 320, 175, 313, 176, 165, 166, 155, 161, 272, 308, 321, 298, 323, 250, 248, 249, 304),
-    ),
-    "aarch64": _Machine(
-        0xC00000B7,
-        277,
-        220,
-        435,
-        (198, 117, 270, 271, 104, 294, 105, 273, 106, 40, 39, 41, 51, 97, 268, 280, 241, 282, 219, 217, 218, 265),
-    ),
+    "x86_64": _Machine(0xC000003E, 317, 56, 435, _X86_DENIED),
+    "aarch64": _Machine(0xC00000B7, 277, 220, 435, _ARM_DENIED),
 }
 
 
@@ -66,24 +56,13 @@ class _Program(ctypes.Structure):
 
 
 def deny_system_calls() -> bool:
-    """Forbid this process, its threads and its children to use the denied system calls. This cannot be undone.
-
-    Return whether the filter is active. It is not active if the system does not support such filters.
-    """
+    """Forbid this process, its threads and its children to use the denied system calls. This cannot be undone. Return whether the
+    filter is active. It is not active if the system does not support such filters."""
     machine = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
     if machine is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
-    code = _build_filter(machine)
-    program = _Program(len(code) // 8, code)
-    library = ctypes.CDLL(None, use_errno=True)
-    if library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
-        return False
-    return library.syscall(machine.seccomp, _SET_FILTER, _ALL_THREADS, ctypes.byref(program)) == 0
-
-
-def _build_filter(machine: _Machine) -> bytes:
-    """Build the filter program that the kernel runs for each call. Each test is followed by an instruction that denies the call.
-    A test jumps over this instruction if the call may be allowed."""
+    # The kernel runs this program for each call. Each test is followed by an instruction that denies the call. A test jumps over
+    # this instruction if the call may be allowed.
     denied = _pack_instruction(_RETURN, _ERRNO | errno.EPERM)
     steps = [_pack_instruction(_LOAD, _ARCHITECTURE_AT), _pack_instruction(_EQUALS, machine.architecture, 1, 0), denied]
     steps.append(_pack_instruction(_LOAD, _NUMBER_AT))
@@ -96,7 +75,12 @@ def _build_filter(machine: _Machine) -> bytes:
     steps += [_pack_instruction(_EQUALS, machine.clone3, 0, 1), _pack_instruction(_RETURN, _ERRNO | errno.ENOSYS)]
     steps += [_pack_instruction(_EQUALS, machine.clone, 0, 3), _pack_instruction(_LOAD, _FIRST_ARGUMENT_AT)]
     steps += [_pack_instruction(_ANY_BIT, _NAMESPACES, 0, 1), denied]
-    return b"".join([*steps, _pack_instruction(_RETURN, _ALLOW)])
+    code = b"".join([*steps, _pack_instruction(_RETURN, _ALLOW)])
+    program = _Program(len(code) // 8, code)
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
+        return False
+    return library.syscall(machine.seccomp, _SET_FILTER, _ALL_THREADS, ctypes.byref(program)) == 0
 
 
 def _pack_instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -24,7 +24,7 @@ _INK, _PAPER = (235, 235, 235), (18, 18, 20)
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """A video and the label below it. `fps` is the video's frame rate if it differs from the rate of the combined video."""
+    """`fps` is the video's frame rate if it differs from the rate of the combined video."""
 
     path: Path
     label: str
@@ -34,11 +34,8 @@ class Tile:
 def write_side_by_side(
     tiles: Sequence[Tile], requests: Sequence[GenerationRequest], path: Path, sound: Path | None = None, columns: int = 2
 ) -> int:
-    """Write the videos in `columns` columns. Each video plays at its own speed. Shorter videos stay on their last frame. The
-    audio comes from the video file `sound`; None gives no audio. Return the number of frames.
-
-    Raises: VideoFileError.
-    """
+    """Each video plays at its own speed. Shorter videos stay on their last frame. The audio comes from the video file `sound`.
+    Return the number of frames. Raises: VideoFileError."""
     comment = json.dumps({"format": FORMAT, "compared": [request.for_sharing() for request in requests]}, ensure_ascii=True)
     fps = max(request.fps for request in requests)
     with replace_file(path) as part:
@@ -59,51 +56,32 @@ def _sheet_frames(tiles: Sequence[Tile], fps: int, columns: int) -> Iterator[Fra
         if all(frame is None for frame in fresh):
             return
         latest = [old if frame is None else frame for frame, old in zip(fresh, latest, strict=True)]
-        cell = _cell_size(latest, columns)
-        captions = captions or [_draw_caption(tile.label, cell[0]) for tile in tiles]
-        yield _draw_sheet(latest, captions, cell, columns)
+        # Every video fits into a cell of this even size. All columns together are at most `LARGEST_SHEET` wide.
+        width, height = (max(frame.shape[axis] for frame in latest if frame is not None) for axis in (1, 0))
+        scale = min(max(1, ceil(SMALLEST_TILE / width)), LARGEST_SHEET / columns / width)
+        cell = 2 * ceil(width * scale / 2), 2 * ceil(height * scale / 2)
+        if not captions:
+            captions = [Image.new("RGB", (cell[0], LABEL_HEIGHT), _PAPER) for _ in tiles]
+            for caption, tile in zip(captions, tiles, strict=True):
+                ImageDraw.Draw(caption).text((10, 6), tile.label, fill=_INK, font=ImageFont.load_default(14))
+        used = min(columns, len(tiles))
+        sheet = Image.new("RGB", (used * cell[0], ceil(len(tiles) / used) * (cell[1] + LABEL_HEIGHT)), _PAPER)
+        for number, (frame, caption) in enumerate(zip(latest, captions, strict=True)):
+            left, top = number % used * cell[0], number // used * (cell[1] + LABEL_HEIGHT)
+            if frame is not None:  # fitted into its cell, centred and as large as possible
+                picture = Image.fromarray(frame)
+                share = min(cell[0] / picture.width, cell[1] / picture.height)
+                size = (round(picture.width * share), round(picture.height * share))
+                place = left + (cell[0] - size[0]) // 2, top + (cell[1] - size[1]) // 2
+                sheet.paste(picture.resize(size, Image.Resampling.LANCZOS), place)
+            sheet.paste(caption, (left, top + cell[1]))
+        yield np.asarray(sheet)
 
 
 def _repeat_to_rate(frames: Iterator[Frame], own_fps: int, fps: int) -> Iterator[Frame]:
-    """Repeat frames of a video with `own_fps` frames per second, so that the result has `fps` frames per second."""
+    """Repeat frames, so that the result has `fps` frames per second."""
     shown = 0
     for index, frame in enumerate(frames, 1):
         until = max(shown + 1, round(index * fps / own_fps))
         yield from [frame] * (until - shown)
         shown = until
-
-
-def _cell_size(frames: Sequence[Frame | None], columns: int) -> tuple[int, int]:
-    """Return an even width and height into which every video fits. All columns together are at most `LARGEST_SHEET` wide."""
-    width = max(frame.shape[1] for frame in frames if frame is not None)
-    height = max(frame.shape[0] for frame in frames if frame is not None)
-    scale = min(max(1, ceil(SMALLEST_TILE / width)), LARGEST_SHEET / columns / width)
-    return 2 * ceil(width * scale / 2), 2 * ceil(height * scale / 2)
-
-
-def _draw_sheet(frames: Sequence[Frame | None], captions: Sequence[Image.Image], cell: tuple[int, int], columns: int) -> Frame:
-    columns = min(columns, len(frames))
-    rows = ceil(len(frames) / columns)
-    sheet = Image.new("RGB", (columns * cell[0], rows * (cell[1] + LABEL_HEIGHT)), _PAPER)
-    for number, (frame, caption) in enumerate(zip(frames, captions, strict=True)):
-        left, top = number % columns * cell[0], number // columns * (cell[1] + LABEL_HEIGHT)
-        if frame is not None:
-            sheet.paste(_fit_frame(frame, cell), (left, top))
-        sheet.paste(caption, (left, top + cell[1]))
-    return np.asarray(sheet)
-
-
-def _fit_frame(frame: Frame, cell: tuple[int, int]) -> Image.Image:
-    """Fit the frame into the cell, centred and as large as possible."""
-    picture = Image.fromarray(frame)
-    scale = min(cell[0] / picture.width, cell[1] / picture.height)
-    size = (round(picture.width * scale), round(picture.height * scale))
-    fitted = Image.new("RGB", cell, _PAPER)
-    fitted.paste(picture.resize(size, Image.Resampling.LANCZOS), ((cell[0] - size[0]) // 2, (cell[1] - size[1]) // 2))
-    return fitted
-
-
-def _draw_caption(text: str, width: int) -> Image.Image:
-    caption = Image.new("RGB", (width, LABEL_HEIGHT), _PAPER)
-    ImageDraw.Draw(caption).text((10, 6), text, fill=_INK, font=ImageFont.load_default(14))
-    return caption

@@ -9,10 +9,9 @@ from PIL import Image
 
 from backend.media.audio_inputs import CHANNELS, MODEL_RATE, read_for_model, read_sound_facts
 from backend.media.clips import read_clip_facts, read_part
-from backend.media.compression import compress_image
 from backend.media.driving_video import BlankClip, DrivingClip
 from backend.media.masks import read_mask
-from backend.media.pictures import crop_to, fit_on_white, load_checked_image
+from backend.media.pictures import compress_image, crop_to, fit_on_white, load_checked_image
 from backend.media.source import KeptPixels, Opened
 from backend.models.model import Inputs
 from backend.schemas.clip import Part

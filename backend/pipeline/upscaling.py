@@ -24,7 +24,7 @@ from backend.errors import RequestError
 from backend.files import remove_half_written, replace_file
 from backend.imports import installed_version
 from backend.media.clips import read_clip
-from backend.media.pieces import Pieces
+from backend.media.pieces import Pieces, PieceWriter
 from backend.media.video import FORMAT
 from backend.pipeline.load import use_compilation_cache
 from backend.pipeline.run import WorkClock
@@ -160,7 +160,7 @@ def _write_frames(
     with contextlib.closing(read_clip(source, part)) as frames:
         larger = work(frames)
         while done < total and not is_cancelled():
-            with pieces.start_piece(done) as piece:
+            with PieceWriter(pieces, done) as piece:
                 is_whole, end = False, time.monotonic() + PIECE_SECONDS
                 while not is_whole:
                     with clock.measure("upscale"):

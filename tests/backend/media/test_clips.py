@@ -50,8 +50,8 @@ def test_every_format_gives_the_frames_that_it_holds(tmp_path, name, options):
 
 
 def test_a_clip_is_gone_through_once_until_its_file_is_another(tmp_path, monkeypatch):
-    path, runs, run = counting_clip(tmp_path / "a.mp4", 20, 10, options=LOSSLESS), [], clips._run_ffmpeg
-    monkeypatch.setattr(clips, "_run_ffmpeg", lambda *arguments: runs.append(arguments) or run(*arguments))
+    path, runs, run = counting_clip(tmp_path / "a.mp4", 20, 10, options=LOSSLESS), [], clips.scan_file
+    monkeypatch.setattr(clips, "scan_file", lambda *arguments: runs.append(arguments) or run(*arguments))
     assert [read_clip_facts(path).seconds for _ in range(3)] == [2.0] * 3 and len(runs) == 1
     read_part(path, part(fps=10)), read_part(str(path), part(fps=10))
     assert len(runs) == 1

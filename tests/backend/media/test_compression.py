@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from backend.media.compression import compress_image
+from backend.media.pictures import compress_image
 
 
 @pytest.fixture

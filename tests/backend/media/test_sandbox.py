@@ -120,7 +120,7 @@ def test_clips_never_take_all_places(sandboxes, waiting):
 
 
 def test_a_visitor_has_a_few_requests_in_line_and_there_is_an_end_to_the_line(sandboxes, waiting):
-    sandbox = sandboxes(at_once=1, most_of_visitor=2, most_waiting=3)
+    sandbox = sandboxes(at_once=1, waiting_of_visitor=2, waiting=3)
     with ThreadPoolExecutor(4) as visitors:
         visitors.submit(sandbox.run, waiting.call("first"), Requester(owner="a"))
         waiting.begun("first")
@@ -158,7 +158,7 @@ def test_who_waits_too_long_is_refused_with_a_thread_and_without(sandboxes, wait
 
 
 def test_a_hundred_wait_in_one_thread(sandboxes, waiting):
-    sandbox = sandboxes(at_once=1, most_waiting=100)
+    sandbox = sandboxes(at_once=1, waiting=100)
 
     async def all_of_them() -> tuple[set[threading.Thread], list[int]]:
         before = set(threading.enumerate())  # threads of earlier tests may end meanwhile
