@@ -13,8 +13,7 @@ from backend.schemas.driving_video import count_segments
 from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import UPSCALER, Shape
-from backend.schemas.sparse_steps import SPARSE_COST
-from backend.schemas.step_plan import plan_steps
+from backend.schemas.step_plan import SPARSE_COST, plan_steps
 from backend.schemas.windows import equivalent_tokens, mean_step_calls
 from backend.schemas.worker import Device
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 from backend.errors import Busy, RequestError
 from backend.schemas.events import DraftFinished, Event, Failed, Interrupted
-from backend.schemas.geometry import nearest_sizes
+from backend.schemas.geometry import nearest_values
 from backend.schemas.numbers import nearest_lengths
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
@@ -104,7 +104,7 @@ def _draft_size(preset: Preset, width: int, height: int) -> tuple[int, int]:
     scale = min(1.0, smallest / min(width, height))
     multiple, limits = preset.size_multiple, ((preset.min_width, preset.max_width), (preset.min_height, preset.max_height))
     sides = [
-        min(nearest_sizes(round(side * scale), multiple, *limit), key=lambda one: abs(one - side * scale))
+        min(nearest_values(round(side * scale), multiple, *limit), key=lambda one: abs(one - side * scale))
         for side, limit in zip((width, height), limits, strict=True)
     ]
     return sides[0], sides[1]

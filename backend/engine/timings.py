@@ -14,7 +14,7 @@ from backend.errors import RequestError
 from backend.schemas.events import Finished
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
-from backend.schemas.shots import unfinished_shot_requests
+from backend.schemas.shots import shot_request
 from backend.schemas.upscaling import without_upscaling
 from backend.schemas.windows import equivalent_tokens
 from backend.schemas.worker import WorkerView
@@ -106,7 +106,8 @@ class Timings:
     ) -> Estimate | None:
         """Estimate all shots of a storyboard together. Only the estimate of the first shot includes loading and compiling."""
         preset = request.resolved_preset
-        shots = list(unfinished_shot_requests(request, preset))
+        unfinished = [index for index, shot in enumerate(request.shots) if shot.video is None]
+        shots = [shot_request(request, index, preset, "/") for index in unfinished]
         estimates: list[Estimate] = []
         for place, shot in enumerate(shots):
             estimate = self.estimate(

@@ -24,7 +24,7 @@ from backend.runtime.work import OnHost, Work
 from backend.runtime.work import run as do
 from backend.sampling.enlarging import LatentArray, resize_latents
 from backend.schemas.events import Event, Step, VideoResult
-from backend.schemas.progressive import is_half_size_step, num_half_size_steps, request_at_first_size
+from backend.schemas.progressive import num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.step_plan import plan_steps
 
@@ -175,7 +175,7 @@ def finish_latents(run: Run, conditions: VideoConditions, denoised: Denoised, cl
 
 def _finish_at_full_size(run: Run, conditions: VideoConditions, latents: Latents, steps_done: int) -> Work:
     """Yield the work of finishing the latents: insert frames from the inputs, and enlarge latents that are still at half size."""
-    if is_half_size_step(run.request, steps_done - 1):
+    if steps_done - 1 < num_half_size_steps(run.request):
         latents = yield from run.model.finish(conditions.select(0).select_size(is_full=False), latents)
         latents = {**latents, VIDEO: (yield from _enlarge_to_full_size(run, latents[VIDEO]))}
     return (yield from run.model.finish(conditions.select(0).select_size(is_full=True), latents))

@@ -1,6 +1,5 @@
-"""Read a table of prompts and settings, typed or from a CSV file. Each row becomes a request: the form's request with the
-row's values.
-"""
+"""Read a table of prompts and settings, typed or from a CSV file. Each row becomes a request: the form's request with the row's
+values."""
 
 import csv
 import io
@@ -25,25 +24,36 @@ _YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 
 
 def read_table(text: str) -> list[dict[str, str]]:
-    """Return the table's rows. Each row maps column names to cells, without empty cells.
-
-    If the first line contains setting names, "prompt" among them, that line names the columns. Then commas, semicolons or tabs
-    separate the cells of each line. If the first line is no such list, each line is a prompt. Raises: RequestError.
-    """
+    """Return the table's rows. Each row maps column names to cells, without empty cells. If the first line contains setting
+    names, "prompt" among them, that line names the columns. Then commas, semicolons or tabs separate the cells of each line. If
+    the first line is no such list, each line is a prompt. Raises: RequestError."""
     if len(text) > LONGEST_TABLE:
         raise RequestError(f"the table has {len(text):,} characters and", f"may have {LONGEST_TABLE:,}", "split it in two")
     lines = text.lstrip("\ufeff").strip().splitlines()
     if not lines:
         raise RequestError("the table", "is empty", "write a prompt on each line, or column names on the first line")
-    names = _parse_header(lines[0])
-    rows = _read_rows(names, lines) if names else [{"prompt": line.strip()} for line in lines if line.strip()]
+    if header := _parse_header(lines[0]):
+        names, separator = header
+        try:
+            read = [*csv.reader(io.StringIO("\n".join(lines[1:])), delimiter=separator, skipinitialspace=True)]
+        except csv.Error as error:
+            raise RequestError("the table", f"cannot be read: {error}", "save it as CSV again") from None
+        cells = [[cell.strip() for cell in row] for row in read]
+        for number, row in enumerate(cells, 1):
+            if len(row) > len(names) and any(row[len(names) :]):
+                rule = f"has {len(row)} cells, but the table has {len(names)} columns"
+                raise RequestError(f"row {number}", rule, "put a prompt with commas into quotation marks")
+        filled = [{name: cell for name, cell in zip(names, row, strict=False) if cell} for row in cells]
+        rows = [row for row in filled if row]
+    else:
+        rows = [{"prompt": line.strip()} for line in lines if line.strip()]
     if not 0 < len(rows) <= MOST_ROWS:
         raise RequestError(f"the table has {len(rows)} rows and", f"may have 1 to {MOST_ROWS}", "leave some out")
     return rows
 
 
 def _parse_header(line: str) -> tuple[list[str], str] | None:
-    """Return the column names of this line and their separator, or None if the line is a prompt. Raises: RequestError."""
+    """Return the column names of this line and their separator, or None if the line is a prompt."""
     between = max("\t;,", key=line.count)
     names = [name.strip().strip('"').lower().replace(" ", "_").replace("-", "_") for name in line.split(between)]
     if (
@@ -61,70 +71,47 @@ def _parse_header(line: str) -> tuple[list[str], str] | None:
     return names, between
 
 
-def _read_rows(header: tuple[list[str], str], lines: Sequence[str]) -> list[dict[str, str]]:
-    names, between = header
-    try:
-        read = [*csv.reader(io.StringIO("\n".join(lines[1:])), delimiter=between, skipinitialspace=True)]
-    except csv.Error as error:
-        raise RequestError("the table", f"cannot be read: {error}", "save it as CSV again") from None
-    rows = [[cell.strip() for cell in row] for row in read]
-    for number, row in enumerate(rows, 1):
-        if len(row) > len(names) and any(row[len(names) :]):
-            rule = f"has {len(row)} cells, but the table has {len(names)} columns"
-            raise RequestError(f"row {number}", rule, "put a prompt with commas into quotation marks")
-    filled = [{name: cell for name, cell in zip(names, row, strict=False) if cell} for row in rows]
-    return [row for row in filled if row]
-
-
 def build_requests(rows: Sequence[Mapping[str, str]], base: GenerationRequest, *, is_seed_new: bool) -> list[GenerationRequest]:
-    """Return a request for each row. Values that the row lacks come from the preset that the row names, else from `base`.
-
-    A row without a prompt gets the prompt of `base`. A row without a seed gets the seed of `base` or, if `is_seed_new`, a random
-    seed. Raises: RequestError with the row's number.
-    """
-    return [_build_request(row, number, base, is_seed_new) for number, row in enumerate(rows, 1)]
-
-
-def _build_request(row: Mapping[str, str], number: int, base: GenerationRequest, is_seed_new: bool) -> GenerationRequest:
-    try:
-        values = {name: _parse_value(name, text) for name, text in row.items() if name not in ("preset", "size")} | _parse_size(
-            row
-        )
-        if "prompt" not in values and "preset" in row:
-            values["prompt"] = base.prompt
-        if "seed" not in values:
-            values["seed"] = secrets.randbelow(SEED_LIMIT) if is_seed_new else base.seed
-        if "preset" in row:
-            return GenerationRequest.from_preset(find_preset(row["preset"]), **values)
-        return base.with_changes(**values)
-    except RequestError as error:
-        raise RequestError(f"row {number}: {error.what}", error.allowed, error.fix) from None
-
-
-def _parse_size(row: Mapping[str, str]) -> dict[str, int]:
-    if "size" not in row:
-        return {}
-    match = _SIZE.fullmatch(row["size"])
-    if match is None:
-        raise RequestError(f"size={shorten(row['size'], 30)}", "must be WIDTHxHEIGHT", "such as 832x480")
-    return {"width": int(match[1]), "height": int(match[2])}
+    """Return a request for each row. Values that the row lacks come from the preset that the row names, else from `base`. A row
+    without a prompt gets the prompt of `base`. A row without a seed gets the seed of `base` or, if `is_seed_new`, a random seed.
+    Raises: RequestError with the row's number."""
+    requests: list[GenerationRequest] = []
+    for number, row in enumerate(rows, 1):
+        try:
+            values = {name: _parse_value(name, text) for name, text in row.items() if name not in ("preset", "size")}
+            if "size" in row:
+                match = _SIZE.fullmatch(row["size"])
+                if match is None:
+                    raise RequestError(f"size={shorten(row['size'], 30)}", "must be WIDTHxHEIGHT", "such as 832x480")
+                values |= {"width": int(match[1]), "height": int(match[2])}
+            if "prompt" not in values and "preset" in row:
+                values["prompt"] = base.prompt
+            if "seed" not in values:
+                values["seed"] = secrets.randbelow(SEED_LIMIT) if is_seed_new else base.seed
+            if "preset" in row:
+                requests.append(GenerationRequest.from_preset(find_preset(row["preset"]), **values))
+            else:
+                requests.append(base.with_changes(**values))
+        except RequestError as error:
+            raise RequestError(f"row {number}: {error.what}", error.allowed, error.fix) from None
+    return requests
 
 
 def _parse_value(name: str, text: str) -> object:
-    """Convert the cell to the setting's type. Cells of text settings are returned unchanged, because the request checks text.
-    Raises: RequestError."""
-    kind = SETTINGS[name].type
+    """Cells of text settings are returned unchanged, because the request checks text."""
+    setting, fix = SETTINGS[name], "correct the cell, or leave it empty"
+    kinds = (setting.type, *get_args(setting.type))
     try:
-        if int in (kind, *get_args(kind)) and bool not in (kind, *get_args(kind)):
+        if int in kinds and bool not in kinds:
             return int(text)
-        if SETTINGS[name].is_list:
+        if setting.is_list:
             return tuple(float(part) for part in re.split(r"[\s/,;]+", text))
-        if float in (kind, *get_args(kind)):
+        if float in kinds:
             return float(text)
     except ValueError:
-        raise RequestError(f"{name}={shorten(text, 30)}", "must be a number", "correct the cell, or leave it empty") from None
-    if bool in (kind, *get_args(kind)):
+        raise RequestError(f"{name}={shorten(text, 30)}", "must be a number", fix) from None
+    if bool in kinds:
         if text.lower() not in (*_YES, *_NO):
-            raise RequestError(f"{name}={shorten(text, 30)}", "must be yes or no", "correct the cell, or leave it empty")
+            raise RequestError(f"{name}={shorten(text, 30)}", "must be yes or no", fix)
         return text.lower() in _YES
     return text

@@ -1,10 +1,7 @@
 """The characters of a storyboard: names, each with an image. If a shot's prompt contains a name, the shot gets that image as a
-reference. This module opens no file.
-
-Names match as whole words, regardless of case. In scripts without spaces between words, such as Chinese, they match
-anywhere. If names overlap, only the longest counts: "the dog" does not also name "dog".
-`wan_ui/form/storyboard_characters.js` uses the same rules for the timeline.
-"""
+reference. This module opens no file. Names match as whole words, regardless of case. In scripts without spaces between words,
+such as Chinese, they match anywhere. If names overlap, only the longest counts: "the dog" does not also name "dog".
+`wan_ui/form/storyboard_characters.js` uses the same rules for the timeline."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -27,36 +24,29 @@ _SCRIPTS_WITHOUT_SPACES = (
 
 
 def read_characters(rows: object) -> dict[str, tuple[Any, ...]]:
-    """Convert the characters of a file, form or program to the request fields `figures` and `figure_images`.
-
-    Each of the `rows` has a `name` and, as `image`, the path of the character's image. Raises: RequestError.
-    """
+    """Convert the characters of a file, form or program to the request fields `figures` and `figure_images`. Each of the `rows`
+    has a `name` and, as `image`, the path of the character's image. Raises: RequestError."""
     if not isinstance(rows, Sequence) or isinstance(rows, str):
-        raise RequestError(
-            f"figures={shorten(rows, 40)}", "must be a list of characters, each with a name and an image", "give a list"
-        )
+        rule = "must be a list of characters, each with a name and an image"
+        raise RequestError(f"figures={shorten(rows, 40)}", rule, "give a list")
     images: list[str] = []
-    figures = tuple(_read_character(row, number, images) for number, row in enumerate(rows, 1))
-    return {"figures": figures, "figure_images": tuple(images)} if figures else {}
-
-
-def _read_character(row: object, number: int, images: list[str]) -> dict[str, object]:
-    if not isinstance(row, Mapping) or row.keys() - _FIELDS or not isinstance(row.get("name") or "", str):
-        raise RequestError(f"character {number}, {shorten(row, 40)},", "must have a name and an image", "correct it")
-    name, image = plain_name(row.get("name") or ""), row.get("image") or None
-    if image is None:
-        return {"name": name}
-    if not isinstance(image, str):
-        raise RequestError(
-            f"character {number} has image={shorten(image, 40)}, which", "must be the path of a file", "correct it"
-        )
-    if image not in images:
-        images.append(image)
-    return {"name": name, "image": images.index(image)}
+    figures: list[dict[str, object]] = []
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping) or row.keys() - _FIELDS or not isinstance(row.get("name") or "", str):
+            raise RequestError(f"character {number}, {shorten(row, 40)},", "must have a name and an image", "correct it")
+        figure: dict[str, object] = {"name": plain_name(row.get("name") or "")}
+        if image := row.get("image"):
+            if not isinstance(image, str):
+                what = f"character {number} has image={shorten(image, 40)}, which"
+                raise RequestError(what, "must be the path of a file", "correct it")
+            if image not in images:
+                images.append(image)
+            figure["image"] = images.index(image)
+        figures.append(figure)
+    return {"figures": tuple(figures), "figure_images": tuple(images)} if figures else {}
 
 
 def plain_name(name: str) -> str:
-    """Return the name with single spaces between its words."""
     return " ".join(name.split())
 
 
@@ -84,7 +74,7 @@ def check_characters(request: VideoSettings, preset: Preset) -> None:
 
 
 def check_names(request: VideoSettings) -> None:
-    """Check the names and image indexes of the characters. New and stored requests must pass this check. Raises: RequestError."""
+    """Check the names and image indexes, in new and stored requests. Raises: RequestError."""
     if len(request.figures) > MAX_FIGURES:
         what = f"figures has {len(request.figures)} characters and"
         raise RequestError(what, f"may have at most {MAX_FIGURES}", "leave some out")
@@ -92,16 +82,14 @@ def check_names(request: VideoSettings) -> None:
     for number, figure in enumerate(request.figures, 1):
         name, count = figure.name, len(request.figure_images)
         if not any(map(_is_word_character, name)):
-            raise RequestError(
-                f"character {number} has no name and", "must have a name with letters", "give it a name, such as Anna"
-            )
+            fix = "give it a name, such as Anna"
+            raise RequestError(f"character {number} has no name and", "must have a name with letters", fix)
         if len(name) > MAX_NAME or not name.isprintable() or name != plain_name(name):
             rule = f"must have a name of at most {MAX_NAME} plain characters"
             raise RequestError(f"character {number}, {shorten(name, 30)},", rule, "shorten it")
         if name.lower() in known:
-            raise RequestError(
-                f"character {number} has the name {name!r}", "of an earlier character, and must have its own", "rename one"
-            )
+            rule = "of an earlier character, and must have its own"
+            raise RequestError(f"character {number} has the name {name!r}", rule, "rename one")
         known.add(name.lower())
         if figure.image is not None and not 0 <= figure.image < count:
             rule = f"and must name one of {count} images"
@@ -123,27 +111,15 @@ def find_characters(prompt: str, figures: Sequence[Character]) -> tuple[Characte
 
 
 def character_image_paths(request: VideoSettings, figures: Sequence[Character]) -> tuple[str, ...]:
-    """Return the image paths of these characters, each path once."""
     return tuple(dict.fromkeys(request.figure_images[figure.image] for figure in figures if figure.image is not None))
 
 
-def shot_references(request: VideoSettings, prompt: str) -> tuple[str, ...]:
-    """Return the reference images of a shot with this prompt: the storyboard's own references, then the images of the characters
-    in the prompt."""
-    return tuple(dict.fromkeys((*request.references, *character_image_paths(request, find_characters(prompt, request.figures)))))
-
-
 def _is_word_boundary(beside: str, edge: str) -> bool:
-    """Return whether a word boundary is between two neighbouring characters of a prompt.
-
-    `edge` is the first or last character of a name. `beside` is the character before or after the name, "" at the start or end of
-    the prompt.
-    """
-    return not (beside and _joins_words(beside) and _joins_words(edge))
-
-
-def _joins_words(character: str) -> bool:
-    return _is_word_character(character) and not any(first <= ord(character) <= last for first, last in _SCRIPTS_WITHOUT_SPACES)
+    """`edge` is the first or last character of a name, `beside` the prompt's character before or after the name, or ""."""
+    return not beside or any(
+        not _is_word_character(one) or any(first <= ord(one) <= last for first, last in _SCRIPTS_WITHOUT_SPACES)
+        for one in (beside, edge)
+    )
 
 
 def _is_word_character(character: str) -> bool:

@@ -9,11 +9,8 @@ State = Literal["ok", "warning", "fault", "skipped"]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A finding in plain words. `fix` is the command or step that fixes a problem, or "".
-
-    The state is "warning" if the studio runs but could run better, "fault" if a requested feature cannot run, and "skipped" if
-    the check was not needed.
-    """
+    """A finding in plain words. `fix` is the command or step that fixes a problem, or "". The state is "warning" if the studio
+    runs but could run better, "fault" if a requested feature cannot run, and "skipped" if the check was not needed."""
 
     name: str
     state: State
@@ -21,12 +18,10 @@ class Check:
     fix: str = ""
 
     def __str__(self) -> str:
-        """Return the finding as one line of text. If `fix` is set, a second line contains it."""
         line = f"{self.state:8} {self.name}: {self.found}"
         return f"{line}\n{'':9}-> {self.fix}" if self.fix else line
 
 
 def worst_state(checks: Sequence[Check]) -> State:
-    """Return "fault" if any check has this state, else "warning" if any check has this state, else "ok"."""
     states = {check.state for check in checks}
     return "fault" if "fault" in states else "warning" if "warning" in states else "ok"

@@ -1,9 +1,6 @@
 """The part of a clip that a video uses. This module computes missing settings of the part from the given settings, and checks
-them. No file is opened.
-
-A part is counted in frames at the video's frame rate. Only its start is a time of the clip, in seconds, because the frames of a
-clip can have irregular times. A request's `trim` states the same part as (from, to) in seconds.
-"""
+them. No file is opened. A part is counted in frames at the video's frame rate. Only its start is a time of the clip, in seconds,
+because the frames of a clip can have irregular times. A request's `trim` states the same part as (from, to) in seconds."""
 
 import dataclasses
 import math
@@ -24,12 +21,10 @@ HUNDREDTHS = 0.00501
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of a clip: `num_frames` frames at `fps` frames per second and `size` (width, height) in pixels.
-
-    `start` is the time of the first frame in seconds; None means that the part ends at the clip's end. `focus` (x, y) is the
-    position of the area that a crop keeps: 0 at the left or top, 1 at the right or bottom. In the video, the part's frames start
-    at frame `first`, and its pixels at `corner` (left, top). If `is_letterboxed`, frames get black bars instead of being cropped.
-    """
+    """A part of a clip: `num_frames` frames at `fps` frames per second and `size` (width, height) in pixels. `start` is the time
+    of the first frame in seconds; None means that the part ends at the clip's end. `focus` (x, y) is the position of the area
+    that a crop keeps: 0 at the left or top, 1 at the right or bottom. In the video, the part's frames start at frame `first`, and
+    its pixels at `corner` (left, top). If `is_letterboxed`, frames get black bars instead of being cropped."""
 
     start: float | None
     num_frames: int
@@ -42,23 +37,26 @@ class Part:
 
     @classmethod
     def from_request(cls, request: VideoSettings, role: str = "video") -> Self:
-        """Return the part that the request uses of one of its clips. `role` is the clip's field in the request.
-
-        For an extended clip, the part is only the overlap. With margins, the parts of the clip and of its mask are smaller than
-        the video. The width and height of a control clip are divided by `control_downscale`. A finished video is used from start
-        to end. Frames of a driving clip are not cropped, unless the request has a `face` clip.
-        """
+        """Return the part that the request uses of one of its clips. `role` is the clip's field in the request. For an extended
+        clip, the part is only the overlap. With margins, the parts of the clip and of its mask are smaller than the video. The
+        width and height of a control clip are divided by `control_downscale`. A finished video is used from start to end. Frames
+        of a driving clip are not cropped, unless the request has a `face` clip."""
         if role == "finished_video":
             return cls(start=0.0, num_frames=request.total_frames, fps=request.fps, size=(request.width, request.height))
+        start: float | None = request.trim[0] if request.trim else 0.0
+        if request.extend is not None and role != "video":
+            start = 0.0  # if a request extends a clip, all its other clips are used from their start
+        elif request.extend == "after":
+            start = request.trim[1] - required_overlap(request) / request.fps if request.trim else None
         if role == "face":
             side = request.resolved_preset.face_side or request.width
-            return cls(start=_start_seconds(request, role), num_frames=request.num_frames, fps=request.fps, size=(side, side))
-        is_moved, is_overlap = role in ("video", "mask"), request.extend is not None and role == "video"
-        left, top, right, bottom = (is_moved and request.margins) or (0, 0, 0, 0)
+            return cls(start=start, num_frames=request.num_frames, fps=request.fps, size=(side, side))
+        left, top, right, bottom = (role in ("video", "mask") and request.margins) or (0, 0, 0, 0)
         smaller = request.control_downscale if role == "control" else 1
+        is_overlap = request.extend is not None and role == "video"
         num_frames = required_overlap(request) if is_overlap else request.num_frames
         return cls(
-            start=_start_seconds(request, role),
+            start=start,
             num_frames=num_frames,
             fps=request.fps,
             size=((request.width - left - right) // smaller, (request.height - top - bottom) // smaller),
@@ -69,10 +67,7 @@ class Part:
         )
 
     def resolve_start(self, seconds: float) -> Self:
-        """Return this part with its `start` set. A part without `start` is placed at the end of the clip.
-
-        `seconds` is the clip's length as its file states it.
-        """
+        """A part without `start` is placed at the end of the clip, whose length is `seconds`."""
         if self.start is not None:
             return self
         whole = round(seconds * self.fps) / self.fps
@@ -85,38 +80,27 @@ class Part:
 
     @property
     def trim(self) -> tuple[float, float]:
-        """The part as (from, to) in seconds of the clip. `start` must be known."""
+        """The part as (from, to) in seconds of the clip."""
         assert self.start is not None, "`resolve_start` sets it"
         return make_trim(self.start, self.num_frames, self.fps)
 
     @property
     def pixel_slices(self) -> tuple[slice, slice]:
-        """The rows and columns of the video that the clip covers, without the margins."""
         (left, top), (width, height) = self.corner, self.size
         return slice(top, top + height), slice(left, left + width)
 
 
-def _start_seconds(request: VideoSettings, role: str) -> float | None:
-    if request.extend is not None and role != "video":
-        return 0.0  # if a request extends a clip, all its other clips are used from their start
-    if request.extend == "after":
-        return request.trim[1] - required_overlap(request) / request.fps if request.trim else None
-    return request.trim[0] if request.trim else 0.0
-
-
 def required_overlap(request: VideoSettings) -> int:
-    """Return the `overlap` of a request that extends a clip. The request must have passed `check_control`."""
+    """The request must extend a clip, and have passed `check_control`."""
     assert request.overlap is not None, "extend needs it"
     return request.overlap
 
 
 def make_trim(start: float, num_frames: int, fps: int) -> tuple[float, float]:
-    """Return (from, to) in seconds of a clip: `num_frames` frames at `fps` frames per second, beginning at `start`."""
     return start, start + num_frames / fps
 
 
 def clip_frames(seconds: float, fps: int) -> int:
-    """Return the number of frames in `seconds` of a clip, rounded."""
     return round(seconds * fps)
 
 
@@ -127,10 +111,7 @@ def max_frames_within(seconds: float, fps: int) -> int:
 
 def infer_clip_settings(values: Mapping[str, Any], given: Mapping[str, object]) -> dict[str, Any]:
     """Compute `trim` from `num_frames`, or `num_frames` from `trim`, if only one was set. Without `trim`, the part starts at the
-    clip's start and is as long as the video.
-
-    Values of a wrong type are ignored here, because the request's checks refuse them.
-    """
+    clip's start. Values of a wrong type are ignored here, because the request's checks refuse them."""
     try:
         if "trim" not in given:
             return {"trim": make_trim(0.0, values["num_frames"], values["fps"])}
@@ -143,10 +124,7 @@ def infer_clip_settings(values: Mapping[str, Any], given: Mapping[str, object]) 
 
 
 def check_clip(request: VideoSettings, preset: Preset) -> None:
-    """Check the settings of a restyled clip. If the request has no clip, refuse these settings. Raises: RequestError.
-
-    `backend.schemas.control` checks extended clips.
-    """
+    """Check a restyled clip; `backend.schemas.control` checks extended clips. Raises: RequestError."""
     others = {"trim"} if request.control or request.drive else set()
     given = next((name for name in subject_defaults("clip") if name not in others and getattr(request, name) is not None), None)
     if request.video is None:
@@ -175,7 +153,7 @@ def check_clip(request: VideoSettings, preset: Preset) -> None:
 
 
 def check_trim(request: VideoSettings, preset: Preset) -> None:
-    """Check that the clip's part is given and as long as the video. Raises: RequestError."""
+    """Check that the clip's part is as long as the video. Raises: RequestError."""
     if request.trim is None:
         raise RequestError("trim is missing:", "a clip needs it", "give trim")
     check_time_range(request.trim)
@@ -191,7 +169,7 @@ def check_trim(request: VideoSettings, preset: Preset) -> None:
 
 
 def check_time_range(trim: tuple[float, float]) -> None:
-    """Check that `trim` is a start and a later end in seconds, both 0 or more. Raises: RequestError."""
+    """Check that `trim` is a start and a later end in seconds. Raises: RequestError."""
     start, end = trim
     if not (math.isfinite(start) and math.isfinite(end) and 0 <= start < end):
         rule = "must be two times of the clip, in seconds, 0 or more, the later time second"

@@ -1,7 +1,5 @@
 """Settings of videos that Animate models generate: the number of segments, and the size for an image. This module opens no file.
-
-Source: diffusers modular_pipelines/wan_animate_2, `encoders.py`: the preset's area and the image's aspect are kept.
-"""
+Source: diffusers modular_pipelines/wan_animate_2, `encoders.py`: the preset's area and the image's aspect are kept."""
 
 import math
 
@@ -15,25 +13,24 @@ OVERLAP = 1  # number of pixel frames at a segment's start that repeat the previ
 
 
 def num_segments(num_frames: int, segment_frames: int) -> int:
-    """Return how many overlapping segments of `segment_frames` pixel frames a video of `num_frames` pixel frames needs. Surplus
-    frames of the last segment are not part of the video."""
+    """Return how many overlapping segments a video of pixel frames needs. Surplus frames of the last one are not part of the
+    video."""
     return max(1, math.ceil((num_frames - OVERLAP) / (segment_frames - OVERLAP)))
 
 
 def count_segments(request: VideoSettings) -> int:
-    """Return the number of segments of the request's video: 1 if the video is not generated in segments."""
+    """1 if the video is not generated in segments."""
     length = request.segment_frames
     return 1 if length is None else num_segments(request.num_frames, length)
 
 
 def driving_prompt(request: VideoSettings) -> str:
-    """Return the prompt that describes the driving clip."""
     return request.drive_prompt or request.resolved_preset.drive_prompt
 
 
 def size_for_image(preset: Preset, picture: tuple[int, int]) -> tuple[int, int]:
-    """Return the (width, height) of a video with the preset's area and the aspect of an image of size `picture` (width, height),
-    within the preset's limits."""
+    """Return the (width, height) with the preset's area and the aspect of an image of size `picture`, within the preset's
+    limits."""
     aspect, area, step = picture[1] / picture[0], preset.width * preset.height, preset.size_multiple
     wide, high = math.sqrt(area / aspect), math.sqrt(area * aspect)
     width = min(max(int(wide) // step * step, preset.min_width), preset.max_width)

@@ -11,7 +11,7 @@ VIDEO_FILE = "video.mp4"
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """The arithmetic speed of a stage. `mfu` is the share of the devices' peak (model FLOPs utilisation), None if the peak is
+    """The arithmetic speed of a stage. `mfu` is the share of the devices' peak (model FLOPs utilisation), None if it is
     unknown."""
 
     flops_per_second: float
@@ -20,12 +20,9 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class VideoResult:
-    """A finished video.
-
-    `seconds` is the time by stage (load, lora, compile, encode, denoise, decode, upscale, total). `versions` has the version of
-    each library. `notes` are sentences for the user about how the video was generated. `flops` are the counted floating-point
-    operations by stage. `peak_flops` is the devices' peak per second.
-    """
+    """A finished video. `seconds` is the time by stage (load, lora, compile, encode, denoise, decode, upscale, total). `versions`
+    are of the libraries. `notes` are sentences for the user about how the video was generated. `flops` are the counted
+    floating-point operations by stage. `peak_flops` is the devices' peak per second."""
 
     path: str
     fps: int
@@ -42,22 +39,18 @@ class VideoResult:
 
     @property
     def rates(self) -> dict[str, Rate]:
-        """Speeds by stage, for stages with counted operations and a measured time."""
+        """Stages without counted operations or a measured time are left out."""
         counted = {stage: flops / self.seconds[stage] for stage, flops in self.flops.items() if self.seconds.get(stage)}
-        return {
-            stage: Rate(flops_per_second=rate, mfu=rate / self.peak_flops if self.peak_flops else None)
-            for stage, rate in counted.items()
-            if rate
-        }
+        peak = self.peak_flops
+        return {stage: Rate(flops_per_second=rate, mfu=rate / peak if peak else None) for stage, rate in counted.items() if rate}
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values for `from_json`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {"request": self.request.to_json()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Read a result that `to_json` wrote."""
+        """Read a result, which an older version may have stored."""
         request, notes = GenerationRequest.from_stored(data["request"]), tuple(data.get("notes", ()))
         may_sound = request.video is not None and request.extend is None  # for old results, which lack `has_sound`
         values: dict[str, Any] = {"has_sound": may_sound} | data | {"request": request, "notes": notes}
@@ -66,11 +59,8 @@ class VideoResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A size in pixels and a length in frames that fit into the device memory, after a larger request did not fit.
-
-    `bytes_per_device` is the memory that the request with this size and length needs on each device. In JSON, a proposal is an
-    object of the four numbers.
-    """
+    """A size in pixels and a length in frames that fit into the device memory, after a larger request did not fit. The request
+    needs `bytes_per_device` there."""
 
     width: int
     height: int
@@ -78,7 +68,6 @@ class Proposal:
     bytes_per_device: int
 
     def __str__(self) -> str:
-        """Return a text such as "832x480 with 81 frames"."""
         return f"{self.width}x{self.height} with {self.num_frames} frames"
 
 
@@ -88,7 +77,7 @@ DOWNLOAD = "the download"
 
 @dataclass(frozen=True)
 class Event:
-    """An event of a job. `kind` is the event's name in JSON. `is_final` is true if the job ends with this event."""
+    """`kind` is the event's name in JSON. `is_final` is true if the job ends with this event."""
 
     kind: ClassVar[str]
     is_final: ClassVar[bool]
@@ -97,7 +86,6 @@ class Event:
         cls.kind, cls.is_final = kind, is_final
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values with the kind, for `from_json`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if isinstance(values.get("result"), VideoResult):
             values["result"] = values["result"].to_json()
@@ -115,7 +103,7 @@ class Queued(Event, kind="queued"):
 
 @dataclass(frozen=True)
 class Loading(Event, kind="loading"):
-    """The checkpoint is being read or downloaded. `bytes_total` and `bytes_per_second` are 0 while unknown."""
+    """The checkpoint is being read or downloaded. Unknown numbers are 0."""
 
     bytes_done: int
     bytes_total: int
@@ -125,12 +113,9 @@ class Loading(Event, kind="loading"):
 
 @dataclass(frozen=True)
 class Compiling(Event, kind="compiling"):
-    """A program for `what` is being compiled or, with `is_loaded`, was loaded from a file.
-
-    The program is number `index` (from 1) of the `total` programs that must be prepared. Both numbers are 0 if the programs were
-    not counted. `seconds_left` estimates the time for all missing programs from earlier compilations on this machine; 0 if
-    unknown.
-    """
+    """A program for `what` is being compiled or, with `is_loaded`, was loaded from a file. The program is number `index` (from 1)
+    of the `total` programs that must be prepared, both 0 if they were not counted. `seconds_left` estimates the time for all
+    missing programs from earlier compilations on this machine; 0 if unknown."""
 
     what: str
     is_loaded: bool = False
@@ -140,17 +125,13 @@ class Compiling(Event, kind="compiling"):
 
 
 @dataclass(frozen=True)
-class Encoding(Event, kind="encoding"):
-    """The prompt and the inputs are being encoded."""
+class Encoding(Event, kind="encoding"): ...
 
 
 @dataclass(frozen=True)
 class Step(Event, kind="step"):
-    """Denoising step `index` (from 1) of `total` has finished.
-
-    The step took `seconds`. `seconds_left` estimates the time until the video is finished. `preview` is a file name in the job's
-    folder.
-    """
+    """Denoising step `index` (from 1) of `total` has finished. `seconds_left` estimates the time until the video is finished.
+    `preview` is a file name in the job's folder."""
 
     index: int
     total: int
@@ -179,7 +160,7 @@ class Upscaling(Event, kind="upscaling"):
 @dataclass(frozen=True)
 class Block(Event, kind="block"):
     """Block `index` (from 0) of a live video has finished. Pixel frames `first` up to but not including `end` are images in the
-    job's folder, named by `backend.schemas.live.frame_name`. The block took `seconds`."""
+    job's folder, named by `backend.schemas.live.frame_name`."""
 
     index: int
     first: int
@@ -207,12 +188,9 @@ class ShotFinished(Event, kind="shot_made"):
 @dataclass(frozen=True)
 class Interrupted(Event, kind="interrupted"):
     """The job was interrupted and will resume where it stopped. `cause` states the reason, `fix` what the user can do, and
-    `place` how far the job was.
-
-    `by` is the kind of the interruption. The job may have caused three kinds: "worker" (the worker's process ended),
-    "signal" (another program or a silent host ended the worker) and "server" (the server ended). The job never causes the other
-    kinds: "shutdown", "disk" (the disk is full) and "loss" (the worker's machine was lost).
-    """
+    `place` how far the job was. The job may have caused three kinds of `by`: "worker" (the worker's process ended), "signal"
+    (another program or a silent host ended the worker) and "server" (the server ended). The job never causes the other kinds:
+    "shutdown", "disk" (the disk is full) and "loss" (the worker's machine was lost)."""
 
     cause: str
     fix: str
@@ -222,14 +200,12 @@ class Interrupted(Event, kind="interrupted"):
 
 @dataclass(frozen=True)
 class Finished(Event, kind="finished", is_final=True):
-    """The video is finished."""
-
     result: VideoResult
 
 
 @dataclass(frozen=True)
 class DraftFinished(Event, kind="draft_finished", is_final=True):
-    """An instant draft is finished. `picture` is an animated WebP of all frames in base64, so that the draft needs no file."""
+    """`picture` is an animated WebP of all frames in base64, so that the draft needs no file."""
 
     picture: str
 
@@ -237,7 +213,7 @@ class DraftFinished(Event, kind="draft_finished", is_final=True):
 @dataclass(frozen=True)
 class Failed(Event, kind="failed", is_final=True):
     """The job failed. `cause` states the reason and `fix` what the user can do, in one sentence each. If memory ran out,
-    `proposals` are smaller settings that fit. Events of older versions have no proposals."""
+    `proposals` are smaller settings that fit."""
 
     cause: str
     fix: str
@@ -246,7 +222,7 @@ class Failed(Event, kind="failed", is_final=True):
 
 @dataclass(frozen=True)
 class Cancelled(Event, kind="cancelled", is_final=True):
-    """The job was stopped; `result` is the unfinished video, or None."""
+    """The job was stopped; `result` is the unfinished video, if there is one."""
 
     result: VideoResult | None = None
 

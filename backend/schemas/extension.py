@@ -5,18 +5,14 @@ import dataclasses
 import math
 from typing import Self
 
-from backend.schemas.keyframes import appended_frames
 from backend.schemas.settings import VideoSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Appended:
-    """The appended tokens: first the tokens of the images, then the tokens of the control clip.
-
-    `frames` are the pixel frames of the video at which the images are placed. `picture` is the size of each image in latents,
-    (height, width). `control` is the size of the control clip in latents, (frames, height, width), None without a control clip.
-    Each latent of the control clip covers `downscale` x `downscale` latents of the video.
-    """
+    """The appended tokens: first the tokens of the images, then the tokens of the control clip. `frames` are the pixel frames at
+    which the images are placed. `picture` is the size of each image in latents, (height, width), `control` the size of the
+    control clip, (frames, height, width). Each of its latents covers `downscale` x `downscale` latents of the video."""
 
     frames: tuple[int, ...]
     picture: tuple[int, int]
@@ -25,11 +21,12 @@ class Appended:
 
     @classmethod
     def from_request(cls, request: VideoSettings) -> Self:
-        """Return the tokens that the request appends, for a model that appends its inputs."""
+        """All keyframes except frame 0, in the order of `keyframes`, come before the last frame of `last_image`."""
         geometry, downscale = request.geometry(), request.control_downscale
         height, width = geometry.latent_height, geometry.latent_width
+        frames = (*filter(None, request.keyframe_at), *([request.num_frames - 1] if request.last_image else ()))
         control = (geometry.num_latent_frames, height // downscale, width // downscale) if request.control else None
-        return cls(frames=appended_frames(request), picture=(height, width), control=control, downscale=downscale)
+        return cls(frames=frames, picture=(height, width), control=control, downscale=downscale)
 
     @property
     def num_tokens(self) -> int:

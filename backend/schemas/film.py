@@ -1,7 +1,5 @@
 """The cut of a storyboard or film: the visible frames of each shot, their overlap with the previous shot, and the soundtrack.
-
-This module opens no file.
-"""
+This module opens no file."""
 
 import dataclasses
 import math
@@ -20,8 +18,8 @@ MOST_FADE = 2.0  # longest cross-fade in seconds, because all frames that are mi
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Piece:
     """The visible frames of a shot, from `first` up to but not including `end`. The first `fade` frames overlap the last frames
-    of the previous piece. `lead` is the number of frames before `first` that repeat the end of the previous piece. The audio of
-    these frames cross-fades with the previous piece's audio."""
+    of the previous piece. `lead` frames before `first` repeat the end of the previous piece, and their audio cross-fades with its
+    audio."""
 
     first: int
     end: int
@@ -30,14 +28,12 @@ class Piece:
 
     @property
     def num_frames(self) -> int:
-        """Number of visible frames."""
         return self.end - self.first
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Track:
-    """An audio file under a film. The audio starts at `start` seconds of the film. Its samples are multiplied by `volume`. The
-    audio fades in during its first `fade` seconds and fades out during its last `fade` seconds."""
+    """An audio file under a film. It starts at `start` seconds of the film, and fades in and out during `fade` seconds."""
 
     path: str
     start: float = 0.0
@@ -46,15 +42,14 @@ class Track:
 
     @classmethod
     def from_request(cls, request: VideoSettings) -> Self | None:
-        """Return the request's soundtrack, or None."""
+        """The request's soundtrack, or None."""
         if request.track is None:
             return None
         return cls(path=request.track, start=request.track_start, fade=request.track_fade, volume=request.track_volume)
 
 
 def plan_pieces(request: VideoSettings, preset: Preset, count: int | None = None) -> tuple[Piece, ...]:
-    """Return the visible part of each shot, or of the first `count` shots. Frames that only repeat the end of the previous shot
-    are left out."""
+    """Return the visible part of each shot, or of the first `count` shots, without frames that only repeat the previous shot."""
     pieces = []
     for index, shot in enumerate(request.shots[:count]):
         carried = num_overlap_frames(request, index, preset) if continues_previous(request, index) else 0
@@ -65,24 +60,18 @@ def plan_pieces(request: VideoSettings, preset: Preset, count: int | None = None
     return tuple(pieces)
 
 
-def total_frames(request: VideoSettings, preset: Preset) -> int:
-    """Return the number of pixel frames of the video. For a storyboard, count the visible frames of all shots."""
-    return count_film_frames(plan_pieces(request, preset)) if request.shots else request.num_frames
-
-
 def count_film_frames(pieces: Iterable[Piece]) -> int:
-    """Return the number of frames of the film. Frames in which two pieces overlap count once."""
+    """Frames in which two pieces overlap count once."""
     return sum(piece.num_frames - piece.fade for piece in pieces)
 
 
 def check_film(request: VideoSettings, preset: Preset) -> None:
-    """Check the visible parts and fades of all shots, and the times of the soundtrack. Raises: RequestError."""
+    """Check the shots and the soundtrack. Raises: RequestError."""
     for number, shot in enumerate(request.shots, 1):
         check_times(shot.trim, shot.fade, f"shot {number}")
         if shot.fade and continues_previous(request, number - 1):
-            raise RequestError(
-                f"shot {number} has a fade,", "but continues from the previous shot", "cut before it, or leave the fade out"
-            )
+            rule = "but continues from the previous shot"
+            raise RequestError(f"shot {number} has a fade,", rule, "cut before it, or leave the fade out")
     if request.shots:
         pieces = plan_pieces(request, preset)
         check_pieces(pieces, request.fps)
@@ -101,7 +90,7 @@ def check_times(trim: tuple[float, float] | None, fade: float, what: str) -> Non
 
 
 def check_pieces(pieces: Sequence[Piece], fps: float) -> None:
-    """Check that each piece has a visible frame and is at least as long as the sum of its fades. Raises: RequestError."""
+    """Check that each piece has a visible frame and is as long as its fades. Raises: RequestError."""
     for number, piece in enumerate(pieces, 1):
         if piece.num_frames < 1:
             rule = f"of its {piece.end} frames at {fps:g} fps, and must leave at least one visible"
@@ -115,7 +104,7 @@ def check_pieces(pieces: Sequence[Piece], fps: float) -> None:
 
 
 def check_track(track: Track | None, seconds: float) -> None:
-    """Check the times and volume of the soundtrack for a film of `seconds`. Raises: RequestError."""
+    """`seconds` is the length of the film. Raises: RequestError."""
     if track is None:
         return
     if not 0 <= track.start < seconds:
@@ -123,9 +112,3 @@ def check_track(track: Track | None, seconds: float) -> None:
     for name, value, most in (("track_fade", track.fade, 30), ("track_volume", track.volume, 2)):
         if not 0 <= value <= most:
             raise RequestError(f"{name}={value:g}", f"must be between 0 and {most}", "leave it out")
-
-
-def check_length(seconds: float) -> None:
-    """Check the length of a film that is cut without a model. Raises: RequestError if it is too long."""
-    if seconds > MOST_SECONDS:
-        raise RequestError(f"a film of {seconds:.0f} seconds", f"must last at most {MOST_SECONDS:.0f}", "cut it in two")

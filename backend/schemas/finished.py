@@ -11,11 +11,9 @@ MOST_FPS = 1000
 
 
 def upscale_request(made: GenerationRequest, video: str, scale: int, upscaler: str = "") -> GenerationRequest:
-    """Return the request that enlarges the video file `video` by the factor `scale`.
-
-    `made` is the request that generated the video. The new request keeps the settings of `made`. If `made` already upscaled the
-    video, the new request keeps only the prompt, size, length and frame rate. Raises: RequestError.
-    """
+    """Return the request that enlarges the file `video` by the factor `scale`. The new request keeps the settings of `made`,
+    which generated the video. If `made` already upscaled it, the new request keeps only the prompt, size, length and frame rate.
+    Raises: RequestError."""
     if made.upscale:
         width, height = made.final_size
         made = describe_clip(made.prompt, width, height, made.total_frames, made.fps)
@@ -30,8 +28,8 @@ def upscale_request(made: GenerationRequest, video: str, scale: int, upscaler: s
 def upscale_result_request(
     result: VideoResult, made: GenerationRequest, video: str, scale: int, upscaler: str = ""
 ) -> GenerationRequest:
-    """Return the request that upscales `result`, the result of the request `made`. The settings of `made` are not kept if the
-    result has another size or length, for example because the job was stopped. Raises: RequestError."""
+    """The settings of `made` are not kept if `result` has another size or length, for example because the job was stopped.
+    Raises: RequestError."""
     is_whole = (result.num_frames, result.fps) == (made.total_frames, made.fps)
     if not is_whole or (result.width, result.height) != made.final_size:
         made = describe_clip(made.prompt, result.width, result.height, result.num_frames, result.fps)
@@ -41,8 +39,7 @@ def upscale_result_request(
 def upscale_clip_request(
     name: str, size: tuple[int, int], seconds: float, fps: float, video: str, scale: int, upscaler: str = ""
 ) -> GenerationRequest:
-    """Return the request that upscales any clip of this size, length and rate. `name` becomes the prompt. The rate is rounded to
-    a whole number. Raises: RequestError."""
+    """Return the request that upscales any clip. `name` becomes the prompt. The rate is rounded. Raises: RequestError."""
     rate = min(max(1, round(fps)), MOST_FPS)
     num_frames = max(1, int(seconds * rate + 0.01))
     return upscale_request(describe_clip(name, *size, num_frames, rate), video, scale, upscaler)

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """The shape of one video in pixels, latents and tokens.
-
-    Pixels are [num_frames, height, width]. The first latent frame holds one pixel frame. Each later latent frame holds
-    `temporal_scale` pixel frames. A token is a patch of `patch` x `patch` latents of one latent frame.
-    """
+    """The shape of one video in pixels, latents and tokens. The first latent frame holds one pixel frame, each later one
+    `temporal_scale`. A token is a patch of `patch` x `patch` latents."""
 
     width: int
     height: int
@@ -35,36 +32,24 @@ class Geometry:
         return self.num_latent_frames * (self.latent_height // self.patch) * (self.latent_width // self.patch)
 
     def latent_shape(self, channels: int, batch: int = 1) -> tuple[int, int, int, int, int]:
-        """Return the shape of the latents, [B, C, F, H, W]."""
         return (batch, channels, self.num_latent_frames, self.latent_height, self.latent_width)
 
 
 def is_frame_count(num_frames: int, step: int = 4, first: int = 1) -> bool:
-    """Return whether a video can have this many pixel frames: `first` plus a multiple of `step`."""
+    """`first` plus a multiple of `step`."""
     return num_frames >= first and (num_frames - first) % step == 0
 
 
 def latent_frames(num_frames: int, temporal_scale: int = 4) -> int:
-    """Return how many latent frames hold this many pixel frames."""
     return (num_frames - 1) // temporal_scale + 1
 
 
 def pixel_frames(num_latent_frames: int, temporal_scale: int = 4) -> int:
-    """Return how many pixel frames this many latent frames decode to."""
     return (num_latent_frames - 1) * temporal_scale + 1
 
 
-def nearest_frame_counts(num_frames: int, smallest: int, largest: int, step: int = 4, first: int = 1) -> list[int]:
-    """Return the one or two allowed frame counts next to `num_frames`, smaller first."""
-    return _nearest_values(num_frames, offset=first, step=step, smallest=smallest, largest=largest)
-
-
-def nearest_sizes(size: int, multiple: int, smallest: int, largest: int) -> list[int]:
-    """Return the one or two allowed pixel sizes next to `size`, smaller first."""
-    return _nearest_values(size, offset=0, step=multiple, smallest=smallest, largest=largest)
-
-
-def _nearest_values(value: int, offset: int, step: int, smallest: int, largest: int) -> list[int]:
+def nearest_values(value: int, step: int, smallest: int, largest: int, offset: int = 0) -> list[int]:
+    """Return the one or two allowed values next to `value`, smaller first: `offset` plus multiples of `step`, within limits."""
     lowest = smallest + (offset - smallest) % step
     highest = largest - (largest - offset) % step
     below = value - (value - offset) % step

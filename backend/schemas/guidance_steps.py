@@ -1,8 +1,6 @@
-"""Guidance on the first steps only, for distilled models: it restores motion that distillation removed.
-
-A request states this with two settings: the guidance and the share of the steps. This module converts between the number of
-guided steps and these settings.
-"""
+"""Guidance on the first steps only, for distilled models: it restores motion that distillation removed. A request states this
+with two settings: the guidance and the share of the steps. This module converts between the number of guided steps and these
+settings."""
 
 import math
 import re
@@ -16,20 +14,27 @@ _WHOLE = re.compile(r"[0-9]{1,6}(\.0)?")
 OFFERED = (1, 2)  # numbers of guided steps that the form offers, because users of 4-step models report that these help
 
 
-def guide_first_steps(preset: Preset, count: object, values: Mapping[str, object]) -> dict[str, Any]:
+def guide_first_steps(preset: Preset, count: object, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that guide only the first `count` steps. `values` are the request's other settings, not yet validated.
-
-    If the guidance in `values` is 1 or less for every expert, the preset's `first_guidance` replaces it. Raises: RequestError.
-    """
-    wanted, steps = _parse_integer(count), _num_steps_run(values)
+    If the guidance in `values` is 1 or less for every expert, the preset's `first_guidance` replaces it. Raises: RequestError."""
+    wanted, steps, strength = _parse_integer(count), _parse_integer(values["steps"]), values.get("strength")
+    try:
+        if steps is not None and strength is not None:
+            steps = min(int(steps * float(strength)), steps)
+    except (TypeError, ValueError, OverflowError):
+        steps = None
     if steps is None:
-        return {}  # `steps` is invalid, and the request's own checks report that
+        return {}  # `steps` or `strength` is invalid, and the request's own checks report that
     if wanted is None or not 0 <= wanted <= steps:
         raise RequestError(f"guided_steps={str(count)[:20]}", f"must be between 0 and the {steps} steps", "1 or 2 is usual")
     if wanted == 0:
         return {"guidance": (1.0,) * preset.num_experts}
     guidance = values["guidance"]
-    if _is_guidance_off(guidance):
+    try:
+        is_off = all(float(value) <= 1 for value in guidance)
+    except (TypeError, ValueError):
+        is_off = False
+    if is_off:
         if preset.first_guidance is None:
             raise RequestError("guided_steps was given", f"but {preset.name} has no guidance of its own", "give guidance too")
         guidance = (preset.first_guidance,) * preset.num_experts
@@ -37,10 +42,7 @@ def guide_first_steps(preset: Preset, count: object, values: Mapping[str, object
 
 
 def interval_end(count: float, steps: float) -> float:
-    """Return the share of all steps after which guidance ends, so that the first `count` steps have guidance.
-
-    The share is a whole number of per cent if possible.
-    """
+    """Return the share of all steps after which guidance ends, a whole number of per cent if possible."""
     if count == steps:
         return 1.0
     lowest = math.ceil(100 * count / steps)
@@ -49,30 +51,13 @@ def interval_end(count: float, steps: float) -> float:
 
 
 def count_guided_steps(guidance: Sequence[float], interval: tuple[float, float], steps: int) -> int | None:
-    """Return how many first steps have guidance, or None if guidance does not start at the first step."""
+    """Return how many first steps have guidance, None if guidance starts later."""
     if all(value <= 1 for value in guidance) or interval[0] >= interval[1]:
         return 0
     return int(interval[1] * steps) if int(interval[0] * steps) == 0 else None
 
 
-def _num_steps_run(values: Mapping[str, Any]) -> int | None:
-    """Return `GenerationRequest.num_steps` for unchecked values, or None if they are not numbers."""
-    steps, strength = _parse_integer(values["steps"]), values.get("strength")
-    try:
-        return steps if strength is None or steps is None else min(int(steps * float(strength)), steps)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
 def _parse_integer(value: object) -> int | None:
-    """Return the value as a whole number, or None if it is not a whole number. Programs may send text, such as "2", and pages may
-    send 2.0."""
+    """Programs may send text, such as "2", and pages may send 2.0."""
     text = str(value)
     return int(text.removesuffix(".0")) if _WHOLE.fullmatch(text) else None
-
-
-def _is_guidance_off(guidance: Any) -> bool:
-    try:
-        return all(float(value) <= 1 for value in guidance)
-    except (TypeError, ValueError):
-        return False

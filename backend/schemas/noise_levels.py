@@ -20,15 +20,13 @@ _DMD_LEVELS = (1.0, 0.757, 0.522)
 
 
 def noise_levels(solver: Solver, steps: int, flow_shift: float, num_tokens: int = 0, sigma_max: float = SIGMA_MAX) -> np.ndarray:
-    """Return the level at the start of each step, [steps] float64. The levels fall. The first is 1, or almost 1 for UniPC and
-    rCM.
+    """Return the level at the start of each step, [steps] float64. The levels fall from 1, or almost 1 for UniPC and rCM.
 
     `num_tokens` is the number of tokens of the video, which only "ltx" needs. `sigma_max` is the ratio of noise to signal before
     the first step of "rcm" and "rcm-ode". The solvers in `FEW_STEPS` return fewer levels if `steps` is above their limit.
 
     Raises: ValueError for an unknown solver. Source: diffusers' `UniPCMultistepScheduler` with flow sigmas,
-    `FlowMatchEulerDiscreteScheduler`, and for the other solvers the sources in `backend.sampling.solvers`.
-    """
+    `FlowMatchEulerDiscreteScheduler`, and for the other solvers the sources in `backend.sampling.solvers`."""
     if solver == "unipc":
         levels = shift_levels(np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, steps + 1)[:-1], flow_shift)
         if abs(levels[0] - 1) < 1e-6:
@@ -45,7 +43,11 @@ def noise_levels(solver: Solver, steps: int, flow_shift: float, num_tokens: int 
         whole = np.arange(steps, 0, -1) * NUM_TRAIN_TIMESTEPS // steps
         return shift_levels(whole / NUM_TRAIN_TIMESTEPS, flow_shift)
     if solver == "ltx":
-        return _ltx_levels(steps, flow_shift, num_tokens)
+        # Source: diffusers' `LTX2Pipeline.calculate_shift` and `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`.
+        slope = (_LTX_LOG_SHIFTS[1] - _LTX_LOG_SHIFTS[0]) / (_LTX_TOKEN_COUNTS[1] - _LTX_TOKEN_COUNTS[0])
+        shift = math.exp(_LTX_LOG_SHIFTS[0] + slope * (num_tokens - _LTX_TOKEN_COUNTS[0]))
+        clean = 1 - shift_levels(np.linspace(1, 1 / steps, steps), shift * flow_shift)
+        return 1 - clean * (1 - _LTX_LAST_LEVEL) / clean[-1] if steps > 1 else 1 - clean
     if solver in ("ltx-distilled", "ltx-ancestral"):
         return np.array(LTX_DISTILLED)[np.rint(np.linspace(0, len(LTX_DISTILLED) - 1, steps)).astype(int)]
     if solver in ("rcm", "rcm-ode"):
@@ -57,10 +59,8 @@ def noise_levels(solver: Solver, steps: int, flow_shift: float, num_tokens: int 
 
 
 def timesteps_of_levels(solver: Solver, levels: np.ndarray) -> np.ndarray:
-    """Return the model's input for each noise level, [steps] float32.
-
-    diffusers' UniPC passes integers to the model. TurboDiffusion's sampler for rCM passes bfloat16 values.
-    """
+    """Return the model's input for each noise level, [steps] float32. diffusers' UniPC passes integers, and TurboDiffusion's
+    sampler for rCM bfloat16 values."""
     timesteps = levels * NUM_TRAIN_TIMESTEPS
     if solver in ("rcm", "rcm-ode"):
         mantissas, exponents = np.frexp(timesteps)
@@ -69,16 +69,4 @@ def timesteps_of_levels(solver: Solver, levels: np.ndarray) -> np.ndarray:
 
 
 def shift_levels(levels: np.ndarray, flow_shift: float) -> np.ndarray:
-    """Apply the flow shift: larger values put more steps at high noise."""
     return flow_shift * levels / (1 + (flow_shift - 1) * levels)
-
-
-def _ltx_levels(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
-    """Compute the noise levels of "ltx".
-
-    Source: diffusers' `LTX2Pipeline.calculate_shift` and `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`.
-    """
-    slope = (_LTX_LOG_SHIFTS[1] - _LTX_LOG_SHIFTS[0]) / (_LTX_TOKEN_COUNTS[1] - _LTX_TOKEN_COUNTS[0])
-    shift = math.exp(_LTX_LOG_SHIFTS[0] + slope * (num_tokens - _LTX_TOKEN_COUNTS[0]))
-    clean = 1 - shift_levels(np.linspace(1, 1 / steps, steps), shift * flow_shift)
-    return 1 - clean * (1 - _LTX_LAST_LEVEL) / clean[-1] if steps > 1 else 1 - clean

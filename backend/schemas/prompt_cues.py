@@ -12,7 +12,7 @@ STAY = "stay"  # the action without movement, which every preset with actions ha
 
 
 def merge_cues(cues: Iterable[Cue]) -> tuple[Cue, ...]:
-    """Return one cue per block, in the order of the blocks. Values of later cues replace values of earlier cues of the block."""
+    """Return one cue per block, in the order of the blocks. Values of later cues replace values of earlier cues."""
     by_block: dict[int, Cue] = {}
     for cue in cues:
         given = {name: value for name, value in cue.model_dump().items() if value is not None}
@@ -21,23 +21,18 @@ def merge_cues(cues: Iterable[Cue]) -> tuple[Cue, ...]:
 
 
 def parse_actions(text: str, blocks: int) -> tuple[Cue, ...]:
-    """Read actions such as "right*8,up*8": eight blocks to the right, then eight blocks up.
-
-    After these actions, all later blocks of the video get the action `STAY`. `blocks` is the video's number of blocks. An action
-    without a number takes one block. Empty text gives no cues. Raises: RequestError.
-    """
+    """Read actions such as "right*8,up*8": eight blocks to the right, then eight blocks up. After these actions, all later blocks
+    of the video get the action `STAY`. `blocks` is the video's number of blocks. An action without a number takes one block.
+    Empty text gives no cues. Raises: RequestError."""
     cues, block = [], 0
-    if not text:
-        return ()
-    for part in text.split(","):
+    for part in text.split(",") if text else ():
         action, _, count = part.strip().partition("*")
         if not action or (count and not (count.isdecimal() and 0 < int(count) < 100_000)):
-            raise RequestError(
-                f"actions={text[:60]!r}", "must be actions, each with its number of blocks", 'such as "right*8,up*8"'
-            )
+            rule = "must be actions, each with its number of blocks"
+            raise RequestError(f"actions={text[:60]!r}", rule, 'such as "right*8,up*8"')
         cues.append(Cue(block=block, action=action))
         block += int(count or 1)
-    if block < blocks:
+    if cues and block < blocks:
         cues.append(Cue(block=block, action=STAY))
     return tuple(cues)
 
@@ -70,12 +65,11 @@ def check_cue(cue: Cue, preset: Preset) -> None:
 
 
 def num_blocks(request: VideoSettings, preset: Preset) -> int:
-    """Return the number of blocks of this video, which a live preset generates block by block."""
     return 1 + (request.num_frames - preset.first_frames) // preset.frame_step
 
 
 def actions_by_block(request: VideoSettings, preset: Preset) -> list[str | None]:
-    """Return the action of each block, None before the first action. Empty if the preset has no actions."""
+    """None before the first action. Empty if the preset has no actions."""
     if not preset.actions:
         return []
     begun = {cue.block: cue.action for cue in request.cues if cue.action is not None}
@@ -86,7 +80,7 @@ def actions_by_block(request: VideoSettings, preset: Preset) -> list[str | None]
 
 
 def check_cues(request: VideoSettings, preset: Preset) -> None:
-    """Check the request's cues and action. Only requests of live presets may have them. Raises: RequestError."""
+    """Check the request's cues and action. Raises: RequestError."""
     if (request.cues or request.action or request.is_open) and not preset.live:
         raise RequestError("a live video was requested", f"but {preset.name} is not a live preset", "choose a live preset")
     if request.is_open and request.cues:

@@ -19,15 +19,9 @@ def check_text(name: str, text: str, preset: Preset) -> None:
     """Check that a text is not too long for the preset's model and has no control characters. Raises: RequestError."""
     most = preset.max_prompt_tokens * CHARACTERS_PER_TOKEN
     if len(text) > most:
-        raise RequestError(
-            f"{name} has {len(text)} characters and",
-            f"must have at most {most}",
-            f"shorten it: the model reads {preset.max_prompt_tokens} tokens at most",
-        )
+        fix = f"shorten it: the model reads {preset.max_prompt_tokens} tokens at most"
+        raise RequestError(f"{name} has {len(text)} characters and", f"must have at most {most}", fix)
     for place, character in enumerate(text):
         if unicodedata.category(character) in ("Cc", "Cs") and character not in "\t\n\r":
-            raise RequestError(
-                f"{name} has the control character U+{ord(character):04X} at position {place} and",
-                "must be plain text",
-                "remove that character",
-            )
+            what = f"{name} has the control character U+{ord(character):04X} at position {place} and"
+            raise RequestError(what, "must be plain text", "remove that character")

@@ -22,9 +22,8 @@ class Shape:
     `is_guided`: some steps run the branch without the prompt. `is_mixed`: some steps are guided and others are not. `is_cached`:
     the step cache is on. `has_nag`: unguided steps attend to the negative prompt. `is_progressive`: the first steps may run at
     half the size. `num_references` and `num_later_keyframes` (keyframes after frame 0) lengthen the latents or tokens. `overlap`:
-    number of frames of a clip that the video repeats. `window`: number of frames of a context window, 0 without windows.
-    `follows_in_part`: the control clip is weighted below 1, so that its tokens are noisy too. `sparse`: the level of
-    Sol-Attn. `quantize`: number format of the transformer's large matrices.
+    number of frames of a clip that the video repeats. `window`: number of frames of a context window. `follows_in_part`: the
+    control clip is weighted below 1, so that its tokens are noisy too.
     """
 
     model: str
@@ -51,11 +50,13 @@ class Shape:
 
     @classmethod
     def from_request(cls, request: GenerationRequest, model: str | None = None) -> Self:
-        """Return the request's shape. `model` replaces the preset's checkpoint if set. If the request only upscales a finished
-        video, return the upscaling step's shape."""
+        """Return the request's shape. `model` replaces the preset's checkpoint if set."""
         if request.finished_video:
             return cls.for_upscaling(request)
-        checkpoint, window, segment = _preset_facts(request)
+        try:  # all segments of an Animate video run the same programs, so only a segment's length matters
+            checkpoint, window, segment = request.resolved_preset.model_source, request.window_frames or 0, request.segment_frames
+        except RequestError:  # the preset no longer exists
+            checkpoint, window, segment = request.preset, 0, None
         return cls(
             model=model or checkpoint,
             task=request.task,
@@ -82,7 +83,6 @@ class Shape:
 
     @classmethod
     def for_upscaling(cls, request: GenerationRequest) -> Self:
-        """Return the shape of the request's upscaling step."""
         return cls(
             model=UPSCALER + upscaler_name(request),
             task=UPSCALING,
@@ -91,16 +91,3 @@ class Shape:
             num_frames=request.total_frames,
             is_guided=False,
         )
-
-
-def _preset_facts(request: GenerationRequest) -> tuple[str, int, int]:
-    """Return (the preset's checkpoint, frames of a context window, frames of a segment). The numbers are 0 for a video
-    without windows or segments.
-
-    All segments of an Animate video run the same programs, so only a segment's length matters. If the preset no longer exists,
-    return (the preset's name, 0, 0).
-    """
-    try:
-        return request.resolved_preset.model_source, request.window_frames or 0, request.segment_frames or 0
-    except RequestError:
-        return request.preset, 0, 0

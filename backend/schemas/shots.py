@@ -1,16 +1,14 @@
-"""The shots of a storyboard, each with a prompt, length and seed.
+"""The shots of a storyboard, each with a prompt, length and seed. A shot continues from the last frames of the previous shot:
+from one frame if the model starts from an image, from several if it can start from a clip. A shot can also start from its prompt
+or an image, or be a finished video. `backend.schemas.film` computes the visible frames of each shot. This module opens no
+file."""
 
-A shot continues from the last frames of the previous shot: from one frame if the model starts from an image, from several if it
-can start from a clip. A shot can also start from its prompt or an image, or be a finished video. `backend.schemas.film` computes
-the visible frames of each shot. This module opens no file.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from backend.errors import RequestError, shorten
-from backend.schemas.characters import check_characters, shot_references
+from backend.schemas.characters import character_image_paths, check_characters, find_characters
 from backend.schemas.clip import make_trim
 from backend.schemas.control import extend_directions, fills_latent_frames
 from backend.schemas.numbers import check_count, check_size, nearest_lengths
@@ -38,12 +36,9 @@ _NONE = {one.name: one.default for one in FIELDS if one.subject == "story"}
 
 
 def read_shots(rows: object, preset: Preset, fps: object) -> dict[str, tuple[Any, ...]]:
-    """Read `shots` from a file, form or program into request fields.
-
-    `_FIELDS` are the keys that a shot may have. `seconds` is rounded to the nearest length that the preset allows. `image`,
-    `video` and `drive` are file paths. `job` is the id of the job that generated the shot's video. The checks of the request
-    refuse values of a wrong type. Raises: RequestError.
-    """
+    """Read `shots` from a file, form or program into request fields. `seconds` is rounded to the nearest length that the preset
+    allows. `image`, `video` and `drive` are file paths. `job` is the id of the job that generated the shot's video. The checks of
+    the request refuse values of a wrong type. Raises: RequestError."""
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise RequestError(f"shots={shorten(rows, 40)}", "must be a list of shots, each with its prompt", "give a list")
     if not rows:
@@ -53,7 +48,7 @@ def read_shots(rows: object, preset: Preset, fps: object) -> dict[str, tuple[Any
     return {"shots": shots} | {FILES[kind]: tuple(paths) for kind, paths in files.items() if paths}
 
 
-def _read_shot(row: object, number: int, preset: Preset, fps: object, files: dict[str, list[Any]]) -> object:
+def _read_shot(row: object, number: int, preset: Preset, fps: Any, files: dict[str, list[Any]]) -> object:
     if not isinstance(row, Mapping):
         return row
     unknown = next((name for name in row if name not in _FIELDS), None)
@@ -62,9 +57,8 @@ def _read_shot(row: object, number: int, preset: Preset, fps: object, files: dic
     values = {name: value for name, value in row.items() if value is not None}
     if "job" in values:
         if "video" in values or not isinstance(values["job"], str):
-            raise RequestError(
-                f"shot {number} has job={shorten(values['job'], 40)}", "and must name one job and no video", "give a job's id"
-            )
+            what = f"shot {number} has job={shorten(values['job'], 40)}"
+            raise RequestError(what, "and must name one job and no video", "give a job's id")
         values["video"] = JOB_PATH_PREFIX + values.pop("job")
     if "prompt" not in values:
         if "video" not in values and preset.needs_prompt:
@@ -73,33 +67,25 @@ def _read_shot(row: object, number: int, preset: Preset, fps: object, files: dic
     if "seconds" in values:
         if "num_frames" in values:
             raise RequestError(f"shot {number} has num_frames", "together with seconds, which means the same", "leave one out")
-        values["num_frames"] = _nearest_length(values.pop("seconds"), number, preset, fps)
+        seconds: Any = values.pop("seconds")
+        shortest, longest = preset.min_frames / preset.fps, preset.max_frames / preset.fps
+        try:
+            wanted = float(seconds) * float(fps)
+            if not preset.min_frames - preset.frame_step < wanted < preset.max_frames + preset.frame_step:
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            rule = f"must last {shortest:.3g} to {longest:.3g} seconds for {preset.name}"
+            raise RequestError(f"shot {number} lasts {str(seconds)[:20]!r} seconds and", rule, "correct it") from None
+        values["num_frames"] = min(nearest_lengths(int(wanted), preset), key=lambda count: abs(count - wanted))
     for kind in FILES & values.keys():
-        values[kind] = _file_index(values[kind], f"shot {number} has {kind}=", files[kind])
+        path, paths = values[kind], files[kind]
+        if not isinstance(path, str):
+            what = f"shot {number} has {kind}={shorten(path, 40)}, which"
+            raise RequestError(what, "must be the path of a file", "correct it")
+        if path not in paths:
+            paths.append(path)
+        values[kind] = paths.index(path)
     return values
-
-
-def _file_index(path: object, what: str, paths: list[str]) -> int:
-    """Return the index of `path` in `paths`, the files of one kind. Append the path if it is new."""
-    if not isinstance(path, str):
-        raise RequestError(f"{what}{shorten(path, 40)}, which", "must be the path of a file", "correct it")
-    if path not in paths:
-        paths.append(path)
-    return paths.index(path)
-
-
-def _nearest_length(seconds: Any, number: int, preset: Preset, fps: Any) -> int:
-    """Return the allowed number of frames nearest to `seconds`."""
-    shortest, longest = preset.min_frames / preset.fps, preset.max_frames / preset.fps
-    try:
-        wanted = float(seconds) * float(fps)
-        step = preset.frame_step
-        if not preset.min_frames - step < wanted < preset.max_frames + step:
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        rule = f"must last {shortest:.3g} to {longest:.3g} seconds for {preset.name}"
-        raise RequestError(f"shot {number} lasts {str(seconds)[:20]!r} seconds and", rule, "correct it") from None
-    return min(nearest_lengths(int(wanted), preset), key=lambda count: abs(count - wanted))
 
 
 def check_shots(request: VideoSettings, preset: Preset) -> None:
@@ -117,14 +103,12 @@ def check_shots(request: VideoSettings, preset: Preset) -> None:
         rule = f"but {preset.name} cannot start from an image, and each shot starts from the previous shot's last frame"
         raise RequestError("shots were given,", rule, "cut between them, or choose a preset for image to video")
     if request.sound:
-        raise RequestError(
-            "sound was given", "together with shots, which have their own audio", "leave it out, or give it as track"
-        )
+        rule = "together with shots, which have their own audio"
+        raise RequestError("sound was given", rule, "leave it out, or give it as track")
     for name in ("last_image", "video", "mask", "control", "keyframes"):
         if getattr(request, name):
-            raise RequestError(
-                f"{name} was given", "together with shots, but only image is allowed, for the first shot", "leave it out"
-            )
+            rule = "together with shots, but only image is allowed, for the first shot"
+            raise RequestError(f"{name} was given", rule, "leave it out")
     for name in ("drive", "face"):
         if getattr(request, name):
             raise RequestError(f"{name} was given", "together with shots, each of which has its own", "give it to a shot")
@@ -161,13 +145,12 @@ def _check_finished_shot(request: VideoSettings, shot: Shot, number: int) -> Non
         rule = f"and must have plain text of at most {MAX_CHARACTERS}"
         raise RequestError(f"shot {number} has a prompt of {len(shot.prompt)} characters", rule, "shorten it")
     if not 1 <= shot_length(request, number - 1) <= 100_000:
-        raise RequestError(
-            f"shot {number} has num_frames={shot.num_frames} and", "must have the length of its video", "correct it"
-        )
+        what = f"shot {number} has num_frames={shot.num_frames} and"
+        raise RequestError(what, "must have the length of its video", "correct it")
 
 
 def starts_fresh(request: VideoSettings, index: int) -> bool:
-    """Return whether shot `index` (from 0) shows nothing of the previous shot."""
+    """Return whether shot `index` shows nothing of the previous shot."""
     shot = request.shots[index]
     return index == 0 or shot.cut or shot.image is not None
 
@@ -178,15 +161,13 @@ def continues_previous(request: VideoSettings, index: int) -> bool:
 
 
 def needs_only_cutting(request: VideoSettings) -> bool:
-    """Return whether all shots are finished videos and nothing is upscaled. Such a storyboard is joined without a model."""
+    """Return whether the storyboard is joined without a model."""
     return bool(request.shots) and not request.upscale and all(shot.video is not None for shot in request.shots)
 
 
 def num_overlap_frames(request: VideoSettings, index: int, preset: Preset) -> int:
-    """Return how many of the previous shot's last visible frames start shot `index`: 1 or more, at most a quarter of the shot.
-
-    Call this only for a shot that continues the previous shot.
-    """
+    """Return how many of the previous shot's last visible frames start shot `index`, which continues that shot: 1 to a quarter of
+    the shot."""
     if not extend_directions(preset):
         return 1
     before, own = end_frame(request, index - 1), shot_length(request, index)
@@ -196,7 +177,7 @@ def num_overlap_frames(request: VideoSettings, index: int, preset: Preset) -> in
 
 
 def end_frame(request: VideoSettings, index: int) -> int:
-    """Return the index of the first frame after the shot's visible part. The next shot continues from frame index - 1."""
+    """Return the first frame after the shot's visible part. The next shot continues from the frame before it."""
     trim = request.shots[index].trim
     return min(shot_length(request, index), round(trim[1] * request.fps)) if trim else shot_length(request, index)
 
@@ -208,8 +189,7 @@ def shot_length(request: VideoSettings, index: int) -> int:
 
 
 def shot_request(request: Settings, index: int, preset: Preset, before: str) -> Settings:
-    """Return shot `index` (from 0) as the request of a separate video. `before` is the previous shot's folder. Raises:
-    RequestError."""
+    """Return shot `index` as the request of a separate video. `before` is the previous shot's folder. Raises: RequestError."""
     shot = request.shots[index]
     start: dict[str, object]
     if shot.image is not None:
@@ -228,16 +208,12 @@ def shot_request(request: Settings, index: int, preset: Preset, before: str) -> 
     length = shot_length(request, index)
     if shot.drive is not None:
         start |= {"drive": request.shot_drives[shot.drive], "trim": make_trim(0.0, length, request.fps)}
+    named = find_characters(shot.prompt, request.figures)
     return request.with_changes(
         **_NONE,
         prompt=shot.prompt,
         num_frames=length,
         seed=(request.seed + index) % (1 << 32) if shot.seed is None else shot.seed,
-        references=shot_references(request, shot.prompt),
+        references=tuple(dict.fromkeys((*request.references, *character_image_paths(request, named)))),
         **start,
     )
-
-
-def unfinished_shot_requests(request: Settings, preset: Preset) -> Iterator[Settings]:
-    """Return the requests of the shots that have no finished video."""
-    return (shot_request(request, index, preset, "/") for index, shot in enumerate(request.shots) if shot.video is None)

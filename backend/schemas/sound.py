@@ -12,53 +12,41 @@ from presets import Preset
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SoundPart:
-    """A part of an audio file: `seconds` long, from the time `start` (seconds)."""
+    """A part of an audio file, in seconds."""
 
     start: float
     seconds: float
 
     @classmethod
     def from_request(cls, request: VideoSettings) -> Self:
-        """Return the part of the audio input that the request uses: as long as the video."""
+        """The part is as long as the video."""
         return cls(start=request.sound_start, seconds=request.num_frames / request.fps)
 
     @classmethod
     def from_clip(cls, request: VideoSettings, seconds: float) -> Self:
-        """Return the part of a clip's audio that plays during the overlap: the clip's frames that an extended video repeats.
-
-        `seconds` is the length of the whole clip.
-        """
+        """Return the part of a clip's audio that plays during the overlap. `seconds` is the length of the whole clip."""
         part = Part.from_request(request).resolve_start(seconds)
         return cls(start=part.trim[0], seconds=part.seconds)
 
 
 def keeps_clip_audio(request: VideoSettings) -> bool:
-    """Return whether the request extends a clip after its end, and the generated audio continues the clip's audio.
-
-    Also True for a silent clip, because the clip is not opened.
-    """
+    """Return whether the generated audio continues the audio of an extended clip. Also True for a silent clip, which is not
+    opened."""
     is_made = request.extend == "after" and request.resolved_preset.makes_sound
     return is_made and request.keeps_sound and request.sound is None
 
 
 def check_sound(request: VideoSettings, preset: Preset) -> None:
-    """Check the audio settings against each other. Raises: RequestError."""
     if request.sound_start and request.sound is None:
         raise RequestError("sound_start was given", "but needs sound", "give sound too, or leave this out")
     if not (math.isfinite(request.sound_start) and request.sound_start >= 0):
-        raise RequestError(
-            f"sound_start={request.sound_start:g}", "must be a time of the audio in seconds, 0 or more", "0 is usual"
-        )
-    if request.make == "sound":
-        _check_audio_for_clip(request, preset)
-
-
-def _check_audio_for_clip(request: VideoSettings, preset: Preset) -> None:
-    """Check a request that generates audio for a clip."""
+        rule = "must be a time of the audio in seconds, 0 or more"
+        raise RequestError(f"sound_start={request.sound_start:g}", rule, "0 is usual")
+    if request.make != "sound":
+        return
     if request.video is None:
         raise RequestError("video is missing:", "make=sound generates audio for it", "give the clip as video")
-    others = {name: getattr(request, name) for name in ("image", "keyframes", "control", "sound", "strength", "extend")}
-    for name, value in others.items():
-        if value not in (None, ()):
+    for name in ("image", "keyframes", "control", "sound", "strength", "extend"):
+        if getattr(request, name) not in (None, ()):
             raise RequestError(f"{name} was given", "but make=sound only generates audio for video", "leave it out")
     check_trim(request, preset)

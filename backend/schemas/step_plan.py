@@ -1,7 +1,5 @@
-"""The plan of a video's steps: the noise level, the expert, the guidance, the size and the reuse of each step.
-
-The pipeline, the programs to compile and all estimates read this plan. `backend.sampling.solvers` adds the solver's tables.
-"""
+"""The plan of a video's steps: the noise level, the expert, the guidance, the size and the reuse of each step. The pipeline, the
+programs to compile and all estimates read this plan. `backend.sampling.solvers` adds the solver's tables."""
 
 import dataclasses
 import math
@@ -11,25 +9,24 @@ import numpy as np
 from backend.schemas.extension import Appended
 from backend.schemas.mag_cache import REUSED_COST, reused_steps
 from backend.schemas.noise_levels import NUM_TRAIN_TIMESTEPS, noise_levels, timesteps_of_levels
-from backend.schemas.progressive import REFINING_LEVELS, full_size_cost, num_half_size_steps, request_at_first_size
+from backend.schemas.progressive import REFINING_LEVELS, TOKEN_COST_EXPONENT, num_half_size_steps, request_at_first_size
 from backend.schemas.settings import VideoSettings
-from backend.schemas.sparse_steps import SPARSE_COST, num_dense_steps
+
+DENSE_PART = 5
+"""With Sol-Attn, the first fifth of the steps is dense in presets that were trained with dense attention. Source:
+arXiv:2607.24027, and the authors' settings in NVlabs/Sana: the first 10 of 50 steps are dense."""
+SPARSE_COST = 0.6
+"""Cost of a sparse step relative to a dense step, for estimates. check-tpu predicts 0.59 at level 1.5, for 14B on v6e:2x4.
+Lower levels cost more."""
+ZERO_SHARE = 0.04  # share of all steps that CFG-Zero* skips at the start, at least one step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """The plan of one step.
-
-    Attributes:
-        sigma: the noise level before the step.
-        timestep: the model's input for this noise level.
-        expert: 0 for the high-noise expert or a single transformer, 1 for the low-noise expert.
-        guidance: the guidance factor, ignored unless `is_guided`.
-        is_guided: the step evaluates both guidance branches.
-        is_small: the step runs at half of the video's size.
-        reuses: the step runs no layers. It reuses the output of all layers from an earlier step (MagCache).
-        is_sparse: the step runs with sparse attention (Sol-Attn), for which the model was not trained.
-    """
+    """The plan of one step. The step starts at the noise level `sigma`; `timestep` is the model's input for it. `expert` is 1 for
+    the low-noise expert. If `is_guided`, the step evaluates both guidance branches, with the factor `guidance`. If `is_small`, it
+    runs at half of the video's size. If `reuses`, it runs no layers, but reuses their output from an earlier step (MagCache). If
+    `is_sparse`, it runs with sparse attention (Sol-Attn), for which the model was not trained."""
 
     sigma: float
     timestep: float
@@ -42,7 +39,7 @@ class StepPlan:
 
     @property
     def context_key(self) -> tuple[int, bool, bool, bool]:
-        """The key of the step context. Steps with equal keys share a context."""
+        """Steps with equal keys share a step context."""
         return self.expert, self.is_guided, self.is_small, self.is_sparse
 
 
@@ -53,11 +50,12 @@ def plan_steps(request: VideoSettings, boundary: float | None = None) -> list[St
     None means the preset's boundary. With the guidance interval (start, end), guidance runs from step int(start * steps) to step
     int(end * steps) - 1, if the expert's guidance or the audio's guidance is above 1.
 
-    Source: `boundary_ratio` of diffusers' pipelines with two experts; diffusers' guiders (`BaseGuidance`) for the interval.
-    """
+    Source: `boundary_ratio` of diffusers' pipelines with two experts; diffusers' guiders (`BaseGuidance`) for the interval."""
     boundary = request.resolved_preset.boundary if boundary is None else boundary
     small, (sigmas, timesteps) = num_half_size_steps(request), _levels(request)
-    dense = max(small, num_dense_steps(request))
+    dense = request.num_steps
+    if request.sparse:  # a request that restyles a clip leaves out the first steps, so fewer dense steps remain
+        dense = max(small, -(-request.steps // DENSE_PART) - (request.steps - request.num_steps))
     first, last = (int(share * len(sigmas)) for share in request.guidance_interval)
     steps = []
     for index, (sigma, timestep) in enumerate(zip(sigmas.tolist(), timesteps.tolist(), strict=True)):
@@ -79,57 +77,48 @@ def plan_steps(request: VideoSettings, boundary: float | None = None) -> list[St
 
 def relative_step_costs(request: VideoSettings) -> list[float]:
     """Estimate each step's cost relative to a dense step without reuse at the size of the first step."""
-    full = full_size_cost(request)
+    first_tokens = request_at_first_size(request).geometry().num_tokens
+    full = (request.geometry().num_tokens / first_tokens) ** TOKEN_COST_EXPONENT
     return [
         (1.0 if step.is_small else full) * (REUSED_COST if step.reuses else SPARSE_COST if step.is_sparse else 1.0)
         for step in plan_steps(request)
     ]
 
 
-def rescale_sigma(sigma: float, growth: float) -> float:
-    """Return the noise level after noisy latents at `sigma` were enlarged.
+def num_zero_steps(request: VideoSettings) -> int:
+    """Return how many first steps CFG-Zero* skips. A restyled clip skips no step, because its first step has little noise.
+    Source: Fan et al. 2025, arXiv:2503.18886, "CFG-Zero*"; its authors skip the first two of 50 steps."""
+    return max(1, round(ZERO_SHARE * request.steps)) if request.cfg_zero and request.video is None else 0
 
-    The noise level rises. Each enlarged latent has a smaller share of the signal, but as much noise as before, because fresh
-    noise fills the new frequencies. `growth` is the factor by which height and width have grown. Source: arXiv:2605.18736.
-    """
+
+def rescale_sigma(sigma: float, growth: float) -> float:
+    """Return the noise level after noisy latents at `sigma` were enlarged. The noise level rises: each enlarged latent has a
+    smaller share of the signal, but as much noise, because fresh noise fills the new frequencies. `growth` is the factor by which
+    height and width have grown. Source: arXiv:2605.18736."""
     return growth * sigma / (1 + (growth - 1) * sigma)
 
 
 def _levels(request: VideoSettings) -> tuple[np.ndarray, np.ndarray]:
-    """Return the noise level [N] float64 and the timestep [N] float32 before each step that runs.
-
-    A request that restyles a clip runs only the last steps. If the preset `refines`, the refining steps follow. With progressive
-    resolution, the first step at full size has the level of the enlarged latents. As in SGLang, later steps keep their levels.
-    """
+    """Return the noise level [N] float64 and the timestep [N] float32 before each step that runs. A request that restyles a clip
+    runs only the last steps. If the preset `refines`, the refining steps follow. With progressive resolution, the first step at
+    full size has the level of the enlarged latents. As in SGLang, later steps keep their levels."""
     refining = len(REFINING_LEVELS) if request.resolved_preset.refines else 0
-    steps = request.steps - refining
+    first = request_at_first_size(request)
+    small = first.geometry()
+    # Keyframes and control clips count as tokens, as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`.
+    num_tokens = small.num_tokens + Appended.from_request(first).num_tokens
     sigma_max = request.resolved_preset.sigma_max
-    levels = noise_levels(request.solver, steps, request.flow_shift, _count_tokens(request), sigma_max)
+    levels = noise_levels(request.solver, request.steps - refining, request.flow_shift, num_tokens, sigma_max)
     levels = levels[request.steps - request.num_steps :]
-    timesteps, small = timesteps_of_levels(request.solver, levels), num_half_size_steps(request)
+    timesteps, num_small = timesteps_of_levels(request.solver, levels), num_half_size_steps(request)
     if refining:
         levels = np.append(levels, REFINING_LEVELS)
         timesteps = np.append(timesteps, timesteps_of_levels("euler", levels[-refining:]))
-    elif small:
-        levels[small:] = levels[small:].astype(np.float32)
-        levels[small] = rescale_sigma(float(levels[small]), _size_growth(request))
-        timesteps[small] = levels[small] * NUM_TRAIN_TIMESTEPS
+    elif num_small:
+        full = request.geometry()
+        # The geometric mean of the factors of height and width, which rounding can make unequal.
+        growth = math.sqrt(full.latent_height * full.latent_width / (small.latent_height * small.latent_width))
+        levels[num_small:] = levels[num_small:].astype(np.float32)
+        levels[num_small] = rescale_sigma(float(levels[num_small]), growth)
+        timesteps[num_small] = levels[num_small] * NUM_TRAIN_TIMESTEPS
     return levels, timesteps
-
-
-def _count_tokens(request: VideoSettings) -> int:
-    """Return the number of tokens of the first step, from which the solver "ltx" computes its noise levels.
-
-    Keyframes and control clips count as tokens, as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`.
-    """
-    sized = request_at_first_size(request)
-    return sized.geometry().num_tokens + Appended.from_request(sized).num_tokens
-
-
-def _size_growth(request: VideoSettings) -> float:
-    """Return the factor by which the sides of the full-size latents are longer than the sides of the first step's latents.
-
-    This is the geometric mean of the factors of height and width, which rounding can make unequal.
-    """
-    full, small = request.geometry(), request_at_first_size(request).geometry()
-    return math.sqrt(full.latent_height * full.latent_width / (small.latent_height * small.latent_width))

@@ -18,22 +18,21 @@ _HUB_FILE = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w
 
 
 def upscaler_name(request: VideoSettings) -> str:
-    """Return the name of the request's upscaling model."""
     return request.upscaler or EMBEDDED
 
 
 def without_upscaling(request: Settings) -> Settings:
-    """Return the request without its upscaling step. The result is not validated."""
+    """The result is not validated."""
     return request.model_copy(update={"upscale": 0, "upscaler": "", "finished_video": None})
 
 
 def is_on_hub(name: str) -> bool:
-    """Return whether the name has the form of a file on the Hub, such as "owner/repository:file.safetensors"."""
+    """Return whether the name has the form "owner/repository:file.safetensors"."""
     return bool(_HUB_FILE.fullmatch(name))
 
 
 def check_upscale(request: VideoSettings) -> None:
-    """Check the scale, the upscaler's name and the size of the enlarged frames. Raises: RequestError."""
+    """Check the scale, the upscaler's name and the size. Raises: RequestError."""
     if request.upscale not in (0, *SCALES):
         raise RequestError(f"upscale={request.upscale}", f"must be 0, {' or '.join(map(str, SCALES))}", "0 is off")
     if request.upscale == 0:

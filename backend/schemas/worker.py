@@ -16,8 +16,7 @@ WorkerState = Literal["starting", "loading", "warming", "ready", "busy", "failed
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A device, with JAX's name and kind. A device that does not report its memory has None in `bytes_in_use` and
-    `bytes_limit`."""
+    """A device, with the name and kind that JAX reports. Not all devices report their memory."""
 
     name: str
     kind: str
@@ -27,8 +26,8 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class UnusedAccelerator:
-    """An accelerator that this machine has but does not use: `found` describes it, and `fix` is the command or step after which
-    the machine uses it. `is_fault` is False if the user chose not to use it."""
+    """An accelerator that this machine has but does not use. `fix` is the command or step after which the machine uses it.
+    `is_fault` is False if the user chose not to use it."""
 
     found: str
     fix: str = ""
@@ -45,28 +44,22 @@ CacheAction = Literal["pin", "unpin", "drop"]
 @dataclass(frozen=True, kw_only=True)
 class CachedModel:
     """A model that a worker keeps in memory. `chip_bytes` (on all devices together) and `host_bytes` include networks that other
-    models share. If `is_pinned`, the model is unloaded after all models that are not pinned."""
+    models share. Pinned models are unloaded last."""
 
     model: str
     chip_bytes: int
     host_bytes: int
     is_pinned: bool = False
 
-    @property
-    def is_on_chips(self) -> bool:
-        """Return whether the whole model is on the devices."""
-        return self.host_bytes == 0
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerFacts:
     """Facts that a worker sends after it loads a model, after each job, and if the devices cannot be used.
 
-    `model` is the loaded model, or None. `cached_models` lists all cached models, the last used first. `cached_bytes` are the
-    bytes of all cached models on all devices together, and on the host. Shared networks count once. `refused` has a sentence for
-    each kernel or compile option that the devices or the compiler refused and the worker replaced. `notice` reports an unused
-    accelerator. `rates` are the speeds of the last video by stage. `can_prepare` is True if the idle worker can load models and
-    compile programs ahead.
+    `cached_models` has the last used model first. `cached_bytes` are the bytes of all cached models on all devices together, and
+    on the host; shared networks count once. `refused` has a sentence for each kernel or compile option that the devices or the
+    compiler refused and the worker replaced. `rates` are the speeds of the last video by stage. `can_prepare` is True if the idle
+    worker can load models and compile programs ahead.
     """
 
     devices: tuple[Device, ...] = ()
@@ -81,12 +74,10 @@ class WorkerFacts:
     can_prepare: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values for `from_json`."""
         return _FACTS.dump_python(self, mode="json")
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "WorkerFacts":
-        """Read facts that `to_json` wrote."""
         return _FACTS.validate_python(data)
 
 
@@ -95,7 +86,7 @@ _FACTS = TypeAdapter(WorkerFacts)
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
-    """The worker's current state, with a sentence for the user."""
+    """`detail` is a sentence for the user."""
 
     state: WorkerState
     detail: str
@@ -103,13 +94,10 @@ class WorkerStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerView:
-    """A worker as the studio shows it. A worker without a job, log or process has None in that field.
-
-    `is_healthy` is False if the worker failed, or if its process ended and no new process is ready yet. `num_cores` is the
-    worker's share of the processor cores; 0 means all cores. `machine` is the cluster node of the worker, shown to the operator;
-    "" means this machine. `standby_pid` is the id of the waiting process that replaces the worker's process when it ends, or
-    None.
-    """
+    """A worker as the studio shows it. `is_healthy` is False if the worker failed, or if its process ended and no new process is
+    ready yet. `num_cores` is the worker's share of the processor cores; 0 means all cores. `machine` is the cluster node of the
+    worker, shown to the operator; "" means this machine. `standby_pid` is the id of the waiting process that replaces the
+    worker's process when it ends."""
 
     name: str
     status: WorkerStatus
@@ -124,8 +112,7 @@ class WorkerView:
 
     @property
     def device_kind(self) -> str:
-        """The name of this worker's devices in stored timings, such as "4 TPU v6 lite" or "cpu, cores: 1". "" while the devices
-        are unknown."""
+        """The devices in stored timings, such as "4 TPU v6 lite" or "cpu, cores: 1". "" while they are unknown."""
         counts = Counter(device.kind for device in self.facts.devices)
         kinds = " + ".join(kind if count == 1 else f"{count} {kind}" for kind, count in sorted(counts.items()))
         return f"{kinds}, cores: {self.num_cores}" if kinds and self.num_cores else kinds
@@ -135,10 +122,7 @@ _SUMMARY: tuple[WorkerState, ...] = ("busy", "ready", "warming", "loading", "sta
 
 
 def summarize_status(workers: Sequence[WorkerView]) -> WorkerStatus:
-    """Return the status of the worker whose state comes first in the order busy, ready, warming, loading, starting, failed.
-
-    So the state is "failed" only if all workers have failed. Without workers, the state is "starting".
-    """
+    """The state is "failed" only if all workers have failed. Without workers, it is "starting"."""
     if not workers:
         return WorkerStatus(state="starting", detail="Waiting for a cluster node")
     return min((worker.status for worker in workers), key=lambda status: _SUMMARY.index(status.state))
@@ -150,12 +134,9 @@ AXES = ("dp", "sp", "tp")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """Options of a worker: the sizes of the mesh axes (None: chosen automatically) and a folder of precompiled programs.
-
-    If `profile` is a folder, traces of the denoising steps `profile_steps`, such as "3-5", are written there for each video.
-    `resident_chips_gb` and `resident_host_gb` limit the memory for cached models on the devices and on the host; None: chosen
-    automatically.
-    """
+    """Options of a worker: the sizes of the mesh axes, and a folder of precompiled programs. None: chosen automatically. If
+    `profile` is a folder, traces of the denoising steps `profile_steps`, such as "3-5", are written there for each video.
+    `resident_chips_gb` and `resident_host_gb` limit the memory for cached models on the devices and on the host."""
 
     dp: int | None = None
     sp: int | None = None
@@ -168,11 +149,9 @@ class WorkerOptions:
 
     @property
     def mesh(self) -> dict[str, int | None]:
-        """The sizes of the mesh axes by name."""
         return {axis: getattr(self, axis) for axis in AXES}
 
     def to_arguments(self) -> list[str]:
-        """Return the options as arguments of the worker's command line."""
         given = [(field.name, getattr(self, field.name)) for field in fields(self)]
         return [word for name, value in given if value is not None for word in (f"--{name.replace('_', '-')}", str(value))]
 
@@ -190,11 +169,8 @@ class Hosts:
 
 @dataclass(frozen=True, kw_only=True)
 class HostPlace:
-    """Identifies one process of a worker that runs `count` processes, one on each host. `index` counts from 0.
-
-    `coordinator` is the address HOST:PORT at which the other processes reach the first process. `bind` is the address at which
-    the first process listens.
-    """
+    """One of the `count` processes of a worker, one on each host. `index` counts from 0. `coordinator` is the address HOST:PORT
+    at which the other processes reach the first process. `bind` is the address at which the first process listens."""
 
     index: int
     count: int
@@ -202,6 +178,5 @@ class HostPlace:
     bind: str | None = None
 
     def to_arguments(self) -> list[str]:
-        """Return the fields as arguments of the worker's command line."""
         bind = ["--bind", self.bind] if self.bind else []
         return ["--host-index", str(self.index), "--hosts", str(self.count), "--coordinator", self.coordinator, *bind]

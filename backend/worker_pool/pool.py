@@ -203,5 +203,5 @@ def _start_cost(view: WorkerView, shape: Shape) -> tuple[bool, bool, bool, bool,
     facts = view.facts
     kept = next((model for model in facts.cached_models if model.model == shape.model), None)
     is_here = kept is not None or facts.model == shape.model
-    is_on_host = kept is not None and not kept.is_on_chips
+    is_on_host = kept is not None and kept.host_bytes > 0
     return not view.is_healthy, not is_here, is_on_host, shape not in facts.warm, len(facts.cached_models)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from backend.models.model import SOUND, VIDEO, Latents
 from backend.pipeline.denoising_loop import draw_initial_noise
-from backend.schemas.keyframes import appended_frames
+from backend.schemas.extension import Appended
 from backend.schemas.request import GenerationRequest
 from tests.parity.ltx_runs import (
     ALL,
@@ -77,8 +77,8 @@ def _run_reference(made: Tiny, request: GenerationRequest, noise: Latents) -> tu
     ]
     own: dict[str, Any] = {}
     if request.solver == "ltx-ancestral":
-        own["callback_on_step_end"] = keep_clean(pipeline, len(appended_frames(request)) * (SIDE // 32) ** 2)
-    places, coordinates = iter(appended_frames(request)), pipeline._prepare_keyframe_coords
+        own["callback_on_step_end"] = keep_clean(pipeline, len(Appended.from_request(request).frames) * (SIDE // 32) ** 2)
+    places, coordinates = iter(Appended.from_request(request).frames), pipeline._prepare_keyframe_coords
 
     def placed_coordinates(**given: Any) -> torch.Tensor:
         place = next(places)

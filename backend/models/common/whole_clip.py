@@ -40,10 +40,9 @@ from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effects, Work
 from backend.sampling.fresh_noise import make_fresh_noise
 from backend.sampling.solvers import ADDS_NOISE, SamplerState, StepInputs, add_noise, schedule_for_request, start_state
-from backend.schemas.cfg_zero import num_zero_steps
 from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
-from backend.schemas.step_plan import StepPlan
+from backend.schemas.step_plan import StepPlan, num_zero_steps
 from backend.schemas.windows import step_geometry
 from backend.weights.host_offload import device_bytes
 from backend.weights.stacked import StackedWeights, Stacks

@@ -3,9 +3,9 @@
 import pytest
 
 from backend.errors import RequestError
-from backend.schemas.cfg_zero import num_zero_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
+from backend.schemas.step_plan import num_zero_steps
 from backend.schemas.windows import step_calls
 from presets import list_presets, load_preset
 from tests.backend.conftest import request

@@ -40,9 +40,9 @@ def test_other_counts_are_none(num_frames):
     [(80, [77, 81]), (81, [81]), (0, [5]), (-7, [5]), (4, [5]), (6, [5, 9]), (120, [117, 121]), (500, [121])],
 )
 def test_nearest_frame_counts_are_allowed_ones(given, nearest):
-    assert geometry.nearest_frame_counts(given, 5, 121) == nearest
+    assert geometry.nearest_values(given, 4, 5, 121, offset=1) == nearest
 
 
 @pytest.mark.parametrize(("given", "nearest"), [(0, [96]), (100, [96, 128]), (127, [96, 128]), (128, [128]), (999, [128])])
 def test_nearest_sizes_are_allowed_ones(given, nearest):
-    assert geometry.nearest_sizes(given, 32, 90, 140) == nearest
+    assert geometry.nearest_values(given, 32, 90, 140) == nearest

@@ -6,7 +6,7 @@ import pytest
 
 from backend.errors import RequestError
 from backend.sampling.solvers import schedule_for_request
-from backend.schemas.keyframes import appended_frames
+from backend.schemas.extension import Appended
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from presets import load_preset
@@ -23,12 +23,12 @@ def request(preset=LTX, **given) -> GenerationRequest:
 def test_every_ltx_takes_key_frames_and_a_last_picture(name):
     made = request(load_preset(name), **ONE, image="/a.png", last_image="/z.png")
     assert made.inputs() == {"image": ("/a.png",), "last_image": ("/z.png",), "keyframes": ("/k.png",)}
-    assert GenerationRequest.from_stored(made.to_json()) == made and appended_frames(made) == (60, 120)
+    assert GenerationRequest.from_stored(made.to_json()) == made and Appended.from_request(made).frames == (60, 120)
 
 
 def test_a_first_frame_is_not_appended():
     made = request(keyframes=("/k.png", "/l.png", "/m.png"), keyframe_at=(7, 0, 3))
-    assert made.task == "t2v" and appended_frames(made) == (7, 3)
+    assert made.task == "t2v" and Appended.from_request(made).frames == (7, 3)
 
 
 def test_key_frames_count_as_tokens_in_the_noise_levels():

@@ -7,8 +7,7 @@ import pytest
 from backend.engine.estimate import predicted_seconds
 from backend.errors import RequestError
 from backend.schemas.noise_levels import noise_levels
-from backend.schemas.progressive import at_step, num_half_size_steps, request_at_first_size
-from backend.schemas.progressive_noise import full_size_level
+from backend.schemas.progressive import at_step, full_size_level, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest, example_request
 from backend.schemas.shape import Shape
 from backend.schemas.step_plan import relative_step_costs
